@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.estimate import bench, peak_search, probed, sample_data, sequence_probe
+from maxslices.estimate import bench, probed, sample_data, sequence_probe
 from maxslices.estimate.sample_data import Samples
 
 from .made_up_gpu import Gpu
@@ -23,7 +23,6 @@ def install_gpu(monkeypatch, gpu):
         monkeypatch.setattr(module, "array_module", gpu.module)
     monkeypatch.setattr(bench, "alive_bytes", lambda kind: gpu.held + gpu.kept)
     monkeypatch.setattr(probed, "time", gpu)
-    monkeypatch.setattr(peak_search, "time", gpu)
     monkeypatch.setattr(sequence_probe, "time", gpu)
     monkeypatch.setattr(bench, "time", gpu)
     small = np.zeros(1, np.float32)

@@ -57,7 +57,7 @@ class Clock:
 def ticking(monkeypatch):
     ticking = Clock()
     stand_in = types.SimpleNamespace(perf_counter=ticking.perf_counter)
-    for module in (probed, peak_search, sequence_probe, bench):
+    for module in (probed, sequence_probe, bench):
         monkeypatch.setattr(module, "time", stand_in)
     return ticking
 

@@ -1,56 +1,49 @@
 """Find a method's memory from its peaks alone, where its allocations do not tell it.
 
-The slices are about doubled until no more fit, and then bisected. The model is an upper envelope of
-the peaks (`measured_peaks`).
+A call then counts as one array, whose size is the peak.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 
+from ..errors import EstimatorError
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..model.allocation_sequence import CallSite
 from ..model.bisection import last_true
-from ..model.memory_model import MemoryModel
-from ..model.peak_model import PERIOD
+from ..model.growth import Growth
+from ..model.peak_model import Moment, Observation, PeakModel
+from ..model.units import format_bytes
 from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
-from .data_kinds import with_other_data
-from .measured_peaks import MeasuredPeaks
 from .method_calls import LIMIT_S, REACH, MethodCalls
 from .probe_result import Probe
 from .retained_memory import RetainedMemory
-from .sequence_probe import LONG_S, PROOF_S, TRUSTED
+from .sequence_probe import LONG_S, SAME, TRUSTED, SequenceProbe
 
 OF_SCAN, LONGEST_S = 0.08, 40.0
 """Part of the whole scan's time, up to 40 s, that a search may take. Where calls take 0.2 s, 165 of
-177 recorded peaks are answered to 98 % with a twelfth, and 156 with a twentieth."""
-
+177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth (2026-11-24)."""
 _LONG_TIMES = 3.2
 """So many times its limit, 8 s, may a search take where every call is long."""
+_ENOUGH = 3
+"""Calls by which a line is told."""
+_WHOLE = CallSite("", 0, "", "whole call")
+"""Site of the array that stands for a call."""
 
 
-class PeakSearch:
-    """Calls a method with more and more slices.
-
-    Parameters
-    ----------
-    calls : MethodCalls
-        The method.
-    retained : RetainedMemory
-        Memory that calls leave.
-    """
+class PeakSearch(SequenceProbe):
+    """Calls a method with more and more slices."""
 
     def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
-        self.calls, self.bench, self.retained, self.limit_s = calls, calls.bench, retained, LIMIT_S
-        self.rungs: list[Rung] = []
-        self.notes: list[str] = []
+        super().__init__(calls, retained)
+        self.limit_s = LIMIT_S
+        self._measure, self._room_bytes = self.bench.run, self._noise_bytes
         self._taken: dict[int, int] = {}
-        self._too_many = calls.total_slices + 1
-        self._is_stopped = self._ran_out = self._is_refused = False
-        self._n_halved = 0
-        self._began_s = time.perf_counter()
+        self._is_refused = False
 
-    def run(self, first: Rung, known: Sequence[Rung] = ()) -> None:
+    def search(self, first: Rung, known: Sequence[Rung] = ()) -> PeakModel:
         """Make all calls.
 
         Parameters
@@ -60,71 +53,99 @@ class PeakSearch:
         known : sequence of Rung
             Other calls that were made.
         """
-        self._began_s = time.perf_counter()
-        again, usual = None, self.bench.kind
+        self._first, again, usual = first, None, self.bench.kind
         if first.duration_s <= 3 * self.limit_s:  # it may have compiled: time another
-            again = self.calls.measured(first.n_slices, self.bench.run)
+            again = self.calls.measured(first.n_slices, self._measure)
         least = again or first
         if again is None or 2 * again.duration_s > LONG_S:
             self.limit_s *= _LONG_TIMES
             self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
             self._enter(least, 0 if again is None else None)
         else:
-            self._few(again)
+            self._few_kinds(again)
         for rung in known if self.bench.kind == usual else ():
             self._enter(rung)
-        while (peaks := self._peaks()).points:
-            n = self._next(peaks)
-            if n is None:
-                break
-            self._call(n, peaks)
+        model = self._proven()
+        allowed = self._allowed(model)
+        if allowed < self.total_slices:
+            model = model.with_measured({allowed + 1: self.available_bytes + 1})
+        return model
 
-    def _few(self, again: Rung) -> None:
+    def _allowed(self, model: PeakModel) -> int:
+        """Most slices for which the model is believed."""
+        points = [point for point in self._points() if point[0] < self._too_many]
+        sizes = self._sizes()
+        risen = max((n for n, size in points if sizes[n] >= size), default=0)
+        if self._is_refused:
+            return max(risen, self._fitting(model, int(self.available_bytes / self._off)))
+        if not self.keeps_its_ways and self._met < TRUSTED:
+            n, size = points[-1] if points else (0, 0)
+            if n > risen or not n:
+                return risen  # where memory fell, fewer slices may take more
+            slice_bytes = max(b / m for m, b in points if REACH * m >= n)
+            slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
+            if len(slopes) > 1:  # where slopes grow, they go on to
+                rise = max(1.0, slopes[1] / max(1.0, slopes[0]))
+                slice_bytes = max(slice_bytes, slopes[1] * rise)
+            room = self.available_bytes / self._off - size
+            return min(2 * n, n + max(0, int(room / slice_bytes)))
+        return REACH * risen if self._not_run else self.total_slices
+
+    def _few_kinds(self, again: Rung) -> None:
         """Find what stays, and whether data matter, with one to three slices."""
-        n = again.n_slices
-        found = {n: again}
+        n, usual = again.n_slices, self.bench.kind
+        found: dict[int, Rung | None] = {n: again}
         for more in (n + 2, n + 1):
             worst = self.calls.worst_bytes(more, [(n, again.n_bytes)])
             fits = again.n_bytes <= self.calls.run_bytes and self.calls.may_take(worst)
             if fits and more <= self.calls.total_slices:
-                rung = self.calls.measured(more, self.bench.run)
-                if rung is None:
-                    self._fails(more)
-                else:
-                    found[more] = rung
-        most, usual = max(found), self.bench.kind
-        other, notes = with_other_data(
-            self.bench,
-            found[most],
-            lambda k: self.calls.measured(k, self.bench.run),
-            self._noise_bytes,
-        )
-        self.notes += notes
+                found[more] = self.calls.measured(more, self._measure)
+        other = self._with_other_data(found.get(n + 2) or found.get(n + 1) or again)
         self.retained.judge(again, found.get(n + 1), other or again)
-        tried: dict[int, Rung | None] = dict(found)
         if other is None or self.bench.kind != usual:
-            tried = {k: self.calls.measured(k, self.bench.run) for k in found}
-        for k, rung in sorted(tried.items()):
+            found = {k: self.calls.measured(k, self._measure) for k, rung in found.items() if rung}
+        for k, rung in sorted(found.items()):
             if rung is None:
-                self._fails(k)
+                self._too_many = min(self._too_many, k)
             elif k < self._too_many:
                 self._enter(rung)
 
-    def _call(self, n: int, peaks: MeasuredPeaks) -> None:
-        rung = self.calls.measured(n, self.bench.run)
-        if rung is None and (self.retained.leaks or self.retained.accumulates):
-            self._is_stopped = True  # what other calls left may be why
-        elif rung is None:
-            if peaks.likely_bytes(n) <= self.calls.available_bytes:
-                self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
-            self._fails(n)
-        else:
-            self._enter(rung)
+    def _with_other_data(self, rung: Rung) -> Rung | None:
+        """Repeat a call with other values; if its memory changes, go on with those that take most.
 
-    def _fails(self, n: int) -> None:
-        self._ran_out, self._too_many = True, min(self._too_many, n)
+        None if memory runs out with them. Data whose values are all equal may be refused.
+        """
+        usual, n, found = self.bench.kind, rung.n_slices, {self.bench.kind: rung}
+        for kind in ("dark", "highest", "lowest"):
+            self.bench.kind = kind
+            try:
+                other = self.calls.measured(n, self._measure)
+            except EstimatorError:
+                if kind == "dark":
+                    raise
+                continue
+            if other is None:
+                self.notes.append(
+                    f"its memory depends on the data: it ran out with {n} slices of another kind "
+                    f"({kind}), with which it is estimated"
+                )
+                return None
+            cached_bytes = max(0, rung.left_bytes - other.left_bytes)
+            off_bytes = abs(rung.n_bytes - cached_bytes - other.n_bytes)
+            if kind == "dark" and off_bytes <= max(self._noise_bytes, SAME * other.n_bytes):
+                self.bench.kind = usual
+                return other
+            found[kind] = other
+        self.bench.kind = max(found, key=lambda kind: found[kind].n_bytes)
+        sizes = sorted(each.n_bytes for each in found.values())
+        self.notes.append(
+            f"its memory depends on the data: {format_bytes(sizes[0])} to "
+            f"{format_bytes(sizes[-1])} for {n} slices; estimated with data of the kind that took "
+            f"most ({self.bench.kind})"
+        )
+        return found[self.bench.kind]
 
-    def _enter(self, rung: Rung, before_bytes: int | None = None) -> None:
+    def _enter(self, rung: Rung, before_bytes: int | None = None) -> int:
         """Enter a call, with the memory that earlier calls of a run would have left."""
         if before_bytes is None:
             before_bytes = self.retained.before_bytes(rung)
@@ -132,130 +153,97 @@ class PeakSearch:
         self.retained.enter(rung, before_bytes)
         alive_before = max(0, before_bytes - rung.freed_bytes)
         taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
-        self._taken[rung.n_slices] = max(taken, self._taken.get(rung.n_slices, 0))
-        over = [n for n, size in self._all_points() if size > self.calls.run_bytes]
+        n = rung.n_slices
+        self._taken[n] = max(taken, self._taken.get(n, 0))
+        self._seen[n] = _as_one_array(n, self._taken[n])
+        room = self.calls.run_bytes - self.bench.stays_bytes
+        over = [k for k, size in self._points() if size > room]
         self._too_many = min([self._too_many, *over])
+        return self._taken[n]
 
     @property
     def _noise_bytes(self) -> int:
         """Differences between peaks that are ignored."""
         return 2 * GRAIN_BYTES if self.bench.uses_outside else NOISE_BYTES[self.calls.backend.kind]
 
-    def _all_points(self) -> list[tuple[int, int]]:
-        """Peaks of all calls, each at least that of fewer slices.
+    def _sizes(self) -> dict[int, int]:
+        """Peaks of all calls by their slices.
 
         What seemed to be outside the pool in small calls, but was not clear, was so if it is clear
         in others.
         """
-        doubtful = {
-            rung.n_slices: rung.doubtful_bytes * self.bench.uses_outside for rung in self.rungs
-        }
-        highest, found = 0, []
-        for n, size in sorted(self._taken.items()):
-            highest = max(highest, size + doubtful[n] + self.bench.stays_bytes)
-            found.append((n, highest))
-        return found
+        doubtful = {r.n_slices: r.doubtful_bytes * self.bench.uses_outside for r in self.rungs}
+        return {n: size + doubtful[n] for n, size in sorted(self._taken.items())}
 
-    def _peaks(self) -> MeasuredPeaks:
-        """Those that fit."""
-        points = [point for point in self._all_points() if point[0] < self._too_many]
-        return MeasuredPeaks(
-            tuple(points),
-            self.calls.available_bytes,
-            self.calls.total_slices,
-            self._noise_bytes,
-            self.bench.samples.nbytes(1),
-        )
+    def _points(self) -> list[tuple[int, int]]:
+        """Peaks of all calls, each at least that of fewer slices."""
+        sizes = self._sizes()
+        return list(zip(sizes, accumulate(sizes.values(), max), strict=True))
 
-    def _above(self) -> tuple[int, int] | None:
-        """Fewest slices that did not fit, with their bytes as far as these are known."""
-        if self._too_many > self.calls.total_slices:
-            return None
-        seen = dict(self._all_points()).get(self._too_many, 0)
-        return self._too_many, max(seen, self.calls.available_bytes + 1)
+    def _fit(self) -> PeakModel:
+        points = self._points()
+        fitting = [_as_one_array(n, size) for n, size in points if n < self._too_many]
+        if not fitting:
+            fitting = [_as_one_array(*(points or [(1, self.available_bytes + 1)])[0])]
+        model = PeakModel.fit(fitting, 1)
+        measured = dict(points)
+        since = max(term.since for term in model.moments[_WHOLE.path])
+        for (m, _), (n, size) in pairwise(points):
+            if (
+                m < since and m + 1 < n
+            ):  # an interval that no formula tells costs as much as its end
+                measured[m + 1] = size
+        if self._too_many <= self.total_slices:
+            measured[self._too_many] = self.available_bytes + 1
+        return model.with_measured(measured)
 
-    def _next(self, peaks: MeasuredPeaks) -> int | None:
-        """Slices of the next call; None if the answer is known, or time is up."""
-        n, _ = peaks.points[-1]
-        if self._is_stopped:
-            return None
-        wanted = self._wanted(peaks) if n < self._too_many - 1 else n
-        return self._in_time(n, wanted) if wanted > n else self._fewer(n, peaks.is_line)
-
-    def _wanted(self, peaks: MeasuredPeaks) -> int:
-        """As many slices as may fit, at most about twice as many as before; n if no more do."""
-        (n, size), top = peaks.points[-1], self._too_many - 1
-        room = self.calls.run_bytes - size
-        likely = n + int(room / peaks.slope)
-        if self._too_many <= self.calls.total_slices:  # between what fits and what does not
-            self._n_halved += 1
-            likely = top if self._n_halved == 1 and peaks.is_line else (n + top + 1) // 2
-        elif peaks.is_line:
-            likely = min(likely, REACH * n)
-        elif peaks.fell:
-            likely = n + 1
-        else:
-            if likely <= n:  # one more may be of the same step
-                likely = n + max(int(room * n / size), int(room >= peaks.input_bytes))
-            likely = min(likely, 2 * n + (n % 2 == 0))
-        wanted = min(likely, top)
-        if wanted <= n:
-            return n
+    def _next(self, model: PeakModel) -> int | None:
+        most = max((n for n in self._seen if n < self._too_many), default=0)
+        is_told = self._is_told(model)
+        self.keeps_its_ways &= is_told or len(self._seen) < _ENOUGH
+        n = super()._next(model) if most else None
+        is_line = self._met > 0 and is_told
+        if n is None or n <= most:
+            return None if is_line else n
+        if self._too_many > self.total_slices:
+            n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
+        points = [point for point in self._points() if point[0] <= most]
         may_run = last_true(
-            lambda k: self.calls.may_take(self.calls.worst_bytes(k, peaks.points)), n, wanted + 1
+            lambda k: self.calls.may_take(self.calls.worst_bytes(k, points)), most, n + 1
         )
-        self._is_refused = may_run == n
-        return may_run
+        self._is_refused = may_run == most
+        return may_run if may_run > most else None
 
-    def _in_time(self, n: int, wanted: int) -> int | None:
-        """As many of the wanted slices as there is time for."""
-        affordable = self.calls.in_time(n, wanted, self._left_s())
-        self._is_stopped = affordable < wanted
-        return affordable if affordable > n else None
+    def _is_contradicted(self, n: int, off_bytes: int, room_bytes: float) -> bool:
+        """True if a call took more than predicted, or one with the most slices less."""
+        return (off_bytes if n < max(self._seen) else abs(off_bytes)) > room_bytes
 
-    def _left_s(self) -> float:
-        scan_s = self.calls.duration_s(self.calls.total_slices)
+    def _affordable(self, n: int, elapsed_s: float) -> int:
+        scan_s = self.calls.duration_s(self.total_slices)
         allowed_s = max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
-        return allowed_s - (time.perf_counter() - self._began_s)
+        return self.calls.in_time(max(self._seen), n, allowed_s - elapsed_s)
 
-    def _fewer(self, n: int, is_line: bool) -> int | None:
-        """Slices below the last that may take more, where memory is no line."""
-        if is_line:
-            return None
-        time_s = self.calls.duration_s(n)
-        near = PERIOD if time_s * PERIOD <= PROOF_S else TRUSTED
-        has_time = time_s <= max(PROOF_S, self._left_s())
-        fewer = range(n - 1, max(0, n - near), -1) if has_time else ()
-        return next((k for k in fewer if k not in self._taken), None)
-
-    def result(self, available_bytes: int, duration_s: float) -> Probe:
-        """Result of the probe."""
-        calls, peaks = self.calls, self._peaks()
-        # Even the fewest slices may not fit, or not run with the data that take most.
-        points = self._all_points()[:1] or [(1, calls.available_bytes + 1)]
-        if peaks.points:
-            too_many = [point for point in self._all_points() if point[0] >= self._too_many]
-            points = sorted([*peaks.curve(self._above()), *too_many])  # a model takes the highest
-        lost, note = self.retained.lost(points, calls.available_bytes, calls.total_slices)
-        points = [(n, size + lost) for n, size in points]
-        answer = MemoryModel.piecewise(points).max_slices(available_bytes, calls.total_slices)
-        most = max(self._taken, default=0)
-        if self._is_stopped:
-            self.notes.append(f"{most} slices were called, more take too long: not proven")
-        if answer > most and self._is_refused:
-            self.notes.append(f"{most} slices were called, more might take too much: not proven")
-        is_proven = answer <= most or (peaks.is_known_line and not self._is_refused)
-        return Probe(
-            points=tuple(points),
+    def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
+        """Result of the probe, with what a leak takes in a whole scan."""
+        points = [(n, model.rising(n)) for n in sorted({*self._seen, *(2 * n for n in self._seen)})]
+        lost, note = self.retained.lost(points, self.available_bytes, self.total_slices)
+        self.notes += [note] if note else []
+        most = max((n for n in self._seen if n < self._too_many), default=0)
+        model = model.plus("lost by each call", Growth(lost))
+        found = super().result(model, available_bytes, duration_s)
+        notes = found.notes
+        if self._is_refused and found.answer > most:
+            notes += (f"{most} slices were called, more might take too much: not proven",)
+        return replace(
+            found,
             kept=tuple((n, size + lost) for n, size in self.retained.kept()),
-            persistent_bytes=self.retained.left_bytes,
-            rungs=tuple(self.rungs),
-            available_bytes=available_bytes,
-            total_slices=calls.total_slices,
-            answer=answer,
-            sure=is_proven and not (self._is_stopped or self._ran_out),
-            duration_s=duration_s,
-            notes=(*filter(None, [note]), *self.notes),
-            output_dtype=self.bench.output_dtype,
-            output_dims=self.bench.output_dims,
+            sure=found.sure and not self._is_refused and self._too_many > self.total_slices,
+            notes=notes,
+            keeps_its_ways=False,
         )
+
+
+def _as_one_array(n: int, n_bytes: int) -> Observation:
+    """A call as one array."""
+    moment = Moment(n_bytes, {_WHOLE.path: (n_bytes,)})
+    return Observation(n, {_WHOLE.path: moment}, {_WHOLE.path: _WHOLE}, {})

@@ -106,9 +106,9 @@ def probe(
             peaks = explained.run(first)
         except NotExplainedError as error:
             search = PeakSearch(calls, retained)
-            search.run(first, explained.usual_rungs)
+            peaks = search.search(first, explained.usual_rungs)
             bench.close()
-            found = search.result(available_bytes, time.perf_counter() - began)
+            found = search.result(peaks, available_bytes, time.perf_counter() - began)
             how = [f"found by its peaks alone: {error}"]
         else:
             for rung in explained.rungs or [first]:

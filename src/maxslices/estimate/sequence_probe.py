@@ -17,7 +17,6 @@ from ..model.growth import Growth
 from ..model.memory_model import MAX_BYTES, MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
 from .bench import CUSHION_BYTES, GRANULE_BYTES, Rung
-from .data_kinds import SAME
 from .method_calls import LIMIT_S, MethodCalls
 from .outside_memory import ABOVE_BYTES, outside_growth
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
@@ -36,6 +35,8 @@ PROOF_S = 0.3
 TRUSTED = 3
 """As many calls must be predicted after one that contradicted, with more slices and with fewer. The
 FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of eight."""
+SAME = 0.01
+"""Peaks with other data that differ by less than 1 % are the same; chosen, not measured."""
 NEAR = 1e-4
 """Part of the bytes by which a prediction that is met may be off: the padded scratch of a sort."""
 
@@ -80,6 +81,9 @@ class SequenceProbe:
         self._off = 1.0
         """Bytes of the last call that contradicted over those predicted; at least 1."""
         self._objects_bytes = 0
+        self._measure = self.bench.once
+        self._room_bytes = 2 * CUSHION_BYTES[calls.backend.kind]
+        """By which a prediction that is met may be off, beside `NEAR`."""
 
     def run(self, first: Rung) -> PeakModel:
         """Make the calls.
@@ -98,6 +102,16 @@ class SequenceProbe:
         self._first = first
         self._first_seen = self._observed(first)
         self._few()
+        model = self._proven()
+        if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
+            off = self._off if self._met < TRUSTED - 1 else 1.0
+            safe = self._fitting(model, int(self.available_bytes / off))
+            safe = min(safe, max(self._seen, default=self._first.n_slices))
+            model = model.with_measured({safe + 1: self.available_bytes + 1})
+        return model
+
+    def _proven(self) -> PeakModel:
+        """Call as many slices as fit, until the answer is known or time is up."""
         began = time.perf_counter()
         while True:
             model = self._fit()
@@ -111,11 +125,6 @@ class SequenceProbe:
             if affordable in self._seen or affordable <= self._first.n_slices:
                 break
             self._call(affordable, model)
-        if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
-            off = self._off if self._met < TRUSTED - 1 else 1.0
-            safe = self._fitting(model, int(self.available_bytes / off))
-            safe = min(safe, max(self._seen, default=self._first.n_slices))
-            model = model.with_measured({safe + 1: self.available_bytes + 1})
         return model
 
     def _affordable(self, n: int, elapsed_s: float) -> int:
@@ -237,7 +246,7 @@ class SequenceProbe:
 
     def _call(self, n: int, model: PeakModel | None) -> None:
         """Call the method with n slices, and compare with a prediction."""
-        rung = self.calls.measured(n, self.bench.once)
+        rung = self.calls.measured(n, self._measure)
         if rung is None:
             self._too_many = min(self._too_many, n)
             if self.bench.sequence is not None:
@@ -247,20 +256,29 @@ class SequenceProbe:
                 self.keeps_its_ways, self._met = False, 0
                 self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
             return
+        n_bytes = self._enter(rung)
+        if model is not None:
+            expected = model.bytes(n)
+            room = ABOVE_BYTES if rung.outside_bytes else self._room_bytes
+            self._met += 1
+            if self._is_contradicted(n, n_bytes - expected, NEAR * n_bytes + room):
+                self.keeps_its_ways, self._met = False, 0
+                self._off = max(1.0, n_bytes / expected)
+
+    def _is_contradicted(self, n: int, off_bytes: int, room_bytes: float) -> bool:
+        """True if a call of n slices took so many bytes more or less than predicted."""
+        return abs(off_bytes) > room_bytes
+
+    def _enter(self, rung: Rung) -> int:
+        """Enter a call; its bytes, with those that the first call left."""
         if self.bench.kind != "dark":
             self.usual_rungs.append(rung)
         if rung.left_bytes > 0:
             raise NotExplainedError("memory stays after each call")
-        self._seen[n] = seen = self._observed(rung)
+        self._seen[rung.n_slices] = seen = self._observed(rung)
         rung = replace(rung, n_bytes=max(rung.n_bytes, seen.n_bytes + rung.outside_bytes))
         self.rungs.append(rung)
-        if model is not None:
-            off = model.bytes(n) - self.retained.left_bytes - rung.n_bytes
-            room = ABOVE_BYTES if rung.outside_bytes else 2 * CUSHION_BYTES[self.calls.backend.kind]
-            self._met += 1
-            if abs(off) > NEAR * rung.n_bytes + room:
-                self.keeps_its_ways, self._met = False, 0
-                self._off = max(1.0, rung.n_bytes / (rung.n_bytes + off))
+        return rung.n_bytes + self.retained.left_bytes
 
     def _observed(self, rung: Rung) -> Observation:
         """What the last call allocated."""
