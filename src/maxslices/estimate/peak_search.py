@@ -20,13 +20,13 @@ from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
 from .method_calls import LIMIT_S, REACH, MethodCalls
 from .probe_result import Probe
 from .retained_memory import RetainedMemory
-from .sequence_probe import LONG_S, SAME, TRUSTED, SequenceProbe
+from .sequence_probe import SAME, TRUSTED, SequenceProbe
 
 OF_SCAN, LONGEST_S = 0.08, 40.0
 """Part of the whole scan's time, up to 40 s, that a search may take. Where calls take 0.2 s, 165 of
 177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth (2026-11-24)."""
-_LONG_TIMES = 3.2
-"""So many times its limit, 8 s, may a search take where every call is long."""
+_CALLS, LIMIT_LONG_S = 12, 8.0
+"""A search has time for so many of the shortest calls, up to 8 s."""
 _ENOUGH = 3
 """Calls by which a line is told."""
 _WHOLE = CallSite("", 0, "", "whole call")
@@ -54,11 +54,11 @@ class PeakSearch(SequenceProbe):
             Other calls that were made.
         """
         self._first, again, usual = first, None, self.bench.kind
-        if first.duration_s <= 3 * self.limit_s:  # it may have compiled: time another
+        if first.duration_s <= LIMIT_LONG_S:  # it may have compiled: time another
             again = self.calls.measured(first.n_slices, self._measure)
         least = again or first
-        if again is None or 2 * again.duration_s > LONG_S:
-            self.limit_s *= _LONG_TIMES
+        self.limit_s = max(LIMIT_S, min(_CALLS * least.duration_s, LIMIT_LONG_S))
+        if again is None or 4 * again.duration_s > LIMIT_LONG_S:
             self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
             self._enter(least, 0 if again is None else None)
         else:
