@@ -43,7 +43,7 @@ class PeakSearch(SequenceProbe):
         self._taken: dict[int, int] = {}
         self._is_refused = False
 
-    def search(self, first: Rung, known: Sequence[Rung] = ()) -> PeakModel:
+    def run(self, first: Rung, known: Sequence[Rung] = ()) -> PeakModel:
         """Make all calls.
 
         Parameters

@@ -105,16 +105,14 @@ def probe(
         try:
             peaks = explained.run(first)
         except NotExplainedError as error:
-            search = PeakSearch(calls, retained)
-            peaks = search.search(first, explained.usual_rungs)
-            bench.close()
-            found = search.result(peaks, available_bytes, time.perf_counter() - began)
             how = [f"found by its peaks alone: {error}"]
+            search = PeakSearch(calls, retained)
+            peaks, explained = search.run(first, explained.usual_rungs), search
         else:
             for rung in explained.rungs or [first]:
                 retained.enter(rung, retained.left_bytes)
-            bench.close()
-            found = explained.result(peaks, available_bytes, time.perf_counter() - began)
+        bench.close()
+        found = explained.result(peaks, available_bytes, time.perf_counter() - began)
     notes += [*found.notes, *_noticed(found.rungs, bench), *how]
     return replace(found, notes=tuple(notes))
 
