@@ -137,6 +137,14 @@ def test_what_is_not_proven_is_never_too_much(sequences, method, n):
     assert sequences.now_s <= 4.0
 
 
+def test_fewer_slices_for_which_there_was_no_time_are_not_proven_either(sequences):
+    sequences.seconds = lambda k: 0.14 + 0.0042 * k
+    found = probed_program(sequences, plans_of_chunks, sequences.most_bytes(plans_of_chunks, 27))
+    assert found.answer in sequences.counts
+    assert not found.sure
+    assert any("slices were not run" in note for note in found.notes)
+
+
 def lprec(p):
     """LPRec3d_tomobar without its options that save memory, 1801 x 2557: four chunks of pairs."""
     pairs = -(-p.n // 2)

@@ -120,7 +120,7 @@ class SequenceProbe:
                 self._not_run = 0  # the answer was, in the end
                 break
             affordable = self._affordable(n, time.perf_counter() - began)
-            if affordable < n:
+            if affordable != n:
                 self._not_run = self._not_run or n
             if affordable in self._seen or affordable <= self._first.n_slices:
                 break
