@@ -1,9 +1,10 @@
 """Workspaces of convolutions, as cuDNN takes them on a CUDA device.
 
 ``list FILE`` writes calls to FILE: those of the networks of `nn_predictions.py`, with torchvision
-and timm, and of random convolutions. ``measure FILE OUT`` runs each on a CUDA device, in several
-processes, and writes OUT, which is FILE with the bytes filled in; torch alone is needed. ``show
-OUT`` compares the allowance without a device with what was measured.
+and timm, and of random convolutions; with ``--groups`` those of random ones with groups alone.
+``measure FILE OUT`` runs each on a CUDA device, in several processes, and writes OUT, which is FILE
+with the bytes filled in; torch alone is needed. ``show OUT`` compares the allowance without a
+device with what was measured.
 """
 
 from __future__ import annotations
@@ -107,6 +108,45 @@ def at_random() -> Iterator[Row]:
                    False, None]  # fmt: skip
 
 
+def with_groups() -> Iterator[Row]:
+    """Calls of random convolutions with groups, most of 2D, some of them with channels last."""
+    pick = random.Random(11).choice
+    widths = (*range(1, 9), 8, 10, 12, 14, 16, 16, 20, 24, 28, 30, 32, 32, 36, 40, 48, 56, 64, 64,
+              72, 80, 96, 104, 112, 120, 128, 144, 160, 192, 224, 256)  # fmt: skip
+    sides = (1, 4, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 112, 128, 224)
+    made = 0
+    while made < N_RANDOM:
+        ndim = pick((2,) * 9 + (1, 3))
+        groups = pick((2, 2, 2, 2, 3, 4, 4, 4, 5, 6, 7, 8, 8, 10, 12, 14, 16, 20, 24, 32, 32, 32,
+                       40, 48, 64))  # fmt: skip
+        n_in = pick(widths)
+        n_out = pick((*(n_in,) * 4, 2 * n_in, 2 * n_in, max(1, n_in // 2), *(pick(widths),) * 2))
+        kernel = pick((1, 1, 3, 3, 3, 3, 3, 3, 5, 7)) if ndim < 3 else pick((1, 3, 3))
+        stride, dilation = pick((1, 1, 1, 2)), pick((1,) * 9 + (2,))
+        side = pick((*sides, pick(range(5, 130)))) if ndim < 3 else pick((4, 8, 12, 16, 24, 32))
+        side *= 16 if ndim == 1 else 1
+        padding = pick((*(dilation * (kernel - 1) // 2,) * 5, 0))
+        batch = pick((1, 2, 4, 8, 16, 16, 32, 32, 64, 128, pick(range(1, 200))))
+        dtype = pick((torch.float32,) * 7 + (torch.float16, torch.bfloat16))
+        last = ndim == 2 and pick((False,) * 6 + (True,))
+        is_small = side + 2 * padding <= dilation * (kernel - 1)
+        if is_small or n_in == 1 or groups * max(n_in, n_out) > 2560:
+            continue
+        x = torch.empty((batch, groups * n_in, *(side,) * ndim), device="meta", dtype=dtype)
+        weight = x.new_empty((groups * n_out, n_in, *(kernel,) * ndim))
+        numbers = ([stride] * ndim, [padding] * ndim, [dilation] * ndim)
+        y = torch.convolution(x, weight, None, *numbers, False, [0] * ndim, groups)
+        if sum(t.nbytes for t in (x, weight, y)) > MOST_BYTES * 3 // 10:
+            continue
+        made += 1
+        texts = ["x".join(map(str, each)) for each in numbers]
+        options = "stride {} padding {} dilation {} groups {}".format(*texts, groups)
+        name = str(dtype).removeprefix("torch.")
+        for kind in CONVOLUTIONS:
+            yield ["random", kind, name, *(list(t.shape) for t in (x, weight, y)), options, last,
+                   None]  # fmt: skip
+
+
 def measured(rows: list[Row]) -> list[Row]:
     """Rows with bytes; None where there was no room or no kernel."""
     from maxslices.nn.replay.measure_workspaces import _measured
@@ -173,12 +213,14 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--packages", help="folder with torchvision and timm")
+    parser.add_argument("--groups", action="store_true", help="list random groups alone")
     parsed = parser.parse_args()
     if parsed.packages:
         sys.path.append(parsed.packages)
     if parsed.action == "list":
         rows: dict[str, Row] = {}
-        for row in (*of_networks(), *at_random()):
+        listed = with_groups() if parsed.groups else (*of_networks(), *at_random())
+        for row in listed:
             rows.setdefault(str(row[1:]), row)
         with gzip.open(parsed.file, "wt") as packed:
             json.dump({"rows": list(rows.values())}, packed)

@@ -92,6 +92,8 @@ def allowed(*given, **named):
          {"padding": 1}, 108.0),
         (("convolution", (16, 768, 32, 32), (768, 1, 7, 7), (16, 768, 32, 32)),
          {"padding": 3, "more": " groups 768"}, 0.0),
+        (("weight gradient", (16, 768, 7, 7), (768, 1, 3, 3), (16, 768, 7, 7)),
+         {"padding": 1, "more": " groups 768"}, 0.0),
     ],
 )  # fmt: skip
 def test_kernels_take_what_was_measured_or_somewhat_more(given, named, mib):
@@ -118,6 +120,26 @@ def test_groups_are_copied_with_channels_last_too(kind, kernel, dtype, mib, last
     assert mib <= found / MIB <= mib + 1.2
     alone = call(kind, x, (384, 384, kernel, kernel), x, padding=kernel // 2)
     assert Workspaces.allowance().for_op(alone._replace(channels_last=True)) == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "mib"),
+    [
+        ((16, 2048, 7, 7), 3, 16.59),  # PVTv2's
+        ((8, 768, 7, 7), 5, 4.2),
+        ((16, 192, 28, 28), 7, 92.46),  # ConvNeXtV2's
+        ((8, 232, 28, 28), 7, 56.59),
+        ((8, 296, 14, 14), 7, 0.0),
+        ((16, 256, 28, 28), 7, 0.0),
+        ((16, 512, 56, 56), 3, 0.52),
+    ],
+)
+def test_gradients_of_depthwise_weights_take_some_with_channels_last_alone(x, kernel, mib):
+    weight, more = (x[1], 1, kernel, kernel), f" groups {x[1]}"
+    one = call("weight gradient", x, weight, x, padding=kernel // 2, more=more)
+    assert Workspaces.allowance().for_op(one) == 0
+    found = Workspaces.allowance().for_op(one._replace(channels_last=True)) / MIB
+    assert mib <= found <= 1.5 * mib + 1
 
 
 def test_a_transposed_convolution_is_the_input_gradient_of_one():
