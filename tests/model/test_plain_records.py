@@ -80,7 +80,9 @@ def test_what_is_not_as_declared_is_refused(damage):
 
 values = st.recursive(
     st.none() | st.integers() | st.text(max_size=60) | st.booleans(),
-    lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=9), inner, max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=9), inner, max_size=9)
+    ),
     max_leaves=200,
 )
 
