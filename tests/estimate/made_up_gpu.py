@@ -44,7 +44,8 @@ class Gpu:
         self.inside = int(inside)
         self.now_s += seconds
         wanted = self.held + int(inside) + INPUT_BYTES * n
-        if self.limit and wanted + lost > self.limit:  # what the pool holds and cannot hand out
+        # `lost` is what the pool holds and cannot hand out.
+        if self.limit and wanted - self.freed + lost > self.limit:
             raise MemoryError
         self.pool = max(self.pool, wanted)
         self.most = max(self.most, wanted + int(outside))
@@ -86,7 +87,7 @@ class Gpu:
 
     def module(self, backend):
         stream = types.SimpleNamespace(synchronize=lambda: None)
-        pool = types.SimpleNamespace(total_bytes=lambda: self.held)
+        pool = types.SimpleNamespace(total_bytes=lambda: self.held + self.kept)
         return types.SimpleNamespace(
             cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
             get_default_memory_pool=lambda: pool,

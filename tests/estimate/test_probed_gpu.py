@@ -182,3 +182,17 @@ def test_the_entry_of_the_first_call_in_a_cache_is_no_constant(gpu, n):
 
     found = probed_on(gpu, take, (2 * INPUT_BYTES + INPUT_BYTES // 3) * n)
     assert found.answer == n
+
+
+@pytest.mark.parametrize("n", [23, 61])
+def test_a_leak_is_counted_for_all_blocks_of_a_scan(gpu, n):
+    lost = INPUT_BYTES // 40
+
+    def take(k):
+        gpu.kept += lost * k
+        return {"inside": (INPUT_BYTES + lost) * k}
+
+    further_blocks = -(-2160 // n) - 1
+    found = probed_on(gpu, take, (2 * INPUT_BYTES + lost) * n + lost * n * further_blocks)
+    assert n - 1 <= found.answer <= n
+    assert any(note.startswith("each call loses memory") for note in found.notes)

@@ -41,7 +41,7 @@ class PeakSearch(SequenceProbe):
         self.limit_s = LIMIT_S
         self._measure, self._room_bytes = self.bench.run, self._noise_bytes
         self._taken: dict[int, int] = {}
-        self._is_refused = False
+        self._is_refused = self._is_stopped = False
 
     def run(self, first: Rung, known: Sequence[Rung] = ()) -> PeakModel:
         """Make all calls.
@@ -218,7 +218,15 @@ class PeakSearch(SequenceProbe):
         """True if a call took more than predicted, or one with the most slices less."""
         return (off_bytes if n < max(self._seen) else abs(off_bytes)) > room_bytes
 
+    def _ran_out(self, n: int, model: PeakModel | None) -> None:
+        if self.retained.leaks or self.retained.accumulates:
+            self._is_stopped = True  # what other calls left may be why
+        else:
+            super()._ran_out(n, model)
+
     def _affordable(self, n: int, elapsed_s: float) -> int:
+        if self._is_stopped:
+            return max(self._seen)
         scan_s = self.calls.duration_s(self.total_slices)
         allowed_s = max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
         return self.calls.in_time(max(self._seen), n, allowed_s - elapsed_s)

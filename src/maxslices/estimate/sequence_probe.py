@@ -248,13 +248,7 @@ class SequenceProbe:
         """Call the method with n slices, and compare with a prediction."""
         rung = self.calls.measured(n, self._measure)
         if rung is None:
-            self._too_many = min(self._too_many, n)
-            if self.bench.sequence is not None:
-                self._cut.append(Observation.of(self.bench.sequence, self._granule))
-            if model is not None and model.bytes(n) <= self.available_bytes:
-                self._failures += self._fitting(self._fit()) >= n - 1  # it taught nothing
-                self.keeps_its_ways, self._met = False, 0
-                self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
+            self._ran_out(n, model)
             return
         n_bytes = self._enter(rung)
         if model is not None:
@@ -279,6 +273,16 @@ class SequenceProbe:
         rung = replace(rung, n_bytes=max(rung.n_bytes, seen.n_bytes + rung.outside_bytes))
         self.rungs.append(rung)
         return rung.n_bytes + self.retained.left_bytes
+
+    def _ran_out(self, n: int, model: PeakModel | None) -> None:
+        """Learn from a call for which memory was too short."""
+        self._too_many = min(self._too_many, n)
+        if self.bench.sequence is not None:
+            self._cut.append(Observation.of(self.bench.sequence, self._granule))
+        if model is not None and model.bytes(n) <= self.available_bytes:
+            self._failures += self._fitting(self._fit()) >= n - 1  # it taught nothing
+            self.keeps_its_ways, self._met = False, 0
+            self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
 
     def _observed(self, rung: Rung) -> Observation:
         """What the last call allocated."""
