@@ -87,7 +87,7 @@ SHAPES = {
     "large": (901, 256, 1024),
     "benchmark": (1801, 512, 2560),
 }
-MEMORY = {"small": "14MB", "middle": "34MB", "large": "3GB"}
+MEMORY = {"small": "14.5MB", "middle": "34MB", "large": "3GB"}
 """Budget on the CPU with which data between sections go to scratch files."""
 HOST_MEMORY = {"small": "6MB", "middle": "40MB", "large": "1GB"}
 """The same beside a GPU."""
