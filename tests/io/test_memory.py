@@ -64,7 +64,9 @@ def test_reading_holds_some_frames_beside_the_block_at_most(tmp_path, slice_dim,
                 source.read(slice_dim, start, start + 16, out)
 
         peak = peak_bytes(read_all)
-    frames = 5 if kind == "tiffs-deflate" else 1  # tifffile decodes in several copies of a frame
+    # tifffile decodes in several copies of a frame, and leaves garbage in cycles: 10 kB for each,
+    # of which Python 3.13 lets some 30 gather, the size of another frame.
+    frames = 6 if kind == "tiffs-deflate" else 1
     assert peak <= frames * CHUNK_BYTES + SLACK_BYTES < out.nbytes
 
 
