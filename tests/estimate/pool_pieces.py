@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-GRANULE = 512
+from maxslices.model.allocators import round_to_granule
 
 
 class Chunk:
@@ -23,7 +23,7 @@ class PoolOfPieces:
         self.free_chunks = []  # (bytes, number, chunk), by size
 
     def malloc(self, n_bytes):
-        n_bytes = -(-n_bytes // GRANULE) * GRANULE
+        n_bytes = round_to_granule(n_bytes)
         i = bisect_left(self.free_chunks, (n_bytes,))
         if i < len(self.free_chunks):
             chunk = self._take(self.free_chunks[i][2])

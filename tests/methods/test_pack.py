@@ -17,8 +17,9 @@ class TestPack(MethodConformance):
     cases = CASES
     gpu_cases = GPU_CASES
 
-    @pytest.fixture(autouse=True)
-    def _one_thread_at_random_shapes(self, request: Any, monkeypatch: Any) -> None:
-        """With few small slices, whether the peaks of two threads meet is up to other programs."""
-        if request.function.__name__ == "test_estimate_at_random_shapes":
-            monkeypatch.setattr(_threads, "MAX_WORKERS", 1)
+    def test_estimate_at_random_shapes(
+        self, tried_method: str, max_slices: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With one thread: of few small slices, it is up to the load whether two peaks meet."""
+        monkeypatch.setattr(_threads, "MAX_WORKERS", 1)
+        super().test_estimate_at_random_shapes(tried_method, max_slices)
