@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..devices.device_count import count_devices
 from ..errors import DeviceError, UsageError
+from .fork_server import start_fork_server
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -26,7 +27,9 @@ _DEATHS = 2
 
 
 @contextmanager
-def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
+def local_client(
+    workers: int | None, gpus: int | Literal["all"] | None, libraries: Iterable[str] = ()
+) -> Iterator[Client]:
     """Start workers on this machine, each with a nanny that starts it anew if it is killed.
 
     Parameters
@@ -35,6 +38,8 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         Processes on the CPU.
     gpus : int, "all" or None
         GPUs to use, with a process for each.
+    libraries : iterable of str
+        Names of libraries that methods need besides NumPy and CuPy.
 
     Raises
     ------
@@ -43,25 +48,28 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     UsageError
         If neither or both are given.
     """
+    if (workers is None) == (gpus is None):
+        raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
+    way = start_fork_server(libraries if gpus is None else ("cupy", *libraries))
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
     from tornado.ioloop import PeriodicCallback
 
     names = _gpu_names(gpus) if gpus is not None else []
-    if (workers is None) == (gpus is None):
-        raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
     count = workers if workers is not None else len(names)
     if count < 1:
         raise UsageError(f"{count} workers cannot do anything: at least one is needed")
-    own: list[dict[str, Any]] = [{} for _ in range(count)]
+    # The process that a worker is forked of may be older than what is set here.
+    own: list[dict[str, Any]] = [{"env": dict(os.environ)} for _ in range(count)]
     for options, name in zip(own, names, strict=False):
-        options["env"] = {"CUDA_VISIBLE_DEVICES": name}
+        options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
     common = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": logging.ERROR}
     # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
     logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
     spec = {i: {"cls": Nanny, "options": {**common, **each}} for i, each in enumerate(own)}
     settings = {
+        "distributed.worker.multiprocessing-method": way,
         "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
         "distributed.scheduler.allowed-failures": _DEATHS,
         "distributed.admin.log-format": "%(message)s",

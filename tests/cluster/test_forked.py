@@ -1,0 +1,50 @@
+"""Workers are forked of a process that has imported what they need."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, run
+from maxslices.cluster.local_cluster import local_client
+from tests.cluster.faulty import faulty
+from tests.runner.test_resume import content
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
+
+
+def _drawn() -> int:
+    return int(np.random.randint(2**31))  # noqa: NPY002 - the generator that processes share
+
+
+def test_workers_share_what_is_imported(client):
+    parents = set(client.run(os.getppid).values())
+    assert len(parents) == 1
+    assert os.getpid() not in parents
+
+
+def test_workers_draw_different_numbers(client):
+    assert len(set(client.run(_drawn).values())) == 2
+
+
+def test_workers_have_the_environment_of_now(client, monkeypatch):
+    monkeypatch.setenv("MAXSLICES_TEST", "later than the process that workers are forked of")
+    with local_client(1, None) as other:
+        found = other.run(os.getenv, "MAXSLICES_TEST")
+    assert set(found.values()) == {"later than the process that workers are forked of"}
+
+
+def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
+    with local_client(2, None) as client:
+        (server,) = set(client.run(os.getppid).values())
+        os.kill(server, signal.SIGKILL)
+        pipeline = Pipeline.from_steps(
+            [{"method": "failing", "parameters": {"folder": str(tmp_path), "at": 0}}], faulty
+        )
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+        run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
