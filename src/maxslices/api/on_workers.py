@@ -60,7 +60,7 @@ def workers_of(
     from ..cluster.workers import opened_workers
 
     device = request.device_for(folder)
-    with _client(request, device, pipeline) as client, opened_workers(client, pipeline) as found:
+    with _client(request, device) as client, opened_workers(client, pipeline) as found:
         if device.partition(":")[0] not in ("auto", found.device):
             raise UsageError(
                 f"the device asked for is {device}; the workers are on the {found.device}"
@@ -76,11 +76,11 @@ def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
     if not request.is_for_workers:
         yield {}
         return
-    with _client(request, request.device, request.checked()[0]) as client:
+    with _client(request, request.device) as client:
         yield {"engine": client, "workers": None, "gpus": None, "slurm": None}
 
 
-def _client(request: RunRequest, device: str, pipeline: Pipeline) -> AbstractContextManager[Client]:
+def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
     """Start or find the cluster that a run asks for."""
     from ..cluster.slurm_cluster import slurm_client
     from ..cluster.workers import opened_client
@@ -92,8 +92,7 @@ def _client(request: RunRequest, device: str, pipeline: Pipeline) -> AbstractCon
     if engine == "dask" and workers is None and gpus is None:
         on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
         workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
-    libraries = sorted({name for each in pipeline.steps if (name := each.meta.array_module)})
-    return opened_client(engine, workers, gpus, libraries)
+    return opened_client(engine, workers, gpus)
 
 
 def check_for_workers(request: RunRequest) -> None:

@@ -102,11 +102,13 @@ def run(
         "progress": not quiet,
         "plan": None if plan is None else _read_plan(plan),
     }
-    if output_dir is None:
+    one = _one_scan(paths) if output_dir is None else None
+    _begin_workers(**options)
+    if one is not None:
         from ..api.run_scan import run_announced
         from ..runner.numbered_folder import numbered_folder
 
-        scan, pipeline, out = _one_scan(paths)
+        scan, pipeline, out = one
         if out is None and (options["resume"] or options["overwrite"]):
             raise UsageError(
                 "--resume and --overwrite are for a folder that is there: name it as OUT"
@@ -115,6 +117,7 @@ def run(
         return shown(found, json, quiet)
     from ..api.several_scans import run_scans_announced
 
+    assert output_dir is not None
     report = run_scans_announced(paths[:-1], paths[-1], output_dir, tell, **options)
     text = shown(report, json, quiet)
     if not report.failed:
@@ -123,6 +126,16 @@ def run(
         say(str(text))
     complain(f"error: {report}")
     click.get_current_context().exit(1)
+
+
+def _begin_workers(
+    gpus: int | str | None, workers: int | None, slurm: str | None, **_: object
+) -> None:
+    """Have workers of this machine import what they need, beside all that is imported here."""
+    if slurm is None and (gpus is not None or workers is not None):
+        from ..cluster.fork_server import start_fork_server
+
+        start_fork_server(on_gpus=gpus is not None)
 
 
 def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:

@@ -8,23 +8,20 @@ workers share what is imported: it is there once, and a worker that is replaced 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from multiprocessing import forkserver
 
-_OURS = "maxslices.cluster.forked"
-"""What all workers run: its import brings Dask and the runner."""
 
-
-def start_fork_server(libraries: Iterable[str]) -> str:
+def start_fork_server(on_gpus: bool) -> str:
     """Start the process, unless there is one; the name of the way in which Dask starts workers.
 
-    It imports beside what the caller does next.
+    It imports beside what the caller does next. torch is among it if workers have GPUs and it is
+    installed, whether a method needs it or not: what methods need is known late, when it would take
+    longer to wait for.
 
     Parameters
     ----------
-    libraries : iterable of str
-        Libraries that methods need. Their import must not begin to use a GPU, which a forked
-        process cannot go on with; so methods themselves are no such libraries.
+    on_gpus : bool
+        Whether workers have GPUs.
 
     Returns
     -------
@@ -33,6 +30,7 @@ def start_fork_server(libraries: Iterable[str]) -> str:
     """
     if sys.platform != "linux":
         return "spawn"
-    forkserver.set_forkserver_preload([_OURS, *libraries])
+    name = "forked_on_gpus" if on_gpus else "forked"
+    forkserver.set_forkserver_preload([f"{__package__}.{name}"])
     forkserver.ensure_running()
     return "forkserver"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,9 +27,7 @@ _DEATHS = 2
 
 
 @contextmanager
-def local_client(
-    workers: int | None, gpus: int | Literal["all"] | None, libraries: Iterable[str] = ()
-) -> Iterator[Client]:
+def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
     """Start workers on this machine, each with a nanny that starts it anew if it is killed.
 
     Parameters
@@ -38,8 +36,6 @@ def local_client(
         Processes on the CPU.
     gpus : int, "all" or None
         GPUs to use, with a process for each.
-    libraries : iterable of str
-        Names of libraries that methods need besides NumPy and CuPy.
 
     Raises
     ------
@@ -50,7 +46,7 @@ def local_client(
     """
     if (workers is None) == (gpus is None):
         raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
-    way = start_fork_server(libraries if gpus is None else ("cupy", *libraries))
+    way = start_fork_server(on_gpus=gpus is not None)
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
     from tornado.ioloop import PeriodicCallback
@@ -64,6 +60,7 @@ def local_client(
     for options, name in zip(own, names, strict=False):
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
+        options["preload"] = ["maxslices.cluster.begin_device"]
     common = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": logging.ERROR}
     # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
     logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)

@@ -60,7 +60,7 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
     imports = WorkThread(lambda: require_libraries(methods), "imports")
     imports.start()
     try:
-        backend = _backend(device)
+        backend = device_of(device)
     finally:
         imports.join()
     return WorkerFacts(
@@ -153,7 +153,7 @@ class _OpenSection:
     @classmethod
     def open(cls, job: SectionJob) -> _OpenSection:
         """Open what a section reads and writes, after checking that it is the same here."""
-        run, backend = job.run, _backend(job.run.device)
+        run, backend = job.run, device_of(job.run.device)
         _check_same(job, backend)
         with ExitStack() as held:
             loader = replace(run.pipeline.loader, allow_missing_frames=run.allow_missing_frames)
@@ -260,7 +260,7 @@ def _check_same(job: SectionJob, backend: Backend) -> None:
         raise PlanError(f"the worker on {socket.gethostname()} differs: {'; '.join(found)}")
 
 
-def _backend(device: Device) -> Backend:
+def device_of(device: Device) -> Backend:
     """The device of this worker: the only GPU that it may see, or the CPU."""
     if device == "cpu":
         return CpuBackend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -94,7 +94,6 @@ def opened_client(
     engine: str | Client,
     workers: int | None = None,
     gpus: int | Literal["all"] | None = None,
-    libraries: Iterable[str] = (),
 ) -> Iterator[Client]:
     """Start workers of this machine, or connect to a scheduler; a client that is given is that.
 
@@ -102,7 +101,7 @@ def opened_client(
     ----------
     engine : str or Client
         "dask": workers of this machine; ``"dask:ADDRESS"``: those of a scheduler; or a client.
-    workers, gpus, libraries
+    workers, gpus
         See `local_client`.
 
     Raises
@@ -113,7 +112,7 @@ def opened_client(
         If the options do not go together.
     """
     if isinstance(engine, str) and engine == "dask":
-        with local_client(workers, gpus, libraries) as client:
+        with local_client(workers, gpus) as client:
             yield client
         return
     if workers is not None or gpus is not None:
