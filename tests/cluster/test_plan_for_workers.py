@@ -13,6 +13,7 @@ from maxslices.cli.main import main
 from maxslices.cluster import workers
 from maxslices.cluster.section_job import WorkerFacts
 from maxslices.errors import DoesNotFitError, PlanError, UsageError
+from maxslices.measure.process_peak import held_bytes
 from maxslices.planner import Plan
 from tests.runner.test_resume import content, of
 
@@ -65,15 +66,28 @@ def test_the_command_line_plans_for_workers(tmp_path, capsys):
     assert made["sections"][0]["destination"] == "scratch file"
 
 
-def test_budgets_are_those_of_the_worker_with_the_least():
-    def facts(host, free, host_free, reserved=3):
-        return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, 5)
+def facts(host, free, host_free, reserved=3, held=0):
+    return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, held, 5)
 
+
+def test_budgets_are_those_of_the_worker_with_the_least():
     workers = (facts("a", 101, 60), facts("a", 89, 60), facts("b", 97, 31, reserved=7))
     on_gpus = worker_budgets(workers, "cuda", None, None)
     assert (on_gpus.budget_bytes, on_gpus.host_budget_bytes, on_gpus.reserved_bytes) == (89, 30, 7)
     assert worker_budgets(workers, "cpu", None, None).budget_bytes == 30
     assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 20
+
+
+def test_what_processes_of_workers_have_is_of_the_host_memory_that_is_given():
+    workers = (facts("a", 100, 60, held=7), facts("a", 100, 60, held=9), facts("b", 100, 31))
+    assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 12
+    with pytest.raises(DoesNotFitError, match=r"16 B of host memory .* 2 workers on a have 16 B"):
+        worker_budgets(workers, "cuda", 50, 16)
+
+
+def test_a_worker_says_what_its_process_has(client):
+    found = client.run(held_bytes)
+    assert all(2**24 < each < 2**32 for each in found.values())
 
 
 @pytest.fixture

@@ -215,7 +215,13 @@ def worker_budgets(
     """Budgets with which a plan fits every worker.
 
     `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
-    workers have equal shares. So is the memory that is free, where none is given on the CPU.
+    workers have equal shares, less what their processes have already. So is the memory that is
+    free, where none is given on the CPU.
+
+    Raises
+    ------
+    DoesNotFitError
+        If the processes have more host memory than is given.
     """
     free = _free_of_each(facts, kind)
     n_threads = max(each.n_threads for each in facts)
@@ -228,9 +234,26 @@ def worker_budgets(
         return Budgets("cpu", on_device, on_device, 0, n_threads, len(facts))
     on_host = min(each.host_bytes for each in free)
     if host is not None:
-        on_host = parse_bytes(host) // max(Counter(each.machine for each in facts).values())
+        on_host = min(_share(parse_bytes(host), each) for each in _by_machine(facts))
     reserved = max(each.reserved_bytes for each in facts)
     return Budgets("cuda", on_device, on_host, reserved, n_threads, len(facts))
+
+
+def _by_machine(facts: tuple[WorkerFacts, ...]) -> list[list[WorkerFacts]]:
+    machines = dict.fromkeys(each.machine for each in facts)
+    return [[each for each in facts if each.machine == machine] for machine in machines]
+
+
+def _share(host_bytes: int, workers: list[WorkerFacts]) -> int:
+    """Share of each worker of a machine in what is given of its memory."""
+    held = sum(each.held_bytes for each in workers)
+    if host_bytes <= held:
+        raise DoesNotFitError(
+            f"{format_bytes(host_bytes)} of host memory are allowed; the {len(workers)} workers on "
+            f"{workers[0].host} have {format_bytes(held)} before they begin: allow more, or start "
+            "fewer of them"
+        )
+    return (host_bytes - held) // len(workers)
 
 
 @dataclass(frozen=True, slots=True)

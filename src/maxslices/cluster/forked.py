@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
-import distributed  # noqa: F401
-import numpy as np
+gc.disable()
 
-from . import worker  # noqa: F401
+import distributed  # noqa: E402, F401
+import numpy as np  # noqa: E402
+
+from . import worker  # noqa: E402, F401
 
 # Else NumPy's own generator would draw the same numbers in all workers.
 os.register_at_fork(after_in_child=np.random.seed)
+
+# A collection in a worker would write to what is imported, and so copy it.
+gc.freeze()
+gc.enable()

@@ -47,11 +47,11 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     if (workers is None) == (gpus is None):
         raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
     way = start_fork_server(on_gpus=gpus is not None)
+    names = _gpu_names(gpus) if gpus is not None else []
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
     from tornado.ioloop import PeriodicCallback
 
-    names = _gpu_names(gpus) if gpus is not None else []
     count = workers if workers is not None else len(names)
     if count < 1:
         raise UsageError(f"{count} workers cannot do anything: at least one is needed")

@@ -143,6 +143,8 @@ class WorkerFacts:
     """Memory on the device that is free."""
     host_free_bytes: int
     """Host memory that is free, for all workers on the machine together."""
+    held_bytes: int
+    """Host memory that the worker's process has before there is a plan."""
     n_threads: int
     """Threads that read and write."""
 

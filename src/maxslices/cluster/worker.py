@@ -19,6 +19,7 @@ from ..devices.device_name import device_name
 from ..devices.numa import stay_near
 from ..errors import MaxslicesError, PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
+from ..measure.process_peak import held_bytes
 from ..model.allocators import Device
 from ..pipeline import Pipeline
 from ..runner.block_runner import BlockRunner
@@ -71,6 +72,7 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
         reserved_bytes=backend.reserved_bytes if backend.kind == "cuda" else 0,
         free_bytes=backend.free_bytes(),
         host_free_bytes=CpuBackend().free_bytes(),
+        held_bytes=held_bytes(),
         n_threads=N_THREADS,
     )
 

@@ -1,4 +1,4 @@
-"""What a run takes by the kernel's count: the most resident memory of the process."""
+"""What a process takes by the kernel's count."""
 
 from __future__ import annotations
 
@@ -31,9 +31,18 @@ class ProcessPeak:
         return max(0, highest - self._start_bytes)
 
 
+def held_bytes() -> int:
+    """Memory of this process now, of what it shares with others its part; 0 if it is not known."""
+    return _counted("smaps_rollup", "Pss") or 0
+
+
 def _resident(name: str) -> int | None:
+    return _counted("status", name)
+
+
+def _counted(file: str, name: str) -> int | None:
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self", file).read_text().splitlines()
     except OSError:  # not Linux
         return None
     found = [line for line in lines if line.startswith(f"{name}:")]
