@@ -60,15 +60,15 @@ def carry_out(request: RunRequest) -> Report:
         from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
 
         log = held.enter_context(RunLog())
-        team = held.enter_context(workers_of(request, pipeline, folder))
-        if team is not None:
-            log.add(team.workers.text)
-        backend = select_backend(request.device_for(folder) if team is None else "cpu")
         scan = request.scan
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
             opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
+        team = held.enter_context(workers_of(request, pipeline, folder))
+        if team is not None:
+            log.add(team.workers.text)
+        backend = select_backend(request.device_for(folder) if team is None else "cpu")
         wall_time.begin("planning")
         if folder is not None:
             folder.identity = _identity(request, pipeline, backend, team)

@@ -43,6 +43,9 @@ class SweepOnWorkers:
         request, pipeline = setting.request, setting.pipeline
         self._cut = setting.cut
         self._wall_time = setting.wall_time
+        allow_missing = request.allow_missing_frames
+        with opened(request.scan, pipeline, allow_missing_frames=allow_missing) as source:
+            self.scan_name = source.name
         team = setting.held.enter_context(workers_of(request, pipeline, setting.folder))
         assert team is not None
         self._workers = team.workers
@@ -52,9 +55,6 @@ class SweepOnWorkers:
         self.whole: SweepPlan = self._workers.submit(_plan, self._job)
         self.device = self.whole.device
         self.device_name = self._workers.facts[0].device
-        allow_missing = request.allow_missing_frames
-        with opened(request.scan, pipeline, allow_missing_frames=allow_missing) as source:
-            self.scan_name = source.name
         self.side_results: dict[str, Any] = {}
         self.sections: tuple[SectionReport, ...] = ()
         self.sections_s = 0.0
