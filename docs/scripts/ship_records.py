@@ -43,8 +43,7 @@ def read(path: Path) -> list[Entry]:
     with gzip.open(path, "rt") as file:
         entries = checked_entries(json.load(file))
     for entry in entries:
-        peaks = entry["probe"].get("peaks")
-        for site in (peaks or {"sites": {}})["sites"].values():
+        for site in entry["probe"]["peaks"]["sites"].values():
             site[0] = "/".join(site[0].split("/")[-2:])
     return entries
 

@@ -19,16 +19,18 @@ from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
 from maxslices.estimate.fingerprint import environment, request_key
+from maxslices.estimate.peak_search import one_array
 from maxslices.estimate.probed import Probe
 from maxslices.estimate.record_files import FORMAT
 from maxslices.estimate.recorded import Records
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
+from maxslices.model.peak_model import PeakModel
 from maxslices.registry.declaration import describe
 from maxslices.registry.source_hash import source_hash
 
 CPU = select_backend("cpu")
 PROBE = Probe(
-    points=((1, 100), (2, 170)),
+    peaks=PeakModel.fit([one_array(1, 100), one_array(2, 170)], 1),
     kept=((1, 10), (2, 20)),
     persistent_bytes=7,
     rungs=(Rung(1, 93, 3, 1, 0, 0, 0.25, ("something",)), Rung(2, 163, 3, 0, 1, 0, 0.5)),
@@ -222,7 +224,7 @@ def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp
         {"question": {"slice_dim": 2}},
         {"place": {"libraries": []}},
         {"probe": {"answer": None}, "time_s": 1e300},
-        {"probe": {"points": [[1, 1e999]]}},
+        {"probe": {"kept": [[1, 1e999]]}},
         {"probe": {"rungs": [{}]}},
         {"probe": {"available_bytes": None}},
         {"probe": {"duration_s": "long"}},
@@ -267,8 +269,9 @@ def test_files_of_somebody_else_stay_as_they_are(command, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "damage",
     [
-        {"points": []},
-        {"points": 3},
+        {"peaks": []},
+        {"peaks": PROBE.peaks.as_plain() | {"moments": {}}},
+        {"kept": 3},
         {"surplus": 1},
         {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": 0}]},
         {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": "two"}]},

@@ -13,8 +13,10 @@ import pytest
 from maxslices import Pipeline, Registry, plan, run
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Records
+from maxslices.estimate.peak_search import one_array
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.model.peak_model import PeakModel
 from maxslices.runner.journal import Journal
 from tests.planner.fakes import fakes
 
@@ -184,8 +186,9 @@ def test_a_record_of_a_hundredth_of_the_truth_is_not_believed(tmp_path, monkeypa
     (path,) = (tmp_path / "records").glob("*.json")
     content = json.loads(path.read_text())
     probe = content["entries"][0]["probe"]
-    probe["points"] = [[n_slices, n_bytes // 100] for n_slices, n_bytes in probe["points"]]
-    probe["peaks"] = None
+    peaks = PeakModel.from_plain(probe["peaks"])
+    seen = [one_array(n_slices, peaks.bytes(n_slices) // 100) for n_slices in (1, 2, 4)]
+    probe["peaks"] = PeakModel.fit(seen, 1).as_plain()
     path.write_text(json.dumps(content))
     with pytest.raises(EstimatorError, match=r"doubled: its record says .* by themselves: measure"):
         plan(scan, pipeline, device="cpu", memory="100MB")

@@ -156,7 +156,7 @@ class PeakSearch(SequenceProbe):
         taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
         n = rung.n_slices
         self._taken[n] = max(taken, self._taken.get(n, 0))
-        self._seen[n] = _as_one_array(n, self._taken[n])
+        self._seen[n] = one_array(n, self._taken[n])
         room = self.calls.run_bytes - self.bench.stays_bytes
         over = [k for k, size in self._points() if size > room]
         self._too_many = min([self._too_many, *over])
@@ -188,9 +188,9 @@ class PeakSearch(SequenceProbe):
 
     def _fit(self) -> PeakModel:
         points = self._points()
-        fitting = [_as_one_array(n, size) for n, size in points if n < self._too_many]
+        fitting = [one_array(n, size) for n, size in points if n < self._too_many]
         if not fitting:
-            fitting = [_as_one_array(*(points or [(1, self.available_bytes + 1)])[0])]
+            fitting = [one_array(*(points or [(1, self.available_bytes + 1)])[0])]
         model = PeakModel.fit(fitting, 1)
         measured = dict(points)
         since = max(term.since for term in model.moments[_WHOLE.path])
@@ -254,7 +254,7 @@ class PeakSearch(SequenceProbe):
         )
 
 
-def _as_one_array(n: int, n_bytes: int) -> Observation:
+def one_array(n: int, n_bytes: int) -> Observation:
     """A call as one array."""
     moment = Moment(n_bytes, {_WHOLE.path: (n_bytes,)})
     return Observation(n, {_WHOLE.path: moment}, {_WHOLE.path: _WHOLE}, {})

@@ -9,11 +9,9 @@ from typing import Any
 from ..errors import UsageError
 from .probe_result import LATEST_S
 
-FORMAT = 4
+FORMAT = 5
 """Version of the files, raised whenever their layout or meaning changes; entries of another version
-are ignored, and dropped when the method is measured again. Version 2: the last slope is not taken
-from long calls alone; dtype and dims of the result. Version 3: no answer beyond the slices that
-were run where memory falls with more slices."""
+are ignored, and dropped when the method is measured again."""
 
 Entry = dict[str, Any]
 PARSE_ERRORS = (

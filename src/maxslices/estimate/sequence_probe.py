@@ -145,13 +145,12 @@ class SequenceProbe:
         peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
         rising = MemoryModel(peaks.rising)
         rungs = tuple(self.rungs) or (self._first,)
-        counts = sorted({*range(1, 9), *(rung.n_slices for rung in rungs), 2 * rungs[-1].n_slices})
         not_proven = []
         if n := self._not_run:
             seconds = f"{self.calls.duration_s(n):.1f} s"
             not_proven.append(f"{n} slices were not run, which takes {seconds}: not proven")
         return Probe(
-            points=tuple((n, rising.bytes(n)) for n in counts),
+            peaks=peaks,
             kept=self.retained.kept(),
             persistent_bytes=self.retained.left_bytes,
             rungs=rungs,
@@ -163,7 +162,6 @@ class SequenceProbe:
             notes=(*self.notes, *not_proven),
             output_dtype=self.bench.output_dtype,
             output_dims=self.bench.output_dims,
-            peaks=peaks,
             keeps_its_ways=self.keeps_its_ways,
         )
 

@@ -240,13 +240,13 @@ def _evidence(probe: Probe) -> SizeEvidence:
 def _calls(probe: Probe) -> Points:
     """Measured calls, with what the first one left for good.
 
-    What was read of the device lies off: what its arrays take counts, where they are known.
+    What was read of the device lies off: what its arrays take counts.
     """
     left_bytes, told = probe.persistent_bytes, probe.model().bytes
     return tuple(
         (
             r.n_slices,
-            told(r.n_slices) if r.outside_bytes and probe.peaks else r.n_bytes + left_bytes,
+            told(r.n_slices) if r.outside_bytes else r.n_bytes + left_bytes,
         )
         for r in sorted(probe.rungs, key=lambda rung: rung.n_slices)
     )
