@@ -82,7 +82,7 @@ def ratios(record: SizeRecord, entry: Entry) -> list[float] | None:
     answer, probe = record.at((rows, columns)), Probe.from_plain(entry["probe"])
     if answer is None:
         return None
-    model = answer.model()
+    model = answer.model
     return [model.bytes(r.n_slices) / (r.n_bytes + probe.persistent_bytes) for r in probe.rungs]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from ..errors import StoreError
 from ..model.plain_records import json_text, to_plain
 from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical
+from .choice import Choice
 from .fingerprint import libraries
 from .record_files import PARSE_ERRORS, not_understood
-from .size_record import SizedProbe, SizeRecord
+from .size_record import SizeRecord
 
 FORMAT = 1
 """Version of the files."""
@@ -57,7 +59,7 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
     return json_text({"format": FORMAT, "records": to_plain(records)}) + "\n"
 
 
-def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str, str]:
+def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
     """Look up what the records that come with a method say of a request.
 
     Parameters
@@ -69,8 +71,8 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
 
     Returns
     -------
-    (SizedProbe, str, str)
-        The answer; how it follows and which parameters differ; and where it was measured, and with
+    Choice
+        It says which parameters differ; and, in a line of its own, where it was measured, and with
         which versions.
 
     Raises
@@ -91,9 +93,10 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
             continue
         answer = record.at((int(rows), int(columns)))
         if answer is not None:
-            how = [answer.how, *differing]
+            how = [answer.why, *differing]
             how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
-            return answer, "; ".join(how), _origin(record, meta, key)
+            why = f"a record comes with it: {'; '.join(how)}\n{_origin(record, meta, key)}"
+            return replace(answer, why=why)
         reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
     raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
 
