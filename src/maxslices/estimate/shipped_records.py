@@ -26,8 +26,6 @@ from .size_record import SizeRecord
 
 FORMAT = 1
 """Version of the files."""
-_NAMED = ("cupy",)
-"""Libraries of a record that a plan names, beside the package of the method."""
 
 
 def read_shipped(path: Path) -> tuple[SizeRecord, ...]:
@@ -154,16 +152,12 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
 def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str:
     """Where and with which versions a record was measured, and what differs here."""
     place, question = record.place, record.question
-    libraries = [f"{n} {place['libraries'][n]}" for n in _NAMED if n in place["libraries"]]
+    cupy = [f"cupy {place['libraries']['cupy']}"] if "cupy" in place["libraries"] else []
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
-    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *libraries])}"
-    here = [f"{name} {version}" for name, version in _other_versions(record, meta).items()]
+    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *cupy])}"
+    known = place["libraries"].items()
+    now = libraries(meta.function)
+    here = [f"{name} {now[name]}" for name, version in known if now.get(name, version) != version]
     if key["source"] != question["source"]:
         here.insert(0, f"{key['package']} with other code")
     return f"{text}; here are {', '.join(here)}" if here else text
-
-
-def _other_versions(record: SizeRecord, meta: MethodMeta) -> dict[str, str]:
-    """Installed libraries of other versions than the record's."""
-    known = record.place["libraries"]
-    return {n: v for n, v in libraries(meta.function).items() if known.get(n, v) != v}
