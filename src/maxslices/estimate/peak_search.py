@@ -25,9 +25,6 @@ from .sequence_probe import SAME, TRUSTED, SequenceProbe
 OF_SCAN, LONGEST_S = 0.08, 40.0
 """Part of the whole scan's time, up to 40 s, that a search may take. Where calls take 0.2 s, 165 of
 177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth (2026-11-24)."""
-_CALLS, LIMIT_LONG_S = 12, 8.0
-"""A search has time for so many of the shortest calls, up to 8 s: where they take 0.6 s, 166 of 177
-recorded cases were in range, none above (2026-11-26)."""
 _ENOUGH = 3
 """Calls by which a line is told: any two lie on one."""
 _WHOLE = CallSite("", 0, "", "whole call")
@@ -39,7 +36,6 @@ class PeakSearch(SequenceProbe):
 
     def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
         super().__init__(calls, retained)
-        self.limit_s = LIMIT_S
         self._measure, self._room_bytes = self.bench.run, self._noise_bytes
         self._taken: dict[int, int] = {}
         self._is_refused = self._is_stopped = False
@@ -55,11 +51,10 @@ class PeakSearch(SequenceProbe):
             Other calls that were made.
         """
         self._first, again, usual = first, None, self.bench.kind
-        if first.duration_s <= LIMIT_LONG_S:  # it may have compiled: time another
+        if first.duration_s <= self._limit_s():  # it may have compiled: time another
             again = self.calls.measured(first.n_slices, self._measure)
         least = again or first
-        self.limit_s = max(LIMIT_S, min(_CALLS * least.duration_s, LIMIT_LONG_S))
-        if again is None or 4 * again.duration_s > LIMIT_LONG_S:  # `_few_kinds` makes that many
+        if again is None or 4 * again.duration_s > self._limit_s():  # as many are of `_few_kinds`
             self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
             self._enter(least, 0 if again is None else None)
         else:
@@ -231,9 +226,12 @@ class PeakSearch(SequenceProbe):
     def _affordable(self, n: int, elapsed_s: float) -> int:
         if self._is_stopped:
             return max(self._seen)
+        return self.calls.in_time(max(self._seen), n, self._limit_s() - elapsed_s)
+
+    def _limit_s(self) -> float:
+        """Time that a search may take."""
         scan_s = self.calls.duration_s(self.total_slices)
-        allowed_s = max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
-        return self.calls.in_time(max(self._seen), n, allowed_s - elapsed_s)
+        return max(LIMIT_S, min(OF_SCAN * scan_s, LONGEST_S))
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what a leak takes in a whole scan."""
