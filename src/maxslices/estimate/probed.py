@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 
@@ -85,14 +84,11 @@ def probe(
         first_slices,
         supplied,
     )
-    with ExitStack() as stack:
-        stack.enter_context(random_state_kept())
-        stack.enter_context(quick_collections())
-        stack.enter_context(backend.limited(backend.free_bytes()))
-        stack.enter_context(tracemalloc_on(backend))
+    limited = backend.limited(backend.free_bytes())
+    with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend):
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
-        calls = MethodCalls(bench, backend, available_bytes, request.most_slices, run_bytes)
+        calls = MethodCalls(bench, available_bytes, request.most_slices, run_bytes)
         notes: list[str] = []
         how: list[str] = []
         first = calls.first()

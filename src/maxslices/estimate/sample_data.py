@@ -72,24 +72,15 @@ def finish(backend: Backend) -> None:
 
 
 def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: Backend) -> Any:
-    """New array on the device that repeats `start` along an axis, or in memory order.
-
-    The filled part is copied to double it, so that the device's bandwidth is the limit.
-    """
+    """New array on the device that repeats `start` along an axis, or in memory order."""
     data = array_module(backend).empty(shape, start.dtype)
     target = data.reshape(-1) if axis is None else data
-    axis = axis or 0
-    total = target.shape[axis]
-
-    def part(low: int, high: int) -> tuple[slice, ...]:
-        return (*[slice(None)] * axis, slice(low, high))
-
-    done = min(start.shape[axis], total)
-    target[part(0, done)] = backend.to_device(np.ascontiguousarray(start[part(0, done)]))
-    while done < total:
-        n = min(done, total - done)
-        target[part(done, done + n)] = target[part(0, n)]
-        done += n
+    before = (slice(None),) * (axis or 0)
+    total, length = target.shape[axis or 0], start.shape[axis or 0]
+    repeated = backend.to_device(np.ascontiguousarray(start[(*before, slice(total))]))
+    for low in range(0, total, length):
+        part = slice(low, low + length)
+        target[(*before, part)] = repeated[(*before, slice(total - low))]
     return data
 
 
