@@ -64,7 +64,7 @@ def find_by_sizes(
         None if they do not tell it.
     """
     wanted, devices = canonical(_apart_from_dims(key)), dict[str, dict[Dims, Entry]]()
-    for entry in sorted(records.of_method(str(key["method"])), key=lambda each: each["time_s"]):
+    for entry in records.of_method(str(key["method"])):  # the newest is the last
         question, place = entry["question"], entry["place"]
         if suits(place) and canonical(_apart_from_dims(question)) == wanted:
             sizes = devices.setdefault(place["device"], {})

@@ -14,6 +14,7 @@ from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import CallSite
 from ..model.bisection import last_true
 from ..model.growth import Growth
+from ..model.memory_model import MemoryModel
 from ..model.peak_model import Moment, Observation, PeakModel
 from ..model.units import format_bytes
 from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
@@ -235,8 +236,8 @@ class PeakSearch(SequenceProbe):
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what a leak takes in a whole scan."""
-        points = [(n, model.rising(n)) for n in sorted({*self._seen, *(2 * n for n in self._seen)})]
-        lost, note = self.retained.lost(points, self.available_bytes, self.total_slices)
+        rising = MemoryModel(model.rising)
+        lost, note = self.retained.lost(rising, self.available_bytes, self.total_slices)
         self.notes += [note] if note else []
         model = model.plus("lost by each call", Growth(lost))
         found = super().result(model, available_bytes, duration_s)
