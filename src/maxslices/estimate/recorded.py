@@ -61,7 +61,7 @@ class Records:
             From `fingerprint.environment`.
         """
         found = self._read(self._path(key, environment))
-        return Probe.from_plain(found[0]["probe"]) if found else None
+        return self._probe(found[0]) if found else None
 
     def newest(
         self, key: Mapping[str, Any], suits: Callable[[Mapping[str, Any]], bool]
@@ -78,12 +78,14 @@ class Records:
         wanted = canonical(key)
         for entry in reversed(self.of_method(str(key["method"]))):
             if canonical(entry["question"]) == wanted and suits(entry["place"]):
-                return Probe.from_plain(entry["probe"]), str(entry["place"]["device"])
+                probe = self._probe(entry)
+                return None if probe is None else (probe, str(entry["place"]["device"]))
         return None
 
     def of_method(self, method: str) -> list[Entry]:
-        """Entries of a method, by its full name; oldest first."""
-        return [e for e in self.entries(method) if e["question"]["method"] == method]
+        """Entries of a method, by its full name; oldest first. Their probes are not checked."""
+        found = self._entries(method)
+        return [entry for entry in found if entry["question"]["method"] == method]
 
     def add(self, key: Mapping[str, Any], environment: Mapping[str, Any], probe: Probe) -> None:
         """Keep a probe, replacing an earlier one with the same key and environment.
@@ -118,6 +120,9 @@ class Records:
         StoreError
             If the folder cannot be read.
         """
+        return [entry for entry in self._entries(method) if self._probe(entry) is not None]
+
+    def _entries(self, method: str | None) -> list[Entry]:
         try:
             names = sorted(os.listdir(self.folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -169,6 +174,8 @@ class Records:
         """
         try:
             entries = read_entries(Path(path))
+            for entry in entries:
+                Probe.from_plain(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
         except PARSE_ERRORS as error:
@@ -217,6 +224,15 @@ class Records:
         except PARSE_ERRORS as error:
             warnings.warn(f"{not_understood(path, error)}: left out", stacklevel=4)
             return []
+
+    def _probe(self, entry: Entry) -> Probe | None:
+        """Probe of an entry; None if it cannot be understood."""
+        try:
+            return Probe.from_plain(entry["probe"])
+        except PARSE_ERRORS as error:
+            path = self._path(entry["question"], entry["place"])
+            warnings.warn(f"{not_understood(path, error)}: left out", stacklevel=4)
+            return None
 
 
 def _makes_stale(new: Entry, old: Entry) -> bool:
