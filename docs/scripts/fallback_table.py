@@ -186,7 +186,8 @@ def row_of(
     return {
         "name": name, "n": n, "fit": fits, "answer": found.answer, "sure": found.sure,
         "percent": 100 * found.answer / fits, "probe_s": found.duration_s,
-        "calls": 1 + len(found.rungs), "by_sequence": found.peaks is not None,
+        "by_sequence": not any("peaks alone" in note for note in found.notes),
+        "calls": 1 + len(found.rungs),
         "slices": [rung.n_slices for rung in found.rungs], "notes": found.notes,
         "estimated": found.model().bytes(n) / available,
     }  # fmt: skip

@@ -130,7 +130,7 @@ def recorded_rows() -> Iterator[Row]:
             method=record.method.rsplit(".", 1)[1],
             slices=slices,
             dtype=record.question["dtype"],
-            bytes_of=answer.memory.bytes,
+            bytes_of=answer.model.bytes,
             known=known,
             peaks=sized.at(SLICES[slices]) if sized else None,
             sized=sized,

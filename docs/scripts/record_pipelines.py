@@ -32,7 +32,7 @@ from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
 from maxslices.estimate.bench import Bench, tracemalloc_on
-from maxslices.estimate.chooser import Choice
+from maxslices.estimate.choice import Choice
 from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.sample_data import Samples
 from maxslices.estimate.section_models import section_models
@@ -154,8 +154,7 @@ class RecordingChooser(Chooser):
     def _choose(self, request: ModelRequest) -> Choice:
         again = request.meta.name in AGAIN or self.device != "cuda"
         if not again and is_shipped(request, self._key(request)):
-            shipped, how, where = find_shipped(request.meta, self._key(request))
-            return self._choice(request, shipped, "recorded", how, where)
+            return self._completed(request, find_shipped(request.meta, self._key(request)))
         return super()._choose(request)
 
     def _probed(self, request: ModelRequest) -> Any:

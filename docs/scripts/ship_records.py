@@ -43,8 +43,7 @@ def read(path: Path) -> list[Entry]:
     with gzip.open(path, "rt") as file:
         entries = checked_entries(json.load(file))
     for entry in entries:
-        peaks = entry["probe"].get("peaks")
-        for site in (peaks or {"sites": {}})["sites"].values():
+        for site in entry["probe"]["peaks"]["sites"].values():
             site[0] = "/".join(site[0].split("/")[-2:])
     return entries
 
@@ -83,7 +82,7 @@ def ratios(record: SizeRecord, entry: Entry) -> list[float] | None:
     answer, probe = record.at((rows, columns)), Probe.from_plain(entry["probe"])
     if answer is None:
         return None
-    model = answer.model()
+    model = answer.model
     return [model.bytes(r.n_slices) / (r.n_bytes + probe.persistent_bytes) for r in probe.rungs]
 
 

@@ -15,7 +15,9 @@ from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
 from maxslices.estimate.fingerprint import environment
+from maxslices.estimate.peak_search import one_array
 from maxslices.estimate.probed import Probe
+from maxslices.model.peak_model import PeakModel
 from maxslices.registry.method_meta import MethodMeta
 from tests.estimate.test_recorded import PROBE
 
@@ -193,8 +195,8 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     backend, records = select_backend("cpu"), Records()
     (entry,) = records.entries()
     spoiled = dict(entry["probe"])
-    spoiled["points"] = [(n, size // 2) for n, size in spoiled["points"]]
-    spoiled["peaks"] = None
+    halved = [one_array(n, Probe.from_plain(spoiled).model().bytes(n) // 2) for n in (1, 2, 4)]
+    spoiled["peaks"] = PeakModel.fit(halved, 1).as_plain()
     records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
 
     def recorded() -> int:
@@ -222,7 +224,8 @@ def test_a_corrected_model_is_at_no_number_of_slices_below_the_old_nor_what_was_
     for step, grown in steps:
         at, size = at + step, size + grown
         points.append((at, size))
-    old = replace(PROBE, points=tuple(points), kept=((1, 5), (9, 40)))
+    peaks = PeakModel.fit([one_array(*point) for point in points], 1)
+    old = replace(PROBE, peaks=peaks, kept=((1, 5), (9, 40)))
     measured = old.model().bytes(n) + more
     new = old.corrected(n, measured)
     assert new.model().bytes(n) >= measured

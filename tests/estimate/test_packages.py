@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -58,11 +59,12 @@ def test_a_look_up_reads_each_file_once_and_the_next_in_a_process_only_what_may_
     rest = [path.name for path in opened if path not in beside]
     n_packages = len(required_versions("maxslices_methods")) + 1  # and maxslices itself
     assert Counter(rest)["METADATA"] <= n_packages + 1
-    assert sorted(set(rest)) == ["METADATA", "maxslices_methods.normalize.minus_log.json"]
+    assert len(set(rest)) == 2
+    assert all(re.fullmatch(r"METADATA|.*minus_log\.\w+\.json", name) for name in rest)
     folders = Counter(name for kind, name in read if kind == "list")
     assert sorted(folders.values())[-2:] == [1, 2]  # the module's own: has it changed?
-    opened = [Path(name).name for kind, name in again if kind == "open"]
-    assert opened == ["maxslices_methods.normalize.minus_log.json"]
+    (opened,) = [Path(name).name for kind, name in again if kind == "open"]
+    assert opened in rest
 
 
 def test_versions_of_what_a_package_requires_belong_to_the_place():

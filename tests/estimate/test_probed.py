@@ -22,6 +22,7 @@ from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import Probe, probe
 from maxslices.estimate.sample_data import Samples
 from maxslices.measure.alive import alive_bytes
+from maxslices.model.arrays import ArraySpec
 from maxslices.registry.declaration import describe
 from maxslices.registry.method_registry import registry
 
@@ -208,7 +209,7 @@ def test_side_data_are_supplied_with_the_rows_of_the_block():
         shapes.append((data.shape, flats.shape, darks.shape, angles.shape, slice_dim))
         return data * 2
 
-    given = {"flats": np.ones((4, 90, 30), np.uint16)}
+    given = {"flats": ArraySpec((4, 90, 30), np.dtype("uint16"))}
     probed_on(
         method, 10**6, pattern="sinogram", dims=(50, 30), dtype="uint16", supplied=given, total=90
     )
@@ -289,7 +290,7 @@ def test_what_a_method_says_about_made_up_data_is_not_heard(caplog):
     assert logging.root.manager.disable == 0
 
 
-def test_a_method_of_10_seconds_is_called_three_times(clock):
+def test_a_method_of_10_seconds_is_called_twice(clock):
     calls = []
 
     def slow(data):
@@ -298,7 +299,7 @@ def test_a_method_of_10_seconds_is_called_three_times(clock):
         return data * 2
 
     found = probed_on(slow, 100 * SLICE_BYTES + ROOM_BYTES)
-    assert calls == [1, 3, 2]
+    assert calls == [1, 3]
     assert found.answer == 50
     assert not found.sure
     assert found.notes == ("50 slices were not run, which takes 500.0 s: not proven",)

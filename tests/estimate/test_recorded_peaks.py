@@ -140,12 +140,13 @@ def four_sizes(records):
 def test_four_sizes_answer_for_others(four_sizes):
     for dims in OTHER_SIZES:
         key = keyed(dims, size=5, weights=0.5)
-        found, where = find_by_sizes(four_sizes, key, is_named("NVIDIA H200"))
+        found = find_by_sizes(four_sizes, key, is_named("NVIDIA H200"))
         assert found.output_dims == (dims[1], dims[1])
-        assert where == "NVIDIA H200, at other sizes (1801x2560, 901x1279, 1200x2048, 777x1111)"
+        sizes = "1801x2560, 901x1279, 1200x2048, 777x1111"
+        assert found.why == f"measured on NVIDIA H200, at other sizes ({sizes})"
         for n in (1, 17, 300):
-            assert found.model().bytes(n) == rfft(n, dims).n_bytes
-        assert found.model().kept_bytes(2) > 0
+            assert found.model.bytes(n) == rfft(n, dims).n_bytes
+        assert found.model.kept_bytes(2) > 0
 
 
 def test_three_sizes_do_not_nor_another_method_device_or_parameter(four_sizes):

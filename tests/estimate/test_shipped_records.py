@@ -122,7 +122,7 @@ def test_other_code_is_said(tmp_path):
     plain["records"][0]["question"]["source"] = "0" * 32
     plain["records"][0]["question"]["package"] = "lab 1.0"
     path.write_text(json.dumps(plain))
-    _, _, where = find_shipped(meta, request_key(request_at(meta, OTHERS[0])))
+    _, where = find_shipped(meta, request_key(request_at(meta, OTHERS[0]))).why.split("\n")
     assert "lab 1.0" in where
     assert "with other code" in where
 
@@ -174,7 +174,7 @@ def test_what_follows_no_formula_answers_for_its_own_dims(tmp_path):
 
 def test_allocations_answer_for_their_own_dims_to_the_byte(tmp_path):
     (record,) = read_shipped(made(tmp_path, method=in_steps).records)
-    model = record.at(SIZES[0]).model()
+    model = record.at(SIZES[0]).model
     for n in (1, 8, 63, 65, 76, 81, 100, 129, 300, 1000):
         assert model.bytes(n) == sizes_of(in_steps, SIZES[0]).model().bytes(n)
     (again,) = [SizeRecord.from_plain(record.as_plain())]
@@ -259,7 +259,7 @@ def test_a_record_goes_on_with_the_sizes_of_an_earlier_one(tmp_path, method):
     assert both.output_dims == whole.output_dims
     for dims in SIZES:
         for n in (1, 7, 64, 999):
-            then, now = whole.at(dims).memory, both.at(dims).memory
+            then, now = whole.at(dims).model, both.at(dims).model
             assert method(n, dims).n_bytes <= now.bytes(n) <= 1.001 * then.bytes(n), (dims, n)
             assert now.kept_bytes(n) == then.kept_bytes(n)
 

@@ -43,7 +43,7 @@ def record_of(name, number):
 def test_no_call_took_more_than_a_record_says(name, number):
     record = record_of(name, number)
     for dims, calls in record.measured.items():
-        model = record.at(dims).model()
+        model = record.at(dims).model
         told = next((each for each in record.classes if each.is_told(dims)), None)
         is_exact = told is not None and not isinstance(told.peaks, SizeBound)
         for n, size in calls:

@@ -17,6 +17,7 @@ from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets, make_plan
 from maxslices.planner.block_size import AUTO_SLICES, wanted_block
 from maxslices.runner.block_ranges import blocks_of
+from tests.estimate.test_recorded import PROBE
 from tests.planner.ledgers import two
 
 TOTAL = 1000
@@ -99,7 +100,7 @@ def test_a_plan_counts_the_blocks(block, n_blocks):
 
 def probe(times):
     rungs = tuple(SimpleNamespace(n_slices=n, duration_s=9 + s, call_s=s) for n, s in times)
-    return Probe(((1, 1),), (), 0, rungs, 1, 1, 1, True, 0.0)
+    return Probe(PROBE.peaks, (), 0, rungs, 1, 1, 1, True, 0.0)
 
 
 def test_times_lie_on_a_line():

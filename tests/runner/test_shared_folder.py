@@ -13,9 +13,12 @@ import pytest
 from maxslices import Pipeline, Registry, plan, run
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Records
+from maxslices.estimate.peak_search import one_array
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.model.peak_model import PeakModel
 from maxslices.runner.journal import Journal
+from tests.estimate.test_recorded import HERE, PROBE, asked
 from tests.planner.fakes import fakes
 
 DATA = np.arange(6 * 5 * 4, dtype=np.uint16).reshape(6, 5, 4)
@@ -114,17 +117,12 @@ def test_a_journal_with_another_name_is_not_written_to(tmp_path):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_planted_lock_of_the_records_is_not_written_to(tmp_path, victim, link, monkeypatch):
-    folder = tmp_path / "records"
-    folder.mkdir()
-    LINKS[link](victim, folder / ".lock")
-    records = Records(folder)
-    if link == "symbolic":
-        with pytest.raises(StoreError, match="is a link, which is not followed"), records._locked():
-            pass
-    else:
-        with records._locked():
-            pass
+def test_a_planted_file_of_the_records_is_not_written_to(tmp_path, victim, link):
+    records = Records(tmp_path / "records")
+    records.folder.mkdir()
+    LINKS[link](victim, records._path(asked(), HERE))
+    records.add(asked(), HERE, PROBE)
+    assert records.find(asked(), HERE) == PROBE
 
 
 def test_the_report_of_a_shared_folder_can_be_read_by_all(tmp_path):
@@ -184,8 +182,9 @@ def test_a_record_of_a_hundredth_of_the_truth_is_not_believed(tmp_path, monkeypa
     (path,) = (tmp_path / "records").glob("*.json")
     content = json.loads(path.read_text())
     probe = content["entries"][0]["probe"]
-    probe["points"] = [[n_slices, n_bytes // 100] for n_slices, n_bytes in probe["points"]]
-    probe["peaks"] = None
+    peaks = PeakModel.from_plain(probe["peaks"])
+    seen = [one_array(n_slices, peaks.bytes(n_slices) // 100) for n_slices in (1, 2, 4)]
+    probe["peaks"] = PeakModel.fit(seen, 1).as_plain()
     path.write_text(json.dumps(content))
     with pytest.raises(EstimatorError, match=r"doubled: its record says .* by themselves: measure"):
         plan(scan, pipeline, device="cpu", memory="100MB")

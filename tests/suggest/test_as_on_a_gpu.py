@@ -11,11 +11,13 @@ import sys
 import numpy as np
 import pytest
 
+from maxslices import from_ledger
 from maxslices.measure import Place
 from maxslices.measure.sequence_recorder import INPUT
 from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
 from maxslices.model.arrays import block_shape
 from maxslices.model.ledger import Ledger
+from maxslices.registry.declaration import describe
 from maxslices.registry.named_method import method_named
 from maxslices.suggest import suggest_ledger as suggesting
 from maxslices.suggest.fft_plans import FftPlan
@@ -88,3 +90,36 @@ def test_suggestions_hold_at_other_sizes(monkeypatch, name):
         found.estimator().function(ledger, shape, np.dtype("float32"))
         most = maker.run(shape, "float32").peak_bytes
         assert 0.999 * most <= ledger.peak_bytes <= 1.02 * most
+
+
+@from_ledger
+def as_many_as_memory_holds(m, shape, dtype):
+    """Sinograms filtered at a time by remove_stripe_fw: 2**26 numbers over what each takes."""
+    angles, _, columns = shape
+    waves = sum(min(-(-angles // 2**level), 40) for level in range(angles.bit_length()))
+    numbers = angles * columns, waves * columns, waves * 10 * ((columns + 9) // 2)
+    at_a_time = 2**26 // sum(numbers)
+    m.alloc(shape, dtype)
+    m.alloc(shape, "float32")
+    m.alloc_bytes(4 * at_a_time * numbers[0])
+    m.alloc_bytes(4 * at_a_time * numbers[1])
+    m.alloc_bytes(4 * at_a_time * numbers[2])
+
+
+def test_arrays_of_as_many_slices_as_memory_holds_are_known_by_their_sum(monkeypatch):
+    monkeypatch.setattr(suggesting, "RunMaker", Maker)
+    meta = describe(
+        lambda data: data,
+        pattern="sinogram",
+        name="filtered",
+        module="m",
+        output_dtype="float32",
+        calc_max_slices=as_many_as_memory_holds,
+    )
+    found = suggesting.suggest_ledger(meta, "float32", {}, "cuda")
+    assert any("as their sum" in note for note in found.notes)
+    for shape in ((330, 52, 410), (253, 60, 500), (1801, 64, 2560)):
+        ledger = Ledger("cuda")
+        found.estimator().function(ledger, shape, np.dtype("float32"))
+        most = Maker(meta, 1, "cuda", {}).run(shape, "float32").peak_bytes
+        assert most <= ledger.peak_bytes <= 1.02 * most

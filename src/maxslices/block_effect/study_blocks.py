@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..devices import Backend
 from ..estimate.model_request import ModelRequest
 from ..estimate.sample_data import Samples
+from ..model.arrays import ArraySpec
 from ..system.random_state import random_state_kept
 from .compare_blocks import LARGE, SMALL, compare_blocks
 from .effect import BlockEffect
@@ -31,7 +31,7 @@ def study_blocks(
     *,
     pace_s: tuple[float, float],
     fitting_slices: int,
-    side: Mapping[str, Any],
+    side: Mapping[str, ArraySpec],
 ) -> BlockEffect | str:
     """Compare a method's results in blocks of two sizes, and time them.
 
@@ -62,7 +62,7 @@ def study_blocks(
     meta, parameters = request.meta, request.parameters
 
     def trial(n_slices: int, dims: tuple[int, int]) -> TrialSlices:
-        samples = Samples(meta, request.slice_dim, dims, request.dtype, backend, None, dict(side))
+        samples = Samples(meta, request.slice_dim, dims, request.dtype, backend, None, side)
         return TrialSlices(meta, samples, backend, parameters, n_slices)
 
     first, second = (min(dim, _HALO_DIM) for dim in request.other_dims)

@@ -139,8 +139,7 @@ def show(method: str) -> str:
             f"{rung['outside_bytes']:>14,} {rung['duration_s']:>9.4f}"
             for rung in probe["rungs"]
         ]
-        if probe.get("peaks") is not None:
-            lines += [f"  {line}" for line in _explained(probe)]
+        lines += [f"  {line}" for line in _explained(probe)]
         blocks.append("\n".join(lines))
     blocks += ["\n".join(explained_record(record)) for record in _shipped(method)]
     return "\n\n".join(blocks)

@@ -5,7 +5,8 @@ was measured before (`recorded`), a replay of a torch method, or measurements wi
 (`probed`).
 """
 
-from .chooser import Choice, Chooser
+from .choice import Choice
+from .chooser import Chooser
 from .declared import declared_model
 from .model_request import ModelRequest
 from .recorded import Records

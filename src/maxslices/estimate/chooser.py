@@ -7,8 +7,8 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -18,45 +18,19 @@ from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.allocators import Device, round_to_granule
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
+from .choice import Choice, Origin
 from .declared import declared_model, speaks_of
 from .fingerprint import environment, request_key
 from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from ..block_effect.effect import BlockEffect
-    from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
-    from .size_record import SizedProbe
 
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
 """What is logged before a method is measured, which may take long."""
-Origin = Literal["declared", "recorded", "replayed", "probed"]
-"""Where a model comes from, in the order in which they are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A memory model and where it comes from."""
-
-    model: MemoryModel
-    """Bytes for n slices."""
-    origin: str
-    """"declared", "declared for CUDA", "recorded", "replayed" or "probed"."""
-    why: str = ""
-    """Why not the source before it, and what was noticed; empty for what authors declare.
-    Lines after the first stand for themselves."""
-    output_dtype: np.dtype[Any] | None = None
-    """Dtype that its result was seen to have; None where nobody looked, or it is declared."""
-    output_dims: tuple[int, int] | None = None
-    """The result's other two dims, likewise."""
-    pace_s: tuple[float, float] | None = None
-    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
-    least_block: int = 1
-    """Least slices of a block whose result is that of larger ones, as far as was compared."""
-    block_multiple: int = 1
-    """Number of which the slices of a block should be a multiple, for the same reason."""
 
 
 class Chooser:
@@ -134,11 +108,9 @@ class Chooser:
         others = ""
         if forced in (None, "recorded"):
             try:
-                found, how, details = self._known(request)
+                return self._completed(request, self._known(request))
             except LookupError as error:
                 others = str(error)
-            else:
-                return self._choice(request, found, "recorded", how, details)
         if forced == "recorded":
             raise EstimatorError(
                 f"nothing is recorded of {self._described(request)}{others}: measure it there "
@@ -153,8 +125,7 @@ class Chooser:
                     raise
                 not_replayed = f"it cannot be replayed ({error}); "
             else:
-                how = "; ".join([str(traced), *traced.notes])
-                return self._choice(request, traced, "replayed", how, traced.details)
+                return self._completed(request, traced)
         if self.backend is None and self.device == "cuda" and meta.host_only:
             return self._on_host(request)
         if self.backend is None:
@@ -167,7 +138,8 @@ class Chooser:
         LOGGER.info(MEASURED, request.meta.name)
         made = self._probed(request)
         ran = f"{not_replayed}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
-        return self._choice(request, made, "probed", "; ".join([ran, *made.notes]))
+        why = "; ".join([ran, *made.notes])
+        return self._completed(request, Choice.of_probe(made, "probed", why))
 
     def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
@@ -204,50 +176,52 @@ class Chooser:
         origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
         return Choice(declared_model(request, self.device), origin)
 
-    def _known(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str, str]:
-        """What was measured before, and how; else what comes with the package, and its origin.
+    def _known(self, request: ModelRequest) -> Choice:
+        """What was measured before; else what comes with the package.
 
         Raises
         ------
         LookupError
             If nothing has an answer; the text says what the package's records are for.
         """
-        found = self._recorded(request)
+        found = None if self.records is None else self._recorded(request, self.records)
         if found is not None:
-            return found[0], f"measured on {found[1]}", ""
+            return found
         if self.device != "cuda" or (self.backend is not None and self._forced is None):
             raise LookupError
         from .shipped_records import find_shipped
 
-        shipped, how, where = find_shipped(request.meta, self._key(request))
-        return shipped, f"a record comes with it: {how}", where
+        return find_shipped(request.meta, self._key(request))
 
-    def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
-        if self.records is None:
-            return None
+    def _recorded(self, request: ModelRequest, records: Records) -> Choice | None:
         key, is_cpu = self._key(request), self.device == "cpu"
         if self.backend is None:
-            from .other_records import find_by_sizes
 
             def is_alike(place: Mapping[str, Any]) -> bool:
                 return bool((place["device"] == "cpu") == is_cpu)
 
-            return self.records.newest(key, is_alike) or find_by_sizes(self.records, key, is_alike)
-        here = environment(self.backend, request.meta.function)
-        found = self.records.find(key, here)
-        if found is None:
-            from .other_records import find_of_other_card
+            found = records.newest(key, is_alike)
+            if found is None:
+                from .other_records import find_by_sizes
 
-            return None if is_cpu else find_of_other_card(self.records, key, here)
-        if not found.covers(self._available_bytes, request.total_slices):
-            return None
-        return found, device_name(self.backend)
+                return find_by_sizes(records, key, is_alike)
+        else:
+            here = environment(self.backend, request.meta.function)
+            own = records.find(key, here)
+            found = None if own is None else (own, str(here["device"]))
+            if own is None and not is_cpu:
+                from .other_records import find_of_other_card
+
+                found = find_of_other_card(records, key, here)
+            elif own is None or not own.covers(self._available_bytes, request.total_slices):
+                return None
+        return found and Choice.of_probe(found[0], "recorded", f"measured on {found[1]}")
 
     def _is_replayable(self, request: ModelRequest) -> bool:
         is_torch = request.meta.array_module == "torch" and self.device == "cuda"
         return is_torch and importlib.util.find_spec("torch") is not None
 
-    def _replayed(self, request: ModelRequest) -> TracedMethod:
+    def _replayed(self, request: ModelRequest) -> Choice:
         if not self._is_replayable(request):
             raise EstimatorError(
                 f"{self._described(request)}: replayed are methods for torch (array_module="
@@ -259,7 +233,7 @@ class Chooser:
         if trace is None:
             name = request.meta.full_name
             raise UntraceableError(f"{name}: no installed package traces methods for torch")
-        return trace(
+        found = trace(
             request.meta,
             request.slice_dim,
             request.other_dims,
@@ -268,6 +242,9 @@ class Chooser:
             supplied=self._side,
             device="" if self.backend is None else self.backend.name,
         )
+        dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
+        why = "\n".join(filter(None, ["; ".join([str(found), *found.notes]), found.details]))
+        return Choice(found.model(), "replayed", why, dtype, found.output_dims)
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
@@ -309,33 +286,22 @@ class Chooser:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
-    def _choice(
-        self,
-        request: ModelRequest,
-        found: Probe | SizedProbe | TracedMethod,
-        origin: Origin,
-        how: str,
-        details: str = "",
-    ) -> Choice:
-        """Return what was measured; of its result what the author does not declare."""
-        meta, model, dtype, dims = request.meta, found.model(), None, None
-        if meta.estimator is None:
-            if found.output_dtype is not None and _is_open(meta.declared_dtype):
-                dtype = np.dtype(found.output_dtype)
-            if _is_open(meta.output_dims):
-                dims = found.output_dims
-        missing = "it declares no estimator" if meta.estimator is None else "as asked for"
-        why = f"{missing}; {how}{self._beside(request, model)}"
-        timed = getattr(found, "pace_s", None)  # what was replayed was not
-        pace = None if timed is None else timed()
-        blocks: BlockEffect | None = getattr(found, "blocks", None)
-        least = multiple = 1
-        if blocks is not None:
-            least, multiple, why = blocks.least_block, blocks.block_multiple, f"{why}; {blocks}"
-        elif not_compared := getattr(found, "not_compared", ""):
-            why += f"; blocks of two sizes were not compared: {not_compared}"
-        why = f"{why}\n{details}" if details else why
-        return Choice(model, origin, why, dtype, dims, pace, least, multiple)
+    def _completed(self, request: ModelRequest, found: Choice) -> Choice:
+        """Say why it was taken; of the result only what the author does not declare counts."""
+        meta, (how, *details) = request.meta, found.why.split("\n")
+        is_open = meta.estimator is None
+        missing = "it declares no estimator" if is_open else "as asked for"
+        why = f"{missing}; {how}{self._beside(request, found.model)}"
+        if found.blocks is not None:
+            why += f"; {found.blocks}"
+        elif found.not_compared:
+            why += f"; blocks of two sizes were not compared: {found.not_compared}"
+        return replace(
+            found,
+            why="\n".join([why, *details]),
+            output_dtype=found.output_dtype if is_open and _is_open(meta.declared_dtype) else None,
+            output_dims=found.output_dims if is_open and _is_open(meta.output_dims) else None,
+        )
 
     def _beside(self, request: ModelRequest, measured: MemoryModel) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""

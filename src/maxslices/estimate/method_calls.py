@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
-from ..devices import Backend
 from ..errors import DeviceError, EstimatorError
 from ..model.bisection import last_true
 from ..registry.author_lines import raised_at
@@ -40,8 +39,6 @@ class MethodCalls:
     ----------
     bench : Bench
         The method.
-    backend : Backend
-        The device.
     available_bytes, total_slices : int
         Memory for which an answer is wanted, and most slices of one call.
     run_bytes : int
@@ -49,23 +46,19 @@ class MethodCalls:
     """
 
     def __init__(
-        self,
-        bench: Bench,
-        backend: Backend,
-        available_bytes: int,
-        total_slices: int,
-        run_bytes: int,
+        self, bench: Bench, available_bytes: int, total_slices: int, run_bytes: int
     ) -> None:
-        self.bench, self.backend = bench, backend
+        self.bench, self.backend = bench, bench.backend
         self.name = bench.meta.full_name
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
         self.refusal = ""
         """Why it does not run on fewer slices."""
         self._fewest, self._side_bytes = 1, 0
-        self._has_pool = backend.kind == "cuda"
+        self._has_pool = self.backend.kind == "cuda"
         self._before_bytes = bench.pool_bytes() if self._has_pool else 0
-        self._durations_s: dict[int, float] = {}
+        self.durations_s: dict[int, float] = {}
+        """Durations of calls by their slices, without the first, which may compile."""
 
     def first(self) -> Rung:
         """Make the first call, which imports and compiles, with the fewest slices that run.
@@ -104,14 +97,14 @@ class MethodCalls:
                 return None
             raise self._cannot(error, [n]) from error
         self._leave_room()
-        self._durations_s[n] = rung.duration_s
+        self.durations_s[n] = rung.duration_s
         return rung
 
     def duration_s(self, n: int) -> float:
         """Duration of a call by a line through the shortest and the longest, or by the first."""
-        if not self._durations_s:
+        if not self.durations_s:
             return self._first.duration_s * n / self._first.n_slices
-        (few, few_s), *_, (many, many_s) = sorted(2 * list(self._durations_s.items()))
+        (few, few_s), *_, (many, many_s) = sorted(2 * list(self.durations_s.items()))
         slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
         return max(0.0, many_s + slice_s * (n - many))
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..model.size_model import LEAST_SIZES, Dims
 from ..registry.source_hash import canonical
+from .choice import Choice
 from .probe_result import Probe
 from .record_files import Entry
 from .recorded import Records
-from .size_record import SizedProbe, SizeRecord
+from .size_record import SizeRecord
 
 
 def _apart_from_dims(key: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def find_of_other_card(
 
 def find_by_sizes(
     records: Records, key: Mapping[str, Any], suits: Callable[[Mapping[str, Any]], bool]
-) -> tuple[SizedProbe, str] | None:
+) -> Choice | None:
     """Answer for dims that were not measured, from records at four other sizes or more.
 
     Parameters
@@ -58,11 +60,11 @@ def find_by_sizes(
 
     Returns
     -------
-    (SizedProbe, str) or None
-        The answer, and the device and sizes it follows from; None if they do not tell it.
+    Choice or None
+        None if they do not tell it.
     """
     wanted, devices = canonical(_apart_from_dims(key)), dict[str, dict[Dims, Entry]]()
-    for entry in sorted(records.of_method(str(key["method"])), key=lambda each: each["time_s"]):
+    for entry in records.of_method(str(key["method"])):  # the newest is the last
         question, place = entry["question"], entry["place"]
         if suits(place) and canonical(_apart_from_dims(question)) == wanted:
             sizes = devices.setdefault(place["device"], {})
@@ -72,5 +74,5 @@ def find_by_sizes(
         answer = None if made is None else made.at(tuple(key["other_dims"]))
         if made is not None and answer is not None:
             dims = ", ".join(f"{a}x{b}" for a, b in made.measured)
-            return answer, f"{device}, at other sizes ({dims})"
+            return replace(answer, why=f"measured on {device}, at other sizes ({dims})")
     return None

@@ -14,6 +14,7 @@ from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import CallSite
 from ..model.bisection import last_true
 from ..model.growth import Growth
+from ..model.memory_model import MemoryModel
 from ..model.peak_model import Moment, Observation, PeakModel
 from ..model.units import format_bytes
 from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
@@ -25,9 +26,6 @@ from .sequence_probe import SAME, TRUSTED, SequenceProbe
 OF_SCAN, LONGEST_S = 0.08, 40.0
 """Part of the whole scan's time, up to 40 s, that a search may take. Where calls take 0.2 s, 165 of
 177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth (2026-11-24)."""
-_CALLS, LIMIT_LONG_S = 12, 8.0
-"""A search has time for so many of the shortest calls, up to 8 s: where they take 0.6 s, 166 of 177
-recorded cases were in range, none above (2026-11-26)."""
 _ENOUGH = 3
 """Calls by which a line is told: any two lie on one."""
 _WHOLE = CallSite("", 0, "", "whole call")
@@ -39,7 +37,6 @@ class PeakSearch(SequenceProbe):
 
     def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
         super().__init__(calls, retained)
-        self.limit_s = LIMIT_S
         self._measure, self._room_bytes = self.bench.run, self._noise_bytes
         self._taken: dict[int, int] = {}
         self._is_refused = self._is_stopped = False
@@ -55,11 +52,10 @@ class PeakSearch(SequenceProbe):
             Other calls that were made.
         """
         self._first, again, usual = first, None, self.bench.kind
-        if first.duration_s <= LIMIT_LONG_S:  # it may have compiled: time another
+        if first.duration_s <= self._limit_s():  # it may have compiled: time another
             again = self.calls.measured(first.n_slices, self._measure)
         least = again or first
-        self.limit_s = max(LIMIT_S, min(_CALLS * least.duration_s, LIMIT_LONG_S))
-        if again is None or 4 * again.duration_s > LIMIT_LONG_S:  # `_few_kinds` makes that many
+        if again is None or 4 * again.duration_s > self._limit_s():  # as many are of `_few_kinds`
             self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
             self._enter(least, 0 if again is None else None)
         else:
@@ -156,7 +152,7 @@ class PeakSearch(SequenceProbe):
         taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
         n = rung.n_slices
         self._taken[n] = max(taken, self._taken.get(n, 0))
-        self._seen[n] = _as_one_array(n, self._taken[n])
+        self._seen[n] = one_array(n, self._taken[n])
         room = self.calls.run_bytes - self.bench.stays_bytes
         over = [k for k, size in self._points() if size > room]
         self._too_many = min([self._too_many, *over])
@@ -188,9 +184,9 @@ class PeakSearch(SequenceProbe):
 
     def _fit(self) -> PeakModel:
         points = self._points()
-        fitting = [_as_one_array(n, size) for n, size in points if n < self._too_many]
+        fitting = [one_array(n, size) for n, size in points if n < self._too_many]
         if not fitting:
-            fitting = [_as_one_array(*(points or [(1, self.available_bytes + 1)])[0])]
+            fitting = [one_array(*(points or [(1, self.available_bytes + 1)])[0])]
         model = PeakModel.fit(fitting, 1)
         measured = dict(points)
         since = max(term.since for term in model.moments[_WHOLE.path])
@@ -231,14 +227,17 @@ class PeakSearch(SequenceProbe):
     def _affordable(self, n: int, elapsed_s: float) -> int:
         if self._is_stopped:
             return max(self._seen)
+        return self.calls.in_time(max(self._seen), n, self._limit_s() - elapsed_s)
+
+    def _limit_s(self) -> float:
+        """Time that a search may take."""
         scan_s = self.calls.duration_s(self.total_slices)
-        allowed_s = max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
-        return self.calls.in_time(max(self._seen), n, allowed_s - elapsed_s)
+        return max(LIMIT_S, min(OF_SCAN * scan_s, LONGEST_S))
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what a leak takes in a whole scan."""
-        points = [(n, model.rising(n)) for n in sorted({*self._seen, *(2 * n for n in self._seen)})]
-        lost, note = self.retained.lost(points, self.available_bytes, self.total_slices)
+        rising = MemoryModel(model.rising)
+        lost, note = self.retained.lost(rising, self.available_bytes, self.total_slices)
         self.notes += [note] if note else []
         model = model.plus("lost by each call", Growth(lost))
         found = super().result(model, available_bytes, duration_s)
@@ -254,7 +253,7 @@ class PeakSearch(SequenceProbe):
         )
 
 
-def _as_one_array(n: int, n_bytes: int) -> Observation:
+def one_array(n: int, n_bytes: int) -> Observation:
     """A call as one array."""
     moment = Moment(n_bytes, {_WHOLE.path: (n_bytes,)})
     return Observation(n, {_WHOLE.path: moment}, {_WHOLE.path: _WHOLE}, {})

@@ -1,4 +1,4 @@
-"""Result of a probe: the measured rungs and the points of the memory model."""
+"""Result of a probe: the measured rungs and the memory model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..block_effect.effect import BlockEffect
+from ..model.growth import Guess
 from ..model.memory_model import MemoryModel
 from ..model.peak_model import PeakModel
 from ..model.plain_records import PlainRecord
@@ -14,6 +15,8 @@ from .bench import Rung
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
 """Terms of a peak that are read from the device."""
+IN_A_RUN = "seen in a run"
+"""Term of a peak: what a run took beyond a record."""
 LATEST_S = 2**36
 """Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
 
@@ -22,13 +25,13 @@ LATEST_S = 2**36
 class Probe(PlainRecord):
     """A memory model measured with a few slices, and the measurements."""
 
-    points: tuple[tuple[int, int], ...]
-    """(slices, bytes), joined and continued by straight lines: an upper bound of the peak, memory
-    that stays from call to call included."""
+    peaks: PeakModel
+    """The peak as a sum of allocations, or of one that stands for a call; memory that stays from
+    call to call included."""
     kept: tuple[tuple[int, int], ...]
     """(slices, bytes) that stay after a call when its result is freed; empty if none do."""
     persistent_bytes: int
-    """Part of every point: the bytes that the first call left for good."""
+    """Part of every peak: the bytes that the first call left for good."""
     rungs: tuple[Rung, ...]
     """All measured calls in order, without the first."""
     available_bytes: int
@@ -47,8 +50,6 @@ class Probe(PlainRecord):
     """Dtype of the result; None if it is not a block of slices."""
     output_dims: tuple[int, int] | None = None
     """The result's other two dims, in array order."""
-    peaks: PeakModel | None = None
-    """The peak as a sum of allocations, where these tell it; `points` are some of it then."""
     keeps_its_ways: bool = False
     """True if each call followed from those with fewer slices, to the byte."""
     blocks: BlockEffect | None = None
@@ -57,21 +58,15 @@ class Probe(PlainRecord):
     """Why blocks were not compared; empty if they were, or the result is no block of slices."""
 
     def model(self) -> MemoryModel:
-        """Memory model through the points."""
-        if self.peaks is None:
-            bytes_at = MemoryModel.piecewise(self.points).bytes
-        else:
-            bytes_at = lru_cache(maxsize=1024)(self.peaks.rising)
+        """Memory model."""
         kept_at = MemoryModel.piecewise(self.kept).bytes if self.kept else None
-        return MemoryModel(bytes_at, kept_at)
+        return MemoryModel(lru_cache(maxsize=1024)(self.peaks.rising), kept_at)
 
     @property
     def is_of_any_card(self) -> bool:
         """True if nothing in it depends on the card: it is what was asked of CuPy's pool."""
-        if self.peaks is None or not self.keeps_its_ways:
-            return False
         paths = {term.path for terms in self.peaks.moments.values() for term in terms}
-        return not paths & {OUTSIDE, STAYS_OUTSIDE}
+        return self.keeps_its_ways and not paths & {OUTSIDE, STAYS_OUTSIDE}
 
     def pace_s(self) -> tuple[float, float]:
         """Seconds that a call takes, and that each slice adds.
@@ -92,32 +87,30 @@ class Probe(PlainRecord):
         return max(0.0, times[few] - few * slice_s), slice_s
 
     def corrected(self, n_slices: int, n_bytes: int) -> Probe:
-        """Copy with all bytes raised in proportion to a peak that was measured in a run."""
+        """Copy that is not below a peak measured in a run, with as much more for fewer slices.
+
+        For more slices the difference grows in proportion to them.
+        """
         expected = self.model().bytes(n_slices)
         if n_bytes <= expected:
             return self
-
-        def raised(points: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-            return tuple((n, -(-size * n_bytes // expected)) for n, size in points)
-
         note = (
             f"a run measured {format_bytes(n_bytes)} with {n_slices} slices, in place of "
-            f"{format_bytes(expected)}: raised by {n_bytes / expected - 1:.1%}"
+            f"{format_bytes(expected)}: raised by {n_bytes / max(1, expected) - 1:.1%}"
         )
         found = replace(
             self,
-            points=raised(self.points),
-            kept=raised(self.kept),
-            peaks=None,
+            peaks=self.peaks.plus(IN_A_RUN, Guess(((n_slices, n_bytes - expected),))),
+            kept=tuple((n, -(-size * n_bytes // max(1, expected))) for n, size in self.kept),
+            sure=False,
             keeps_its_ways=False,
+            notes=(*self.notes, note),
         )
-        if (lacks := n_bytes - found.model().bytes(n_slices)) > 0:  # lost to the rounding of lines
-            found = replace(found, points=tuple((n, size + lacks) for n, size in found.points))
         answer = found.model().max_slices(self.available_bytes, self.total_slices)
-        return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
+        return replace(found, answer=answer)
 
     def check(self) -> None:
-        """Raise an exception if its points make no model, or a call has no slices or memory."""
+        """Raise an exception if what stays is no model, or a call has no slices or memory."""
         self.model()
         for rung in self.rungs:
             times = rung.duration_s, rung.call_s

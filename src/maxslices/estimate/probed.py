@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from ..devices import Backend
+from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
 from ..system.random_state import random_state_kept
 from ..tuning.garbage_collection import quick_collections
@@ -37,7 +36,7 @@ def probe(
     *,
     available_bytes: int,
     first_slices: np.ndarray | None = None,
-    supplied: Mapping[str, Any] | None = None,
+    supplied: Mapping[str, ArraySpec] | None = None,
 ) -> Probe:
     """Measure a method's memory model with a few slices.
 
@@ -53,8 +52,7 @@ def probe(
         The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
         made up if not given.
     supplied : mapping, optional
-        Flats, darks and angles, not counted in the peak. What is missing, or given as an
-        `ArraySpec`, is made up.
+        How many flats and darks there are, and of which dtype; they are not counted in the peak.
 
     Returns
     -------
@@ -84,16 +82,13 @@ def probe(
         request.dtype,
         backend,
         first_slices,
-        dict(supplied or {}),
+        supplied,
     )
-    with ExitStack() as stack:
-        stack.enter_context(random_state_kept())
-        stack.enter_context(quick_collections())
-        stack.enter_context(backend.limited(backend.free_bytes()))
-        stack.enter_context(tracemalloc_on(backend))
+    limited = backend.limited(backend.free_bytes())
+    with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend):
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
-        calls = MethodCalls(bench, backend, available_bytes, request.most_slices, run_bytes)
+        calls = MethodCalls(bench, available_bytes, request.most_slices, run_bytes)
         notes: list[str] = []
         how: list[str] = []
         first = calls.first()

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..model.plain_records import json_text
 from .probe_result import LATEST_S
 
-FORMAT = 4
+FORMAT = 5
 """Version of the files, raised whenever their layout or meaning changes; entries of another version
-are ignored, and dropped when the method is measured again. Version 2: the last slope is not taken
-from long calls alone; dtype and dims of the result. Version 3: no answer beyond the slices that
-were run where memory falls with more slices."""
+are ignored, and replaced when the method is measured again."""
 
 Entry = dict[str, Any]
 PARSE_ERRORS = (
@@ -23,13 +22,26 @@ PARSE_ERRORS = (
 """Exceptions that reading a file that is not one of records may raise."""
 
 
+class AnotherVersionError(ValueError):
+    """A file is from another version of maxslices."""
+
+
 def read_entries(path: Path) -> list[Entry]:
-    """Read a method's file; no entries if it is missing or of another version."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        return []
-    return [] if _is_of_another_version(content) else checked_entries(content)
+    """Read a file of records, and check all that is in it but the probes.
+
+    Raises
+    ------
+    OSError, AnotherVersionError
+        If it cannot be read, or is of another version.
+    ValueError, KeyError, TypeError, UsageError
+        If it is not one of records: see `PARSE_ERRORS`.
+    """
+    return checked_entries(json.loads(path.read_text(encoding="utf-8")))
+
+
+def file_text(entries: list[Entry]) -> str:
+    """Text of a file of records."""
+    return json_text({"format": FORMAT, "entries": entries})
 
 
 def not_understood(path: Path, error: Exception) -> str:
@@ -37,26 +49,15 @@ def not_understood(path: Path, error: Exception) -> str:
     return f"{path} cannot be understood ({type(error).__name__}: {error})"
 
 
-def _is_of_another_version(content: Any) -> bool:
-    found = content["format"]
-    return type(found) is int and found > 0 and found != FORMAT
-
-
 def checked_entries(content: Any) -> list[Entry]:
-    """Check the content of a file of records, and give its entries.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If the content is not one of records.
-    """
-    if _is_of_another_version(content):
-        raise ValueError(
-            f"it is of version {content['format']}, from another version of maxslices; here is "
-            f"{FORMAT}"
+    """Check the content of a file of records, as `read_entries` does, and give its entries."""
+    found = content["format"]
+    if type(found) is not int or found < 1:
+        raise ValueError(f"version {found!r}")
+    if found != FORMAT:
+        raise AnotherVersionError(
+            f"it is of version {found}, from another version of maxslices; here is {FORMAT}"
         )
-    if content["format"] != FORMAT:
-        raise ValueError(f"version {content['format']!r}")
     for entry in content["entries"]:
         question, at = entry["question"], entry["place"]
         if not _is_name(question["method"]):

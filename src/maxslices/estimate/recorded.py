@@ -1,4 +1,4 @@
-"""Probes kept on disk: one JSON file for each method.
+"""Probes kept on disk: one JSON file for each, so that writers need no lock.
 
 An entry holds the key of a request (method, hash of its source, parameters, dims, dtype: "question"
 in the file), the environment of the measurement (device and versions: "place" in the file)
@@ -8,38 +8,38 @@ the newest entry from a device of its kind answers, whatever its libraries were.
 
 from __future__ import annotations
 
-import fcntl
-import json
+import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
-from ..model.plain_records import json_text
 from ..registry.source_hash import canonical
-from ..system.fresh_files import open_lock_file, replace_text
+from ..system.fresh_files import replace_text
 from .probe_result import Probe
 from .record_files import (
-    FORMAT,
     PARSE_ERRORS,
+    AnotherVersionError,
     Entry,
-    checked_entries,
+    file_text,
     not_understood,
     read_entries,
 )
+
+_DIGITS = 16
+"""Of the hash in a file's name."""
 
 
 class Records:
     """Probes on disk, found by the key of a request.
 
-    Reading needs no lock because files are replaced as a whole; writers take a file lock. A file
-    that cannot be parsed is renamed, with a warning. A folder that cannot be written to causes
-    a warning only: the method is measured again next time.
+    A file that cannot be understood is left out, with a warning; if it is that of the request, the
+    method is measured again and the file replaced. A folder that cannot be written to causes a
+    warning only.
 
     Parameters
     ----------
@@ -60,9 +60,8 @@ class Records:
         environment : mapping
             From `fingerprint.environment`.
         """
-        wanted = canonical(environment)
-        found = self.newest(key, lambda place: canonical(place) == wanted)
-        return None if found is None else found[0]
+        found = self._read(self._path(key, environment))
+        return self._probe(found[0]) if found else None
 
     def newest(
         self, key: Mapping[str, Any], suits: Callable[[Mapping[str, Any]], bool]
@@ -76,24 +75,17 @@ class Records:
         suits : callable
             ``suits(place)``, with device and versions as `fingerprint.environment` gives them.
         """
-        wanted, method = canonical(key), str(key["method"])
-        entries = [
-            entry
-            for entry in self._read(method)
-            if canonical(entry["question"]) == wanted and suits(entry["place"])
-        ]
-        if not entries:
-            return None
-        newest = max(reversed(entries), key=lambda entry: float(entry["time_s"]))
-        try:
-            return Probe.from_plain(newest["probe"]), str(newest["place"]["device"])
-        except PARSE_ERRORS as error:
-            self._set_aside(method, error)
-            return None
+        wanted = canonical(key)
+        for entry in reversed(self.of_method(str(key["method"]))):
+            if canonical(entry["question"]) == wanted and suits(entry["place"]):
+                probe = self._probe(entry)
+                return None if probe is None else (probe, str(entry["place"]["device"]))
+        return None
 
     def of_method(self, method: str) -> list[Entry]:
-        """Entries of a method, by its full name; none if its file cannot be read."""
-        return self._read(method)
+        """Entries of a method, by its full name; oldest first. Their probes are not checked."""
+        found = self._entries(method)
+        return [entry for entry in found if entry["question"]["method"] == method]
 
     def add(self, key: Mapping[str, Any], environment: Mapping[str, Any], probe: Probe) -> None:
         """Keep a probe, replacing an earlier one with the same key and environment.
@@ -108,10 +100,14 @@ class Records:
             "probe": probe.as_plain(),
         }
         try:
-            self._merge([entry], drop_stale=True)
-        except OSError as error:
+            self._write(entry)
+            for each in self.of_method(key["method"]):
+                if _makes_stale(entry, each):
+                    self._path(each["question"], each["place"]).unlink(missing_ok=True)
+        except (OSError, StoreError) as error:
+            why = getattr(error, "strerror", error)
             warnings.warn(
-                f"{self.folder}: measurements cannot be kept there ({error.strerror}); set "
+                f"{self.folder}: measurements cannot be kept there ({why}); set "
                 f"{FOLDER_VARIABLE} to a folder that can be written to",
                 stacklevel=2,
             )
@@ -124,12 +120,23 @@ class Records:
         StoreError
             If the folder cannot be read.
         """
-        found = [
-            entry
-            for name in self._methods()
-            if method in (None, name, name.rpartition(".")[2])
-            for entry in self._read_whole(name)
-        ]
+        return [entry for entry in self._entries(method) if self._probe(entry) is not None]
+
+    def _entries(self, method: str | None) -> list[Entry]:
+        try:
+            names = sorted(os.listdir(self.folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder}: records cannot be read: {error.strerror}; set {FOLDER_VARIABLE} "
+                "to a folder that can be read"
+            ) from None
+        found: list[Entry] = []
+        for name in names:
+            full = name.removesuffix(".json").rpartition(".")[0]
+            if name.endswith(".json") and method in (None, full, full.rpartition(".")[2]):
+                found += self._read(self.folder / name)
         return sorted(found, key=lambda entry: float(entry["time_s"]))
 
     def devices(self) -> list[str]:
@@ -148,7 +155,7 @@ class Records:
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
         try:
-            replace_text(Path(path), json_text({"format": FORMAT, "entries": found}))
+            replace_text(Path(path), file_text(found))
         except OSError as error:
             raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
         return len(found)
@@ -166,7 +173,7 @@ class Records:
             If the folder cannot be written to.
         """
         try:
-            entries = checked_entries(json.loads(Path(path).read_text(encoding="utf-8")))
+            entries = read_entries(Path(path))
             for entry in entries:
                 Probe.from_plain(entry["probe"])
         except OSError as error:
@@ -176,7 +183,10 @@ class Records:
                 f"{path} is not a file of records ({error}): maxslices records export makes one"
             ) from None
         try:
-            self._merge(entries, drop_stale=False)
+            for entry in entries:
+                known = self._read(self._path(entry["question"], entry["place"]))
+                if not known or known[0]["time_s"] <= entry["time_s"]:
+                    self._write(entry)
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be written to: {error.strerror}") from None
         return len(entries)
@@ -190,90 +200,39 @@ class Records:
             If the files cannot be deleted.
         """
         found = self.entries(method)
-        if not found:
-            return 0
         try:
-            with self._locked():
-                for name in {str(entry["question"]["method"]) for entry in found}:
-                    self._path(name).unlink(missing_ok=True)
+            for entry in found:
+                self._path(entry["question"], entry["place"]).unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be cleared: {error.strerror}") from None
         return len(found)
 
-    def _path(self, method: str) -> Path:
-        return self.folder / f"{method}.json"
+    def _path(self, key: Mapping[str, Any], environment: Mapping[str, Any]) -> Path:
+        digest = hashlib.sha256(canonical([key, environment]).encode()).hexdigest()
+        return self.folder / f"{key['method']}.{digest[:_DIGITS]}.json"
 
-    def _methods(self) -> list[str]:
-        try:
-            names = os.listdir(self.folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise StoreError(
-                f"{self.folder}: records cannot be read: {error.strerror}; set {FOLDER_VARIABLE} "
-                "to a folder that can be read"
-            ) from None
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
-
-    def _read(self, method: str) -> list[Entry]:
-        """Read a method's entries; a file that cannot be parsed is renamed."""
-        try:
-            return read_entries(self._path(method))
-        except PARSE_ERRORS as error:
-            self._set_aside(method, error)
-            return []
-
-    def _read_whole(self, method: str) -> list[Entry]:
-        """Read a method's entries and check every probe.
-
-        A file that cannot be parsed stays where it is: it may belong to another program.
-        """
-        try:
-            entries = read_entries(self._path(method))
-            for entry in entries:
-                Probe.from_plain(entry["probe"])
-        except PARSE_ERRORS as error:
-            warnings.warn(f"{not_understood(self._path(method), error)}: left out", stacklevel=4)
-            return []
-        return entries
-
-    def _set_aside(self, method: str, error: Exception) -> None:
-        path = self._path(method)
-        aside = path.with_name(f"{path.name}.unreadable")
-        with suppress(OSError):
-            os.replace(path, aside)
-        warnings.warn(
-            f"{not_understood(path, error)}: it is now {aside.name}, and what it held will be "
-            "measured again",
-            stacklevel=4,
-        )
-
-    def _merge(self, entries: Iterable[Entry], *, drop_stale: bool) -> None:
-        by_method: dict[str, list[Entry]] = {}
-        for entry in entries:
-            by_method.setdefault(str(entry["question"]["method"]), []).append(entry)
+    def _write(self, entry: Entry) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            for method, new in by_method.items():
-                kept = {_key(entry): entry for entry in self._read(method)}
-                for entry in new:
-                    if drop_stale:
-                        kept = {k: e for k, e in kept.items() if not _makes_stale(entry, e)}
-                    earlier = kept.get(_key(entry))
-                    if earlier is None or earlier["time_s"] <= entry["time_s"]:
-                        kept[_key(entry)] = entry
-                content = {"format": FORMAT, "entries": list(kept.values())}
-                replace_text(self._path(method), json_text(content))
+        replace_text(self._path(entry["question"], entry["place"]), file_text([entry]))
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(open_lock_file(self.folder / ".lock"), "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
-            yield
+    def _read(self, path: Path) -> list[Entry]:
+        """Entry of a file; none if it is missing, of another version or cannot be understood."""
+        try:
+            return read_entries(path)
+        except (OSError, AnotherVersionError):
+            return []
+        except PARSE_ERRORS as error:
+            warnings.warn(f"{not_understood(path, error)}: left out", stacklevel=4)
+            return []
 
-
-def _key(entry: Entry) -> str:
-    return canonical([entry["question"], entry["place"]])
+    def _probe(self, entry: Entry) -> Probe | None:
+        """Probe of an entry; None if it cannot be understood."""
+        try:
+            return Probe.from_plain(entry["probe"])
+        except PARSE_ERRORS as error:
+            path = self._path(entry["question"], entry["place"])
+            warnings.warn(f"{not_understood(path, error)}: left out", stacklevel=4)
+            return None
 
 
 def _makes_stale(new: Entry, old: Entry) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .bench import Bench, Rung
 
-Points = Sequence[tuple[int, int]]
 LEAST_BYTES = CUDA_GRANULE_BYTES
 """Fewer bytes than an allocator's granule are not counted as left by a call."""
 
@@ -84,11 +81,10 @@ class RetainedMemory:
         slope = max([0, *(-(-(size - less) // (n - m)) for m, less in found[:-1])])
         return (*found, (2 * n, size + slope * n))
 
-    def lost(self, points: Points, available_bytes: int, total_slices: int) -> tuple[int, str]:
+    def lost(self, model: MemoryModel, available_bytes: int, total_slices: int) -> tuple[int, str]:
         """Bytes that a leak takes in a whole scan, in the largest blocks that fit, and a note."""
         if not self._lost:
             return 0, ""
-        model = MemoryModel.piecewise(points)
         n, a_call = max(self._lost.items())
         per_slice = max(size / k for k, size in self._lost.items() if k * 2 >= n)
         constant = max(self._lost.values()) == min(self._lost.values())

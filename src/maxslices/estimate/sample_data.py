@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -71,24 +72,15 @@ def finish(backend: Backend) -> None:
 
 
 def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: Backend) -> Any:
-    """New array on the device that repeats `start` along an axis, or in memory order.
-
-    The filled part is copied to double it, so that the device's bandwidth is the limit.
-    """
+    """New array on the device that repeats `start` along an axis, or in memory order."""
     data = array_module(backend).empty(shape, start.dtype)
     target = data.reshape(-1) if axis is None else data
-    axis = axis or 0
-    total = target.shape[axis]
-
-    def part(low: int, high: int) -> tuple[slice, ...]:
-        return (*[slice(None)] * axis, slice(low, high))
-
-    done = min(start.shape[axis], total)
-    target[part(0, done)] = backend.to_device(np.ascontiguousarray(start[part(0, done)]))
-    while done < total:
-        n = min(done, total - done)
-        target[part(done, done + n)] = target[part(0, n)]
-        done += n
+    before = (slice(None),) * (axis or 0)
+    total, length = target.shape[axis or 0], start.shape[axis or 0]
+    repeated = backend.to_device(np.ascontiguousarray(start[(*before, slice(total))]))
+    for low in range(0, total, length):
+        part = slice(low, low + length)
+        target[(*before, part)] = repeated[(*before, slice(total - low))]
     return data
 
 
@@ -118,11 +110,11 @@ class Samples:
         dtype: np.dtype[Any],
         backend: Backend,
         first_slices: np.ndarray | None = None,
-        supplied: dict[str, Any] | None = None,
+        supplied: Mapping[str, ArraySpec] | None = None,
     ) -> None:
         self.meta, self.slice_dim, self.other_dims, self.dtype = meta, slice_dim, other_dims, dtype
         self.backend, self.first_slices = backend, first_slices
-        self.given = dict(supplied or {})
+        self.supplied = dict(supplied or {})
         self.frames: dict[str, Any] = {}
         self._frames_of: tuple[int, ...] = ()
 
@@ -148,33 +140,19 @@ class Samples:
         if shape[1:] != self._frames_of:
             self.frames = self._make_frames(shape)
             self._frames_of = shape[1:]
-        side = dict(self.frames)
+        side = self.frames | facts(self.meta, self.slice_dim)
         if "angles" in self.meta.supplied:
             side["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
-        side |= facts(self.meta, self.slice_dim)
-        given = {name: value for name, value in self.given.items() if name in self.meta.parameters}
-        for name, value in list(given.items()):
-            if isinstance(value, ArraySpec):
-                del given[name]
-            elif name in ("flats", "darks"):
-                rows = np.asarray(value)[:, :n_slices] if self.slice_dim == 1 else np.asarray(value)
-                given[name] = self.backend.to_device(np.ascontiguousarray(rows))
-            elif name == "angles" and self.slice_dim == 0:
-                given[name] = value[:n_slices]
-        return side | given
+        return side
 
     def _make_frames(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """Make up flats and darks, close to the ends of the data's range."""
         frames: dict[str, Any] = {}
         for name, level in (("flats", 0.95), ("darks", 0.02)):
-            given = self.given.get(name)
-            if name not in self.meta.supplied or not (
-                given is None or isinstance(given, ArraySpec)
-            ):
+            if name not in self.meta.supplied:
                 continue
-            n_frames, dtype = N_FRAMES, self.dtype
-            if given is not None:
-                n_frames, dtype = given.shape[0], given.dtype
+            spec = self.supplied.get(name)
+            n_frames, dtype = (spec.shape[0], spec.dtype) if spec else (N_FRAMES, self.dtype)
             top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
             count = min(_PERIOD, n_frames * shape[1] * shape[2])
             values = np.random.default_rng(1).random(count, np.float32) * 0.01 + level

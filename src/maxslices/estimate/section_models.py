@@ -53,50 +53,32 @@ def section_models(
     found: list[SectionModel] = []
     current, index = scan.projections, 0
     for section in cut_into_sections(pipeline, reads_rows=scan.reads_rows):
-        scans = [scan_after(pipeline.steps, index + i, scan) for i in range(len(section.steps))]
-        found.append(_section_model(section, index, current, scans, chooser, allocator))
-        current, index = found[-1].output, index + len(section.steps)
+        slice_dim, extra = section.slice_dim, sum(section.halo)
+        total = current.shape[slice_dim]
+        steps: list[StepModel] = []
+        scans: list[ScanSpec] = []
+        for step in section.steps:
+            scans.append(scan_after(pipeline.steps, index, scan))
+            check_shapes(step, current, scans[-1])
+            is_first = current is scan.projections
+            model = _step_model(step, index, current, section, chooser, allocator, is_first)
+            steps.append(model)
+            current, index = model.output, index + 1
+        side = _side_model(section, scans, total, allocator).widened(extra, total)
+        found.append(SectionModel(slice_dim, section.halo, tuple(steps), side, allocator))
     return tuple(found)
-
-
-def _section_model(
-    section: Section,
-    index: int,
-    current: ArraySpec,
-    scans: list[ScanSpec],
-    chooser: Chooser,
-    allocator: ArrayAllocator,
-) -> SectionModel:
-    """Model of a section; `scans` has the scan as each of its steps is given it."""
-    slice_dim = section.slice_dim
-    total, extra = current.shape[slice_dim], sum(section.halo)
-    steps: list[StepModel] = []
-    for number, (step, scan) in enumerate(zip(section.steps, scans, strict=True), start=index):
-        check_shapes(step, current, scan)
-        is_first = current is scan.projections
-        steps.append(
-            _step_model(step, number, current, slice_dim, extra, chooser, allocator, is_first)
-        )
-        current = steps[-1].output
-    return SectionModel(
-        slice_dim=slice_dim,
-        halo=section.halo,
-        steps=tuple(steps),
-        side=_side_model(section, scans, slice_dim, total, allocator).widened(extra, total),
-        allocator=allocator,
-    )
 
 
 def _step_model(
     step: Step,
     index: int,
     current: ArraySpec,
-    slice_dim: int,
-    extra: int,
+    section: Section,
     chooser: Chooser,
     allocator: ArrayAllocator,
     is_first: bool,
 ) -> StepModel:
+    slice_dim, extra = section.slice_dim, sum(section.halo)
     meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
     request = ModelRequest(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
@@ -128,8 +110,8 @@ def _step_model(
         why=chosen.why,
         looked_at=len(meta.looked_at(total, **parameters)),
         pace_s=chosen.pace_s,
-        least_block=chosen.least_block,
-        block_multiple=chosen.block_multiple,
+        least_block=1 if chosen.blocks is None else chosen.blocks.least_block,
+        block_multiple=1 if chosen.blocks is None else chosen.blocks.block_multiple,
         gives_side_results=bool(meta.side_results),
         saves_result=step.save_result,
         takes_frames=bool({"flats", "darks"} & set(meta.supplied)),
@@ -141,11 +123,7 @@ def _step_model(
 
 
 def _side_model(
-    section: Section,
-    scans: list[ScanSpec],
-    slice_dim: int,
-    total: int,
-    allocator: ArrayAllocator,
+    section: Section, scans: list[ScanSpec], total: int, allocator: ArrayAllocator
 ) -> MemoryModel:
     """Model of the flats and darks: whole beside projections, else the rows of the block."""
     wanted: dict[ScanSpec, set[str]] = {}
@@ -154,7 +132,7 @@ def _side_model(
     specs = [spec for scan, names in wanted.items() for spec in scan.frames(names)]
     model = MemoryModel.linear(0, 0)
     for spec in specs:
-        if slice_dim == 0:
+        if section.slice_dim == 0:
             model = model.plus(allocator.taken_bytes(spec.nbytes))
         else:
             model = model + allocator.array(-(-spec.nbytes // total))

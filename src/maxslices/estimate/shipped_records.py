@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,13 @@ from ..errors import StoreError
 from ..model.plain_records import json_text, to_plain
 from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical
+from .choice import Choice
 from .fingerprint import libraries
 from .record_files import PARSE_ERRORS, not_understood
-from .size_record import SizedProbe, SizeRecord
+from .size_record import SizeRecord
 
 FORMAT = 1
 """Version of the files."""
-_NAMED = ("cupy",)
-"""Libraries of a record that a plan names, beside the package of the method."""
 
 
 def read_shipped(path: Path) -> tuple[SizeRecord, ...]:
@@ -57,7 +57,7 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
     return json_text({"format": FORMAT, "records": to_plain(records)}) + "\n"
 
 
-def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str, str]:
+def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
     """Look up what the records that come with a method say of a request.
 
     Parameters
@@ -69,8 +69,8 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
 
     Returns
     -------
-    (SizedProbe, str, str)
-        The answer; how it follows and which parameters differ; and where it was measured, and with
+    Choice
+        It says which parameters differ; and, in a line of its own, where it was measured, and with
         which versions.
 
     Raises
@@ -91,9 +91,10 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
             continue
         answer = record.at((int(rows), int(columns)))
         if answer is not None:
-            how = [answer.how, *differing]
+            how = [answer.why, *differing]
             how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
-            return answer, "; ".join(how), _origin(record, meta, key)
+            why = f"a record comes with it: {'; '.join(how)}\n{_origin(record, meta, key)}"
+            return replace(answer, why=why)
         reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
     raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
 
@@ -151,16 +152,12 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
 def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str:
     """Where and with which versions a record was measured, and what differs here."""
     place, question = record.place, record.question
-    libraries = [f"{n} {place['libraries'][n]}" for n in _NAMED if n in place["libraries"]]
+    cupy = [f"cupy {place['libraries']['cupy']}"] if "cupy" in place["libraries"] else []
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
-    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *libraries])}"
-    here = [f"{name} {version}" for name, version in _other_versions(record, meta).items()]
+    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *cupy])}"
+    known = place["libraries"].items()
+    now = libraries(meta.function)
+    here = [f"{name} {now[name]}" for name, version in known if now.get(name, version) != version]
     if key["source"] != question["source"]:
         here.insert(0, f"{key['package']} with other code")
     return f"{text}; here are {', '.join(here)}" if here else text
-
-
-def _other_versions(record: SizeRecord, meta: MethodMeta) -> dict[str, str]:
-    """Installed libraries of other versions than the record's."""
-    known = record.place["libraries"]
-    return {n: v for n, v in libraries(meta.function).items() if known.get(n, v) != v}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ..block_effect.effect import BlockEffect
 from ..model.any_size import SizeClass, SizeEvidence, fit_sizes
 from ..model.memory_model import MemoryModel
@@ -13,40 +15,13 @@ from ..model.peak_model import PeakModel
 from ..model.plain_records import PlainRecord
 from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, SizeModel, find_formula
+from .choice import Choice
 from .probe_result import Probe
 from .record_files import Entry
 
 Points = tuple[tuple[int, int], ...]
 _LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)
 """Slices at which kept bytes are looked at: a line, if they lie on one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SizedProbe:
-    """What a `SizeRecord` answers for one size; it takes the place of a probe."""
-
-    memory: MemoryModel
-    """Memory model."""
-    how: str
-    """How it follows from what was recorded, in words."""
-    output_dtype: str | None
-    """Dtype of the result."""
-    output_dims: tuple[int, int] | None
-    """The result's other two dims."""
-    blocks: BlockEffect | None
-    """What the size of a block does to the result."""
-    not_compared: str
-    """Why blocks were not compared."""
-    pace: tuple[float, float]
-    """Seconds of a call, and of each slice beside."""
-
-    def model(self) -> MemoryModel:
-        """Memory model."""
-        return self.memory
-
-    def pace_s(self) -> tuple[float, float]:
-        """Seconds of a call, and of each slice beside, on the device of the record."""
-        return self.pace
 
 
 @dataclass(frozen=True)
@@ -163,10 +138,10 @@ class SizeRecord(PlainRecord):
                 exact = told.peaks.at(dims) if told and isinstance(told.peaks, SizeModel) else None
                 own = self.own.get(dims)
                 exact = own if isinstance(own, PeakModel) else exact
-                found[dims] = SizeEvidence(answer.memory, dict(calls), exact)
+                found[dims] = SizeEvidence(answer.model, dict(calls), exact)
         return found
 
-    def at(self, dims: Dims) -> SizedProbe | None:
+    def at(self, dims: Dims) -> Choice | None:
         """Answer for two dims; None if nothing tells it.
 
         Smaller ones than any recorded take no more than the smallest with as many columns that are
@@ -180,13 +155,13 @@ class SizeRecord(PlainRecord):
             at_least = self._told((rows, dims[1])) if rows > dims[0] else None
             if at_least is not None:
                 how = f"a bound: as much as for {rows}x{dims[1]}, the fewest rows that are told"
-                found = replace(at_least, how=f"{how} ({at_least.how})")
+                found = replace(at_least, why=f"{how} ({at_least.why})")
         if found is None or self.output_dims is None:
             return found
         first, second = self.output_dims
         return replace(found, output_dims=(first.at(dims), second.at(dims)))
 
-    def _told(self, dims: Dims) -> SizedProbe | None:
+    def _told(self, dims: Dims) -> Choice | None:
         """Answer for dims that something tells."""
         told = next((each for each in self.classes if each.is_told(dims)), None)
         if told is not None:
@@ -204,15 +179,15 @@ class SizeRecord(PlainRecord):
         else:
             return None
         call_s, pixel_s = self.pace
-        return SizedProbe(
-            memory=MemoryModel(memory.bytes, self._kept_at(dims, memory)),
-            how=how,
-            output_dtype=self.output_dtype,
-            output_dims=None,
+        return Choice(
+            MemoryModel(memory.bytes, self._kept_at(dims, memory)),
+            "recorded",
+            how,
+            None if self.output_dtype is None else np.dtype(self.output_dtype),
+            pace_s=(call_s, pixel_s * dims[0] * dims[1]),
             blocks=self.blocks,
             not_compared=self.not_compared,
-            pace=(call_s, pixel_s * dims[0] * dims[1]),
-        )  # fmt: skip
+        )
 
     def _kept_at(self, dims: Dims, memory: MemoryModel) -> Callable[[int], int] | None:
         """Bytes that stay after a call with n slices; None if none do."""
@@ -240,13 +215,13 @@ def _evidence(probe: Probe) -> SizeEvidence:
 def _calls(probe: Probe) -> Points:
     """Measured calls, with what the first one left for good.
 
-    What was read of the device lies off: what its arrays take counts, where they are known.
+    What was read of the device lies off: what its arrays take counts.
     """
     left_bytes, told = probe.persistent_bytes, probe.model().bytes
     return tuple(
         (
             r.n_slices,
-            told(r.n_slices) if r.outside_bytes and probe.peaks else r.n_bytes + left_bytes,
+            told(r.n_slices) if r.outside_bytes else r.n_bytes + left_bytes,
         )
         for r in sorted(probe.rungs, key=lambda rung: rung.n_slices)
     )

@@ -240,9 +240,9 @@ class PeakModel(PlainRecord):
         """True if more calls agree with a moment's formulas than these have unknowns."""
         return all(term.is_proven for term in self.moments[label])
 
-    def plus(self, path: str, growth: Growth) -> PeakModel:
+    def plus(self, path: str, growth: Growth | Guess) -> PeakModel:
         """Model with memory that is there at every moment beside the pool's sequence."""
-        if not (growth.start or growth.step):
+        if growth == Growth(0):
             return self
         more = Term(path, growth, is_proven=True)
         moments = {label: (*terms, more) for label, terms in self.moments.items()}

@@ -26,7 +26,7 @@ _BOUNDS: tuple[tuple[tuple[int, ...], ...], ...] = (
     (_ALL, _SLICE, _CONSTANT, *_LINES, *_SQUARES),
 )
 """Terms of bounds, as powers of (slices, first, second other dim)."""
-_CLOSE = 0.02
+CLOSE = 0.02
 """Excess of a bound, of the size or the peak, with which no further terms are tried."""
 _CAP_SHARE = 0.4
 """Least share of the blocks in which a size must follow its formula, and not its cap."""
@@ -248,7 +248,7 @@ class SizeFinder:
         for n_full in range(int((1 - _CAP_SHARE) * len(sizes)) + 1):
             below, full = order[n_full:], order[:n_full]
             excess, found, bound = self._covering(values, weights, below)
-            if excess <= _CLOSE and np.all(bound[full] >= values[full]):
+            if excess <= CLOSE and np.all(bound[full] >= values[full]):
                 text = f"min({found}, {_roomy(max(sizes)):_})" if n_full else found
                 break
             text = text or found
@@ -283,7 +283,7 @@ class SizeFinder:
             excess = float(np.max(((bound - values) * weights)[among]))
             if not found or excess < found[-1][0] / 2:
                 found.append((excess, self._bound_text(factors.tolist(), powers), bound))
-            if excess <= _CLOSE:
+            if excess <= CLOSE:
                 break
         return found[-1]
 

@@ -18,8 +18,12 @@ def peak_parts(
     site_of: Callable[[str, list[TracedRun]], AllocatingLine],
     header: list[str],
     itemsize: int,
+    is_summed: bool = False,
 ) -> LedgerParts:
     """List the allocations alive at the peak, all of a call path in one line.
+
+    Where a method takes as many slices at a time as memory of some size holds, each array's size
+    follows how many these are, and no formula of the dims. Their sum is that size.
 
     Parameters
     ----------
@@ -33,6 +37,8 @@ def peak_parts(
         Lines of the docstring.
     itemsize : int
         Bytes of an element of the input.
+    is_summed : bool
+        Whether allocations whose sizes have no formula are one line.
     """
     small = small_paths(runs)
     alive = [_alive_at_peak(run) for run in runs]
@@ -43,11 +49,20 @@ def peak_parts(
         step = FoldedEvent(Token(key, False))
         known = itemsize if key == INPUT.path else None
         formulas[step] = finder.formula(sizes, [], known) if all(sizes) else finder.bound(sizes)
+    sites = {key: site_of(key, runs) for key in keys}
+    bounds = [step for step, formula in formulas.items() if formula.is_bound] if is_summed else []
+    if bounds:
+        inexact = [step.token.key for step in bounds]
+        sums = [sum(each.get(key, 0) for key in inexact) for each in alive]
+        formulas = {step: each for step, each in formulas.items() if step not in bounds}
+        formulas[bounds[0]] = finder.formula(sums, [], None)
+        names = dict.fromkeys(sites[key].name for key in inexact if sites[key].name)
+        sites[inexact[0]] = AllocatingLine(f"{', '.join(names)} together", "", "")
     return LedgerParts(
         program=tuple(formulas),
         formulas=formulas,
         passes={},
-        sites={key: site_of(key, runs) for key in keys},
+        sites=sites,
         uses={key: KeyUse(1) for key in keys},
         header=header,
     )

@@ -17,7 +17,7 @@ from ..model.arrays import as_dtype
 from ..model.ledger import Ledger, LedgerEstimator
 from ..registry.method_meta import MethodMeta
 from ..tuning.garbage_collection import quick_collections
-from .alloc_call import AllocCall, SizeFinder
+from .alloc_call import CLOSE, AllocCall, SizeFinder
 from .dim_expressions import Blocks
 from .fft_plans import plan_lines
 from .ledger_text import LedgerParts, ledger_text
@@ -32,6 +32,7 @@ _NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 0}
 _BUFFERS_BYTES = {"cpu": 256 * 1024, "cuda": 16 * 512}
 """What is not explained and no more than this is taken for a constant: a ufunc that casts has up to
 three buffers of 8192 elements; on a GPU small arrays take granules."""
+_SUMMED = "those alive at the peak are listed, and sizes that no formula gives as their sum"
 _BY_PEAK = "allocations differ in order between blocks: those alive at the peak are listed"
 
 
@@ -154,6 +155,11 @@ def _suggested(
         parts = peak_parts(runs, finder, line_of, header, element.itemsize)
         found = _completed(parts, runs, finder, kind, (_BY_PEAK,))
     assert found is not None
+    if max(found.ratios) > 1 + CLOSE:
+        parts = peak_parts(runs, finder, line_of, header, element.itemsize, is_summed=True)
+        summed = _completed(parts, runs, finder, kind, (_SUMMED,))
+        if summed is not None and max(summed.ratios) < max(found.ratios):
+            found = summed
     return found
 
 

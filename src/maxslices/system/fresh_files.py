@@ -46,30 +46,6 @@ def remove_fresh(path: Path) -> None:
             fresh.unlink(missing_ok=True)
 
 
-def open_lock_file(path: Path) -> int:
-    """Open a file for ``flock``, making it if it is missing; its content is left as it is.
-
-    Raises
-    ------
-    StoreError
-        If a link, or what is no file, has its name.
-    OSError
-        If it cannot be opened.
-    """
-    try:
-        handle = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
-        )
-    except OSError:
-        if path.is_symlink():
-            raise StoreError(f"{path}: is a link, which is not followed: remove it") from None
-        raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise StoreError(f"{path}: is no file: remove it")
-    return handle
-
-
 def check_one_name(path: Path, found: os.stat_result) -> None:
     """Check that a file that is written to again has no other name.
 
