@@ -780,9 +780,8 @@ def sizes_table(rows: list[dict[str, Any]]) -> None:
                 continue
             start = f"| {made['name']}, {made['mode']} | {made['limit_name']} "
             if "error" in made:
-                print(
-                    f"{start}| {made.get('found', '')} {made['error'].strip().splitlines()[-1][:120]} |"
-                )
+                last = made["error"].strip().splitlines()[-1][:120]
+                print(f"{start}| {made.get('found', '')} {last} |")
                 continue
             tries = {int(more): ran for more, ran in made["tries"].items()}
             ran = max((more for more in tries if tries[more]), default=None)
