@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 
+from ...tuning.garbage_collection import quick_collections
 from .allocation_log import AllocationLog
 from .autocast import cuda_autocast
 from .cuda_kernels import Capability, as_on_cuda
@@ -71,6 +72,7 @@ class Replay(AllocationLog):
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
+        self._stack.enter_context(quick_collections())
         self._stack.enter_context(compiler_unloaded())
         self._stack.enter_context(algebra_unloaded())
         sole_counts()  # measured before any other mode is active
