@@ -13,7 +13,6 @@ from torch import nn
 
 from ..errors import EstimatorError
 from ..model.units import format_bytes, parse_bytes
-from ..tuning.garbage_collection import quick_collections
 from .answers import BatchSize, SearchLog, VerifiedStep
 from .call_inputs import CallInputs
 from .input_trials import input_channels
@@ -40,7 +39,6 @@ much each time that it happens again. For VGG16-BN, ResNet50 and ViT-B/16 on an 
 been predicted to leave 3 to 18 MiB; of ResNet50 262 images in 24 GB did not run, and 261 did."""
 
 
-@quick_collections()
 def max_batch_size(
     model: nn.Module,
     patch_shape: Any,

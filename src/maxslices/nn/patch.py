@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from ..model.units import format_bytes
-from ..tuning.garbage_collection import quick_collections
 from .answers import PatchShape, SearchLog, VerifiedStep
 from .batch import MOST, STEP_DOWN, in_process_note, make_step, margin_bytes
 from .input_trials import example_of, input_channels, input_divisors
@@ -27,7 +26,6 @@ from .real_step import RealSteps
 from .replay import Spec
 
 
-@quick_collections()
 def max_patch_shape(
     model: nn.Module,
     ndim: int,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from ...model.bisection import last_true
+from ...tuning.garbage_collection import quick_collections
 from .batch_scaling import Scaled
 from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
 from .steady_state import steady
@@ -137,6 +138,7 @@ class StepFamily:
             self._ample[what, n] = limit_bytes
         return runs
 
+    @quick_collections()
     def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
         """Largest number of images that runs within a limit; 0 if not even one does.
 
