@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -436,3 +438,68 @@ def bounded() -> nn.Module:
         for _ in range(4)
     ]  # fmt: skip
     return nn.Sequential(*made)
+
+
+class _Scales(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.body(x) * random.random() * float(numpy.random.rand())  # noqa: NPY002 - as users write it
+
+
+class HostDraws(nn.Module):
+    """Blocks that are scaled by random numbers of Python and of NumPy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_Scales() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the blocks one after the other."""
+        for each in self.blocks:
+            x = each(x)
+        return x
+
+
+class Hooks(nn.Module):
+    """Hooks that keep features, change outputs and gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(N, N, 1)
+        self.blocks = nn.ModuleList(block() for _ in range(4))
+        self.features: list[torch.Tensor] = []
+        for each in self.blocks:
+            each.register_forward_hook(lambda _module, _x, y: self.features.append(y))
+            each[0].register_forward_hook(lambda _module, _x, y: y * 1.1)
+            each.register_full_backward_hook(
+                lambda _module, grads, _y: tuple(g if g is None else g * 0.9 for g in grads)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the blocks, and use what the hooks have kept."""
+        self.features.clear()
+        x = self.first(x)
+        for each in self.blocks:
+            x = each(x)
+        x.register_hook(lambda grad: grad * 0.5)
+        return x + sum(feature.mean() for feature in self.features)
+
+
+class Forces(nn.Module):
+    """The gradient of one network is what another is given, as forces are of energies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(*(block(norm=None) for _ in range(3)))
+        self.last = block(norm=None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the gradient with a graph of its own."""
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            energy = self.energy(x).square().mean()
+            (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        return self.last(force * 100)

@@ -16,6 +16,7 @@ import gc
 import gzip
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -41,15 +42,19 @@ N_TRIED = 5
 """Passes of a size that is tried: some run out of memory in the fourth."""
 AT_ONCE = 14
 """Processes at once: two cores of sixteen are left to the device's driver."""
-CARD_PART = 0.9
+CARD_PART = 0.94
 """Part of the card that the processes together may take."""
+BESIDE_GB = 1.2
+"""What a search takes beside its limit: the contexts of its process and of a trial, 0.5 GB each."""
+POLLED_S = 0.05
+"""Seconds between two looks for processes that ended."""
 COLLECTED_S = 20
 """Seconds from one writing of the figures to the next, so that a run that is stopped has some."""
 MOST_MORE = 32
 """Images, or steps of 32 pixels, by which the next size differs at most that is tried."""
 MODES = ("training", "inference", "inference, dropped")
 """Loops that are measured: with the output kept, and dropped before the next pass."""
-LIMITS = {"24 GB": 24 * GB, "10 %": None}
+LIMITS = {"10 %": None, "24 GB": 24 * GB}
 """Limits for batches and patches; None is a tenth of the card."""
 
 
@@ -145,12 +150,12 @@ SEARCHED = {
 }  # fmt: skip
 """Networks of which the largest batch is searched."""
 PATCHES = {
-    "resnet50": "training", "efficientnet_b0": "inference", "convnext_tiny": "training",
-    "densenet121": "inference", "deeplabv3_resnet50": "training", "fcn_resnet50": "inference",
-    "regnet_y_1_6gf": "training", "mobilenet_v3_large": "inference", "swin_t": "inference",
-    "lraspp_mobilenet_v3_large": "training",
+    "fcn_resnet50": "inference", "efficientnet_b0": "inference", "swin_t": "inference",
+    "mobilenet_v3_large": "inference", "densenet121": "inference", "resnet50": "training",
+    "deeplabv3_resnet50": "training", "convnext_tiny": "training",
+    "lraspp_mobilenet_v3_large": "training", "regnet_y_1_6gf": "training",
 }  # fmt: skip
-"""Networks of which the largest patch is searched."""
+"""Networks of which the largest patch is searched, the quickest predictions (2 to 15 s) first."""
 REDUCED = ("deeplabv3_resnet50", "convnext_tiny", "resnet50")
 """Networks that are reduced, and whose convolutions are timed without workspaces."""
 
@@ -502,32 +507,39 @@ Job = tuple[str, float, Callable[[], dict[str, Any]]]
 
 
 def run_all(jobs: list[Job], folder: Path, out: Path, deadline: float) -> None:
-    """Run jobs, each in a process of its own; those that have not begun by the deadline are left.
+    """Run jobs, each in a process of its own; those that run at the deadline are ended.
 
     What they wrote is collected every `COLLECTED_S` and in the end.
 
     The processes are copies of this one, which has imported all and not touched the device.
     """
-    waiting, running, collected = list(jobs), dict[int, float](), time.time()
+    waiting, running, collected = list(jobs), dict[int, Job](), time.time()
     most_gb = CARD_PART * card_bytes(folder) / GB
-    while waiting or running:
-        can = [j for j in waiting if not running or j[1] + sum(running.values()) <= most_gb]
-        if can and len(running) < AT_ONCE and time.time() < deadline:
+    while (waiting or running) and time.time() < deadline:
+        taken_gb = sum(job[1] for job in running.values())
+        can = [j for j in waiting if not running or j[1] + taken_gb <= most_gb]
+        if can and len(running) < AT_ONCE:
             job = can[0]
             waiting.remove(job)
             pid = os.fork()
             if not pid:
+                os.setpgid(0, 0)  # it is ended together with the processes that it begins
                 do(job, folder)
-            running[pid] = job[1]
+            running[pid] = job
             continue
-        if not running:
-            print(f"not done in time: {', '.join(job[0] for job in waiting)}")
-            break
-        pid, _ = os.waitpid(-1, 0)
-        running.pop(pid, None)
+        pid, _ = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            running.pop(pid)
+        else:
+            time.sleep(POLLED_S)
         if time.time() - collected > COLLECTED_S:
             collect(folder, out)
             collected = time.time()
+    for pid in running:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if waiting or running:
+        print(f"not done in time: {', '.join(job[0] for job in (*running.values(), *waiting))}")
     collect(folder, out)
 
 
@@ -540,27 +552,42 @@ def card_bytes(folder: Path) -> int:
 
 def do(job: Job, folder: Path) -> None:
     """Do a job in a process that ends here."""
-    began = time.time()
+    began, file = time.time(), folder / f"{job[0].replace('/', '-')}.json"
     try:
         torch.set_num_threads(1)
         made = job[2]()
     except BaseException:  # noqa: BLE001 - the other jobs are wanted all the same
-        made = {"error": traceback.format_exc()[-1500:]}
+        made = json.loads(file.read_text()) if file.exists() else {}
+        made["error"] = traceback.format_exc()[-1500:]
     made["began"], made["ended"] = began, time.time()
-    (folder / f"{job[0].replace('/', '-')}.json").write_text(json.dumps(made))
+    write(file, made)
     os._exit(0)
 
 
-def bracketed(name: str, mode: str, kind: str, label: str, folder: Path) -> dict[str, Any]:
-    """Search the largest size and then find it by trying, from what was found on."""
+def write(file: Path, made: dict[str, Any]) -> None:
+    """Write what was measured; who reads the file meanwhile finds the one before it."""
+    written = file.with_suffix(f".{os.getpid()}")
+    written.write_text(json.dumps(made))
+    written.replace(file)
+
+
+def bracketed(
+    key: str, name: str, mode: str, kind: str, label: str, folder: Path
+) -> dict[str, Any]:
+    """Search the largest size and then find it by trying, from what was found on.
+
+    What is known after the search and after each try is written at once.
+    """
     case, limit = CASES[name], LIMITS[label]
     search = search_batch if kind == "batch" else search_patch
-    file = folder / f"found-{kind}-{name}-{label.replace(' ', '')}"
+    file = folder / f"found-{key}"
     forked(file, partial(search, case, mode, limit))
     made: dict[str, Any] = json.loads(file.read_text())
+    made |= {"kind": kind, "name": name, "mode": mode, "limit_name": label}
     if "error" in made:
         return made
     made["tries"] = tries = dict[int, bool]()
+    write(folder / f"{key}.json", made)
 
     def runs(more: int) -> bool:
         """Whether a size that is larger by so many images, or by so many times 32, runs."""
@@ -575,6 +602,7 @@ def bracketed(name: str, mode: str, kind: str, label: str, folder: Path) -> dict
             if "error" in tried:
                 raise RuntimeError(tried["error"])
             tries[more] = tried["ran"]
+            write(folder / f"{key}.json", made)
         return tries[more]
 
     smallest = 1 - (made["found"] if kind == "batch" else min(made["found"]) // 32)
@@ -591,7 +619,6 @@ def bracketed(name: str, mode: str, kind: str, label: str, folder: Path) -> dict
     while failed - ran > 1 and step <= MOST_MORE:
         middle = (ran + failed) // 2
         ran, failed = (middle, failed) if runs(middle) else (ran, middle)
-    made["largest_more"] = ran
     return made
 
 
@@ -603,16 +630,15 @@ def forked(file: Path, function: Callable[[], dict[str, Any]]) -> None:
             made = function()
         except BaseException:  # noqa: BLE001 - the other sizes are wanted all the same
             made = {"error": traceback.format_exc()[-1500:]}
-        file.write_text(json.dumps(made))
+        write(file, made)
         os._exit(0)
     os.waitpid(pid, 0)
 
 
 def measure_all(
-    folder: Path, out: Path, names: list[str], parts: list[str], seconds: float
+    folder: Path, out: Path, names: list[str], parts: list[str], labels: list[str], deadline: float
 ) -> None:
     """Run everything on the device."""
-    deadline = time.time() + seconds
     jobs: list[Job] = []
     if "times" in parts:
         for name in REDUCED:
@@ -634,12 +660,13 @@ def measure_all(
         if "device" in parts:
             jobs.append((f"device-{name}", 4, partial(calibrate, CASES[name])))
     searches: list[Job] = []
-    for label in LIMITS:
+    for label in labels:
+        limit_gb = (LIMITS[label] or card_bytes(folder) / 10) / GB
         for kind, of in {"patch": PATCHES, "batch": SEARCHED}.items():
             for name, mode in of.items() if kind in parts else ():
                 key = f"{kind}-{name}-{label.replace(' ', '')}"
-                job = partial(bracketed, name, mode, kind, label, folder)
-                searches.append((key, 25 if LIMITS[label] else 16, job))
+                job = partial(bracketed, key, name, mode, kind, label, folder)
+                searches.append((key, limit_gb + BESIDE_GB, job))
     # Searches take longest: they begin first, and the small ones run beside them.
     run_all(searches + jobs, folder, out, deadline)
 
@@ -718,7 +745,7 @@ def table(out: Path) -> None:
             continue
         case, mode = key.removeprefix("memory-").rsplit("-", 1)
         if "error" in made:
-            print(f"| {case} | {mode} | {made['error'].splitlines()[-1][:80]} | | |")
+            print(f"| {case} | {mode} | {made['error'].strip().splitlines()[-1][:80]} | | |")
             continue
         on_device = figures.get(f"device-{case}", {})
         told = on_device.get(mode, {})
@@ -731,14 +758,6 @@ def table(out: Path) -> None:
         cells[1] = cells[1] or said
         print(f"| {case} | {mode} | {made['allocated'] / MIB:,.1f} | {' | '.join(cells)} |")
     for key, made in figures.items():
-        if key.startswith(("batch-", "patch-")):
-            tries = {int(more): ran for more, ran in made.get("tries", {}).items()}
-            ran = "".join(
-                f"{more:+d} {'ran' if tries[more] else 'did not'}, " for more in sorted(tries)
-            )
-            print(key, "found", made.get("found", made.get("error", "")[-200:]), "predicted",
-                  made.get("predicted"), f"largest {made.get('largest_more', 0):+d}:", ran,
-                  f"{made.get('seconds', 0):.1f} s", made.get("notes", ""))  # fmt: skip
         if key.startswith(("times-", "reduced-")) and "error" not in made:
             told = {k: f"{1e3 * v:.1f}" for k, v in made.items() if k.endswith("_s") and
                     isinstance(v, float)}  # fmt: skip
@@ -748,6 +767,32 @@ def table(out: Path) -> None:
     spans = [m for m in figures.values() if "ended" in m]
     if spans:
         print(f"{max(m['ended'] for m in spans) - min(m['began'] for m in spans):.0f} s")
+    sizes_table([made for made in figures.values() if isinstance(made, dict) and "kind" in made])
+
+
+def sizes_table(rows: list[dict[str, Any]]) -> None:
+    """Print the largest batches and patches, and how far the largest that ran is from each."""
+    for kind in ("batch", "patch"):
+        print(f"| {kind} of | limit | predicted | found | largest that ran | steps apart | s | |")
+        print("|" + "---|" * 8)
+        for made in rows:
+            if made["kind"] != kind:
+                continue
+            start = f"| {made['name']}, {made['mode']} | {made['limit_name']} "
+            if "error" in made:
+                last = made["error"].strip().splitlines()[-1][:120]
+                print(f"{start}| {made.get('found', '')} {last} |")
+                continue
+            tries = {int(more): ran for more, ran in made["tries"].items()}
+            ran = max((more for more in tries if tries[more]), default=None)
+            # Sizes between the largest that ran and the next that did not are not known.
+            known = ran is not None and tries.get(ran + 1) is False
+            found, by = (made["found"], 1) if kind == "batch" else (made["found"][0], 32)
+            cells = [str(made["predicted"]), str(made["found"])]
+            cells += ["" if ran is None else f"{found + ran * by}{'' if known else ' or more'}"]
+            told = [f"{more:+d} {'ran' if tries[more] else 'did not'}" for more in sorted(tries)]
+            cells += ["" if ran is None else f"{ran:+d}", f"{made['seconds']:.0f}"]
+            print(start + "".join(f"| {cell} " for cell in cells) + f"| {', '.join(told)} |")
 
 
 def predict_all(out: Path, names: list[str]) -> None:
@@ -792,12 +837,15 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the tables of OUT")
     parser.add_argument("--only", help="networks to predict or to measure the memory of")
     parser.add_argument("--parts", default="memory,device,batch,patch,times")
-    parser.add_argument("--limit-s", type=float, default=200, help="no job begins later")
+    parser.add_argument("--limits", default=",".join(LIMITS), help="limits of batches and patches")
+    parser.add_argument(
+        "--limit-s", type=float, default=270, help="what runs then is ended, and the tables printed"
+    )
     parser.add_argument(
         "--networks", default="table", help="lists: table, and those of nn_holdout.py, first,"
         " second, third and fourth",
     )  # fmt: skip
-    parsed = parser.parse_args()
+    parsed, began = parser.parse_args(), time.time()
     parsed.out.mkdir(parents=True, exist_ok=True)
     stub_operators()
     if parsed.networks != "table":
@@ -819,7 +867,10 @@ def main() -> None:
         predict_all(parsed.out, names)
     elif not parsed.print:
         with tempfile.TemporaryDirectory() as folder:
-            measure_all(Path(folder), parsed.out, names, parsed.parts.split(","), parsed.limit_s)
+            measure_all(
+                Path(folder), parsed.out, names, parsed.parts.split(","),
+                parsed.limits.split(","), began + parsed.limit_s,
+            )  # fmt: skip
     if (parsed.out / "figures.json").exists():
         table(parsed.out)
 

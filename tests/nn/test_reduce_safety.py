@@ -46,6 +46,7 @@ RECOMPUTED = [
     own.renormalizes,
     own.spectral,
     own.spectral_by_hooks,
+    own.HostDraws,
     lambda: own.HandsOn(own.Items),
     lambda: own.HandsOn(UserDict),
     lambda: own.HandsOn(own.Holder),
@@ -90,6 +91,18 @@ def test_blocks_computed_again_inside_of_the_model_change_nothing(make):
     model = make()
     rewrites = {path: Rewrite("checkpoint") for path in ["", *blocks_of(model)]}
     assert difference(model, rewrites) == ""
+
+
+@pytest.mark.parametrize("make", [own.HostDraws, own.Hooks, own.Forces])
+def test_steps_that_cannot_run_without_gradients_or_draw_on_the_host_are_reduced(make):
+    model, spec = make(), Spec((4, own.N, 96, 96))
+    step = ModelStep(model, "training", torch.optim.SGD)
+    needed = step.trace([spec], Workspaces.allowance()).needed_bytes
+    _, summary = reduce_memory(
+        model, spec, int(0.8 * needed) + CONTEXT_BYTES, optimizer="sgd", means=("offload",)
+    )
+    assert summary.rewrites
+    assert not [note for note in summary.notes if "differs" in note]
 
 
 def test_a_second_backward_pass_restores_the_state_again():

@@ -14,6 +14,7 @@ from torch import nn
 from maxslices.errors import MaxslicesError, UsageError
 from maxslices.nn import memory_report
 from maxslices.nn.ddp_buckets import bucket_sizes
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.meta_copy import meta_copy
 from maxslices.nn.replay.unused_ends import unused_ends_bytes
@@ -106,6 +107,23 @@ def test_every_saving_was_replayed():
 
     peak = replay(model, spec, workspaces=NONE, steps=2).allocated_bytes
     assert peak == savings["no_grad"].peak_bytes < plain
+
+
+def test_what_changes_nothing_is_not_replayed(monkeypatch):
+    """The step itself, one level of checkpoints and no_grad: no activation, and no second level."""
+    replayed = []
+    trace = ModelStep.trace
+
+    def counted(step, *args, **named):
+        made = trace(step, *args, **named)
+        replayed.append(step.mode)
+        return made
+
+    monkeypatch.setattr(ModelStep, "trace", counted)
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8))
+    report = memory_report(model, (4, 8), "training", workspaces=NONE)
+    assert {saving.name for saving in report.savings} == {"checkpoint", "no_grad"}
+    assert replayed == ["training", "training", "inference"]
 
 
 def test_an_activation_is_not_put_in_place_where_others_see_its_input():

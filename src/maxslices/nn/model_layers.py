@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from .call_inputs import CallInputs
 from .memory_budget import check_model
 from .model_step import ModelStep
-from .replay import Replay, Workspaces, recurrent
+from .module_flops import module_flops
+from .replay import Replay, Workspaces
 from .replay.nested import tensors_in
 
 MIB = 2**20
@@ -92,9 +91,6 @@ def layer_table(
     step = ModelStep(model, "forward", prediction_function=prediction_function, names=call.names)
     seen: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = {}
     order: list[str] = []
-    counter = FlopCounterMode(
-        display=False, custom_mapping={torch.ops.aten._cudnn_rnn: recurrent.flops}
-    )
     # A first replay tells whether the model runs, with the errors that say why not.
     step.trace(call.values, Workspaces.none())
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
@@ -103,9 +99,8 @@ def layer_table(
             module.register_forward_pre_hook(_entered(path, order))
             module.register_forward_hook(_left(path, seen), with_kwargs=True)
         given = record.input(call.values)
-        with torch.no_grad(), counter:
-            made(*given)
-        flops = _flops_by_path(counter, made)
+        counted = module_flops(made, lambda: made(*given))
+    flops = {path: sum(by_op.values()) for path, by_op in counted.items()}
     modules = dict(model.named_modules())
     return LayerTable(
         tuple(
@@ -144,19 +139,6 @@ def _left(path: str, seen: dict[str, Any]) -> Any:
         )
 
     return hook
-
-
-def _flops_by_path(counter: FlopCounterMode, made: nn.Module) -> dict[str, int]:
-    root = type(made).__name__
-    inner = f"{root}.model" if getattr(made, "names", None) is not None else root
-    found: dict[str, int] = {}
-    for name, by_op in counter.get_flop_counts().items():
-        n_flops = sum(by_op.values())
-        if name in ("Global", root, inner):
-            found[""] = n_flops
-        elif name.startswith(f"{inner}."):
-            found[name.removeprefix(f"{inner}.")] = n_flops
-    return found
 
 
 def _cells(row: LayerRow) -> tuple[str, ...]:

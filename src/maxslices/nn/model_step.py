@@ -189,8 +189,7 @@ class ModelStep:
         """Tensor that the loss compares with targets."""
         with Replay(workspaces=Workspaces.none(), lines=False) as record:
             model = record.model(self.meta_copy(), is_on_meta=True)
-            with torch.no_grad():
-                output = model(*record.input(tuple(inputs)))
+            output = model(*record.input(tuple(inputs)))
             found = predictions_in(output)
             if not isinstance(self.loss, OutputLoss):  # it may take any of them
                 found = tensors_in(output)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..tuning.garbage_collection import quick_collections
 from .memory_budget import MemoryBudget
 from .model_step import ModelStep
 from .nn_errors import ModelArgumentError
@@ -91,6 +92,7 @@ class PatchFinder:
         self.calibration_s += seconds
         return _lasts(trace.with_workspaces(self.workspaces), limit_bytes)
 
+    @quick_collections()
     def largest(self, limit_bytes: int) -> Shape:
         """Largest patch that fits; the smallest is known to."""
         grid = self.grid

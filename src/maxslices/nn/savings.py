@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from .model_step import ModelStep
 from .nn_errors import ModelArgumentError
 from .replay import Trace, TraceError, Workspaces
+
+
+class _UnchangedError(Exception):
+    """Nothing to change: the replay would be that of the model as it is."""
+
 
 _MAKERS = (
     nn.modules.conv._ConvNd,
@@ -59,42 +65,43 @@ def savings_of(
     """
     found: list[Saving] = []
 
-    def peak(changed: ModelStep, change: Callable[[nn.Module], Any] | None = None) -> int | None:
+    def peak(
+        changed: ModelStep, change: Callable[[nn.Module], list[str]] | None = None
+    ) -> tuple[int, list[str]] | None:
+        """Peak with a change, and the paths it changed; None where nothing is gained by it."""
+        paths: list[str] = []
+
         def both(model: nn.Module) -> None:
-            for each in (before, change):
-                if each is not None and (each is not before or changed.mode == "training"):
-                    each(model)
+            if before is not None and changed.mode == "training":
+                before(model)
+            if change is not None:
+                paths.extend(change(model))
+                if not paths:
+                    raise _UnchangedError
 
         try:
             trace = changed.trace(inputs, workspaces, change=both)
-        except (TraceError, ModelArgumentError):
-            return None  # the model does not run that way, so nothing is gained by it
-        return trace.allocated_bytes
+        except (_UnchangedError, TraceError, ModelArgumentError):
+            return None  # there is nothing to change, or the model does not run that way
+        return trace.allocated_bytes, paths
 
-    def add(name: str, how: str, n_bytes: int | None) -> None:
-        if n_bytes is not None:
+    def add(name: str, how: str, made: tuple[int, list[str]] | None) -> None:
+        if made is not None:
+            n_bytes, paths = made
+            how = f"{how} {_counted(paths)}" if paths else how
             found.append(Saving(name, how, n_bytes, base.allocated_bytes - n_bytes))
 
-    names: list[str] = []
-    n_bytes = peak(step, lambda model: names.extend(make_in_place(model)))
-    if names:
-        add("in place", f"inplace=True for {_counted(names)}", n_bytes)
+    add("in place", "inplace=True for", peak(step, make_in_place))
     if step.mode != "inference":
-        best: tuple[int, str] | None = None
-        for level in range(1, _MOST_LEVELS + 1):
-            wrapped: list[str] = []
-            n_bytes = peak(step, partial(_wrap, wrapped, level))
-            if wrapped and n_bytes is not None and (best is None or n_bytes < best[0]):
-                best = n_bytes, f"torch.utils.checkpoint around {_counted(wrapped)}"
-        if best is not None:
-            add("checkpoint", best[1], best[0])
+        levels = (
+            peak(step, partial(checkpoint_level, level=level))
+            for level in range(1, _MOST_LEVELS + 1)
+        )
+        best = min((each for each in levels if each), key=itemgetter(0), default=None)
+        add("checkpoint", "torch.utils.checkpoint around", best)
         without = replace(step, mode="inference", optimizer=None, loss=None, evaluate=False)
         add("no_grad", "torch.no_grad(), if no gradients are wanted", peak(without))
     return tuple(sorted(found, key=lambda saving: saving.peak_bytes))
-
-
-def _wrap(wrapped: list[str], level: int, model: nn.Module) -> None:
-    wrapped += checkpoint_level(model, level)
 
 
 def make_in_place(model: nn.Module) -> list[str]:

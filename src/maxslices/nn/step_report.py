@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..model.block_memory import CONTEXT_BYTES
+from ..tuning.garbage_collection import quick_collections
 from .batch import make_step
 from .breakdown import (
     categories_of,
@@ -54,6 +55,7 @@ class MemoryReport(ReportFigures):
         plot_report(self, path)
 
 
+@quick_collections()
 def memory_report(
     model: nn.Module,
     inputs: Any,

@@ -9,7 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn
 
-from maxslices.nn.replay import Scaled, Spec, StepFamily, Workspaces, measure_workspaces, replay
+from maxslices.nn.replay import (
+    Scaled,
+    Spec,
+    StepFamily,
+    Workspaces,
+    measure_workspaces,
+    replay,
+    step_family,
+)
 from maxslices.nn.replay.workspaces import between
 
 from .models import UNet
@@ -226,3 +234,15 @@ def test_a_number_must_run_in_later_steps_too():
     fine = family.largest(5000 * MIB)
     family.lasts = lambda n, _limit: n <= fine - 3
     assert family.largest(5000 * MIB) == fine - 3
+
+
+def test_a_limit_above_one_that_was_not_met_needs_no_simulation(monkeypatch):
+    family = StepFamily(unet)
+    most = family.reserved_bytes(8)
+    assert family.fits(8, most)
+    assert family.lasts(8, 2 * most)
+    monkeypatch.setattr(step_family, "CachingAllocator", None)
+    assert family.fits(8, most + 1)
+    assert family.lasts(8, 2 * most + 1)
+    with pytest.raises(TypeError):  # it would have to be simulated
+        family.fits(8, most - 1)

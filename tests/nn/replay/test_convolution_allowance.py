@@ -87,6 +87,13 @@ def allowed(*given, **named):
         (("weight gradient", (32, 256, 56, 56), (64, 256, 1, 1), (32, 64, 56, 56)), {}, 2.0),
         (("weight gradient", (8, 2048, 40, 40), (256, 2048, 3, 3), (8, 256, 40, 40)),
          {"padding": 12, "dilation": 12}, 256.5),
+        # Of few pixels: copies.
+        (("weight gradient", (16, 256, 7, 7), (2048, 256, 3, 3), (16, 2048, 4, 4)),
+         {"stride": 2, "padding": 1}, 20.8),
+        (("convolution", (1, 512, 32, 32), (512, 512, 3, 3), (1, 512, 8, 8)),
+         {"stride": 4, "padding": 1}, 11.1),
+        (("input gradient", (1, 256, 56, 56), (2048, 256, 3, 3), (1, 2048, 14, 14)),
+         {"stride": 4, "padding": 1}, 22.6),
         # Volumes of few channels are copied.
         (("convolution", (4, 4, 96, 96, 96), (4, 4, 3, 3, 3), (4, 4, 96, 96, 96)),
          {"padding": 1}, 108.0),
@@ -175,6 +182,23 @@ def test_few_calls_of_networks_took_more_than_the_rules_allow_for():
         least, most = least + n_bytes, most + found
     assert low <= 0.05 * len(rows)
     assert most <= 1.4 * least
+
+
+@pytest.mark.usefixtures("nothing_recorded")
+def test_no_random_call_of_few_pixels_took_more():
+    """Of small kernels without groups or dilation."""
+    found = []
+    for source, kind, dtype, x, weight, y, options, last, n_bytes in record()["rows"]:
+        plain = "groups" not in options and set(options.split("dilation ")[1]) <= {"1", "x"}
+        is_small = 1 < math.prod(weight[2:]) <= 9 and x[1] > 4 and len(x) < 5
+        is_few = y[0] * math.prod(y[2:]) <= 256
+        if source == "random" and dtype == "float32" and plain and is_small and is_few:
+            shapes = (tuple(x), tuple(weight), tuple(y))
+            like = OperatorCall(kind, "aten.convolution", shapes, dtype, options, last)
+            found.append((Workspaces.allowance().for_op(like), n_bytes))
+    assert len(found) == 104
+    assert all(ours >= n_bytes for ours, n_bytes in found)
+    assert sum(ours for ours, _ in found) <= 1.9 * sum(n_bytes for _, n_bytes in found)
 
 
 def test_a_recorded_call_takes_what_was_recorded():

@@ -46,6 +46,13 @@ CALLS = [
     (aten.add.Tensor, (meta(4, 1, dtype=torch.bool), True)),
     (aten.clone.default, (meta(4, 5).t(),)),
     (aten.cat.default, ([meta(2, 3), meta(4, 3)],)),
+    (aten.cat.default, ([meta(2, 3), meta(4, 3, dtype=torch.float64)],)),
+    (aten.index.Tensor, (meta(5, 4, 3), [None, meta(7, dtype=torch.int64)])),
+    (aten.index.Tensor, (meta(5, 4, 3), [meta(7, 2, dtype=torch.int64)])),
+    (aten.index_put.default, (meta(5, 3), [meta(7, dtype=torch.int64)], meta(7, 3), True)),
+    (aten._foreach_sqrt.default, ([meta(4, 5).t(), meta(3, dtype=torch.int64), meta(4, 5)],)),
+    (aten._foreach_div.ScalarList, ([meta(4, 5), meta(3)], [1.0, 2.0])),
+    (aten._foreach_norm.Scalar, ([meta(4, 5), meta(3)], 2)),
     (aten.max_pool2d_with_indices.default, (meta(1, 2, 9, 9), [2, 2])),
 ]  # fmt: skip
 
@@ -112,3 +119,17 @@ def test_the_default_dtype_is_part_of_what_is_remembered():
         assert shape_rules.run_operator(aten.div.Tensor, (x, x), {}).dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "n"),
+    [
+        (aten._foreach_sqrt.default, ([meta(4, 5)] * 3 + [meta(3)] * 2,), 2),
+        (aten.index.Tensor, (meta(5, 4), [meta(7, dtype=torch.int64)]), 1),
+        (aten.cat.default, ([meta(5, 4), meta(7, 4)],), 1),
+    ],
+)
+def test_operands_in_lists_are_remembered_by_their_shapes(func, args, n):
+    made = [shape_rules.run_operator(func, args, {}) for _ in range(2)]
+    assert described(made[0]) == described(made[1])
+    assert len(shape_rules._known) == n

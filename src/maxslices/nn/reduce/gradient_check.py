@@ -21,6 +21,7 @@ from ..call_inputs import is_sized
 from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Replay, Spec, TraceError, Workspaces
+from ..replay.host_draws import seeded_host_draws
 from ..replay.nested import mapped, tensors_in
 from ..replay.object_copies import walked
 from .constant_draws import ConstantDraws
@@ -218,6 +219,7 @@ class GradientCheck:
             casting = torch.autocast(device.type, dtype=amp)
         with (
             torch.random.fork_rng(devices=cuda),
+            seeded_host_draws(2),
             torch.autograd.set_multithreading_enabled(False),
             nullcontext() if draws else ConstantDraws(),
         ):

@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..nn_errors import RewriteError
+from ..replay.host_draws import HostDraws
 from ..replay.object_copies import ObjectCopies, version_of
 from .block_state import BlockState, with_tensors, without_tensors
 
@@ -52,7 +53,7 @@ def recomputed(
     tensors = [leaf for leaf in arguments.leaves if torch.is_tensor(leaf)]
     others, arguments.leaves = without_tensors(arguments.leaves), []  # autograd holds them
     versions = [tensor_version(t) for t in tensors]
-    before = state.before()
+    before, draws = state.before(), HostDraws()
     first = [(args, kwargs)]
     of_state: list[_SavedState] = []
 
@@ -69,7 +70,7 @@ def recomputed(
             reason = f"the {changed} that it was given is changed by that, or later"
             raise RewriteError(path, _AGAIN, reason)
         its_args, its_kwargs = arguments.made(with_tensors(others, given))
-        with state.restored(before, of_state[0].tensors() if of_state else ()):
+        with state.restored(before, of_state[0].tensors() if of_state else ()), draws.again():
             try:
                 return run(*its_args, **its_kwargs)
             except RuntimeError as error:
@@ -80,6 +81,7 @@ def recomputed(
 
     made = checkpoint(call, *tensors, use_reentrant=False, **contexts)
     state.after(before)
+    draws.drop_unchanged()
     kept = before.take_tensors()
     if kept:
         of_state.append(_SavedState(kept))

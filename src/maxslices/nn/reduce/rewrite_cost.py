@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from ..call_inputs import CalledModule
 from ..model_step import ModelStep
-from ..replay import Replay, Workspaces, recurrent
+from ..module_flops import module_flops
+from ..replay import Replay, Workspaces
 from .candidates import PACK_OPS, Candidate
 from .device_rates import ForwardTimes
 from .module_ranges import EXPENSIVE_LAYERS
 from .step_timeline import BACKWARD, HOST_BACKWARD, Flops, StepTimeline, flops_of
-
-aten = torch.ops.aten
 
 HIDDEN = 0.2
 """Weight of time that is hidden behind a busy device or host. 0 would let the search take any
@@ -26,18 +23,13 @@ in parallel."""
 
 def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
     """Floating-point operations of each module's forward pass, children included."""
-    counter = FlopCounterMode(display=False, custom_mapping={aten._cudnn_rnn: recurrent.flops})
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
         model = record.model(step.meta_copy(), is_on_meta=True)
         given = record.input(tuple(inputs))
-        with torch.no_grad(), counter:
-            model(*given)
-    root = type(model).__name__ + (".model" if isinstance(model, CalledModule) else "")
+        with torch.set_grad_enabled(step.mode != "inference"):
+            counted = module_flops(model, lambda: model(*given))
     found = {}
-    for name, by_op in counter.get_flop_counts().items():
-        if name == type(model).__name__:
-            name = root  # a model that is called by one of its methods
-        path = name.removeprefix(root).removeprefix(".") if name != "Global" else ""
+    for path, by_op in counted.items():
         convolutions = sum(n for op, n in by_op.items() if "convolution" in str(op))
         found[path] = Flops(float(convolutions), float(sum(by_op.values()) - convolutions))
     return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .caching_allocator import CachingAllocator
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .caching_allocator import AllocatorRequest, CachingAllocator
 from .steady_state import steady
 from .trace import Trace
 from .workspaces import OperatorCall, Workspace
@@ -43,6 +46,8 @@ class Scaled:
             for a, b in zip(first.calls, second.calls, strict=True)
         ]
         self._calls = list(calls)
+        # A number is simulated within several limits in turn.
+        self._by_event = lru_cache(maxsize=1)(self._requests_by_event)
 
     def sizes(self, n: int) -> list[int]:
         """Bytes of every storage for n images."""
@@ -68,12 +73,14 @@ class Scaled:
 
     def requests(self, n: int) -> list[tuple[int, int]]:
         """Requests to the allocator for n images."""
-        return self._trace.requests(self.sizes(n), self.call_workspaces(n))
+        return [each for made in self._by_event(n) for each in made]
 
-    def runs(self, n: int, limit_bytes: int) -> bool:
-        """True if n images run within a limit of the allocator, step after step."""
-        by_event = self._trace.requests_by_event(self.sizes(n), self.call_workspaces(n))
-        return steady(self._trace, CachingAllocator(limit_bytes), by_event).runs
+    def _requests_by_event(self, n: int) -> list[Sequence[AllocatorRequest]]:
+        return list(self._trace.requests_by_event(self.sizes(n), self.call_workspaces(n)))
+
+    def lasts(self, n: int, allocator: CachingAllocator) -> bool:
+        """True if n images run with an allocator, step after step."""
+        return steady(self._trace, allocator, self._by_event(n)).runs
 
     def agrees(self, trace: Trace, n: int) -> bool:
         """True if a replay for n images has the events and sizes that the lines give."""

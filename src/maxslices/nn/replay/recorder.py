@@ -11,11 +11,13 @@ from unittest import mock
 
 import torch
 
+from ...tuning.garbage_collection import quick_collections
 from .allocation_log import AllocationLog
 from .autocast import cuda_autocast
 from .cuda_kernels import Capability, as_on_cuda
 from .dispatch_mode import StorageDispatchMode
 from .error_translation import translated
+from .host_draws import HostDraws
 from .import_stubs import algebra_unloaded, compiler_unloaded
 from .meta_copy import meta_copy
 from .module_calls import ModuleCalls
@@ -71,6 +73,7 @@ class Replay(AllocationLog):
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
+        self._stack.enter_context(quick_collections())
         self._stack.enter_context(compiler_unloaded())
         self._stack.enter_context(algebra_unloaded())
         sole_counts()  # measured before any other mode is active
@@ -199,9 +202,10 @@ def _nothing() -> None:
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
-    """Restore the state of the CPU's random generator at the end."""
-    state = torch.get_rng_state()
+    """Restore the state of the host's random generators at the end."""
+    state, draws = torch.get_rng_state(), HostDraws()
     try:
         yield
     finally:
         torch.set_rng_state(state)
+        draws.set()

@@ -7,7 +7,7 @@ so later results are made from the cached shape, strides and dtype.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ models: a step of training of ResNet50 takes 120 entries, one of ViT-B/16 175.""
 
 _Description = tuple[torch.Size, tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
-_Results = tuple[bool, tuple[_Description | None, ...]]
-"""Whether the result is one tensor rather than a tuple, and a description of each tensor."""
+_Results = tuple[type, tuple[_Description | None, ...]]
+"""Type of the result: a tensor, a tuple or a list; and a description of each tensor."""
 
 _known: dict[Any, _Results] = {}
 _makes_new: dict[Any, bool] = {}
@@ -33,11 +33,13 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """Run an operator, or make its result from the cache."""
     if func._schema.is_mutable:
         # Optimizers change long lists of tensors at once; without data there is nothing to do.
-        if func._schema.name.startswith("aten::_foreach_") and _all_meta(args):
+        if _is_for_each(func) and _all_meta(args):
             return None
         return func(*args, **kwargs)
     if not _is_fresh(func):
         return func(*args, **kwargs)
+    if _is_for_each(func) and len(args[0]) > 1:
+        return [run_operator(func, each, kwargs)[0] for each in _each_item(args)]
     key = _key(func, args, kwargs)
     if key is None:
         return func(*args, **kwargs)
@@ -50,14 +52,27 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             made = (*_in_cudnn_format(made[:2], *args[1:3]), made[2])
         _remember(key, made, args)
         return made
-    is_one, described = known
+    kind, described = known
     tensors = [
         None
         if each is None
         else torch.empty_strided(each[0], each[1], dtype=each[2], device="meta")
         for each in described
     ]
-    return tensors[0] if is_one else tuple(tensors)
+    return tensors[0] if kind is torch.Tensor else kind(tensors)
+
+
+def _is_for_each(func: Any) -> bool:
+    """True if an operator acts on each item of lists alone, as optimizers use them."""
+    return bool(func._schema.name.startswith("aten::_foreach_"))
+
+
+def _each_item(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Operands for each item: lists of one."""
+    for place in range(len(args[0])):
+        yield tuple(
+            item[place : place + 1] if isinstance(item, list | tuple) else item for item in args
+        )
 
 
 def _in_cudnn_format(made: Any, x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
@@ -72,12 +87,13 @@ def _in_cudnn_format(made: Any, x: torch.Tensor, weight: torch.Tensor) -> list[A
 
 
 def _is_fresh(func: Any) -> bool:
-    """True if an operator returns new tensors only, and no lists."""
+    """True if an operator returns new tensors only, and no lists but one for each item of one."""
     fresh = _makes_new.get(func)
     if fresh is None:
         returned = func._schema.returns
         fresh = _makes_new[func] = bool(returned) and all(
-            each.alias_info is None and isinstance(each.type, torch._C.TensorType)
+            each.alias_info is None
+            and (isinstance(each.type, torch._C.TensorType) or _is_for_each(func))
             for each in returned
         )
     return fresh
@@ -98,9 +114,17 @@ def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             has_tensor = True
             parts.append((name, item.shape, item.stride(), item.dtype))
         elif isinstance(item, list | tuple):
-            if any(not isinstance(each, int) for each in item):
-                return None
-            parts.append((name, *item))
+            parts.append((name, len(item)))
+            for each in item:
+                if isinstance(each, torch.Tensor):
+                    if not each.is_meta:
+                        return None
+                    has_tensor = True
+                    parts.append((each.shape, each.stride(), each.dtype))
+                elif each is None or isinstance(each, int):
+                    parts.append(each)
+                else:
+                    return None
         else:  # 1, 1.0 and True are equal as keys
             parts.append((name, type(item), item))
     try:
@@ -113,9 +137,10 @@ def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _remember(key: Any, made: Any, args: tuple[Any, ...]) -> None:
     """Cache results if they are plain tensors, each with a storage of its own."""
-    is_one = isinstance(made, torch.Tensor)
-    tensors = (made,) if is_one else tuple(made)
-    seen = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
+    kind = torch.Tensor if isinstance(made, torch.Tensor) else type(made)
+    tensors = (made,) if kind is torch.Tensor else tuple(made)
+    given = tree_leaves(args)
+    seen = {a.untyped_storage()._cdata for a in given if isinstance(a, torch.Tensor)}
     described: list[_Description | None] = []
     for each in tensors:
         if each is None:
@@ -133,4 +158,4 @@ def _remember(key: Any, made: Any, args: tuple[Any, ...]) -> None:
         described.append((shape, strides, dtype))
     if len(_known) >= _MOST:
         _known.clear()
-    _known[key] = is_one, tuple(described)
+    _known[key] = kind, tuple(described)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from ...model.bisection import last_true
+from ...tuning.garbage_collection import quick_collections
 from .batch_scaling import Scaled
 from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
 from .steady_state import steady
@@ -24,6 +25,8 @@ _APART = 256
 _FINE = 32
 """After each 32 numbers that do not fit, the steps of the search from above double: so it tries 100
 numbers at most."""
+PARTS = (0.0, 0.5)
+"""Parts of the workspaces of convolutions with which the largest number must run too."""
 MARGIN_BYTES = LARGE_SEGMENT_BYTES
 """Part of the limit that `StepFamily.largest` leaves: one more segment, for memory of libraries
 that a replay does not see; of a small limit, a hundredth. Batches that were expected to leave 3 to
@@ -46,7 +49,8 @@ class StepFamily:
         self._at = at
         self._make = lru_cache(maxsize=_KEPT)(make)
         self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
-        self._fits = lru_cache(maxsize=16 * _KEPT)(self._find_fits)
+        self._ample: dict[tuple[str, int], int] = {}
+        """Limit that a simulation of a number did not meet: it runs alike within any larger one."""
         traces = [self.trace(n) for n in at]
         self.notes = traces[0].notes
         """What was not replayed exactly."""
@@ -110,17 +114,31 @@ class StepFamily:
 
         A convolution whose workspace finds no room uses another kernel.
         """
-        return self._fits(n, limit_bytes)
+        return self._runs("fits", n, limit_bytes, lambda allocator: allocator.run(self.requests(n)))
 
     def lasts(self, n: int, limit_bytes: int) -> bool:
         """True if n images run within a limit step after step, not only in the replayed steps."""
-        if self.scaled is None or n == 1:
-            return steady(self.trace(n), CachingAllocator(limit_bytes)).runs
-        return self.scaled.runs(n, limit_bytes)
 
-    def _find_fits(self, n: int, limit_bytes: int) -> bool:
-        return CachingAllocator(limit_bytes).run(self.requests(n))
+        def lasts(allocator: CachingAllocator) -> bool:
+            if self.scaled is None or n == 1:
+                return steady(self.trace(n), allocator).runs
+            return self.scaled.lasts(n, allocator)
 
+        return self._runs("lasts", n, limit_bytes, lasts)
+
+    def _runs(
+        self, what: str, n: int, limit_bytes: int, run: Callable[[CachingAllocator], bool]
+    ) -> bool:
+        """Simulate n images within a limit, if that does not follow from a smaller one."""
+        if limit_bytes >= self._ample.get((what, n), limit_bytes + 1):
+            return True
+        allocator = CachingAllocator(limit_bytes)
+        runs = run(allocator)
+        if runs and not allocator.retries:
+            self._ample[what, n] = limit_bytes
+        return runs
+
+    @quick_collections()
     def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
         """Largest number of images that runs within a limit; 0 if not even one does.
 
@@ -139,12 +157,16 @@ class StepFamily:
         def lasts(n: int) -> bool:
             return all(self.lasts(n, limit) for limit in limits)
 
-        def surely(n: int) -> bool:
-            return lasts(n) and all(
-                CachingAllocator(limit).run(_with_part_of_workspaces(self.requests(n), part))
-                for limit in limits
-                for part in (0.0, 0.5)
+        def with_part(n: int, limit: int, part: float) -> bool:
+            return self._runs(
+                f"{part} of its workspaces",
+                n,
+                limit,
+                lambda allocator: allocator.run(_with_part_of_workspaces(self.requests(n), part)),
             )
+
+        def surely(n: int) -> bool:
+            return lasts(n) and all(with_part(n, limit, part) for limit in limits for part in PARTS)
 
         if self.scaled is None or steady:
             found = self._first_gap(lasts, at_most)
