@@ -24,16 +24,3 @@ def test_rows_that_are_computed_in_pairs_are_a_line_above_all(ns):
 def test_two_points_tell_no_size_of_chunks():
     assert first_fit({5: 1_000_000, 8: 2_000_001}).count == "n"
     assert first_fit({5: 1, 8: 2}).count == "ceil(n/k)"  # numbers of arrays are exact
-
-
-@pytest.mark.parametrize(
-    ("points", "at_five"),
-    [
-        ({1: 2**26, 3: 2**28}, 2**29),  # padded to a power of two: 1, 4, 8
-        ({1: 2**26, 3: 3 * 2**26}, 5 * 2**26),
-        ({1: 0, 3: 6 * 2**26}, 12 * 2**26),  # differences of slices, n - 1
-        ({1: 2**26, 3: 2**27}, 3 * 2**26),  # pairs
-    ],
-)
-def test_one_and_three_slices_tell_the_memory_of_five(points, at_five):
-    assert first_fit(points).at(5) == at_five

@@ -144,8 +144,7 @@ class Guess(PlainRecord):
 def fits(points: Mapping[int, int]) -> Iterator[Growth]:
     """All growths that pass through all points (slices: value), the simplest first.
 
-    The last is a line that passes just above them. Two points that are in proportion to the next
-    powers of two, as 1 and 4 for 1 and 3 slices, are taken for slices padded to these.
+    The last is a line that passes just above them.
     """
     ns = sorted(points)
     low = ns[0]
@@ -153,11 +152,6 @@ def fits(points: Mapping[int, int]) -> Iterator[Growth]:
         yield Growth(points[low])
         return
     padded = _padded_line(points)
-    if len(ns) == 2:
-        powers = [COUNTS["pow2(n)"](n, 0) for n in ns]
-        step, rest = divmod(points[low], powers[0])
-        if step and not rest and points[ns[1]] == step * powers[1] and powers != ns:
-            yield Growth(0, step, "pow2(n)")
     for name, count in COUNTS.items():
         if name in _NOT_FITTED:
             continue
