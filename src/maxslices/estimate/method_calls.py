@@ -57,8 +57,7 @@ class MethodCalls:
         self._fewest, self._side_bytes = 1, 0
         self._has_pool = self.backend.kind == "cuda"
         self._before_bytes = bench.pool_bytes() if self._has_pool else 0
-        self.durations_s: dict[int, float] = {}
-        """Durations of calls by their slices, without the first, which may compile."""
+        self._durations_s: dict[int, float] = {}
 
     def first(self) -> Rung:
         """Make the first call, which imports and compiles, with the fewest slices that run.
@@ -97,14 +96,14 @@ class MethodCalls:
                 return None
             raise self._cannot(error, [n]) from error
         self._leave_room()
-        self.durations_s[n] = rung.duration_s
+        self._durations_s[n] = rung.duration_s
         return rung
 
     def duration_s(self, n: int) -> float:
         """Duration of a call by a line through the shortest and the longest, or by the first."""
-        if not self.durations_s:
+        if not self._durations_s:
             return self._first.duration_s * n / self._first.n_slices
-        (few, few_s), *_, (many, many_s) = sorted(2 * list(self.durations_s.items()))
+        (few, few_s), *_, (many, many_s) = sorted(2 * list(self._durations_s.items()))
         slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
         return max(0.0, many_s + slice_s * (n - many))
 
