@@ -245,14 +245,24 @@ class _OpenSection:
             raise ShareStoppedError("the run ended early")
 
 
+_checked: dict[str, Any] | None = None
+"""What the run was made for that this worker was last checked for."""
+
+
 def _check_same(job: SectionJob, backend: Backend) -> None:
-    """Check that this worker would make the same bits.
+    """Check, once for a run, that this worker would make the same bits.
+
+    What it has imported by then stays as it is, whatever becomes of the files.
 
     Raises
     ------
     PlanError
         Naming each difference.
     """
+    global _checked
+    asked = {"scan": job.run.scan, "versions": job.run.versions, **job.run.identity}
+    if asked == _checked:
+        return
     here, found = versions_here(), []
     for name, version in job.run.versions.items():
         if here[name] != version:
@@ -260,6 +270,7 @@ def _check_same(job: SectionJob, backend: Backend) -> None:
     found += changes(job.run.identity, run_identity(job.run.pipeline, backend, job.run.files))
     if found:
         raise PlanError(f"the worker on {socket.gethostname()} differs: {'; '.join(found)}")
+    _checked = asked
 
 
 def device_of(device: Device) -> Backend:

@@ -6,6 +6,7 @@ point group ``maxslices.methods``: importing the named module registers them.
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import threading
 import warnings
@@ -39,6 +40,7 @@ class Registry:
         self._sites: dict[str, _Site] = {}
         self._left_out: list[str] = []
         self._by_module_only: set[str] = set()
+        self._of_packages: set[str] = set()
         self._refused: dict[str, str] = {}
         # Two locks: whoever imports a package holds the first, and the package's modules
         # register under the second, perhaps in a thread that imports them at that moment.
@@ -181,6 +183,7 @@ class Registry:
             before = set(self._methods)
             try:
                 entry_point.load()
+                self._of_packages |= self._methods.keys() - before
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a package raises
@@ -196,6 +199,10 @@ class Registry:
                     f"{type(error).__name__}: {error}{raised_at(error, module)}"
                 )
         return missing
+
+    def is_of_a_package(self, meta: MethodMeta) -> bool:
+        """True for a method that an installed package brings, to every process that asks."""
+        return meta.full_name in self._of_packages and self._methods[meta.full_name] is meta
 
     def _known(self) -> dict[str, MethodMeta]:
         self.load_entry_points()
@@ -257,3 +264,25 @@ def _module_name(spec: object) -> object:
 
 registry = Registry(ENTRY_POINT_GROUP)
 """The registry that the decorator and pipelines use unless told otherwise."""
+
+
+def _pickled(meta: MethodMeta) -> tuple[Any, ...]:
+    """Pickle a method of an installed package by its name: each process imports its own.
+
+    By value, the functions of httomo's methods would have their packages imported just to be
+    pickled, and with them CuPy, by a process that needs neither.
+    """
+    if registry.is_of_a_package(meta):
+        return _of_name, (meta.full_name,)
+    whole: tuple[Any, ...] = meta.__reduce_ex__(2)  # type: ignore[assignment]
+    return whole
+
+
+def _of_name(full_name: str) -> MethodMeta:
+    try:
+        return registry.get(full_name)
+    except UnknownMethodError as error:
+        raise ImportError(f"{error}: install the same packages of methods everywhere") from None
+
+
+copyreg.pickle(MethodMeta, _pickled)
