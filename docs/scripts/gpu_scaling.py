@@ -35,7 +35,7 @@ STEPS = {
 - method: fbp
   save_result: false
 - method: nonlocal_means
-  parameters: {strength: 0.3}
+  parameters: {strength: 0.3, search_size: 25}
 """,
     "link": """
 - method: dark_flat_field_correction
