@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -48,3 +49,42 @@ def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
         run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
     assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+INTERRUPTED = """
+import multiprocessing, os, signal, time
+from multiprocessing import forkserver
+from pathlib import Path
+from maxslices.cluster.fork_server import start_fork_server
+
+def tell(queue):
+    handler, blocked = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    queue.put((handler is signal.default_int_handler, signal.SIGINT in blocked))
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: None)
+    context = multiprocessing.get_context(start_fork_server(on_gpus=False))
+    server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
+    caught = "0"
+    while not int(caught, 16) & 1 << signal.SIGINT - 1:  # before, it would end without a word
+        caught = (server / "status").read_text().partition("SigCgt:")[2].split()[0]
+    os.killpg(0, signal.SIGINT)
+    queue = context.Queue()
+    worker = context.Process(target=tell, args=(queue,))
+    worker.start()
+    print(queue.get())
+    worker.join()
+"""
+
+
+def test_ctrl_c_while_the_imports_go_on_is_for_the_command_alone(tmp_path):
+    (tmp_path / "program.py").write_text(INTERRUPTED)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "program.py"],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert ended.stderr == ""
+    assert ended.stdout == "(True, False)\n"

@@ -32,7 +32,7 @@ def bound(monkeypatch, tmp_path):
         found = {}
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(given))
         monkeypatch.setattr(os, "sched_setaffinity", found.__setitem__)
-        worker._backend("cuda")
+        worker.device_of("cuda")
         return found
 
     return run

@@ -8,6 +8,7 @@ import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry
 from maxslices.api.plan_scan import plan_pipeline
+from maxslices.block_effect.effect import BlockEffect
 from maxslices.estimate import Chooser
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
@@ -23,9 +24,8 @@ class Paired(Chooser):
     multiple, least = 2, 1
 
     def choose(self, request):
-        return replace(
-            super().choose(request), block_multiple=self.multiple, least_block=self.least
-        )
+        seen = BlockEffect(16, 5, 0.1, agree_from=self.least, multiple=self.multiple)
+        return replace(super().choose(request), blocks=seen)
 
     multiple, least = 2, 1
 

@@ -7,8 +7,9 @@ workers share what is imported: it is there once, and a worker that is replaced 
 
 from __future__ import annotations
 
+import signal
 import sys
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 
 
 def start_fork_server(on_gpus: bool) -> str:
@@ -32,5 +33,21 @@ def start_fork_server(on_gpus: bool) -> str:
         return "spawn"
     name = "forked_on_gpus" if on_gpus else "forked"
     forkserver.set_forkserver_preload([f"{__package__}.{name}"])
-    forkserver.ensure_running()
+    # Ctrl-C in a terminal goes to all processes, and would end an import with a traceback. What the
+    # server would start itself ends with unblocking it, so it is started before.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
+
+
+def take_interrupts() -> None:
+    """Let workers have Ctrl-C, but for one that came meanwhile; called when all is imported."""
+    if signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        return  # another process that imports these modules
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,9 +11,12 @@ import gc
 import importlib
 from contextlib import suppress
 
-gc.disable()  # until all is imported
+_collects = gc.isenabled()
+gc.disable()
 for _name in ("torch", "cupy"):
     with suppress(Exception):  # the run says what it misses, and why
         importlib.import_module(_name)
+if _collects:
+    gc.enable()
 
 from . import forked  # noqa: E402, F401

@@ -19,6 +19,7 @@ from .author_lines import raised_at
 from .declaration import describe
 from .method_meta import MethodMeta
 from .parameters import nearest
+from .source_hash import package_of
 
 ENTRY_POINT_GROUP = "maxslices.methods"
 
@@ -183,7 +184,12 @@ class Registry:
             before = set(self._methods)
             try:
                 entry_point.load()
-                self._of_packages |= self._methods.keys() - before
+                top = entry_point.value.partition(":")[0].partition(".")[0]
+                self._of_packages |= {
+                    name
+                    for name, meta in self._methods.items()
+                    if name not in before or package_of(meta.function) == top
+                }
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a package raises
