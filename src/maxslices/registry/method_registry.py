@@ -19,7 +19,6 @@ from .author_lines import raised_at
 from .declaration import describe
 from .method_meta import MethodMeta
 from .parameters import nearest
-from .source_hash import package_of
 
 ENTRY_POINT_GROUP = "maxslices.methods"
 
@@ -188,7 +187,7 @@ class Registry:
                 self._of_packages |= {
                     name
                     for name, meta in self._methods.items()
-                    if name not in before or package_of(meta.function) == top
+                    if name not in before or f"{meta.function.__module__}.".startswith(f"{top}.")
                 }
             except MemoryError:
                 raise
