@@ -43,7 +43,8 @@ N_TRIED = 5
 AT_ONCE = 14
 """Processes at once: two cores of sixteen are left to the device's driver."""
 CARD_PART = 0.94
-"""Part of the card that the processes together may take."""
+"""Part of the card that the processes together may take; the rest, chosen and not measured, is for
+the driver."""
 BESIDE_GB = 1.2
 """What a search takes beside its limit: the contexts of its process and of a trial, 0.5 GB each."""
 POLLED_S = 0.05

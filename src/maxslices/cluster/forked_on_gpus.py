@@ -7,16 +7,11 @@ through all modules that are imported, which has those of CuPy import some more 
 
 from __future__ import annotations
 
-import gc
 import importlib
 from contextlib import suppress
 
-_collects = gc.isenabled()
-gc.disable()
 for _name in ("torch", "cupy"):
     with suppress(Exception):  # the run says what it misses, and why
         importlib.import_module(_name)
-if _collects:
-    gc.enable()
 
 from . import forked  # noqa: E402, F401

@@ -31,7 +31,7 @@ from .record_files import (
 )
 
 _DIGITS = 16
-"""Of the hash in a file's name."""
+"""Of the hash in a file's name, in hexadecimal: 64 bits, which no two of some thousand share."""
 
 
 class Records:

@@ -26,7 +26,8 @@ _FINE = 32
 """After each 32 numbers that do not fit, the steps of the search from above double: so it tries 100
 numbers at most."""
 PARTS = (0.0, 0.5)
-"""Parts of the workspaces of convolutions with which the largest number must run too."""
+"""Parts of the workspaces of convolutions with which the largest number must run too: cuDNN takes
+another kernel where one finds no room, of which nothing is known but that it takes less."""
 MARGIN_BYTES = LARGE_SEGMENT_BYTES
 """Part of the limit that `StepFamily.largest` leaves: one more segment, for memory of libraries
 that a replay does not see; of a small limit, a hundredth. Batches that were expected to leave 3 to
