@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from maxslices import ArraySpec, plan, run
 from maxslices.api.on_workers import worker_budgets
 from maxslices.cli.main import main
-from maxslices.cluster import workers
-from maxslices.cluster.section_job import WorkerFacts
+from maxslices.cluster import worker, workers
+from maxslices.cluster.section_job import WorkerFacts, machine_here
 from maxslices.errors import DoesNotFitError, PlanError, UsageError
 from maxslices.measure.process_peak import held_bytes
 from maxslices.planner import Plan
@@ -28,6 +29,14 @@ def test_data_between_sections_are_in_files():
     assert [each.destination for each in shared.sections[:-1]] == ["scratch file"] * 2
     assert shared.scratch_bytes == 2 * spec.nbytes
     assert shared.budget_bytes == alone.budget_bytes
+
+
+@pytest.mark.parametrize(("n_slices", "memory"), [(101, "1GB"), (29, "1GB"), (2048, "30MB")])
+def test_all_workers_have_as_many_blocks(n_slices, memory):
+    spec = ArraySpec((n_slices, 53, 59), "float32")
+    for section in plan(spec, of(STEPS), device="cpu", memory=memory, workers=4).sections:
+        assert section.n_blocks >= 4
+        assert section.n_slices / section.block > 4 * (-(-section.n_blocks // 4)) - 1
 
 
 def test_workers_beside_gpus_share_host_memory():
@@ -66,7 +75,8 @@ def test_the_command_line_plans_for_workers(tmp_path, capsys):
     assert made["sections"][0]["destination"] == "scratch file"
 
 
-def facts(host, free, host_free, reserved=3, held=0):
+def facts(host, free, host_free, reserved=3, held=()):
+    held = dict(held)
     return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, held, 5)
 
 
@@ -79,15 +89,27 @@ def test_budgets_are_those_of_the_worker_with_the_least():
 
 
 def test_what_processes_of_workers_have_is_of_the_host_memory_that_is_given():
-    workers = (facts("a", 100, 60, held=7), facts("a", 100, 60, held=9), facts("b", 100, 31))
+    server = 1, 5  # the process that both were forked of
+    first, second = (server, (2, 3)), (server, (3, 8))
+    workers = (facts("a", 99, 60, held=first), facts("a", 99, 60, held=second), facts("b", 99, 31))
     assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 12
     with pytest.raises(DoesNotFitError, match=r"16 B of host memory .* 2 workers on a have 16 B"):
         worker_budgets(workers, "cuda", 50, 16)
 
 
-def test_a_worker_says_what_its_process_has(client):
-    found = client.run(held_bytes)
-    assert all(2**24 < each < 2**32 for each in found.values())
+def test_what_this_process_has_is_of_the_host_memory_of_its_machine():
+    host, boot = machine_here()
+    here = replace(facts(host, 99, 60, held=[(2, 7)]), boot=boot)
+    beside = 7 + held_bytes()
+    found = 10**12 - worker_budgets((here,), "cuda", 50, 10**12).host_budget_bytes
+    assert found == pytest.approx(beside, rel=0.5)
+
+
+def test_a_worker_says_what_its_process_has_and_the_one_that_started_it(client):
+    found = client.run(lambda: (worker.describe_worker("", "cpu", of(STEPS)).held, os.getpid()))
+    for held, process in found.values():
+        assert len(held) == 2
+        assert 2**24 < held[process] < 2**32
 
 
 @pytest.fixture

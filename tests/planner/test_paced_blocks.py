@@ -52,6 +52,11 @@ def test_a_call_takes_little_beside_its_slices(call_s, slice_s, block):
     assert wanted_block("auto", cost(call_s, slice_s)) == block
 
 
+@pytest.mark.parametrize(("n_workers", "block"), [(2, 64), (3, 64), (7, 32), (100, 10)])
+def test_each_worker_has_four_blocks_of_slow_calls(n_workers, block):
+    assert wanted_block("auto", cost(1, 3e-3), n_workers) == block
+
+
 @pytest.mark.parametrize(
     ("slice_s", "halo", "note"),
     [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..devices import Backend, select_backend
 from ..devices.device_count import count_devices
 from ..errors import DoesNotFitError, PlanError, UsageError
+from ..measure.process_peak import held_bytes
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
@@ -245,8 +246,17 @@ def _by_machine(facts: tuple[WorkerFacts, ...]) -> list[list[WorkerFacts]]:
 
 
 def _share(host_bytes: int, workers: list[WorkerFacts]) -> int:
-    """Share of each worker of a machine in what is given of its memory."""
-    held = sum(each.held_bytes for each in workers)
+    """Share of each worker of a machine in what is given of its memory.
+
+    What the workers have already is taken off, and what the processes have that started them, and
+    this one if it is there.
+    """
+    from ..cluster.section_job import machine_here
+
+    processes = {process: held for each in workers for process, held in each.held.items()}
+    if workers[0].machine == machine_here():
+        processes[os.getpid()] = held_bytes()
+    held = sum(processes.values())
     if host_bytes <= held:
         raise DoesNotFitError(
             f"{format_bytes(host_bytes)} of host memory are allowed; the {len(workers)} workers on "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from ..model.allocators import Device
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline
 from ..planner import SectionPlan
+from ..runner.journal import boot_id
 from ..runner.result_checks import SeenResults
 from ..runner.run_report import SectionReport
 from ..runner.run_timeline import Span
@@ -125,6 +128,11 @@ class DoneShare:
     """When each stage was at work, in seconds of `time.time`."""
 
 
+def machine_here() -> tuple[str, str]:
+    """Name and boot of the machine, as `WorkerFacts.machine` tells them."""
+    return socket.gethostname(), boot_id()
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """A worker, as far as planning and reporting go."""
@@ -143,8 +151,9 @@ class WorkerFacts:
     """Memory on the device that is free."""
     host_free_bytes: int
     """Host memory that is free, for all workers on the machine together."""
-    held_bytes: int
-    """Host memory that the worker's process has before there is a plan."""
+    held: Mapping[int, int]
+    """Host memory that the worker's process and the one that started it have before there is a
+    plan, in bytes, by their numbers."""
     n_threads: int
     """Threads that read and write."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 import threading
@@ -23,7 +24,6 @@ from ..measure.process_peak import held_bytes
 from ..model.allocators import Device
 from ..pipeline import Pipeline
 from ..runner.block_runner import BlockRunner
-from ..runner.journal import boot_id
 from ..runner.run_identity import changes, run_identity
 from ..runner.run_timeline import Timeline
 from ..runner.section_run import SectionRun
@@ -33,7 +33,7 @@ from ..runner.snapshots import Snapshots
 from ..system.package_versions import installed_version
 from ..system.threads import N_THREADS
 from ..system.work_thread import WorkThread
-from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts
+from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
 
 
 class ShareStoppedError(MaxslicesError):
@@ -64,15 +64,16 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
         backend = device_of(device)
     finally:
         imports.join()
+    host, boot = machine_here()
     return WorkerFacts(
         address=address,
-        host=socket.gethostname(),
-        boot=boot_id(),
+        host=host,
+        boot=boot,
         device=device_name(backend),
         reserved_bytes=backend.reserved_bytes if backend.kind == "cuda" else 0,
         free_bytes=backend.free_bytes(),
         host_free_bytes=CpuBackend().free_bytes(),
-        held_bytes=held_bytes(),
+        held={process: held_bytes(process) for process in (os.getpid(), os.getppid())},
         n_threads=N_THREADS,
     )
 

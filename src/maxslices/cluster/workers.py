@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import DeviceError, MaxslicesError, UsageError
 from ..model.allocators import Device
 from ..pipeline import Pipeline
-from ..runner.journal import boot_id
 from ..runner.section_run import SectionRun
 from . import worker
 from .local_cluster import GPU, local_client
-from .section_job import RunJob, WorkerFacts
+from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class Workers:
     @property
     def are_elsewhere(self) -> bool:
         """True if a worker is on another machine than this process."""
-        return {each.machine for each in self.facts} != {(socket.gethostname(), boot_id())}
+        return {each.machine for each in self.facts} != {machine_here()}
 
     @property
     def text(self) -> str:

@@ -31,18 +31,24 @@ class ProcessPeak:
         return max(0, highest - self._start_bytes)
 
 
-def held_bytes() -> int:
-    """Memory of this process now, of what it shares with others its part; 0 if it is not known."""
-    return _counted("smaps_rollup", "Pss") or 0
+def held_bytes(process: int | None = None) -> int:
+    """Memory of a process now, of what it shares with others its part; 0 if it is not known.
+
+    Parameters
+    ----------
+    process : int, optional
+        Its number; by default the one that asks.
+    """
+    return _counted("smaps_rollup", "Pss", process) or 0
 
 
 def _resident(name: str) -> int | None:
     return _counted("status", name)
 
 
-def _counted(file: str, name: str) -> int | None:
+def _counted(file: str, name: str, process: int | None = None) -> int | None:
     try:
-        lines = Path("/proc/self", file).read_text().splitlines()
+        lines = Path("/proc", str(process or "self"), file).read_text().splitlines()
     except OSError:  # not Linux
         return None
     found = [line for line in lines if line.startswith(f"{name}:")]

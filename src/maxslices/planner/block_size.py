@@ -22,7 +22,8 @@ AUTO_BLOCKS = 32
 `AUTO_SLICES`. Fewer blocks gain nothing: nothing is computed before the first has come, on the CPU
 one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
-"""Least number of blocks after growing: with fewer, reading and writing overlap with little."""
+"""Least number of a worker's blocks after growing: with fewer, reading and writing overlap with
+little."""
 CALL_SHARE = 0.05
 """Largest ratio of a call's fixed time to the time of its slices: below it, a block of twice the
 size gains at most 2.5 %."""
@@ -54,12 +55,12 @@ def wanted_block(block: BlockChoice, section: SectionModel, n_workers: int = 1) 
         return min(int(block), total)
     share = -(-total // (AUTO_BLOCKS * n_workers))
     wanted = max(AUTO_SLICES, share, 4 * sum(section.halo), section.least_block)
-    return min(_paced(wanted, section), total)
+    return min(_paced(wanted, section, n_workers), -(-total // n_workers))
 
 
-def _paced(block: int, section: SectionModel) -> int:
+def _paced(block: int, section: SectionModel, n_workers: int) -> int:
     """Block, doubled until the measured time of a call hardly counts."""
-    total, (call_s, slice_s) = section.n_slices, section.pace_s
+    total, (call_s, slice_s) = section.n_slices // n_workers, section.pace_s
     ends = (spec.with_slices(section.slice_dim, 1) for spec in (section.input, section.output))
     moved_s = max(spec.nbytes for spec in ends) / MOVED_BYTES_PER_S
     while (
@@ -132,6 +133,10 @@ def _by_memory(
         section.n_slices,
         wanted_block(block, section, placement.n_workers),
     )
+
+    def even(block: int) -> int:
+        return _even(block, total, placement.n_workers)
+
     bound = available.bound(placement)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
     if block == "max":
@@ -147,24 +152,24 @@ def _by_memory(
     if wanted >= total:
         if largest >= total:
             return total, largest, f"block auto: {fits} in one block"
-        return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
+        return even(largest), largest, f"block auto: {bound} allow no more than {largest}"
     part = available.max_part(placement)
     if part >= wanted:
         busy = f"{wanted} keep it busy"
-        if _paced(1, section) > 1:
+        if _paced(1, section, placement.n_workers) > 1:
             call_s, slice_s = section.pace_s
             busy += f" (a call takes {1e3 * call_s:.2g} ms and {1e3 * slice_s:.2g} ms a slice)"
-        return _even(wanted, total), largest, f"block auto: {busy}; {fits}"
+        return even(wanted), largest, f"block auto: {busy}; {fits}"
     if largest >= total and 2 * part < wanted:
         return total, largest, f"block auto: {fits} in one block, but few beside others"
     largest = part
-    return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
+    return even(largest), largest, f"block auto: {bound} allow no more than {largest}"
 
 
-def _even(block: int, total: int) -> int:
-    """Smallest block with which there are no more blocks than with `block`."""
-    n_blocks = -(-total // block)
-    return -(-total // n_blocks)
+def _even(block: int, total: int, n_workers: int) -> int:
+    """Smallest block with which no worker has more blocks than with `block`."""
+    n_of_each = -(-total // (block * n_workers))
+    return -(-total // (n_of_each * n_workers))
 
 
 def lacking_bytes(placement: Placement, available: Available) -> int:
