@@ -116,6 +116,22 @@ def test_large_blocks_are_written_in_the_way_that_was_faster(
             assert used == [*first, "_write_map", *[faster] * 6]
 
 
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_processes_that_share_a_file_write_by_maps_alone(tmp_path, monkeypatch, is_safe):
+    monkeypatch.setattr(hdf5_sink, "is_safe_to_map", lambda path: is_safe)
+    monkeypatch.setattr(hdf5_sink, "_LARGE_BYTES", DATA[0].nbytes)
+    way = "_write_calls" if is_safe else "_write_map"
+    monkeypatch.setattr(hdf5_sink.Hdf5Sink, way, lambda *args: pytest.fail(f"used {way}"))
+    with create_sink(tmp_path / "result", SPEC, 0) as whole:
+        with create_sink(tmp_path / "result", SPEC, 0, start="join") as joined:
+            for start, block in blocks(DATA, 0, 2):
+                joined.write(0, start, block)
+            joined.suspend()
+        path = whole.finish()
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["entry/data/data"][...], DATA)
+
+
 @pytest.mark.parametrize(("type", "is_safe"), [("ext4", True), ("xfs", True), ("zfs", False)])
 def test_a_file_is_memory_only_where_its_room_is_sure(tmp_path, monkeypatch, type, is_safe):
     device = tmp_path.stat().st_dev

@@ -1,7 +1,7 @@
 """A process that has imported what workers need, of which they are forked.
 
-Dask starts each worker as a new Python by default. Then every worker imports Dask, this package,
-CuPy and torch for itself, which takes 3 to 7 s of a processor, and holds a copy of all that. Forked
+Dask starts each worker as a new Python by default. Then every worker imports Dask, this package
+and CuPy for itself, which takes 3 s of a processor, and holds a copy of all that. Forked
 workers share what is imported: it is there once, and a worker that is replaced begins at once.
 """
 
@@ -15,9 +15,7 @@ from multiprocessing import forkserver, resource_tracker
 def start_fork_server(on_gpus: bool) -> str:
     """Start the process, unless there is one; the name of the way in which Dask starts workers.
 
-    It imports beside what the caller does next. torch is among it if workers have GPUs and it is
-    installed, whether a method needs it or not: what methods need is known late, when it would take
-    longer to wait for.
+    It imports beside what the caller does next.
 
     Parameters
     ----------
