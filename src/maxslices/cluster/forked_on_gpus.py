@@ -13,4 +13,4 @@ from contextlib import suppress
 with suppress(Exception):  # the run says what it misses, and why
     importlib.import_module("cupy")
 
-from . import forked  # noqa: E402, F401
+from . import forked  # noqa: F401
