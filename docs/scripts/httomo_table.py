@@ -198,9 +198,7 @@ class Truth:
     def __init__(self, case: Case, backend: Any, side: dict[str, ArraySpec]) -> None:
         self.case, self.meta = case, registry["httomolibgpu." + case.method]
         dtype = np.dtype(case.dtype)
-        self.samples = Samples(
-            self.meta, case.slice_dim, case.other_dims, dtype, backend, None, side
-        )
+        self.samples = Samples(self.meta, case.slice_dim, case.other_dims, dtype, backend, side)
         self.peak(2)  # what compiles has compiled
         self.n_bytes, self.outside_bytes, self.call_s = self.peak(case.n)
         if self.call_s < QUICK_S:

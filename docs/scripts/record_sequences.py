@@ -143,7 +143,7 @@ class Recorder:
             frames = ArraySpec((20, *each.other_dims), np.dtype("uint16"))
             side = {"flats": frames, "darks": frames}
         self.samples = Samples(
-            each.meta, each.slice_dim, each.other_dims, np.dtype(each.dtype), backend, None, side
+            each.meta, each.slice_dim, each.other_dims, np.dtype(each.dtype), backend, side
         )
 
     def call(self, n: int) -> dict[str, Any]:

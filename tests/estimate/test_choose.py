@@ -17,6 +17,7 @@ from maxslices.estimate import Chooser, ModelRequest, Records
 from maxslices.estimate.fingerprint import environment
 from maxslices.estimate.peak_search import one_array
 from maxslices.estimate.probed import Probe
+from maxslices.io.frame_source import FrameSource
 from maxslices.model.peak_model import PeakModel
 from maxslices.registry.method_meta import MethodMeta
 from tests.estimate.test_recorded import PROBE
@@ -184,6 +185,15 @@ def test_a_plan_says_where_its_numbers_are_from():
         assert any(f"doubled is {origin}" in note for note in made.notes)
     with pytest.raises(MaxslicesError, match="no such device here"):
         plan(ArraySpec(SHAPE, "float32"), pipeline, device="cuda", memory="3GB")
+
+
+def test_a_plan_that_measures_reads_nothing_of_the_scan(monkeypatch):
+    registry, _ = registered(declares=False)
+    pipeline = Pipeline.from_steps(["doubled"], registry)
+    monkeypatch.setattr(FrameSource, "read", None)
+    made = plan(np.ones(SHAPE, np.float32), pipeline, device="cpu")
+    assert made.sections[0].steps[0].estimator == "probed"
+    assert CALLS
 
 
 def test_a_run_corrects_a_record_that_was_too_low(tmp_path):

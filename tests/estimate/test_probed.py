@@ -145,14 +145,6 @@ def test_data_that_take_most_are_found_and_named():
     assert "(highest)" in found.notes[0]
 
 
-def test_data_matter_also_where_the_scans_first_slices_are_known():
-    hard = next(hard for hard in HARD if str(hard) == "depends_on_data")
-    first = np.random.default_rng(0).random((2, ROWS, COLUMNS), np.float32)
-    found = probed_on(hard.function, 150 * SLICE_BYTES, first_slices=first)
-    assert any("its memory depends on the data:" in note for note in found.notes)
-    assert found.answer <= 50
-
-
 def test_memory_that_falls_is_never_below_a_call():
     def falls(data):
         if len(data) < 20:
@@ -163,30 +155,6 @@ def test_memory_that_falls_is_never_below_a_call():
     assert found.answer == 64
     for rung in found.rungs:
         assert found.model().bytes(rung.n_slices) >= rung.n_bytes
-
-
-def test_first_slices_of_a_scan_are_what_it_is_run_on():
-    seen = []
-
-    def method(data):
-        seen.append(data[:, 0, 0].copy())
-        return data * 2
-
-    first = np.arange(3, dtype=np.float32).repeat(ROWS * COLUMNS).reshape(3, ROWS, COLUMNS)
-    probed_on(method, 40 * SLICE_BYTES, first_slices=first)
-    scan = [each for each in seen if each[-1] in (0, 1, 2)]
-    assert max(map(len, scan)) >= 8
-    for each in scan:
-        np.testing.assert_array_equal(each, np.arange(len(each)) % 3)
-
-
-def test_first_slices_of_sinograms_are_repeated_along_their_own_axis():
-    first = np.arange(2, dtype=np.float32)[None, :, None].repeat(5, 0).repeat(7, 2)
-    meta = describe(lambda data: data, pattern="sinogram", name="f", module="m")
-    samples = Samples(meta, 1, (5, 7), np.dtype("float32"), CPU, first)
-    block = samples.block(5, "scan")
-    assert block.shape == (5, 5, 7)
-    np.testing.assert_array_equal(block[3, :, 2], [0, 1, 0, 1, 0])
 
 
 def test_made_up_data_suit_a_logarithm_and_a_detector():

@@ -167,7 +167,7 @@ def _plan(
             check_memory(earlier, backend)
             return earlier, None
     budgets = budgets_here(backend, request.memory, request.host_memory)
-    chooser = chooser_for(spec, budgets, backend, request.estimator, source)
+    chooser = chooser_for(spec, budgets, backend, request.estimator)
     given = request.given
 
     def planned(within: Budgets) -> Plan:

@@ -331,7 +331,7 @@ def _plan(
     backend = _backend(budgets.kind)
     with opened(scan, pipeline, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source, backend)
-        chooser = chooser_for(spec, budgets, backend, estimator, source)
+        chooser = chooser_for(spec, budgets, backend, estimator)
         made = plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit)
         if saves_snapshots:
             less = budgets.without(snapshot_bytes(made))

@@ -9,7 +9,6 @@ from ..devices import Backend
 from ..errors import UsageError
 from ..estimate import Chooser
 from ..estimate.section_models import section_models
-from ..io import Source
 from ..io.check_arrays import check_dtype
 from ..io.chosen_part import PartLike
 from ..model.arrays import ArraySpec
@@ -119,7 +118,7 @@ def plan(
         return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source, backend)
-        return _plan_spec(spec, checked, budgets, block, fit, backend, estimator, cut, source)
+        return _plan_spec(spec, checked, budgets, block, fit, backend, estimator, cut)
 
 
 def plan_pipeline(
@@ -185,7 +184,7 @@ def _plan_shape(
         notes.append(f"the preview leaves {scan} of {whole}")
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     spec = ScanSpec(scan, frames, frames, True, name="a scan")
-    return _plan_spec(spec, pipeline, budgets, block, fit, backend, estimator, cut, None, notes)
+    return _plan_spec(spec, pipeline, budgets, block, fit, backend, estimator, cut, notes)
 
 
 def _plan_spec(
@@ -197,12 +196,11 @@ def _plan_spec(
     backend: Backend | None,
     estimator: str | None,
     cut: SweptPipeline | None,
-    source: Source | None,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Plan a pipeline, or its sweep; without a `source` the scan is not there."""
+    """Plan a pipeline, or its sweep."""
     if cut is None:
-        chooser = chooser_for(spec, budgets, backend, estimator, source)
+        chooser = chooser_for(spec, budgets, backend, estimator)
         return plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes)
     from .plan_sweep import prepare_sweep
 
@@ -210,8 +208,7 @@ def _plan_spec(
         cut,
         spec,
         budgets,
-        lambda part, data: chooser_for(part, budgets, backend, estimator, data),
-        source,
+        lambda part: chooser_for(part, budgets, backend, estimator),
         block=block,
         fit=fit,
         to_folder=True,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from ..estimate import Chooser
 from ..estimate.section_models import section_models
-from ..io import Source
 from ..model.arrays import ArraySpec
 from ..model.section_model import SectionModel
 from ..pipeline import Pipeline, ScanSpec
@@ -20,10 +19,10 @@ from ..planner.sweep_plan import SweepPlan
 from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for
 from .plan_values import ValuePlans, less_held, plan_values
-from .sweep_source import some_rows, spec_with_rows
+from .sweep_source import spec_with_rows
 
-ChooserOf = Callable[[ScanSpec, Source | None], Chooser]
-"""Makes a chooser of memory models for a scan, and its data if they can be read."""
+ChooserOf = Callable[[ScanSpec], Chooser]
+"""Makes a chooser of memory models for a scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ def prepare_sweep(
     scan: ScanSpec,
     budgets: Budgets,
     chooser_of: ChooserOf,
-    source: Source | None,
     *,
     block: BlockChoice,
     fit: FitChoice,
@@ -69,8 +67,6 @@ def prepare_sweep(
         Device and budgets.
     chooser_of : callable
         Makes what finds the memory models, for a part of the scan.
-    source : Source, optional
-        The whole scan; None if only its shape is known.
     block, fit
         As for `plan`.
     to_folder : bool
@@ -97,8 +93,7 @@ def prepare_sweep(
     models: tuple[SectionModel, ...] = ()
     made = read.projections
     if cut.before is not None:
-        some = None if source is None else some_rows(source, (rows.start, rows.stop))
-        models = section_models(cut.before, read, chooser_of(read, some))
+        models = section_models(cut.before, read, chooser_of(read))
         made = models[-1].output
     window = _window(cut, made, rows, budgets)
     data = made.with_slices(1, window[1] - window[0])
@@ -125,7 +120,7 @@ def prepare_sweep(
         rows.middle - rows.start - window[0],
         budgets,
         held + side,
-        chooser_of(given, None),
+        chooser_of(given),
         block=block,
         fit=fit,
         to_folder=to_folder,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..devices import Backend, select_backend
 from ..devices.cpu import CpuBackend
 from ..devices.select import check_device_name
 from ..errors import DeviceError, DoesNotFitError, UsageError
 from ..estimate import Chooser, Records
-from ..io import Source
 from ..model.block_memory import UNMEASURED_RESERVE_BYTES
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline, ScanSpec
@@ -38,24 +35,15 @@ def chooser_for(
     budgets: Budgets,
     backend: Backend | None,
     estimator: str | None,
-    source: Source | None = None,
 ) -> Chooser:
     """Chooser of memory models for a scan on a device."""
     side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
-
-    def first_slices(slice_dim: int, n_slices: int) -> np.ndarray:
-        assert source is not None
-        first = np.empty(source.spec.with_slices(slice_dim, n_slices).shape, source.spec.dtype)
-        source.read(slice_dim, 0, n_slices, first)
-        return first
-
     return Chooser(
         budgets.kind,
         backend=backend,
         records=Records(),
         available_bytes=budgets.budget_bytes - budgets.reserved_bytes,
         side=side,
-        first_slices=None if source is None else first_slices,
         forced=estimator,
     )
 

@@ -69,7 +69,7 @@ class SweepHere:
             alone = _unsaved(replace(before, steps=before.steps[: index + 1]))
             spec = spec_of(self._source, self._backend)
             budgets = budgets_here(self._backend, request.memory, request.host_memory)
-            chooser = chooser_for(spec, budgets, self._backend, request.estimator, self._source)
+            chooser = chooser_for(spec, budgets, self._backend, request.estimator)
             made = plan_pipeline(alone, spec, budgets, chooser, result_in_memory=True)
             steps.find(made, alone)
         steps.run_before()
@@ -95,15 +95,14 @@ def planned_sweep(
     """Plan a sweep of an open scan; see `prepare_sweep`."""
     budgets = budgets_here(backend, request.memory, request.host_memory)
 
-    def chooser_of(part: ScanSpec, data: Source | None) -> Chooser:
-        return chooser_for(part, budgets, backend, request.estimator, data)
+    def chooser_of(part: ScanSpec) -> Chooser:
+        return chooser_for(part, budgets, backend, request.estimator)
 
     return prepare_sweep(
         cut,
         spec_of(source, backend),
         budgets,
         chooser_of,
-        source,
         block=request.block,
         fit=request.fit,
         to_folder=to_folder,

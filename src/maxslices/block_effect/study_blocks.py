@@ -62,7 +62,7 @@ def study_blocks(
     meta, parameters = request.meta, request.parameters
 
     def trial(n_slices: int, dims: tuple[int, int]) -> TrialSlices:
-        samples = Samples(meta, request.slice_dim, dims, request.dtype, backend, None, side)
+        samples = Samples(meta, request.slice_dim, dims, request.dtype, backend, side)
         return TrialSlices(meta, samples, backend, parameters, n_slices)
 
     first, second = (min(dim, _HALO_DIM) for dim in request.other_dims)

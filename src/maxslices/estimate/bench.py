@@ -92,7 +92,7 @@ class Bench:
         require_libraries([meta])
         self.meta, self.samples, self.backend = meta, samples, backend
         self.parameters = dict(parameters)
-        self.kind = "scan" if samples.first_slices is not None else "even"
+        self.kind = "even"
         self.uses_outside = False
         """True once a call has taken memory outside the pool, and again when it was repeated."""
         self.output_dtype: str | None = None
@@ -155,8 +155,7 @@ class Bench:
         began = time.perf_counter()
         side = self.samples.side(n_slices)
         self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
-        if self.kind != "scan":
-            made_up(self.samples.dtype, self.kind)  # its cache must not count as the method's
+        made_up(self.samples.dtype, self.kind)  # its cache must not count as the method's
         self.backend.release()  # from here on, memory that is held is this call's
         start, before = alive_bytes(self.backend.kind), self._left_bytes
         data = self.samples.block(n_slices, self.kind)

@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -49,8 +49,6 @@ class Chooser:
         Memory that a method may take, at most.
     side : mapping, optional
         Flats and darks as `ArraySpec`.
-    first_slices : callable, optional
-        ``first_slices(slice_dim, n)``, the first n slices of the scan.
     forced : {"declared", "recorded", "replayed", "probed"}, optional
         The only source that may be used.
     """
@@ -63,7 +61,6 @@ class Chooser:
         records: Records | None = None,
         available_bytes: int = 0,
         side: Mapping[str, ArraySpec] | None = None,
-        first_slices: Callable[[int, int], np.ndarray] | None = None,
         forced: str | None = None,
     ) -> None:
         if forced is not None and forced not in get_args(Origin):
@@ -74,7 +71,6 @@ class Chooser:
         self.records = records
         self._available_bytes = available_bytes
         self._side = dict(side or {})
-        self._first_slices = first_slices
         self._forced = forced
         self.chosen: list[tuple[ModelRequest, Choice]] = []
         """What was asked and answered, in order."""
@@ -250,15 +246,8 @@ class Chooser:
         assert self.backend is not None
         from .probed import probe
 
-        first = None
-        if request.is_first and self._first_slices is not None:
-            first = self._first_slices(request.slice_dim, 1)
         made = probe(
-            request,
-            self.backend,
-            available_bytes=self._available_bytes,
-            first_slices=first,
-            supplied=self._side,
+            request, self.backend, available_bytes=self._available_bytes, supplied=self._side
         )
         compared = self._compared(request, made)
         if isinstance(compared, str):

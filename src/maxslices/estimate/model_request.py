@@ -27,8 +27,6 @@ class ModelRequest:
     """The user's parameters; those that an earlier step will compute are missing."""
     total_slices: int
     """Slices of the whole scan."""
-    is_first: bool = False
-    """True for the first method of a pipeline, whose input is the scan itself."""
 
     @property
     def most_slices(self) -> int:

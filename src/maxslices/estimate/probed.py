@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
 from ..devices import Backend
 from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
@@ -35,7 +33,6 @@ def probe(
     backend: Backend,
     *,
     available_bytes: int,
-    first_slices: np.ndarray | None = None,
     supplied: Mapping[str, ArraySpec] | None = None,
 ) -> Probe:
     """Measure a method's memory model with a few slices.
@@ -48,9 +45,6 @@ def probe(
         The device on which it is run.
     available_bytes : int
         Memory for which the number of slices that fit is wanted.
-    first_slices : ndarray, optional
-        The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
-        made up if not given.
     supplied : mapping, optional
         How many flats and darks there are, and of which dtype; they are not counted in the peak.
 
@@ -75,15 +69,8 @@ def probe(
     """
     began = time.perf_counter()
     meta = request.meta
-    samples = Samples(
-        meta,
-        request.slice_dim,
-        request.other_dims,
-        request.dtype,
-        backend,
-        first_slices,
-        supplied,
-    )
+    dims, dtype = request.other_dims, request.dtype
+    samples = Samples(meta, request.slice_dim, dims, dtype, backend, supplied)
     limited = backend.limited(backend.free_bytes())
     with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend):
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)

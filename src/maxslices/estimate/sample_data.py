@@ -71,16 +71,13 @@ def finish(backend: Backend) -> None:
         array_module(backend).cuda.get_current_stream().synchronize()
 
 
-def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: Backend) -> Any:
-    """New array on the device that repeats `start` along an axis, or in memory order."""
+def _tiled(shape: tuple[int, ...], start: np.ndarray, backend: Backend) -> Any:
+    """New array on the device that repeats `start`, in memory order."""
     data = array_module(backend).empty(shape, start.dtype)
-    target = data.reshape(-1) if axis is None else data
-    before = (slice(None),) * (axis or 0)
-    total, length = target.shape[axis or 0], start.shape[axis or 0]
-    repeated = backend.to_device(np.ascontiguousarray(start[(*before, slice(total))]))
-    for low in range(0, total, length):
-        part = slice(low, low + length)
-        target[(*before, part)] = repeated[(*before, slice(total - low))]
+    target = data.reshape(-1)
+    repeated = backend.to_device(start[: len(target)])
+    for low in range(0, len(target), len(start)):
+        target[low : low + len(start)] = repeated[: len(target) - low]
     return data
 
 
@@ -95,8 +92,6 @@ class Samples:
         Of its input.
     backend : Backend
         Where the data are made.
-    first_slices : ndarray, optional
-        The first slices of a scan, on the host: repeated in place of made-up data.
     supplied : mapping, optional
         Flats, darks, angles: those not among them are made up. An `ArraySpec` in place of
         flats or darks says how many frames there are, and of which dtype.
@@ -109,12 +104,10 @@ class Samples:
         other_dims: tuple[int, int],
         dtype: np.dtype[Any],
         backend: Backend,
-        first_slices: np.ndarray | None = None,
         supplied: Mapping[str, ArraySpec] | None = None,
     ) -> None:
         self.meta, self.slice_dim, self.other_dims, self.dtype = meta, slice_dim, other_dims, dtype
-        self.backend, self.first_slices = backend, first_slices
-        self.supplied = dict(supplied or {})
+        self.backend, self.supplied = backend, dict(supplied or {})
         self.frames: dict[str, Any] = {}
         self._frames_of: tuple[int, ...] = ()
 
@@ -128,11 +121,8 @@ class Samples:
         return round_to_granule(n_bytes) if self.backend.kind == "cuda" else n_bytes
 
     def block(self, n_slices: int, kind: str) -> Any:
-        """Make an input on the device; `kind` is one of `KINDS`, or "scan" for scan's slices."""
-        shape = self.shape(n_slices)
-        if kind == "scan" and self.first_slices is not None:
-            return tiled(shape, self.first_slices, self.slice_dim, self.backend)
-        return tiled(shape, made_up(self.dtype, kind), None, self.backend)
+        """Make an input on the device; `kind` is one of `KINDS`."""
+        return _tiled(self.shape(n_slices), made_up(self.dtype, kind), self.backend)
 
     def side(self, n_slices: int) -> dict[str, Any]:
         """Make the side data of a block of this size."""
@@ -157,5 +147,5 @@ class Samples:
             count = min(_PERIOD, n_frames * shape[1] * shape[2])
             values = np.random.default_rng(1).random(count, np.float32) * 0.01 + level
             start = (values * top * 0.98).astype(dtype)
-            frames[name] = tiled((n_frames, *shape[1:]), start, None, self.backend)
+            frames[name] = _tiled((n_frames, *shape[1:]), start, self.backend)
         return frames

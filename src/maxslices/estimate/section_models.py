@@ -60,8 +60,7 @@ def section_models(
         for step in section.steps:
             scans.append(scan_after(pipeline.steps, index, scan))
             check_shapes(step, current, scans[-1])
-            is_first = current is scan.projections
-            model = _step_model(step, index, current, section, chooser, allocator, is_first)
+            model = _step_model(step, index, current, section, chooser, allocator)
             steps.append(model)
             current, index = model.output, index + 1
         side = _side_model(section, scans, total, allocator).widened(extra, total)
@@ -76,12 +75,11 @@ def _step_model(
     section: Section,
     chooser: Chooser,
     allocator: ArrayAllocator,
-    is_first: bool,
 ) -> StepModel:
     slice_dim, extra = section.slice_dim, sum(section.halo)
     meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
-    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
+    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, parameters, total)
     chosen = chooser.choose(request)
     output = current
     if not meta.side_results:
