@@ -7,7 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -127,25 +127,9 @@ class Bench:
         """
         rung = self.once(n_slices)
         if rung.outside_bytes and not self.uses_outside:
-            rung = self._agreed(rung, self.once(n_slices))
+            rung = min(self.once(n_slices), rung, key=lambda each: each.outside_bytes)
+            self.uses_outside = rung.outside_bytes > 0
         return rung
-
-    def _agreed(self, rung: Rung, again: Rung) -> Rung:
-        """Combine two calls with the same slices: outside the pool, what both show."""
-        both = min(rung.outside_bytes, again.outside_bytes)
-        inside = max(r.n_bytes - r.outside_bytes for r in (rung, again))
-        doubtful = min(max(r.outside_bytes, r.doubtful_bytes) for r in (rung, again)) - both
-        self.uses_outside = self.uses_outside or both > 0
-        return replace(
-            again,
-            n_bytes=inside + both,
-            kept_bytes=max(rung.kept_bytes, again.kept_bytes),
-            left_bytes=rung.left_bytes + again.left_bytes,
-            before_bytes=rung.before_bytes,
-            outside_bytes=both,
-            doubtful_bytes=doubtful,
-            stays_bytes=rung.stays_bytes + again.stays_bytes,
-        )
 
     def once(self, n_slices: int) -> Rung:
         """Call the method and measure it; readings outside the pool are as they come.
