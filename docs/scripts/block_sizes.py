@@ -26,7 +26,7 @@ from maxslices.block_effect.effect import ROUNDING
 from maxslices.block_effect.side_of_block import cut
 from maxslices.block_effect.trial_slices import TrialSlices
 from maxslices.devices import Backend, select_backend
-from maxslices.estimate.sample_data import Samples
+from maxslices.devices.sample_data import Samples
 from maxslices.registry.method_registry import registry
 
 LPREC = "httomolibgpu.recon.algorithm.LPRec3d_tomobar"

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from maxslices.devices import call_method, select_backend
-from maxslices.estimate.bench import tracemalloc_on
+from maxslices.devices.sample_data import Samples, array_module
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
-from maxslices.estimate.sample_data import Samples, array_module
 from maxslices.measure import measure_peak
+from maxslices.measure.alive import tracemalloc_on
 from maxslices.model.allocators import round_to_granule
 from maxslices.registry.declaration import describe
 
@@ -169,7 +169,7 @@ def row_of(
         counted = measured.counted_bytes or 0
         return samples.nbytes(k) + counted + (OUTSIDE[0] if name.startswith("outside") else 0)
 
-    with tracemalloc_on(backend):
+    with tracemalloc_on(backend.kind):
         peak(2)
         total = 10 * n
         lost = lost_by_a_call(n, backend.kind) * (total // n - 1) if name == "leaks" else 0

@@ -34,10 +34,10 @@ import cupy as cp
 import numpy as np
 
 from maxslices.devices import select_backend
+from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
-from maxslices.estimate.sample_data import Samples
 from maxslices.measure import measure_peak
 from maxslices.model.arrays import ArraySpec
 from maxslices.registry.method_registry import registry

@@ -26,11 +26,12 @@ import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxsli
 from maxslices.api.plan_scan import ASSUMED_FRAMES, plan, plan_pipeline
 from maxslices.api.resources import budgets_of
 from maxslices.devices import Backend, select_backend
+from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.bench import Bench, tracemalloc_on
+from maxslices.estimate.bench import Bench
 from maxslices.estimate.fingerprint import request_key
-from maxslices.estimate.sample_data import Samples
+from maxslices.measure.alive import tracemalloc_on
 from maxslices.model.arrays import ArraySpec
 from maxslices.model.memory_model import MemoryModel
 from maxslices.pipeline import ScanSpec
@@ -132,7 +133,7 @@ def measured(call: PlannedCall, backend: Backend) -> tuple[int, int]:
         request.meta, request.slice_dim, request.other_dims, request.dtype, backend,
         supplied={"flats": frames, "darks": frames},
     )  # fmt: skip
-    with tracemalloc_on(backend):
+    with tracemalloc_on(backend.kind):
         bench = Bench(request.meta, samples, backend, request.parameters)
         left = max(0, bench.once(min(2, call.n_slices)).left_bytes)
         found = bench.run(call.n_slices)

@@ -29,14 +29,15 @@ import yaml
 import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
 from maxslices.api.plan_scan import ASSUMED_FRAMES
 from maxslices.devices import Backend, select_backend
+from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
-from maxslices.estimate.bench import Bench, tracemalloc_on
+from maxslices.estimate.bench import Bench
 from maxslices.estimate.choice import Choice
 from maxslices.estimate.fingerprint import request_key
-from maxslices.estimate.sample_data import Samples
 from maxslices.estimate.section_models import section_models
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
+from maxslices.measure.alive import tracemalloc_on
 from maxslices.model.arrays import ArraySpec
 from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
@@ -256,7 +257,7 @@ class Recorder:
             request.meta, request.slice_dim, request.other_dims, request.dtype, self.backend,
             supplied={"flats": scan.flats, "darks": scan.darks},
         )  # fmt: skip
-        with tracemalloc_on(self.backend):
+        with tracemalloc_on(self.backend.kind):
             bench = Bench(request.meta, samples, self.backend, {**request.parameters, **changed})
             bench.once(VARIED_AT[0])
             calls = [bench.once(n) for n in VARIED_AT]

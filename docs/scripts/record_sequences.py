@@ -134,7 +134,7 @@ class Recorder:
     """Calls one method and records it."""
 
     def __init__(self, each: Todo, backend: Any) -> None:
-        from maxslices.estimate.sample_data import Samples
+        from maxslices.devices.sample_data import Samples
         from maxslices.model.arrays import ArraySpec
 
         self.each, self.backend = each, backend

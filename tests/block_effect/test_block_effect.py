@@ -11,8 +11,8 @@ from maxslices.block_effect.effect import BlockEffect
 from maxslices.block_effect.find_halo import Reach, find_halo
 from maxslices.block_effect.trial_slices import TrialSlices
 from maxslices.devices import select_backend
+from maxslices.devices.sample_data import Samples
 from maxslices.errors import UsageError
-from maxslices.estimate.sample_data import Samples
 from maxslices.testing import find_halo as halo_of_method
 
 

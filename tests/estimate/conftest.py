@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.estimate import bench, probed, sample_data, sequence_probe
-from maxslices.estimate.sample_data import Samples
+from maxslices.devices import sample_data
+from maxslices.devices.sample_data import Samples
+from maxslices.estimate import bench, probed, sequence_probe
 
 from .made_up_gpu import Gpu
 

@@ -15,13 +15,12 @@ import pytest
 
 from maxslices.checking.measured_call import MeasuredCall
 from maxslices.devices import select_backend
+from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
 from maxslices.estimate import bench, declared_model, peak_search, probed, sequence_probe
-from maxslices.estimate.bench import tracemalloc_on
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import Probe, probe
-from maxslices.estimate.sample_data import Samples
-from maxslices.measure.alive import alive_bytes
+from maxslices.measure.alive import alive_bytes, tracemalloc_on
 from maxslices.model.arrays import ArraySpec
 from maxslices.registry.declaration import describe
 from maxslices.registry.method_registry import registry
@@ -203,7 +202,7 @@ def test_random_numbers_of_the_caller_stay_what_they_were():
 
 
 def test_memory_is_given_back():
-    with tracemalloc_on(CPU):
+    with tracemalloc_on(CPU.kind):
         probed_on(HARD[0].function, 10**7)
         before = alive_bytes("cpu")
         probed_on(HARD[0].function, 10**7)
@@ -438,7 +437,7 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case, one_worker):
     meta = registry.get(case.method)
     slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
     call = MeasuredCall(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
-    with tracemalloc_on(CPU):
+    with tracemalloc_on(CPU.kind):
         call.measure(seed=1)
         peak = max(call.measure(seed=0).peak.counted_bytes for _ in range(3))
     n, dims, dtype = call.n_slices, call.other_dims, call.dtype

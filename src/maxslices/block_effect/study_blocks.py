@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..devices import Backend
+from ..devices.sample_data import Samples
 from ..estimate.model_request import ModelRequest
-from ..estimate.sample_data import Samples
 from ..model.arrays import ArraySpec
 from ..system.random_state import random_state_kept
 from .compare_blocks import LARGE, SMALL, compare_blocks

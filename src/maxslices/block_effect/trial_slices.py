@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
-from ..estimate.sample_data import Samples, finish
+from ..devices.sample_data import Samples, finish
 from ..registry.method_meta import MethodMeta
 from ..system.quiet import quiet
 from .side_of_block import cut, side_of_block

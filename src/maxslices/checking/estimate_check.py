@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from ..errors import ParameterError, UsageError
 from ..estimate import ModelRequest, declared_model
-from ..estimate.bench import tracemalloc_on
+from ..measure.alive import tracemalloc_on
 from ..model.allocators import Device
 from ..model.arrays import ArraySpec, as_dtype
 from ..model.memory_model import MemoryModel
@@ -275,7 +275,7 @@ def _measure(call: MeasuredCall) -> tuple[list[CallResult], int, int, tuple[str,
     tuple of str
         Notes.
     """
-    with tracemalloc_on(call.backend):
+    with tracemalloc_on(call.backend.kind):
         first = call.measure(seed=1)
         second = call.measure(seed=0)
         kept = second.kept_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ..devices.sample_data import finish
 from ..errors import MaxslicesError
-from ..estimate.sample_data import finish
 from ..measure.sequence_recorder import SequenceRecorder, record_sequence
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES

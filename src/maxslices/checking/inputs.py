@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..devices.sample_data import detector_values
 from ..errors import ParameterError, UsageError
-from ..estimate.sample_data import detector_values
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import check_parameters
 

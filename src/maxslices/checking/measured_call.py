@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries, select_backend
-from ..estimate.sample_data import Samples, finish
+from ..devices.sample_data import Samples, finish
 from ..measure import Peak, Place, measure_peak
 from ..measure.alive import alive_bytes
 from ..model.arrays import ArraySpec, block_shape

@@ -11,8 +11,8 @@ from ..block_effect.find_halo import SIZES, Reach
 from ..block_effect.find_halo import find_halo as find_reach
 from ..block_effect.trial_slices import TrialSlices
 from ..devices import select_backend
+from ..devices.sample_data import Samples
 from ..errors import UsageError
-from ..estimate.sample_data import Samples
 from ..model.arrays import as_dtype
 from ..registry.method_meta import MethodMeta
 from .estimate_check import find_method

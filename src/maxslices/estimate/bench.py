@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
-import tracemalloc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
+from ..devices.sample_data import Samples, array_module, finish, made_up
 from ..errors import RecordingError
 from ..measure import measure_peak
 from ..measure.alive import alive_bytes
@@ -22,7 +21,6 @@ from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.plain_records import PlainRecord
 from ..registry.method_meta import MethodMeta
 from ..system.quiet import quiet
-from .sample_data import Samples, array_module, finish, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
 """Memory outside the allocators counts only above this: below, it cannot be told from what drivers
@@ -213,16 +211,3 @@ class Bench:
     def pool_bytes(self) -> int:
         """Bytes that the GPU's pool holds; after `Backend.release`, those in use."""
         return int(array_module(self.backend).get_default_memory_pool().total_bytes())
-
-
-@contextmanager
-def tracemalloc_on(backend: Backend) -> Iterator[None]:
-    """Keep tracemalloc on between calls, which shows what each leaves on the CPU."""
-    start = backend.kind == "cpu" and not tracemalloc.is_tracing()
-    if start:
-        tracemalloc.start(1)
-    try:
-        yield
-    finally:
-        if start:
-            tracemalloc.stop()

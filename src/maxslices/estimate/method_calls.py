@@ -10,7 +10,6 @@ from ..errors import DeviceError, EstimatorError
 from ..model.bisection import last_true
 from ..registry.author_lines import raised_at
 from .bench import Bench, Rung
-from .sample_data import FIRST
 
 LIMIT_S = 2.5
 """Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
@@ -20,6 +19,8 @@ REACH = 4
 one shows at a quarter of the answer, or is less than a third of it. At worst a slice that was not
 called takes 4 times its input (input, output, and twice as much for temporaries), or 4 times what
 those before it took."""
+FIRST = (1, 2, 3, 4, 8, 17, 32)
+"""Slice counts for the first call, tried in turn until the method runs."""
 _NOT_SIZES = (
     ImportError,
     NameError,

@@ -12,17 +12,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ..devices import Backend
+from ..devices.sample_data import Samples
+from ..measure.alive import tracemalloc_on
 from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
 from ..system.random_state import random_state_kept
 from ..tuning.garbage_collection import quick_collections
-from .bench import NOISE_BYTES, Bench, Rung, tracemalloc_on
+from .bench import NOISE_BYTES, Bench, Rung
 from .method_calls import MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
 from .probe_result import Probe
 from .retained_memory import RetainedMemory
-from .sample_data import Samples
 from .sequence_probe import NotExplainedError, SequenceProbe
 
 __all__ = ["Probe", "probe"]
@@ -72,7 +73,7 @@ def probe(
     dims, dtype = request.other_dims, request.dtype
     samples = Samples(meta, request.slice_dim, dims, dtype, backend, supplied)
     limited = backend.limited(backend.free_bytes())
-    with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend):
+    with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend.kind):
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
         calls = MethodCalls(bench, available_bytes, request.most_slices, run_bytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -21,3 +23,16 @@ def alive_bytes(device: Device) -> int:
         return 0
     traces = tracemalloc.take_snapshot().traces
     return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
+
+
+@contextmanager
+def tracemalloc_on(device: Device) -> Iterator[None]:
+    """Keep tracemalloc on between calls, which shows what each leaves on the CPU."""
+    start = device == "cpu" and not tracemalloc.is_tracing()
+    if start:
+        tracemalloc.start(1)
+    try:
+        yield
+    finally:
+        if start:
+            tracemalloc.stop()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimate.sample_data import facts
+from ..devices.sample_data import facts
 from ..model.arrays import ArraySpec, block_shape
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes

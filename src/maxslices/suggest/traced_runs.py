@@ -13,9 +13,9 @@ import numpy as np
 from ..checking.explained_call import recording
 from ..checking.measured_call import MeasuredCall
 from ..devices import select_backend
+from ..devices.sample_data import finish
 from ..errors import DeviceError, EstimatorError, MaxslicesError
-from ..estimate.bench import tracemalloc_on
-from ..estimate.sample_data import finish
+from ..measure.alive import tracemalloc_on
 from ..model.allocation_sequence import Allocated, AllocationSequence, Freed
 from ..model.allocators import Device
 from ..model.arrays import block_shape
@@ -137,7 +137,7 @@ class RunMaker:
         """Call the method on one block."""
         call = MeasuredCall(self.meta, shape, dtype, self.slice_dim, self.device, self.parameters)
         host = call.data()
-        with tracemalloc_on(call.backend):
+        with tracemalloc_on(call.backend.kind):
             before = call.alive_bytes()
             sequence, plans = self._recorded(call, host)
             cached = max(0, call.alive_bytes() - before)

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..devices import Backend
 from ..model.allocators import round_to_granule
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
+from .backend import Backend
 
 N_FRAMES = 5
 """Frames of flats, and of darks, that are made up if the user gave none."""
 _PERIOD = 1_000_003
 """Made-up data repeat after this many values: a prime, so that rows do not begin alike."""
-FIRST = (1, 2, 3, 4, 8, 17, 32)
-"""Slice counts for the first call, tried in turn until the method runs."""
 KINDS = ("even", "dark", "highest", "lowest")
 """Kinds of made-up data: spread evenly over a detector's range; the same squared, for another
 histogram; all values at the upper end; all at the lower."""
