@@ -15,7 +15,6 @@ from maxslices.system.package_versions import required_versions
 LOOK = """
 import json, sys
 import numpy as np
-import maxslices.estimate.comparison  # which what is declared is held against
 from maxslices.devices import select_backend
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser

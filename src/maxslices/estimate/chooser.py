@@ -280,7 +280,7 @@ class Chooser:
         meta, (how, *details) = request.meta, found.why.split("\n")
         is_open = meta.estimator is None
         missing = "it declares no estimator" if is_open else "as asked for"
-        why = f"{missing}; {how}{self._beside(request, found.model)}"
+        why = f"{missing}; {how}"
         if found.blocks is not None:
             why += f"; {found.blocks}"
         elif found.not_compared:
@@ -291,20 +291,6 @@ class Chooser:
             output_dtype=found.output_dtype if is_open and _is_open(meta.declared_dtype) else None,
             output_dims=found.output_dims if is_open and _is_open(meta.output_dims) else None,
         )
-
-    def _beside(self, request: ModelRequest, measured: MemoryModel) -> str:
-        """Say what the author's estimator answers; warn where the two disagree."""
-        if not speaks_of(request.meta, self.device):
-            return ""
-        from .comparison import compare
-
-        try:
-            told, warning = compare(request, self.device, measured, self._available_bytes)
-        except EstimatorError as error:
-            told, warning = "its own estimator fails", str(error)
-        if warning:
-            warnings.warn(warning, stacklevel=2)
-        return f"; {told}"
 
     def _key(self, request: ModelRequest) -> dict[str, Any]:
         return request_key(request, self._side)
