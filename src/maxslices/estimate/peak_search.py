@@ -38,7 +38,6 @@ class PeakSearch(SequenceProbe):
     def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
         super().__init__(calls, retained)
         self._measure, self._room_bytes = self.bench.run, self._noise_bytes
-        self._taken: dict[int, int] = {}
         self._is_refused = self._is_stopped = False
 
     def run(self, first: Rung, known: Sequence[Rung] = ()) -> PeakModel:
@@ -151,12 +150,13 @@ class PeakSearch(SequenceProbe):
         alive_before = max(0, before_bytes - rung.freed_bytes)
         taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
         n = rung.n_slices
-        self._taken[n] = max(taken, self._taken.get(n, 0))
-        self._seen[n] = one_array(n, self._taken[n])
+        if n in self._seen:
+            taken = max(taken, self._seen[n].n_bytes)
+        self._seen[n] = one_array(n, taken)
         room = self.calls.run_bytes - self.bench.stays_bytes
         over = [k for k, size in self._points() if size > room]
         self._too_many = min([self._too_many, *over])
-        return self._taken[n]
+        return taken
 
     @property
     def _most(self) -> int:
@@ -175,7 +175,7 @@ class PeakSearch(SequenceProbe):
         in others.
         """
         doubtful = {r.n_slices: r.doubtful_bytes * self.bench.uses_outside for r in self.rungs}
-        return {n: size + doubtful[n] for n, size in sorted(self._taken.items())}
+        return {n: self._seen[n].n_bytes + doubtful[n] for n in sorted(self._seen)}
 
     def _points(self) -> list[tuple[int, int]]:
         """Peaks of all calls, each at least that of fewer slices."""

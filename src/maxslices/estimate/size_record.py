@@ -208,23 +208,16 @@ def _united(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _evidence(probe: Probe) -> SizeEvidence:
-    peaks = probe.peaks if probe.keeps_its_ways else None
-    return SizeEvidence(probe.model(), dict(_calls(probe)), peaks)
-
-
-def _calls(probe: Probe) -> Points:
-    """Measured calls, with what the first one left for good.
+    """Model and measured calls, with what the first one left for good.
 
     What was read of the device lies off: what its arrays take counts.
     """
-    left_bytes, told = probe.persistent_bytes, probe.model().bytes
-    return tuple(
-        (
-            r.n_slices,
-            told(r.n_slices) if r.outside_bytes else r.n_bytes + left_bytes,
-        )
-        for r in sorted(probe.rungs, key=lambda rung: rung.n_slices)
-    )
+    model, left_bytes = probe.model(), probe.persistent_bytes
+    calls = {
+        r.n_slices: model.bytes(r.n_slices) if r.outside_bytes else r.n_bytes + left_bytes
+        for r in probe.rungs
+    }
+    return SizeEvidence(model, calls, probe.peaks if probe.keeps_its_ways else None)
 
 
 def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeFormula] | None:
