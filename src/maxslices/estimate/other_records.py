@@ -7,18 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..model.size_model import LEAST_SIZES, Dims
-from ..registry.source_hash import canonical
 from .choice import Choice
 from .probe_result import Probe
 from .record_files import Entry
 from .recorded import Records
+from .shipped_records import differences
 from .size_record import SizeRecord
-
-
-def _apart_from_dims(key: Mapping[str, Any]) -> dict[str, Any]:
-    """A request's key without its dims and without floating-point parameters."""
-    parameters = {k: v for k, v in key["parameters"].items() if not isinstance(v, float)}
-    return {**key, "parameters": parameters, "other_dims": None}
 
 
 def find_of_other_card(
@@ -63,10 +57,11 @@ def find_by_sizes(
     Choice or None
         None if they do not tell it.
     """
-    wanted, devices = canonical(_apart_from_dims(key)), dict[str, dict[Dims, Entry]]()
+    devices = dict[str, dict[Dims, Entry]]()
     for entry in records.of_method(str(key["method"])):  # the newest is the last
         question, place = entry["question"], entry["place"]
-        if suits(place) and canonical(_apart_from_dims(question)) == wanted:
+        is_of_code = all(question[name] == key[name] for name in ("source", "package"))
+        if is_of_code and suits(place) and not differences(question, key, {}):
             sizes = devices.setdefault(place["device"], {})
             sizes[tuple(question["other_dims"])] = entry
     for device, newest in sorted(devices.items()):

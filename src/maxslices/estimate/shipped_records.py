@@ -85,7 +85,7 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
     rows, columns = key["other_dims"]
     reasons: dict[str, None] = {}
     for record in read_shipped(Path(meta.records)):
-        differing = _differing(record, key)
+        differing = differences(record.question, key, record.same)
         if isinstance(differing, str):
             reasons[differing] = None
             continue
@@ -99,13 +99,29 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
     raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
 
 
-def _differing(record: SizeRecord, key: Mapping[str, Any]) -> list[str] | str:
-    """Parameters that differ and do not matter, as phrases; or, as text, what does not agree."""
-    question = record.question
+def differences(
+    question: Mapping[str, Any], key: Mapping[str, Any], same: Mapping[str, Sequence[Any]]
+) -> list[str] | str:
+    """Compare two keys apart from dims and code, of which floating-point parameters may differ.
+
+    Parameters
+    ----------
+    question, key : mapping
+        Of what was measured and what is asked, from `fingerprint.request_key`.
+    same : mapping
+        Values of parameters between which the memory was the same, by name.
+
+    Returns
+    -------
+    list of str, or str
+        Parameters that differ and do not matter, as phrases; or what does not agree.
+    """
     for name in ("slice_dim", "dtype"):
         if question[name] != key[name]:
             return f"{name.replace('_', ' ')} {question[name]}"
-    if question["side"] != key["side"] and not _same_side(record, key):
+    if question["side"] != key["side"] and not (
+        "flats" in same and _dtypes(question) == _dtypes(key)
+    ):
         return ", ".join(f"{text} {name}" for name, text in question["side"].items()) or "no flats"
     recorded, asked = question["parameters"], key["parameters"]
     phrases = []
@@ -113,20 +129,16 @@ def _differing(record: SizeRecord, key: Mapping[str, Any]) -> list[str] | str:
         known, value = recorded.get(name), asked.get(name)
         if canonical(known) == canonical(value) or (_is_no_size(known) and _is_no_size(value)):
             continue
-        if name not in record.same or not _lies_in(value, record.same[name]):
+        if name not in same or not _lies_in(value, same[name]):
             return f"{name}={known}"
-        tried = " and ".join(map(str, record.same[name]))
+        tried = " and ".join(map(str, same[name]))
         phrases.append(f"{name}={value} as it was the same with {tried}")
     return phrases
 
 
-def _same_side(record: SizeRecord, key: Mapping[str, Any]) -> bool:
-    """True if numbers of frames alone differ, and do not matter."""
-
-    def dtypes(side: Mapping[str, str]) -> dict[str, str]:
-        return {name: text.partition(" ")[2] for name, text in side.items()}
-
-    return "flats" in record.same and dtypes(record.question["side"]) == dtypes(key["side"])
+def _dtypes(key: Mapping[str, Any]) -> dict[str, str]:
+    """Dtypes of a key's flats and darks, without their numbers."""
+    return {name: text.partition(" ")[2] for name, text in key["side"].items()}
 
 
 def _is_no_size(value: Any) -> bool:
