@@ -168,8 +168,8 @@ def import_records(file: str) -> str:
     """Add the records of an exported file."""
     kept = _opened(file)
     n = kept.import_file(file)
-    devices = ", ".join(kept.devices()) or "none"
-    return f"{_counted(n)} added; there are now some of: {devices}"
+    devices = sorted({entry["place"]["device"] for entry in kept.entries()})
+    return f"{_counted(n)} added; there are now some of: {', '.join(devices) or 'none'}"
 
 
 @records.command(params=[METHOD])

@@ -209,7 +209,7 @@ class Chooser:
                 from .other_records import find_of_other_card
 
                 found = find_of_other_card(records, key, here)
-            elif own is None or not own.covers(self._available_bytes, request.total_slices):
+            if found is None or not found[0].covers(self._available_bytes, request.total_slices):
                 return None
         return found and Choice.of_probe(found[0], "recorded", f"measured on {found[1]}")
 

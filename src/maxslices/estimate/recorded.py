@@ -139,10 +139,6 @@ class Records:
                 found += self._read(self.folder / name)
         return sorted(found, key=lambda entry: float(entry["time_s"]))
 
-    def devices(self) -> list[str]:
-        """Names of the devices that have entries."""
-        return sorted({str(entry["place"]["device"]) for entry in self.entries()})
-
     def export(self, path: str | os.PathLike[str], method: str | None = None) -> int:
         """Write all entries, or a method's, to one file; returns their number.
 
