@@ -60,7 +60,7 @@ class Rung(PlainRecord):
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute, in words."""
     doubtful_bytes: int = 0
-    """Bytes that seemed to be outside the pool but were too few to count; not in `n_bytes`."""
+    """No longer measured: records may have it."""
     call_s: float = 0.0
     """Duration of the call alone; 0 where it was not recorded."""
     freed_bytes: int = 0
@@ -172,12 +172,12 @@ class Bench:
             for each in peak.outside_readings
             if each.n_bytes - stays > OUTSIDE_BYTES[self.backend.kind]
         ]
-        outside, doubtful = max(0, (peak.outside_bytes or 0) - stays), 0
+        outside = max(0, (peak.outside_bytes or 0) - stays)
         kind = self.backend.kind
         if not self.uses_outside and outside <= max(
             OUTSIDE_BYTES[kind], _OUTSIDE_PART[kind] * counted
         ):
-            outside, doubtful = 0, outside
+            outside = 0
         return Rung(
             n_slices,
             self.samples.nbytes(n_slices) + counted + outside,
@@ -187,7 +187,6 @@ class Bench:
             outside,
             time.perf_counter() - began,
             tuple(peak.unseen),
-            doubtful,
             freed_bytes=peak.earlier_freed_bytes,
             stays_bytes=stays,
             call_s=peak.wall_s,

@@ -70,8 +70,7 @@ class PeakSearch(SequenceProbe):
     def _allowed(self, model: PeakModel) -> int:
         """Most slices for which the model is believed."""
         points = [point for point in self._points() if point[0] < self._too_many]
-        sizes = self._sizes()
-        risen = max((n for n, size in points if sizes[n] >= size), default=0)
+        risen = max((n for n, size in points if self._seen[n].n_bytes >= size), default=0)
         if self._is_refused:
             return max(risen, self._fitting(model, int(self.available_bytes / self._off)))
         if not self.keeps_its_ways and self._met < TRUSTED:
@@ -168,19 +167,11 @@ class PeakSearch(SequenceProbe):
         """Differences between peaks that are ignored."""
         return 2 * GRAIN_BYTES if self.bench.uses_outside else NOISE_BYTES[self.calls.backend.kind]
 
-    def _sizes(self) -> dict[int, int]:
-        """Peaks of all calls by their slices.
-
-        What seemed to be outside the pool in small calls, but was not clear, was so if it is clear
-        in others.
-        """
-        doubtful = {r.n_slices: r.doubtful_bytes * self.bench.uses_outside for r in self.rungs}
-        return {n: self._seen[n].n_bytes + doubtful[n] for n in sorted(self._seen)}
-
     def _points(self) -> list[tuple[int, int]]:
         """Peaks of all calls, each at least that of fewer slices."""
-        sizes = self._sizes()
-        return list(zip(sizes, accumulate(sizes.values(), max), strict=True))
+        slices = sorted(self._seen)
+        sizes = accumulate((self._seen[n].n_bytes for n in slices), max)
+        return list(zip(slices, sizes, strict=True))
 
     def _fit(self) -> PeakModel:
         points = self._points()
