@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 
-import numpy as np
+import dask
 import pytest
 
 from maxslices import Pipeline, run
+from maxslices.cluster import local_cluster
 from maxslices.cluster.local_cluster import local_client
 from tests.cluster.faulty import faulty
 from tests.runner.test_resume import content
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
-
-
-def _drawn() -> int:
-    return int(np.random.randint(2**31))  # noqa: NPY002 - the generator that processes share
+NUMERIC = {
+    name: os.environ.get(name) for name in dask.config.get("distributed.nanny.pre-spawn-environ")
+}
+"""What Dask would set in the environment of workers, as it was before Dask starts anything."""
 
 
 def test_workers_share_what_is_imported(client):
@@ -28,8 +30,38 @@ def test_workers_share_what_is_imported(client):
     assert os.getpid() not in parents
 
 
-def test_workers_draw_different_numbers(client):
-    assert len(set(client.run(_drawn).values())) == 2
+def test_what_is_imported_is_left_out_of_collections_in_workers(client):
+    assert min(client.run(gc.get_freeze_count).values()) > 0
+
+
+DRAWING = """
+import os
+import numpy.random
+from maxslices.cluster import forked
+
+for _ in range(2):
+    if not os.fork():
+        print(numpy.random.randint(2**31), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_forked_processes_draw_different_numbers():
+    """Also where something has imported NumPy's generator before they are forked, as CuPy does."""
+    drawn = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, check=True).stdout
+    assert len(set(drawn.split())) == 2
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ}
+
+
+def test_dask_sets_nothing_that_changes_how_numpy_computes(client):
+    """Such as one thread, with which the last bit of a result may be another one."""
+    assert "OMP_NUM_THREADS" in NUMERIC
+    for found in (*client.run(_environment).values(), _environment()):
+        assert {name: found.get(name) for name in NUMERIC} == NUMERIC
 
 
 def test_workers_have_the_environment_of_now(client, monkeypatch):
@@ -37,6 +69,15 @@ def test_workers_have_the_environment_of_now(client, monkeypatch):
     with local_client(1, None) as other:
         found = other.run(os.getenv, "MAXSLICES_TEST")
     assert set(found.values()) == {"later than the process that workers are forked of"}
+
+
+def test_each_worker_sees_one_of_the_gpus_that_the_command_sees(monkeypatch):
+    monkeypatch.setattr(local_cluster, "count_devices", lambda: 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "14,17,19")
+    with local_client(None, 2) as other:
+        assert sorted(other.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == ["14", "17"]
+        workers = other.scheduler_info()["workers"].values()
+        assert [each["resources"] for each in workers] == [{"GPU": 1}] * 2
 
 
 def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
