@@ -7,9 +7,12 @@ workers share what is imported: it is there once, and a worker that is replaced 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from multiprocessing import forkserver, resource_tracker
+
+from ..errors import UsageError
 
 
 def start_fork_server(on_gpus: bool) -> str:
@@ -26,7 +29,19 @@ def start_fork_server(on_gpus: bool) -> str:
     -------
     str
         "forkserver", or "spawn" where a system's own libraries do not stand being forked.
+
+    Raises
+    ------
+    UsageError
+        If the current folder, which processes are started in, is gone.
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder is gone, and workers cannot be started in it: go to one that is "
+            "there (cd)"
+        ) from None
     if sys.platform != "linux":
         return "spawn"
     name = "forked_on_gpus" if on_gpus else "forked"
