@@ -129,3 +129,25 @@ def test_ctrl_c_while_the_imports_go_on_is_for_the_command_alone(tmp_path):
     )
     assert ended.stderr == ""
     assert ended.stdout == "(True, False)\n"
+
+
+IN_LONG_FOLDER = """
+from maxslices import run
+
+if __name__ == "__main__":
+    run("scan.npy", ["minus_log"], "out", workers=2)
+"""
+
+
+def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, scan):
+    folder = tmp_path / ("a job's own folder " * 6).strip()
+    folder.mkdir()
+    (tmp_path / "program.py").write_text(IN_LONG_FOLDER)
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "program.py"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == ""
+    assert (tmp_path / "out" / "report.json").exists()
+    assert {path.name for path in folder.iterdir()} <= {"dask-scratch-space"}

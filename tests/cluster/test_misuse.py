@@ -96,6 +96,12 @@ def test_workers_in_a_folder_that_is_gone(tmp_path, scan, monkeypatch):
         run(scan, of(STEPS), tmp_path / "out", workers=2)
 
 
+def test_workers_of_a_program_that_is_in_no_file(tmp_path, scan, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>")
+    with pytest.raises(UsageError, match=r"in no file \(python -\): write it to one"):
+        run(scan, of(STEPS), tmp_path / "out", workers=2)
+
+
 def test_workers_that_cannot_be_started(tmp_path, scan, monkeypatch):
     def fail(*_):
         raise OSError(errno.EMFILE, "Too many open files")

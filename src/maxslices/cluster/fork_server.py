@@ -28,12 +28,14 @@ def start_fork_server(on_gpus: bool) -> str:
     Returns
     -------
     str
-        "forkserver", or "spawn" where a system's own libraries do not stand being forked.
+        "forkserver", or "spawn" where a system's own libraries do not stand being forked, or the
+        process cannot be started.
 
     Raises
     ------
     UsageError
-        If the current folder, which processes are started in, is gone.
+        If the current folder, which processes are started in, is gone, or the program is in no
+        file that they could import.
     """
     try:
         os.getcwd()
@@ -42,6 +44,10 @@ def start_fork_server(on_gpus: bool) -> str:
             "the current folder is gone, and workers cannot be started in it: go to one that is "
             "there (cd)"
         ) from None
+    if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        raise UsageError(
+            "workers import the program, which is in no file (python -): write it to one"
+        )
     if sys.platform != "linux":
         return "spawn"
     name = "forked_on_gpus" if on_gpus else "forked"
@@ -52,6 +58,8 @@ def start_fork_server(on_gpus: bool) -> str:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
+    except OSError:  # no folder for its socket (TMPDIR), or one with too long a path for a socket
+        return "spawn"
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
