@@ -30,6 +30,18 @@ def test_workers_share_what_is_imported(client):
     assert os.getpid() not in parents
 
 
+def _imported() -> set[str]:
+    return {*sys.modules}
+
+
+def test_workers_begin_with_what_they_are_asked_first():
+    pytest.importorskip("scipy")
+    with local_client(1, None) as other:
+        (found,) = other.run(_imported).values()
+    assert {"scipy.ndimage", "maxslices.api.on_workers"} <= found
+    assert "maxslices_methods" not in found
+
+
 def test_what_is_imported_is_left_out_of_collections_in_workers(client):
     assert min(client.run(gc.get_freeze_count).values()) > 0
 
