@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import dask
 import pytest
@@ -18,6 +20,7 @@ from tests.cluster.faulty import faulty
 from tests.runner.test_resume import content
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
+ROOT = Path(__file__).parents[2]
 NUMERIC = {
     name: os.environ.get(name) for name in dask.config.get("distributed.nanny.pre-spawn-environ")
 }
@@ -105,14 +108,16 @@ def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
 
 
 INTERRUPTED = """
-import multiprocessing, os, signal, time
+import multiprocessing, os, signal, subprocess, sys, time
 from multiprocessing import forkserver
 from pathlib import Path
 from maxslices.cluster.fork_server import start_fork_server
 
 def tell(queue):
-    handler, blocked = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    queue.put((handler is signal.default_int_handler, signal.SIGINT in blocked))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os.kill(os.getpid(), signal.SIGINT)
+    program = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+    queue.put((signal.SIGINT in blocked, subprocess.check_output([sys.executable, "-c", program])))
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -130,7 +135,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_while_the_imports_go_on_is_for_the_command_alone(tmp_path):
+def test_ctrl_c_is_for_the_command_and_for_what_methods_start(tmp_path):
     (tmp_path / "program.py").write_text(INTERRUPTED)
     ended = subprocess.run(
         [sys.executable, tmp_path / "program.py"],
@@ -140,7 +145,43 @@ def test_ctrl_c_while_the_imports_go_on_is_for_the_command_alone(tmp_path):
         check=False,
     )
     assert ended.stderr == ""
-    assert ended.stdout == "(True, False)\n"
+    assert ended.stdout == "(False, b'default_int_handler\\n')\n"
+
+
+STOPPED = """
+import sys
+from maxslices import Pipeline, run
+from tests.cluster.faulty import faulty
+
+if __name__ == "__main__":
+    step = {"method": "waiting", "parameters": {"folder": sys.argv[1], "at": 20}}
+    try:
+        run("scan.npy", Pipeline.from_steps([step], faulty), "out", workers=2, block=1)
+    except KeyboardInterrupt as stopped:
+        print(stopped)
+"""
+
+
+def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan):
+    (tmp_path / "program.py").write_text(STOPPED)
+    pause, journal = tmp_path / "pause", tmp_path / "out" / ".run.journal"
+    pause.touch()
+    process = subprocess.Popen(
+        [sys.executable, "program.py", pause],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not (journal.exists() and b'"done"' in journal.read_bytes()):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    pause.unlink()
+    said, errors = process.communicate()
+    assert errors == ""
+    assert "of 23 projections are done" in said
 
 
 IN_LONG_FOLDER = """

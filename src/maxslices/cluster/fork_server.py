@@ -65,10 +65,17 @@ def start_fork_server(on_gpus: bool) -> str:
     return "forkserver"
 
 
-def take_interrupts() -> None:
-    """Let workers have Ctrl-C, but for one that came meanwhile; called when all is imported."""
+def leave_interrupts() -> None:
+    """Leave Ctrl-C to the command, which ends the workers; called when all is imported.
+
+    A worker that ended by itself would do so with a traceback, and be waited for. Programs that
+    methods start have Ctrl-C, as a handler of Python's is not theirs.
+    """
     if signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return  # another process that imports these modules
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """Handle a signal by doing nothing."""
