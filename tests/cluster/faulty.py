@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -48,4 +50,40 @@ def waiting(data, first_slice, folder: str, at: int):
         if time.monotonic() > until_s:
             raise TimeoutError(f"{folder} is there still")
         time.sleep(0.01)
+    return ~data
+
+
+class LockedError(Exception):
+    """An error that no other process can have."""
+
+    def __init__(self) -> None:
+        super().__init__("the lock is held")
+        self.lock = threading.Lock()
+
+
+class TwoValuesError(Exception):
+    """An error that can be sent, and not be received."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} is not {second}")
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def raising(data, how: str):
+    """Raise what is asked for."""
+    if how == "locked":
+        raise LockedError
+    if how == "two values":
+        raise TwoValuesError(1, 2)
+    if how == "recursion":
+        return raising(data, how)
+    raise KeyboardInterrupt
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def with_processes(data):
+    """Negate, with a process of its own."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
+    process.start()
+    process.join()
     return ~data

@@ -11,7 +11,9 @@ import pytest
 from distributed import Future
 
 from maxslices import Pipeline, run
+from maxslices.cluster.dealing import Dealer
 from maxslices.cluster.local_cluster import local_client
+from maxslices.cluster.section_job import Share
 from maxslices.cluster.workers import opened_workers, wait_for_workers
 from maxslices.errors import DeviceError, MethodError
 from tests.cluster.faulty import faulty
@@ -69,6 +71,38 @@ def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due
     run(scan, pipeline, tmp_path / "out", engine=client, resume=True)
     run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
     assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("locked", "raising failed on projections .*: LockedError: the lock is held"),
+        ("two values", "raising failed on projections .*: TwoValuesError: 1 is not 2"),
+        ("recursion", "raising failed on projections .*: RecursionError"),
+        ("ctrl-c", "a method raised KeyboardInterrupt"),
+    ],
+)
+def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, capfd, how, said):
+    pipeline = Pipeline.from_steps([{"method": "raising", "parameters": {"how": how}}], faulty)
+    workers = client.run(os.getpid)
+    with pytest.raises(MethodError, match=rf"failed 3 times, on tcp://.*{said}"):
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    assert capfd.readouterr().err == ""
+    assert client.run(os.getpid) == workers
+
+
+def test_methods_may_start_processes(tmp_path, scan, client):
+    pipeline = Pipeline.from_steps(["with_processes"], faulty)
+    run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+
+
+def locked(job, share):
+    return threading.Lock()
+
+
+def test_what_cannot_be_sent_is_an_error_of_the_method(client):
+    with pytest.raises(MethodError, match=r"side results of slice 3 cannot be sent .* pickle"):
+        Dealer(client, {}).once(locked, 1, Share(3, 4))
 
 
 def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):

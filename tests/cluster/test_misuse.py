@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from multiprocessing import forkserver
 
 import numpy as np
 import pytest
@@ -24,6 +26,11 @@ STEPS = ["negate", "work"]
         ({"scan": np.zeros((3, 4, 5), np.uint16)}, "give its path, not an array"),
         ({"out": None}, "name a folder"),
         ({"engine": "dask:127.0.0.1:1", "workers": 2}, "for a cluster of this machine alone"),
+        ({"engine": "dask:"}, "dask:: missing port number .* write dask:tcp://HOST:PORT"),
+        ({"engine": "dask:node1"}, "missing port number in address 'node1'"),
+        ({"engine": "dask:far://node1:8786"}, "unknown address scheme 'far'"),
+        ({"engine": "dask:tcp://node1:87860"}, "there is no port 87860"),
+        ({"engine": "dask:tls://node1:8786"}, "no certificates are configured"),
         ({"workers": 0}, "0 workers cannot do anything"),
         ({"workers": 1, "gpus": 1}, "1 GPUs are asked for|give the number of processes"),
     ],
@@ -79,3 +86,27 @@ def test_a_scheduler_that_does_not_answer(capsys, scan, tmp_path):
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         assert main(["run", *names, "--engine", "dask:tcp://127.0.0.1:9"]) == 1
     assert "no scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_workers_in_a_folder_that_is_gone(tmp_path, scan, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError, match="the current folder is gone"):
+        run(scan, of(STEPS), tmp_path / "out", workers=2)
+
+
+def test_workers_of_a_program_that_is_in_no_file(tmp_path, scan, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>")
+    with pytest.raises(UsageError, match=r"in no file \(python -\): write it to one"):
+        run(scan, of(STEPS), tmp_path / "out", workers=2)
+
+
+def test_workers_that_cannot_be_started(tmp_path, scan, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", fail)
+    with pytest.raises(DeviceError, match=r"2 workers cannot .* Too many .*ulimit -n"):
+        run(scan, of(STEPS), tmp_path / "out", workers=2)
+    assert not (tmp_path / "out").exists()

@@ -25,13 +25,13 @@ def asked(monkeypatch):
     return state
 
 
-def job_of(source):
+def job_of(source, **versions):
     method = {"method": "lab.negated", "source": source, "package": "lab 1"}
     run = SimpleNamespace(
         scan="scan.nxs",
         pipeline=None,
         files=(),
-        versions=worker.versions_here(),
+        versions={**worker.versions_here(), **versions},
         identity={"device": "cpu", "methods": [method], "input": []},
     )
     return SimpleNamespace(run=run)
@@ -49,3 +49,9 @@ def test_each_run_is_checked(asked):
     for _ in range(2):
         with pytest.raises(PlanError, match=r"differs: the source of lab\.negated has changed"):
             worker._check_same(job_of("b"), None)
+
+
+def test_versions_are_compared_in_each_run(asked):
+    worker._check_same(job_of("a"), None)
+    with pytest.raises(PlanError, match=r"differs: NumPy is \S+ and not 1\.0$"):
+        worker._check_same(job_of("a", NumPy="1.0"), None)

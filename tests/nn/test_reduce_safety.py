@@ -5,11 +5,13 @@ Each model has one idiom that made recomputation wrong: `gradient_idioms` in doc
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import UserDict
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -30,6 +32,7 @@ from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.block_state import BlockState
 from maxslices.nn.reduce.gradient_check import GradientCheck
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.system.random_state import HostDraws
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "scripts"))
 
@@ -91,6 +94,18 @@ def test_blocks_computed_again_inside_of_the_model_change_nothing(make):
     model = make()
     rewrites = {path: Rewrite("checkpoint") for path in ["", *blocks_of(model)]}
     assert difference(model, rewrites) == ""
+
+
+def test_comparisons_share_random_numbers_and_take_none_of_the_programs():
+    model = own.HostDraws()
+    check = GradientCheck(ModelStep(model, "training"), [INPUT])
+    rewrites = {path: Rewrite("checkpoint") for path in blocks_of(model)}
+    for _ in range(3):  # in single precision; in double, if that differs; with that one again
+        before = HostDraws()
+        assert check.difference(rewrites) is None
+        with before.again():
+            expected = random.random(), numpy.random.rand()  # noqa: NPY002
+        assert (random.random(), numpy.random.rand()) == expected  # noqa: NPY002
 
 
 @pytest.mark.parametrize("make", [own.HostDraws, own.Hooks, own.Forces])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
@@ -49,8 +50,20 @@ class ShareAnswer:
     """Seconds that it took."""
 
 
+def sendable(error: MaxslicesError) -> MaxslicesError:
+    """An error as another process can have it: alone, if what caused it cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever the classes of other people's errors raise
+        error.__cause__ = error.__context__ = None
+    return error
+
+
 def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
-    """Do the work of a share on a worker; an error of ours is an answer as well."""
+    """Do the work of a share on a worker; an error of ours is an answer as well.
+
+    So is what would end the worker, if a method raises it: Ctrl-C never comes to its thread.
+    """
     import socket
 
     from distributed import get_worker
@@ -59,7 +72,9 @@ def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAn
     try:
         value = work(job, share)
     except MaxslicesError as raised:
-        error = raised
+        error = sendable(raised)
+    except (KeyboardInterrupt, SystemExit) as raised:
+        error = MethodError(f"a method raised {type(raised).__name__}")
     took_s = time.perf_counter() - began_s
     return ShareAnswer(value, error, get_worker().address, socket.gethostname(), took_s)
 
@@ -220,6 +235,12 @@ class Dealer:
             found = self.client.gather(good)
         except KilledWorker:  # an answer was lost with its worker, and so were those that redid it
             return self._gathered(ready, shares)
+        except TypeError as unsent:  # Dask's own error, with the worker's traceback as its text
+            named = ", ".join(self._named(share) for share in shares)
+            reason = str(unsent).splitlines()[-1]
+            raise MethodError(
+                f"side results of {named} cannot be sent by the worker that found them: {reason}"
+            ) from None
         answers = dict(zip([f.key for f in good], found, strict=True))
         for future, share in zip(ready, shares, strict=True):
             if future.key in answers:

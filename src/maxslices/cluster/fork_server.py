@@ -7,9 +7,12 @@ workers share what is imported: it is there once, and a worker that is replaced 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from multiprocessing import forkserver, resource_tracker
+
+from ..errors import UsageError
 
 
 def start_fork_server(on_gpus: bool) -> str:
@@ -25,8 +28,26 @@ def start_fork_server(on_gpus: bool) -> str:
     Returns
     -------
     str
-        "forkserver", or "spawn" where a system's own libraries do not stand being forked.
+        "forkserver", or "spawn" where a system's own libraries do not stand being forked, or the
+        process cannot be started.
+
+    Raises
+    ------
+    UsageError
+        If the current folder, which processes are started in, is gone, or the program is in no
+        file that they could import.
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder is gone, and workers cannot be started in it: go to one that is "
+            "there (cd)"
+        ) from None
+    if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        raise UsageError(
+            "workers import the program, which is in no file (python -): write it to one"
+        )
     if sys.platform != "linux":
         return "spawn"
     name = "forked_on_gpus" if on_gpus else "forked"
@@ -37,15 +58,24 @@ def start_fork_server(on_gpus: bool) -> str:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
+    except OSError:  # no folder for its socket (TMPDIR), or one with too long a path for a socket
+        return "spawn"
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
 
 
-def take_interrupts() -> None:
-    """Let workers have Ctrl-C, but for one that came meanwhile; called when all is imported."""
+def leave_interrupts() -> None:
+    """Leave Ctrl-C to the command, which ends the workers; called when all is imported.
+
+    A worker that ended by itself would do so with a traceback, and be waited for. Programs that
+    methods start have Ctrl-C, as a handler of Python's is not theirs.
+    """
     if signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return  # another process that imports these modules
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """Handle a signal by doing nothing."""

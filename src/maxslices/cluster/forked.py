@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+from contextlib import suppress
 
 import distributed  # noqa: F401
 import numpy as np
 
 from . import worker  # noqa: F401
-from .fork_server import take_interrupts
+from .fork_server import leave_interrupts
+
+# What a worker would import when it is given the pipeline and first asked: each took 1 s for that
+# with the methods of maxslices_methods, and takes 0.3 (two cores, 2026-11-27). The threads that it
+# starts are those of OpenBLAS, which stands being forked, as that of NumPy.
+for _name in ("scipy.ndimage", "maxslices.api.on_workers"):
+    with suppress(Exception):  # a method says what it misses, and why
+        importlib.import_module(_name)
 
 # Else NumPy's own generator would draw the same numbers in all workers.
 os.register_at_fork(after_in_child=np.random.seed)
@@ -17,4 +26,4 @@ os.register_at_fork(after_in_child=np.random.seed)
 # A collection in a worker would write to what is imported, and so copy it: 30 MB of a worker with
 # torch (four H200s, 2026-11-26).
 gc.freeze()
-take_interrupts()
+leave_interrupts()

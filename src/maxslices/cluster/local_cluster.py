@@ -13,7 +13,7 @@ from ..errors import DeviceError, UsageError
 from .fork_server import start_fork_server
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, SpecCluster
 
 GPU = "GPU"
 """Resource that a worker with a GPU offers."""
@@ -40,7 +40,7 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     Raises
     ------
     DeviceError
-        If there are fewer GPUs.
+        If there are fewer GPUs, or a worker cannot be started.
     UsageError
         If neither or both are given.
     """
@@ -49,7 +49,7 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     way = start_fork_server(on_gpus=gpus is not None)
     names = _gpu_names(gpus) if gpus is not None else []
     import dask
-    from distributed import Client, Nanny, Scheduler, SpecCluster
+    from distributed import Client, Nanny, Scheduler
     from tornado.ioloop import PeriodicCallback
 
     count = workers if workers is not None else len(names)
@@ -61,12 +61,18 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
         options["preload"] = ["maxslices.cluster.begin_device"]
-    common = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": logging.ERROR}
+    common = {
+        "nthreads": 1,
+        "memory_limit": 0,
+        "dashboard": False,
+        "silence_logs": logging.CRITICAL,
+    }
     # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
-    logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     spec = {i: {"cls": Nanny, "options": {**common, **each}} for i, each in enumerate(own)}
     settings = {
         "distributed.worker.multiprocessing-method": way,
+        "distributed.worker.daemon": False,  # methods may start processes of their own
         "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
         "distributed.scheduler.allowed-failures": _DEATHS,
         "distributed.admin.log-format": "%(message)s",
@@ -77,7 +83,7 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     }
     with (
         dask.config.set(settings),
-        SpecCluster(workers=spec, scheduler=scheduler, silence_logs=logging.CRITICAL) as cluster,
+        _started(spec, scheduler) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
@@ -90,6 +96,29 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
             cluster.loop.add_callback(replacing.stop)
 
 
+def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
+    """Start a cluster.
+
+    Raises
+    ------
+    DeviceError
+        If that fails, with the first error of those that Dask makes of it.
+    """
+    from distributed import SpecCluster
+
+    try:
+        return SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL)
+    except (OSError, RuntimeError) as error:
+        first: BaseException = error
+        while (before := first.__cause__ or first.__context__) is not None:
+            first = before
+        raise DeviceError(
+            f"{len(workers)} workers cannot be started: {type(first).__name__}: {first}; start "
+            "fewer, or see to what they need: open files (ulimit -n), processes (ulimit -u), and "
+            "a /dev/shm that can be written to"
+        ) from error
+
+
 def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
     """Names of GPUs for CUDA_VISIBLE_DEVICES: of those that this process may see."""
     there = count_devices()
@@ -97,5 +126,8 @@ def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
     names = [str(i) for i in range(there)] if visible is None else visible.split(",")[:there]
     wanted = len(names) if gpus == "all" else gpus
     if wanted < 1 or wanted > len(names):
-        raise DeviceError(f"{gpus} GPUs are asked for; there are {len(names)}")
+        raise DeviceError(
+            f"{gpus} GPUs are asked for; there are {len(names)}: ask for as many, or for processes "
+            "on the CPU (workers)"
+        )
     return names[:wanted]

@@ -261,7 +261,7 @@ def _check_same(job: SectionJob, backend: Backend) -> None:
         Naming each difference.
     """
     global _checked
-    asked = {"scan": job.run.scan, "versions": job.run.versions, **job.run.identity}
+    asked = {"versions": job.run.versions, **job.run.identity}
     if asked == _checked:
         return
     here, found = versions_here(), []

@@ -14,6 +14,7 @@ from ..model.allocators import Device
 from ..pipeline import Pipeline
 from ..runner.section_run import SectionRun
 from . import worker
+from .dealing import sendable
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
@@ -224,18 +225,28 @@ def _told(function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except MaxslicesError as error:
-        return error
+        return sendable(error)
 
 
 @contextmanager
 def _at(engine: str) -> Iterator[Client]:
     """Connect to the scheduler that an engine names."""
-    from distributed import Client
+    from distributed import Client, Security
+    from distributed.comm.addressing import get_address_host_port
 
     address = engine.removeprefix(ADDRESS)
     try:
+        _, port = get_address_host_port(address)
+        if not 0 < port < 2**16:
+            raise ValueError(f"there is no port {port}")
+        certificates = Security().get_connection_args("client").get("ssl_context")
+        if address.startswith("tls:") and certificates is None:
+            raise ValueError("no certificates are configured (distributed.comm.tls)")
+    except ValueError as error:  # a client that raised it would wait for itself for a minute
+        raise UsageError(f"{engine}: {error}; write {ADDRESS}tcp://HOST:PORT") from None
+    try:
         client = Client(address, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise DeviceError(f"no scheduler answers at {address}: {error}") from None
     with client:
         yield client

@@ -1,14 +1,57 @@
-"""Keep the global random number generators as they are while methods run."""
+"""State of the global random number generators: draw the same numbers again, or take none."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from .loaded_modules import loaded, torch_on_gpu
+
+
+class HostDraws:
+    """State of Python's and NumPy's generators now, to which they can be set again.
+
+    torch keeps the state of its own around what it computes again, and not of these, which choose
+    layers to drop, for example.
+    """
+
+    def __init__(self) -> None:
+        self._python: Any = random.getstate()
+        self._numpy: Any = np.random.get_state()  # noqa: NPY002
+
+    def drop_unchanged(self) -> None:
+        """Forget the state of generators that have drawn nothing since."""
+        now = HostDraws()
+        if now._python == self._python:
+            self._python = None
+        if self._numpy is None or all(
+            bool(np.all(a == b)) for a, b in zip(now._numpy, self._numpy, strict=True)
+        ):
+            self._numpy = None
+
+    def set(self) -> None:
+        """Set the generators to this state."""
+        if self._python is not None:
+            random.setstate(self._python)
+        if self._numpy is not None:
+            np.random.set_state(self._numpy)  # noqa: NPY002
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw from here inside, and go on afterwards as if nothing had been drawn."""
+        if self._python is None and self._numpy is None:
+            yield
+            return
+        now = HostDraws()
+        self.set()
+        try:
+            yield
+        finally:
+            now.set()
 
 
 @contextmanager
@@ -17,7 +60,6 @@ def random_state_kept() -> Iterator[None]:
 
     A library that is not imported is left alone.
     """
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     cupy, torch = loaded("cupy.random._generator"), loaded("torch")
     # CuPy's generators by device: methods get new ones, the old ones are not touched.
     cupy_states = getattr(cupy, "_random_states", None)
@@ -26,10 +68,9 @@ def random_state_kept() -> Iterator[None]:
     torch_states = torch.get_rng_state() if torch is not None else None
     torch_gpu_states = torch.cuda.get_rng_state_all() if torch_on_gpu() is not None else None
     try:
-        yield
+        with HostDraws().again():
+            yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
         if cupy_states is not None:
             cupy._random_states = cupy_states
         if torch_states is not None:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
+from ...system.random_state import HostDraws
 from ..call_inputs import is_sized
 from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Replay, Spec, TraceError, Workspaces
-from ..replay.host_draws import seeded_host_draws
 from ..replay.nested import mapped, tensors_in
 from ..replay.object_copies import walked
 from .constant_draws import ConstantDraws
@@ -219,11 +221,13 @@ class GradientCheck:
             casting = torch.autocast(device.type, dtype=amp)
         with (
             torch.random.fork_rng(devices=cuda),
-            seeded_host_draws(2),
+            HostDraws().again(),
             torch.autograd.set_multithreading_enabled(False),
             nullcontext() if draws else ConstantDraws(),
         ):
             torch.manual_seed(2)
+            random.seed(2)
+            np.random.seed(2)  # noqa: NPY002 - what modules draw from
             with casting:
                 output = model(*given)
             results = tensors_in(output)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ...system.random_state import HostDraws
 from ..nn_errors import RewriteError
-from ..replay.host_draws import HostDraws
 from ..replay.object_copies import ObjectCopies, version_of
 from .block_state import BlockState, with_tensors, without_tensors
 

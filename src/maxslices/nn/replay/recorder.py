@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 from unittest import mock
 
 import torch
 
+from ...system.random_state import HostDraws
 from ...tuning.garbage_collection import quick_collections
 from .allocation_log import AllocationLog
 from .autocast import cuda_autocast
 from .cuda_kernels import Capability, as_on_cuda
 from .dispatch_mode import StorageDispatchMode
 from .error_translation import translated
-from .host_draws import HostDraws
 from .import_stubs import algebra_unloaded, compiler_unloaded
 from .meta_copy import meta_copy
 from .module_calls import ModuleCalls
@@ -82,7 +81,8 @@ class Replay(AllocationLog):
         self._mode.handlers = {**HANDLERS, **parts}
         # One thread runs forward and backward, so events are in the order of the calls.
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        self._stack.enter_context(_random_state_kept())
+        self._stack.enter_context(torch.random.fork_rng(devices=()))
+        self._stack.enter_context(HostDraws().again())
         self._stack.enter_context(cuda_autocast())
         if not torch.cuda.is_available():
             # device="cuda" means the replayed device, which needs no initialization.
@@ -198,14 +198,3 @@ class Replay(AllocationLog):
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    """Restore the state of the host's random generators at the end."""
-    state, draws = torch.get_rng_state(), HostDraws()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
-        draws.set()

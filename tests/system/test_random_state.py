@@ -1,19 +1,16 @@
-"""Random numbers of Python and NumPy: drawn again, and not taken from the program."""
+"""Random numbers of the global generators: drawn again, and not taken from the program."""
 
 # ruff: noqa: NPY002 - the generator that all share is what is tested
 from __future__ import annotations
 
 import random
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from torch import nn
-
-from maxslices.nn.replay import Spec, replay
-from maxslices.nn.replay.host_draws import HostDraws, seeded_host_draws
+from maxslices.system.random_state import HostDraws, random_state_kept
 
 
 def drawn() -> tuple[float, float, float]:
@@ -49,25 +46,28 @@ def test_nothing_is_set_where_nothing_was_drawn():
     assert drawn() == following
 
 
-def test_a_seed_gives_the_same_numbers_and_takes_none():
+def test_all_generators_are_kept(monkeypatch):
+    """Those of libraries on a GPU are stood in for: CuPy has new ones inside."""
+    old = {0: "generator"}
+    cupy = SimpleNamespace(_random_states=old)
+    state, set_to = object(), []
+    torch = SimpleNamespace(
+        get_rng_state=lambda: state,
+        set_rng_state=set_to.append,
+        cuda=SimpleNamespace(
+            is_initialized=lambda: True,
+            get_rng_state_all=lambda: [state],
+            set_rng_state_all=set_to.append,
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "cupy.random._generator", cupy)
+    monkeypatch.setitem(sys.modules, "torch", torch)
     before = HostDraws()
-    with seeded_host_draws(3):
-        first = drawn()
-    with seeded_host_draws(3):
-        assert drawn() == first
+    with random_state_kept():
+        assert cupy._random_states == {}
+        drawn()
     following = drawn()
     before.set()
     assert drawn() == following
-
-
-class Draws(nn.Module):
-    def forward(self, x):
-        return x * drawn()[0]
-
-
-def test_a_replay_takes_none():
-    before = HostDraws()
-    replay(Draws(), Spec((2, 4)))
-    following = drawn()
-    before.set()
-    assert drawn() == following
+    assert cupy._random_states is old
+    assert set_to == [state, [state]]
