@@ -12,6 +12,7 @@ from pathlib import Path
 
 import dask
 import pytest
+from distributed.nanny import WorkerProcess
 
 from maxslices import Pipeline, run
 from maxslices.cluster import local_cluster
@@ -204,3 +205,16 @@ def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, sc
     assert ended.stderr == ""
     assert (tmp_path / "out" / "report.json").exists()
     assert {path.name for path in folder.iterdir()} <= {"dask-scratch-space"}
+
+
+def test_a_worker_that_is_slow_to_end_is_no_error(monkeypatch, capfd):
+    ended = WorkerProcess.kill
+
+    async def slow(*args, **kwargs):
+        await ended(*args, **kwargs)
+        raise TimeoutError
+
+    monkeypatch.setattr(WorkerProcess, "kill", slow)
+    with local_client(2, None) as other:
+        assert other.submit(sum, (2, 3)).result() == 5
+    assert capfd.readouterr().err == ""

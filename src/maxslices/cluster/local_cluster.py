@@ -49,8 +49,10 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     way = start_fork_server(on_gpus=gpus is not None)
     names = _gpu_names(gpus) if gpus is not None else []
     import dask
-    from distributed import Client, Nanny, Scheduler
+    from distributed import Client, Scheduler
     from tornado.ioloop import PeriodicCallback
+
+    from .patient_nanny import PatientNanny
 
     count = workers if workers is not None else len(names)
     if count < 1:
@@ -69,7 +71,7 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     }
     # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    spec = {i: {"cls": Nanny, "options": {**common, **each}} for i, each in enumerate(own)}
+    spec = {i: {"cls": PatientNanny, "options": {**common, **each}} for i, each in enumerate(own)}
     settings = {
         "distributed.worker.multiprocessing-method": way,
         "distributed.worker.daemon": False,  # methods may start processes of their own

@@ -74,8 +74,8 @@ class Probe(PlainRecord):
         Where blocks were compared, as they were timed there. Else from a line through the times of
         the fewest and of the most slices, without making the input and measuring: with a method of
         few steps these take most of the time. A call that took longer than one with more slices did
-        what only first calls do: LPRec3d compiled for 0.4 s with three slices, whose next calls with
-        five and eight took 0.1 s (H100, 2026-11-27).
+        what only first calls do: LPRec3d compiled for 0.4 s with three slices, and then took 0.1 s
+        with five and eight (H100, 2026-11-27).
         """
         if self.blocks is not None and self.blocks.pace_s is not None:
             return self.blocks.pace_s
