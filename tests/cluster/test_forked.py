@@ -181,7 +181,7 @@ def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan):
     os.killpg(process.pid, signal.SIGINT)
     pause.unlink()
     said, errors = process.communicate()
-    assert errors == ""
+    assert (process.returncode, errors) == (0, "")
     assert "of 23 projections are done" in said
 
 

@@ -97,7 +97,7 @@ def test_workers_in_a_folder_that_is_gone(tmp_path, scan, monkeypatch):
 
 
 def test_workers_of_a_program_that_is_in_no_file(tmp_path, scan, monkeypatch):
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)
     with pytest.raises(UsageError, match=r"in no file \(python -\): write it to one"):
         run(scan, of(STEPS), tmp_path / "out", workers=2)
 
