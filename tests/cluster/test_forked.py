@@ -150,7 +150,8 @@ def test_ctrl_c_is_for_the_command_and_for_what_methods_start(tmp_path):
 
 
 STOPPED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from maxslices import Pipeline, run
 from tests.cluster.faulty import faulty
 
