@@ -151,11 +151,11 @@ def test_ctrl_c_is_for_the_command_and_for_what_methods_start(tmp_path):
 
 STOPPED = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from maxslices import Pipeline, run
 from tests.cluster.faulty import faulty
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     step = {"method": "waiting", "parameters": {"folder": sys.argv[1], "at": 20}}
     try:
         run("scan.npy", Pipeline.from_steps([step], faulty), "out", workers=2, block=1)
