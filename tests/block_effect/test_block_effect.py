@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from maxslices import Registry
+from maxslices import Registry, registry
 from maxslices.block_effect import trial_slices
 from maxslices.block_effect.compare_blocks import compare_blocks
 from maxslices.block_effect.effect import BlockEffect
 from maxslices.block_effect.find_halo import Reach, find_halo
+from maxslices.block_effect.study_blocks import study_blocks
 from maxslices.block_effect.trial_slices import TrialSlices
 from maxslices.devices import select_backend
 from maxslices.devices.sample_data import Samples
 from maxslices.errors import UsageError
+from maxslices.estimate import ModelRequest
 from maxslices.testing import find_halo as halo_of_method
 
 
@@ -187,3 +189,21 @@ def test_calls_are_timed_as_they_are_in_a_run(monkeypatch):
         1.0,
         0.5,
     )
+
+
+@pytest.mark.parametrize(
+    ("total_slices", "pace_s", "found"),
+    [
+        (2048, (60e-3, 6.7e-3), BlockEffect),  # 0.7 of 14 s: LPRec3d_tomobar
+        (512, (60e-3, 6.7e-3), str),
+        (512, (20e-3, 5e-3), BlockEffect),  # 0.4 s, of any scan
+        (10**6, (1.0, 0.2), str),  # 15 s
+    ],
+)
+def test_the_time_of_a_comparison_is_in_proportion_to_the_scans(total_slices, pace_s, found):
+    request = ModelRequest(
+        registry.get("minus_log"), 0, (8, 9), np.dtype("float32"), {}, total_slices
+    )
+    backend = select_backend("cpu")
+    made = study_blocks(request, backend, pace_s=pace_s, fitting_slices=10**6, side={})
+    assert isinstance(made, found)
