@@ -7,16 +7,18 @@ from dataclasses import replace
 
 from ..devices import Backend
 from ..devices.sample_data import Samples
+from ..estimate.method_calls import LIMIT_S
 from ..estimate.model_request import ModelRequest
+from ..estimate.peak_search import OF_SCAN
 from ..model.arrays import ArraySpec
 from ..system.random_state import random_state_kept
 from .compare_blocks import LARGE, SMALL, compare_blocks
 from .effect import BlockEffect
 from .trial_slices import TrialSlices
 
-LIMIT_S, LONGEST_S, OF_SCAN = 0.5, 2.5, 0.08
-"""Time that the calls for a comparison may take, as predicted: 0.5 s, or as large a part of the
-whole scan's time as a search for a peak may take, up to 2.5 s, as measuring may. LPRec3d_tomobar
+LEAST_S = 0.5
+"""Time that the calls for a comparison may take of any scan, as predicted. Of long ones it is as
+large a part as a search for a peak may take, up to the time of measuring. LPRec3d_tomobar
 is compared in 0.7 s for 2048 rows of 1801 x 2048, which take 14 s. Without that it had blocks of
 103 rows once, and a result that is another than that of even blocks (H100, 2026-11-27)."""
 _FEWER = 8
@@ -90,7 +92,7 @@ def study_blocks(
 def _slices(request: ModelRequest, pace_s: tuple[float, float], fitting_slices: int) -> int | str:
     """Slices of the larger block; or why blocks are not compared."""
     call_s, slice_s = pace_s
-    limit_s = max(LIMIT_S, min(OF_SCAN * request.total_slices * slice_s, LONGEST_S))
+    limit_s = max(LEAST_S, min(OF_SCAN * request.total_slices * slice_s, LIMIT_S))
     why = ""
     for n in (LARGE, _FEWER):
         taken_s = (6 + n // SMALL) * call_s + (4 * n + 2 * SMALL) * slice_s
