@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DeviceError, MaxslicesError, MethodError, PlanError
 from .section_job import Share
 from .share_sizes import MOST_BLOCKS, ShareSizes
+from .unprofiled import unprofiled
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -70,7 +71,8 @@ def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAn
 
     began_s, value, error = time.perf_counter(), None, None
     try:
-        value = work(job, share)
+        with unprofiled():
+            value = work(job, share)
     except MaxslicesError as raised:
         error = sendable(raised)
     except (KeyboardInterrupt, SystemExit) as raised:

@@ -18,6 +18,7 @@ from .dealing import sendable
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
+from .unprofiled import unprofiled
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -223,7 +224,8 @@ def _not_able(error: Exception) -> DeviceError:
 def _told(function: Callable[..., Any], *args: Any) -> Any:
     """What a function returns, or the error of ours that it raises: Dask would log that one."""
     try:
-        return function(*args)
+        with unprofiled():
+            return function(*args)
     except MaxslicesError as error:
         return sendable(error)
 
