@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 import sys
 from multiprocessing import forkserver
 
@@ -32,6 +34,7 @@ STEPS = ["negate", "work"]
         ({"engine": "dask:tcp://node1:87860"}, "there is no port 87860"),
         ({"engine": "dask:tls://node1:8786"}, "no certificates are configured"),
         ({"workers": 0}, "0 workers cannot do anything"),
+        ({"workers": 10**6}, "1000000 workers take 28.* TB before .* one for each core"),
         ({"workers": 1, "gpus": 1}, "1 GPUs are asked for|give the number of processes"),
     ],
 )
@@ -46,6 +49,22 @@ def test_without_dask_the_error_says_how_to_install_it(tmp_path, scan, monkeypat
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match=r"pip install 'maxslices\[dask\]'"):
         run(scan, of(STEPS), tmp_path / "out", workers=2)
+
+
+def test_a_configuration_that_dask_cannot_read_is_named(tmp_path, scan):
+    (tmp_path / "dask.yaml").write_text("distributed: [1\n")
+    (tmp_path / "pipeline.yaml").write_text("- method: minus_log\n")
+    command = ["run", scan, tmp_path / "pipeline.yaml", tmp_path / "out", "--workers", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "maxslices", *map(str, command)],
+        env={**os.environ, "DASK_CONFIG": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Dask does not start" in done.stderr
+    assert str(tmp_path / "dask.yaml") in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_with_data_in_memory_is_refused(tmp_path, scan, client):

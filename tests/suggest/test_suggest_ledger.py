@@ -89,6 +89,17 @@ def assert_passes(function, text, parameters, dtypes=("float32",)):
 
 @pytest.mark.parametrize("function", [chunked, list_of_slices, padded, sorted_in_parts])
 def test_own_functions(function):
+    run_alone(f"assert_own_suggestion_passes({function.__name__})")
+
+
+def run_alone(call):
+    """Run it in a process of its own: what threads of other tests allocate would count."""
+    code = f"from {__name__} import *; {call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def assert_own_suggestion_passes(function):
     found = suggested(function)
     assert min(found.ratios) > 0.999
     assert_passes(function, str(found), {})
@@ -104,10 +115,7 @@ def test_own_functions(function):
     ],
 )
 def test_functions_of_other_packages(name, parameters):
-    """In a process of its own: what threads of other tests allocate would count."""
-    code = f"from {__name__} import assert_suggestion_passes as run; run({name!r}, {parameters!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_alone(f"assert_suggestion_passes({name!r}, {parameters!r})")
 
 
 def assert_suggestion_passes(name, parameters):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from collections import Counter
@@ -102,7 +103,8 @@ def check_for_workers(request: RunRequest) -> None:
     Raises
     ------
     UsageError
-        If not: there is no such engine, Dask is not installed, or they could not read or write.
+        If not: there is no such engine, Dask is not installed or does not start, or they could not
+        read or write.
     """
     engine = request.engine
     if not request.is_for_workers:
@@ -114,6 +116,14 @@ def check_for_workers(request: RunRequest) -> None:
         raise UsageError("slurm starts workers of its own: leave the engine out")
     if importlib.util.find_spec("distributed") is None:
         raise UsageError("several workers need Dask: pip install 'maxslices[dask]'")
+    try:
+        importlib.import_module("dask")  # which reads its configuration
+    except Exception as error:  # noqa: BLE001 - of YAML, or of what a file asks for
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"Dask does not start: {type(error).__name__}: {reason}; see to its configuration "
+            "files: in the folder or file that DASK_CONFIG names, or in ~/.config/dask"
+        ) from None
     if not isinstance(request.scan, str | os.PathLike):
         raise UsageError("workers read the scan themselves: give its path, not an array")
     if request.folder_path is None:

@@ -7,7 +7,6 @@ import importlib
 import os
 from contextlib import suppress
 
-import distributed  # noqa: F401
 import numpy as np
 
 from . import worker  # noqa: F401
@@ -16,8 +15,8 @@ from .fork_server import leave_interrupts
 # What a worker would import when it is given the pipeline and first asked: each took 1 s for that
 # with the methods of maxslices_methods, and takes 0.3 (two cores, 2026-11-27). The threads that it
 # starts are those of OpenBLAS, which stands being forked, as that of NumPy.
-for _name in ("scipy.ndimage", "maxslices.api.on_workers"):
-    with suppress(Exception):  # a method says what it misses, and why
+for _name in ("distributed", "scipy.ndimage", "maxslices.api.on_workers"):
+    with suppress(Exception):  # the command or a method says what it misses, and why
         importlib.import_module(_name)
 
 # Else NumPy's own generator would draw the same numbers in all workers.

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..devices.cpu import CpuBackend
 from ..devices.device_count import count_devices
 from ..errors import DeviceError, UsageError
+from ..model.units import format_bytes
 from .fork_server import start_fork_server
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ GPU = "GPU"
 _LEFT_AS_IT_IS: dict[str, str] = {}
 """What nannies set before they start a worker: nothing. By default they let NumPy use one thread,
 so that results could differ in the last bit from those of a run in one process."""
+WORKER_BYTES = 28 * 10**6
+"""What a worker that does nothing has for itself, on the CPU (2026-11-27)."""
 REPLACE_MS = 2000
 """Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
 _DEATHS = 2
@@ -42,10 +46,16 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     DeviceError
         If there are fewer GPUs, or a worker cannot be started.
     UsageError
-        If neither or both are given.
+        If neither or both are given, or memory does not suffice for so many.
     """
     if (workers is None) == (gpus is None):
         raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
+    free_bytes = CpuBackend().free_bytes()
+    if workers is not None and workers * WORKER_BYTES > free_bytes:
+        raise UsageError(
+            f"{workers} workers take {format_bytes(workers * WORKER_BYTES)} before they do "
+            f"anything; {format_bytes(free_bytes)} are free: ask for one for each core"
+        )
     way = start_fork_server(on_gpus=gpus is not None)
     names = _gpu_names(gpus) if gpus is not None else []
     import dask
