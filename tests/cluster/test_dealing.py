@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from itertools import pairwise
 
 import pytest
 
-from maxslices.cluster.dealing import Dealer
+from maxslices.cluster.dealing import Dealer, sendable
 from maxslices.cluster.section_job import Share
 from maxslices.cluster.share_sizes import MOST_BLOCKS, ShareSizes
+from maxslices.errors import MethodError
 
 
 def nothing(job, share):
@@ -83,3 +86,27 @@ def test_what_was_done_before_does_not_tell_how_long_the_blocks_of_a_section_tak
 
 def test_one_share_alone(client):
     assert Dealer(client, {}).once(nothing, 5, Share(0, 1)).value == 5
+
+
+class Array:
+    """Stands for an array of a block."""
+
+
+@pytest.mark.parametrize("cause", [ValueError("of the method"), ValueError(lambda: 0)])
+def test_an_error_that_is_sent_does_not_keep_the_arrays_of_the_block(cause):
+    def method(data):
+        raise MethodError("it failed") from cause
+
+    def work():
+        data = Array()
+        kept.append(weakref.ref(data))
+        method(data)
+
+    kept: list[weakref.ref[Array]] = []
+    try:
+        work()
+    except MethodError as error:
+        sent = sendable(error)
+    gc.collect()
+    assert str(sent) == "it failed"
+    assert kept[0]() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import CancelledError
@@ -52,11 +53,19 @@ class ShareAnswer:
 
 
 def sendable(error: MaxslicesError) -> MaxslicesError:
-    """An error as another process can have it: alone, if what caused it cannot be sent."""
+    """An error as another process can have it: alone, if what caused it cannot be sent.
+
+    The frames of its traceback, which would keep the arrays of the block alive until the answer has
+    been fetched, are cleared.
+    """
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever the classes of other people's errors raise
         error.__cause__ = error.__context__ = None
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__cause__ or each.__context__
     return error
 
 
