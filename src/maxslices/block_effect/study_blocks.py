@@ -17,10 +17,11 @@ from .effect import BlockEffect
 from .trial_slices import TrialSlices
 
 LEAST_S = 0.5
-"""Time that the calls for a comparison may take of any scan, as predicted. Of long ones it is as
-large a part as a search for a peak may take, up to the time of measuring. LPRec3d_tomobar
-is compared in 0.7 s for 2048 rows of 1801 x 2048, which take 14 s. Without that it had blocks of
-103 rows once, and a result that is another than that of even blocks (H100, 2026-11-27)."""
+"""Time that the calls for a comparison may take of any scan, as predicted: a quarter of what a run
+takes to begin (2 s, H200, 2026-11-27). Of long ones it is as large a part as a search for a peak
+may take, up to the time of measuring. LPRec3d_tomobar is compared in 0.7 s for 2048 rows of
+1801 x 2048, which take 14 s. Without that it had blocks of 103 rows once, and a result that is
+another than that of even blocks (H100, 2026-11-27)."""
 _FEWER = 8
 """Slices of the larger block where `LARGE` take too long or do not fit."""
 _HELD_ARRAYS = 6

@@ -69,6 +69,18 @@ def sendable(error: MaxslicesError) -> MaxslicesError:
     return error
 
 
+def told(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function returns on a worker, or the error of ours that it raises.
+
+    Dask would log the error. What the function does is kept out of Dask's profile.
+    """
+    try:
+        with unprofiled():
+            return function(*args)
+    except MaxslicesError as error:
+        return sendable(error)
+
+
 def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
     """Do the work of a share on a worker; an error of ours is an answer as well.
 
@@ -78,15 +90,13 @@ def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAn
 
     from distributed import get_worker
 
-    began_s, value, error = time.perf_counter(), None, None
+    began_s = time.perf_counter()
     try:
-        with unprofiled():
-            value = work(job, share)
-    except MaxslicesError as raised:
-        error = sendable(raised)
+        found = told(work, job, share)
     except (KeyboardInterrupt, SystemExit) as raised:
-        error = MethodError(f"a method raised {type(raised).__name__}")
+        found = MethodError(f"a method raised {type(raised).__name__}")
     took_s = time.perf_counter() - began_s
+    value, error = (None, found) if isinstance(found, MaxslicesError) else (found, None)
     return ShareAnswer(value, error, get_worker().address, socket.gethostname(), took_s)
 
 

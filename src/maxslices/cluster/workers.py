@@ -14,11 +14,10 @@ from ..model.allocators import Device
 from ..pipeline import Pipeline
 from ..runner.section_run import SectionRun
 from . import worker
-from .dealing import sendable
+from .dealing import told
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
-from .unprofiled import unprofiled
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -72,7 +71,7 @@ class Workers:
     def submit(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on one worker, and wait for what it returns or raises."""
         resources = self.resources or None
-        future = self.client.submit(_told, function, *args, pure=False, resources=resources)
+        future = self.client.submit(told, function, *args, pure=False, resources=resources)
         try:
             found = _awaited(self.client, future)
         except (MemoryError, DeviceError):
@@ -219,15 +218,6 @@ def _awaited(client: Client, future: Future[Any]) -> Any:
 def _not_able(error: Exception) -> DeviceError:
     """The error of a run of which a worker raised one that is not ours."""
     return DeviceError(f"a worker cannot do its part: {type(error).__name__}: {error}")
-
-
-def _told(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function returns, or the error of ours that it raises: Dask would log that one."""
-    try:
-        with unprofiled():
-            return function(*args)
-    except MaxslicesError as error:
-        return sendable(error)
 
 
 @contextmanager
