@@ -9,7 +9,9 @@ most, by a memory hook of this script, and what C libraries took beside what the
 moment, from 8 MiB up. Kernels that stay loaded count neither here nor there.
 Where calls are short it is also run with fewer slices, since with some methods these take more.
 Then the method is probed as if exactly the peak of N slices were available, with a whole scan to
-process; 100 % is the most slices of which that many, and any fewer, fit. httomo's figures are
+process; 100 % is the most slices of which that many, and any fewer, have no higher peak, and which
+run in a pool limited to that memory, as a run limits it: a pool that is full of fragments refuses
+what its peak leaves room for. httomo's figures are
 those of httomo-backends 1.3.1 for the same peaks on an H200, where it was asked.
 
 A time is that of a probe after kernels have been compiled and libraries loaded. What a method
@@ -186,6 +188,31 @@ def clean() -> None:
     cp.get_default_memory_pool().free_all_blocks()
 
 
+def most_that_run(
+    samples: Samples, call: Callable[[Any, dict[str, Any]], Any], n_bytes: int, most: int
+) -> int:
+    """Return the most slices, `most` at most, that run in a pool limited to `n_bytes`."""
+    backend = samples.backend
+    for n in range(most, 0, -1):
+        supplied = samples.side(n)
+        clean()
+        try:
+            with backend.limited(n_bytes):
+                data = samples.block(n, "even")
+                clean()
+                call(data, supplied)
+                cp.cuda.Device().synchronize()
+        except Exception as error:
+            if not backend.is_out_of_memory(error):
+                raise
+        else:
+            return n
+        finally:
+            data = None
+            clean()
+    return 0
+
+
 class Truth:
     """The peaks of one case as they are measured.
 
@@ -203,7 +230,10 @@ class Truth:
         self.n_bytes, self.outside_bytes, self.call_s = self.peak(case.n)
         if self.call_s < QUICK_S:
             self.n_bytes, self.outside_bytes, self.call_s = self.peak(case.n)
-        self.n_fits = self._most_that_fit() if self.call_s < QUICK_S else case.n
+        self.n_fits = self.n_by_peaks = case.n
+        if self.call_s < QUICK_S:
+            self.n_by_peaks = self._most_that_fit()
+            self.n_fits = most_that_run(self.samples, self._call, self.n_bytes, self.n_by_peaks)
 
     def peak(self, n: int) -> tuple[int, int, float]:
         """Return the bytes at n slices, those of them outside the pool, and seconds of a call."""
@@ -214,7 +244,7 @@ class Truth:
         with measure_peak("cuda") as peak, hook:
             data = self.samples.block(n, "even")
             clean()
-            result = self.meta.function(data, **supplied, **self.case.parameters)
+            result = self._call(data, supplied)
             cp.cuda.Device().synchronize()
         seconds = time.perf_counter() - began
         del data, result
@@ -222,6 +252,9 @@ class Truth:
         outside = outside if outside > OUTSIDE_BYTES else 0
         clean()
         return hook.most + outside, outside, seconds
+
+    def _call(self, data: Any, supplied: dict[str, Any]) -> Any:
+        return self.meta.function(data, **supplied, **self.case.parameters)
 
     def _most_that_fit(self) -> int:
         """Return the most slices of which that many and any fewer fit in the peak of N slices."""
@@ -261,6 +294,7 @@ def row_of(case: Case, backend: Any) -> dict[str, Any]:
     clean()
     return row | {
         "fit": truth.n_fits,
+        "fit_by_peaks": truth.n_by_peaks,
         "n_bytes": truth.n_bytes,
         "outside_bytes": truth.outside_bytes,
         "answer": found.answer,

@@ -43,10 +43,20 @@ class Pool:
         self.held, self.n_freed = self.in_use, self.n_freed + 1
 
 
+class Plans(dict):
+    """CuPy's cache of FFT plans, which yields pairs; its method ``clear`` collects garbage."""
+
+    def __iter__(self):
+        return iter(list(self.items()))
+
+    def clear(self):
+        raise AssertionError("collects garbage")
+
+
 def install(monkeypatch, n_devices=1):
     """Install the simulated CuPy in place of CuPy, and return it."""
     cupy = ModuleType("cupy")
-    cupy.pool, cupy.entered, cupy.plans_cleared = Pool(), [], []
+    cupy.pool, cupy.entered, cupy.plans = Pool(), [], Plans(fft="its plan")
 
     class Device:
         def __init__(self, number=0):
@@ -76,8 +86,7 @@ def install(monkeypatch, n_devices=1):
     cupy.free_bytes, cupy.total_bytes, cupy.__version__ = 100_000, 200_000, "14.2.0"
     memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device, memory=memory)
-    cache = SimpleNamespace(clear=lambda: cupy.plans_cleared.append(1))
-    cupy.fft = SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: cache))
+    cupy.fft = SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: cupy.plans))
     cupy.get_default_memory_pool = lambda: cupy.pool
     cupy.asarray, cupy.asnumpy = np.array, np.array
     cupy.ascontiguousarray = np.ascontiguousarray

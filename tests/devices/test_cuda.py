@@ -44,12 +44,12 @@ def test_the_limit_is_taken_back_after_an_error(cupy):
     with pytest.raises(KeyboardInterrupt), backend.limited(5000):
         raise KeyboardInterrupt
     assert cupy.pool.limit == 0
-    assert cupy.plans_cleared
+    assert not cupy.plans
 
 
 def test_release_gives_back_plans_before_blocks(cupy):
     CudaBackend(0).release()
-    assert cupy.plans_cleared == [1]
+    assert not cupy.plans
     assert cupy.pool.n_freed == 1
 
 
