@@ -27,6 +27,12 @@ class Pool:
     def get_limit(self):
         return self.limit
 
+    def malloc(self, n_bytes):
+        if self.held + n_bytes > self.limit:
+            raise OutOfMemoryError(n_bytes)
+        self.held, self.in_use = self.held + n_bytes, self.in_use + n_bytes
+        return n_bytes
+
     def set_limit(self, size):
         self.limit = size
 
@@ -85,7 +91,18 @@ def install(monkeypatch, n_devices=1):
     )
     cupy.free_bytes, cupy.total_bytes, cupy.__version__ = 100_000, 200_000, "14.2.0"
     memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
-    cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device, memory=memory)
+    cupy.allocator = cupy.pool.malloc
+
+    def set_allocator(allocator):
+        cupy.allocator = allocator
+
+    cupy.cuda = SimpleNamespace(
+        runtime=runtime,
+        Device=Device,
+        memory=memory,
+        get_allocator=lambda: cupy.allocator,
+        set_allocator=set_allocator,
+    )
     cupy.fft = SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: cupy.plans))
     cupy.get_default_memory_pool = lambda: cupy.pool
     cupy.asarray, cupy.asnumpy = np.array, np.array

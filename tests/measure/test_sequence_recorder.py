@@ -77,6 +77,22 @@ def test_a_request_that_a_method_does_without_is_forgotten(cupy):
     assert sequence.peak_bytes() == 1024
 
 
+def test_what_is_freed_before_a_request_is_made_again_is_entered(cupy):
+    cupy.pool.largest = 1024
+    with record_sequence(3) as recorder:
+        first, second = cupy.alloc(1000), cupy.alloc(100)
+        with pytest.raises(MemoryError):
+            cupy.alloc(5000)
+        first.free()
+        cupy.pool.largest = 8192
+        third = cupy.alloc(5000)
+        third.free()
+        second.free()
+    events = recorder.sequence().events
+    assert [event.n_bytes for event in events if isinstance(event, Allocated)] == [1000, 100, 5000]
+    assert [event.which for event in events if isinstance(event, Freed)] == [0, 3, 1]
+
+
 def test_leaves_out_what_was_allocated_before_and_after(cupy):
     before = cupy.alloc(1000)
     with record_sequence(3) as recorder:

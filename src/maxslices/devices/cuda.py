@@ -19,6 +19,7 @@ from .cuda_copy_engine import CudaCopyEngine
 from .device_count import count_devices
 from .out_of_memory import is_out_of_memory
 from .pinned_memory import pinned
+from .pool_limit import limited_pool
 from .torch_shared_pool import cached_bytes, release_cache
 
 FREE_SHARE = 0.95
@@ -76,17 +77,12 @@ class CudaBackend:
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
         """Make the device current, and limit the pool to what it has in use plus a budget."""
-        with quick_collections(), self._device:
-            pool = self._cupy.get_default_memory_pool()
-            before = pool.get_limit()
-            pool.free_all_blocks()
-            pool.set_limit(size=pool.total_bytes() + budget_bytes)
+        with quick_collections(), self._device, limited_pool(self._cupy, budget_bytes):
             try:
                 yield
             finally:
                 with suppress(RuntimeError):  # if the device failed, the first error says so
                     self.release()
-                pool.set_limit(size=before)
 
     def to_device(self, block: np.ndarray) -> Any:
         """Copy a block to the device."""

@@ -7,10 +7,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from ..model.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
+from ..model.allocation_sequence import (
+    Allocated,
+    AllocationSequence,
+    CallSite,
+    SequenceBuilder,
+)
 from .cupy_hook import shared_hook
 from .source_lines import arrays_in_frames, current_place
 
@@ -34,7 +40,8 @@ class SequenceRecorder:
         self._alive: dict[int, int] = {}
         self._unnamed: set[int] = set()
         self._site_of: dict[int, int] = {}
-        self._refused: int | None = None
+        self._refused: tuple[int, int, int] | None = None
+        """The request at which memory ran out: events before it, bytes and call site."""
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
@@ -52,8 +59,12 @@ class SequenceRecorder:
         return not self.unseen and bool(self._site_of)
 
     def sequence(self) -> AllocationSequence:
-        """What was recorded so far."""
-        return self._building.sequence()
+        """What was recorded so far, or up to where memory ran out."""
+        found = self._building.sequence()
+        if self._refused is None:
+            return found
+        n_events, n_bytes, site = self._refused
+        return replace(found, events=(*found.events[:n_events], Allocated(n_bytes, site)))
 
     # Called by the shared hook: see `PoolListener`.
 
@@ -75,9 +86,7 @@ class SequenceRecorder:
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Enter an allocation."""
         frame = sys._getframe(2)  # without this function and the hook's
-        if self._refused is not None:  # the method goes on without
-            self._building.forget(self._refused)
-            self._refused = None
+        self._refused = None  # it was given in the end, or the method goes on without
         self._name_arrays(frame)
         which = self._building.alloc(requested_bytes, self._site(frame))
         self._alive[pointer] = which
@@ -85,7 +94,8 @@ class SequenceRecorder:
 
     def refused(self, requested_bytes: int) -> None:
         """Enter the request at which memory ran out: the last one, unless the method goes on."""
-        self._refused = self._building.alloc(requested_bytes, self._site(sys._getframe(2)))
+        site = self._site(sys._getframe(2))
+        self._refused = self._building.n_events, requested_bytes, site
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Enter a free."""

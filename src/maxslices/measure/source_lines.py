@@ -15,6 +15,7 @@ from .peak import Place
 
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 _MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_OWN_FOLDERS = (_MEASURE_FOLDER, os.path.join(os.path.dirname(_MEASURE_FOLDER), "devices"))
 _LIBRARIES = frozenset(
     ("numpy", "scipy", "cupy", "cupyx", "cupy_backends", "array_api_compat", "pywt", "torch",
      "numba", "skimage", "finufft", "cufinufft", "contextlib.py")
@@ -23,11 +24,11 @@ _LIBRARIES = frozenset(
 
 @lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
-    """True if a file belongs to Python, an array library or the meters themselves."""
+    """True if a file belongs to Python, an array library, the meters or the devices."""
     if filename.startswith("<"):
         return True
     path = os.path.abspath(filename)
-    if os.path.dirname(path) == _MEASURE_FOLDER:
+    if os.path.dirname(path) in _OWN_FOLDERS:
         return True
     parts = path.split(os.sep)
     for root in ("site-packages", "dist-packages"):
