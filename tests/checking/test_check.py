@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -235,6 +236,28 @@ def test_what_the_runner_fills_in_is_filled_in():
     assert seen == {((0, 0), None)}
     call = MeasuredCall(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
     assert differences_between_blocks(call, (1, 7), 0.0) == []
+
+
+def test_what_a_plan_of_an_fft_kept_alive_is_no_memory_of_the_method(monkeypatch):
+    @method("all", calc_max_slices=from_ledger(two_arrays), registry=Registry())
+    def doubles(data):
+        return data * 2
+
+    call = MeasuredCall(doubles.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+
+    class Frame:
+        def __init__(self):
+            self.own, self.data = self, np.ones(10_000_000, np.uint8)
+
+    plans = [Frame()]
+    monkeypatch.setattr(call.backend, "forget_plans", plans.clear, raising=False)
+    tracemalloc.start()
+    try:
+        before = call.alive_bytes()
+        plans.append(Frame())
+        assert call.alive_bytes() == before
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_method_that_sample_slices_few_slices_is_given_these():

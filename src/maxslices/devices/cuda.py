@@ -129,7 +129,7 @@ class CudaBackend:
         """Take all plans out of CuPy's cache of FFT plans.
 
         Its method ``clear`` collects garbage as well, also where there are no plans: 20 ms each
-        time once httomolibgpu is loaded (H200, 2026-11-27).
+        time where httomolibgpu was imported meanwhile (H200, 2026-11-27).
         """
         cache = self._cupy.fft.config.get_plan_cache()
         for key in [key for key, _ in cache]:
