@@ -244,6 +244,12 @@ def test_padded_detectors(precision, dims, batch, n_bytes):
     assert n_bytes <= estimate <= n_bytes + 2048
 
 
+def test_rows_of_a_multiple_of_11_beside_a_real_transform():
+    measured = 30_370_000  # 30.36 MB: H200, CuPy 14.2, 2026-11-27
+    assert measured <= estimated("r2c", "f4", (253, 500), 60) <= 1.01 * measured
+    assert estimated("c2c", "f4", (253, 500), 60) == 0
+
+
 @given(
     st.lists(st.integers(1, 9000), min_size=1, max_size=2),
     st.sampled_from(["c2c", "r2c", "c2r"]),
