@@ -20,8 +20,8 @@ one shows at a quarter of the answer, or is less than a third of it. At worst a 
 called takes 4 times its input (input, output, and twice as much for temporaries), or 4 times what
 those before it took."""
 FIRST = (1, 2, 3, 4, 8, 17, 32)
-"""Slice counts for the first call, tried in turn until the method runs: few for pairs and padding, and
-one more than windows of 3, 7 and 16 slices have. Chosen, not measured."""
+"""Slice counts for the first call, tried in turn until the method runs: few for pairs and padding,
+and one more than windows of 3, 7 and 16 slices have. Chosen, not measured."""
 _NOT_SIZES = (
     ImportError,
     NameError,
