@@ -117,14 +117,11 @@ class Journal:
         entry: dict[str, Any] = {"event": "done", "section": section, "stop": stop, "block": block}
         if values:
             entry["values"] = [list(each) for each in values.items()]
-        is_noted = self._add(entry, "values" if values else None)
-        self.has_progress = self.has_progress or is_noted
-        return is_noted
+        return self._add_progress(entry, "values" if values else None)
 
     def finish(self, section: int, report: Mapping[str, Any]) -> None:
         """Note that a section is finished, with its report."""
-        self._add({"event": "finished", "section": section, "report": dict(report)})
-        self.has_progress = True
+        self._add_progress({"event": "finished", "section": section, "report": dict(report)})
 
     def whole(self) -> None:
         """Note that all results are written, and are given their names from here on."""
@@ -154,6 +151,17 @@ class Journal:
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 os.close(fd)
+
+    def _add_progress(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
+        """Append a line that a run can go on from, also if Ctrl-C comes once it is written."""
+        before, self.has_progress = self.has_progress, True
+        try:
+            is_noted = self._add(entry, encoded)
+        except Exception:
+            self.has_progress = before
+            raise
+        self.has_progress = before or is_noted
+        return is_noted
 
     def _add(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
         """Append a line, in one call; False if its entry `encoded` cannot be written down."""
