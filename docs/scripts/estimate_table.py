@@ -6,8 +6,9 @@ Run it where there are a GPU and httomolibgpu::
 
 For each row the true peak of n slices is measured, and a probe is given exactly that memory. A row
 is right if 98 to 100 % of the slices that fit are answered: their peak fits, and they run in a pool
-of that size. Printed are the rows that are not, the
-seconds of the probes, and the number of calls. OUT/rows.jsonl has all. Quick methods come first.
+of that size. Printed are the rows that are not, with the slices that fit by their peaks alone in
+brackets, the seconds of the probes, and the number of calls. OUT/rows.jsonl has all. Quick methods
+come first.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ Where calls are short it is also run with fewer slices, since with some methods 
 Then the method is probed as if exactly the peak of N slices were available, with a whole scan to
 process; 100 % is the most slices of which that many, and any fewer, have no higher peak, and which
 run in a pool limited to that memory, as a run limits it: a pool that is full of fragments refuses
-what its peak leaves room for. httomo's figures are
-those of httomo-backends 1.3.1 for the same peaks on an H200, where it was asked.
+what its peak leaves room for. httomo's figures are those of httomo-backends 1.3.1 for the same
+peaks on an H200, where it was asked.
 
 A time is that of a probe after kernels have been compiled and libraries loaded. What a method
 refuses (a dtype, a parameter) is listed with its error, in its own words. Cheap cases come first;

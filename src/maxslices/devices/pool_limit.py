@@ -1,8 +1,8 @@
 """Limit CuPy's pool, which gives back what it does not use before it refuses a request.
 
 Where the device is full, the pool gives back to it the blocks that it does not use, collects
-garbage, and asks once more. Where its own limit is reached it refuses at once (CuPy 13 and 14),
-unused blocks or not, so that within the memory of 64 slices 53 of them can be used.
+garbage, and asks once more. Where its own limit is reached it refuses at once (CuPy 14.2), unused
+blocks or not. Blocks of which a part is in use cannot be given back either way.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from .peak import Place
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 _MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _OWN_FOLDERS = (_MEASURE_FOLDER, os.path.join(os.path.dirname(_MEASURE_FOLDER), "devices"))
+"""Folders of the code that stands between a method and what it allocates: the meters, and the
+devices, which call methods and limit CuPy's pool."""
 _LIBRARIES = frozenset(
     ("numpy", "scipy", "cupy", "cupyx", "cupy_backends", "array_api_compat", "pywt", "torch",
      "numba", "skimage", "finufft", "cufinufft", "contextlib.py")
