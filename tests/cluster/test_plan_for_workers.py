@@ -44,7 +44,30 @@ def test_workers_beside_gpus_share_host_memory():
     given = {"device": "cuda", "memory": "16GB", "host_memory": "7GB"}
     made = plan(spec, of(STEPS), **given, workers=7)
     assert (made.budget_bytes, made.host_budget_bytes) == (16 * 10**9, 10**9)
-    assert {each.kept_bytes for each in made.sections} == {0}
+
+
+def test_workers_beside_gpus_keep_data_between_sections_in_memory_if_all_fit():
+    spec = ArraySpec((101, 53, 59), "float32")
+    given = {"device": "cuda", "memory": "16GB", "workers": 7}
+    made = plan(spec, of(STEPS), **given, host_memory="7GB")
+    assert [each.destination for each in made.sections[:-1]] == ["scratch file"] * 2
+    assert [each.kept_bytes for each in made.sections] == [spec.nbytes, spec.nbytes, 0]
+    assert made.scratch_bytes == 0
+    used = [each.host_bytes for each in made.sections]
+    assert "-> scratch file in memory" in str(made)
+    least = next(n for n in range(1, 1000) if _keeps(spec, n * 10**6))
+    few = plan(spec, of(STEPS), **given, host_memory=(least - 1) * 10**6)
+    assert few.sections[0].kept_bytes == 0
+    assert few.sections[0].host_bytes == used[0] - -(-spec.nbytes // 7)
+    assert few.scratch_bytes >= spec.nbytes
+
+
+def _keeps(spec, host_bytes):
+    given = {"device": "cuda", "memory": "16GB", "workers": 7}
+    try:
+        return plan(spec, of(STEPS), **given, host_memory=host_bytes).sections[0].kept_bytes > 0
+    except DoesNotFitError:
+        return False
 
 
 def test_no_workers_are_refused():

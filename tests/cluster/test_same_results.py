@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from maxslices import run
 from maxslices.cluster import worker
+from maxslices.cluster.workers import Workers
 from maxslices.errors import DeviceError
+from maxslices.io import ScratchStore
 from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.planner import Plan
 from tests.runner.test_resume import CASES, content, of
@@ -47,6 +51,54 @@ def test_a_run_made_alone_goes_on_with_workers_and_back(tmp_path, scan, client, 
         report = run(scan, of(steps), out, engine=engines[1], device="cpu", resume=True)
         assert report.sections[0].is_earlier
         assert content(out) == content(tmp_path / "whole")
+
+
+def keeping(plan, part):
+    """The plan with a part of the data between sections in memory."""
+    kept = [replace(s, kept_bytes=int(part * s.output.nbytes)) for s in plan.sections[:-1]]
+    return replace(plan, sections=(*kept, plan.sections[-1]))
+
+
+@pytest.mark.parametrize(("part", "is_whole"), [(1, True), (0.5, False)])
+def test_workers_find_data_between_sections_in_memory(
+    tmp_path, scan, client, monkeypatch, part, is_whole
+):
+    steps = of(["negate", "work", "negate"])
+    first = run(scan, steps, tmp_path / "first", engine=client, block=4)
+    assert [each.destination for each in first.plan.sections] == ["scratch file"] * 2 + ["result"]
+    stores, close = [], ScratchStore.close
+    monkeypatch.setattr(ScratchStore, "close", lambda self: (stores.append(self), close(self)))
+    shared = run(scan, steps, tmp_path / "out", engine=client, plan=keeping(first.plan, part))
+    assert content(tmp_path / "out") == content(tmp_path / "first")
+    assert not any(each.notes[0].startswith("its output") for each in shared.sections)
+    assert {each.memory_bytes == each.spec.nbytes for each in stores} == {is_whole}
+    assert {each.memory_bytes > 0 for each in stores} == {True}
+
+
+def test_workers_elsewhere_find_them_on_disk(tmp_path, scan, client, monkeypatch):
+    steps = of(["negate", "work"])
+    first = run(scan, steps, tmp_path / "first", engine=client, block=4)
+    monkeypatch.setattr(Workers, "share_memory", False)
+    made = keeping(first.plan, 1)
+    shared = run(scan, steps, tmp_path / "out", engine=client, plan=made)
+    assert content(tmp_path / "out") == content(tmp_path / "first")
+    assert "which workers on other machines cannot read" in shared.sections[0].notes[0]
+
+
+def test_what_was_in_memory_is_made_again_by_a_run_that_goes_on(
+    tmp_path, scan, client, monkeypatch
+):
+    from tests.runner.test_resume import stop_after
+
+    steps = of(["negate", "work"])
+    first = run(scan, steps, tmp_path / "first", engine=client, block=2)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)  # blocks of section 1 are not noted
+        with pytest.raises(KeyboardInterrupt, match="section 2 of"):
+            run(scan, steps, tmp_path / "out", plan=keeping(first.plan, 1), engine=client)
+    report = run(scan, steps, tmp_path / "out", engine=client, resume=True)
+    assert not report.sections[0].is_earlier
+    assert content(tmp_path / "out") == content(tmp_path / "first")
 
 
 def test_the_report_names_each_worker(tmp_path, scan, client):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 
@@ -79,7 +80,7 @@ def test_scratch_files_have_no_gaps(tmp_path, monkeypatch, n_files, band_rows, u
     assert n_gaps <= (-(-7 // band_rows) - 1) * DATA[0, :band_rows].nbytes * (-5 % unit_angles)
 
 
-@pytest.mark.parametrize(("memory_rows", "kept_rows"), [(-1, 0), (1.9, 0), (2, 2), (5, 4), (99, 6)])
+@pytest.mark.parametrize(("memory_rows", "kept_rows"), [(-1, 0), (1.9, 0), (2, 2), (5, 4), (99, 7)])
 @pytest.mark.parametrize("along", [0, 1])
 def test_a_part_of_a_scratch_store_is_in_memory(tmp_path, along, memory_rows, kept_rows):
     row_bytes = DATA[:, 0].nbytes
@@ -89,13 +90,49 @@ def test_a_part_of_a_scratch_store_is_in_memory(tmp_path, along, memory_rows, ke
         assert store.memory_bytes == kept_rows * row_bytes
         for start in range(0, DATA.shape[along], 3):
             store.write(along, start, take(along, start, start + 3))
-        on_disk = sum(os.fstat(file.fileno()).st_size for file in store._files)
-        assert on_disk == (8 - kept_rows) * row_bytes  # in bands of two
+        on_disk = sum(os.fstat(file.fileno()).st_size for file in store._on_disk.opened)
+        assert on_disk == -(-(7 - kept_rows) // 2) * 2 * row_bytes  # in bands of two
         for start in range(0, DATA.shape[1 - along], 2):
             stop = min(start + 2, DATA.shape[1 - along])
             out = np.empty(SPEC.with_slices(1 - along, stop - start).shape, "u2")
             store.read(1 - along, start, stop, out)
             np.testing.assert_array_equal(out, take(1 - along, start, stop))
+
+
+@pytest.mark.parametrize("memory_rows", [0, 2, 7])
+@pytest.mark.parametrize("names", [[], ["one", "two"]])
+def test_another_process_reads_and_writes_a_store_that_is_held_here(tmp_path, memory_rows, names):
+    held = {"band_rows": 2, "memory_bytes": memory_rows * DATA[:, 0].nbytes, "names": names}
+    with ScratchStore(SPEC, tmp_path, **held) as store:
+        store.write(0, 0, DATA)
+        program = (
+            "import pickle, sys, numpy as np; from maxslices.io import ScratchStore\n"
+            "layout = pickle.load(sys.stdin.buffer); block = np.empty((5, 3, 11), 'u2')\n"
+            "with ScratchStore.join(layout, 'reading') as there: there.read(1, 2, 5, block)\n"
+            "with ScratchStore.join(layout, 'writing') as there: there.write(1, 2, block + 1)\n"
+        )
+        run = [sys.executable, "-c", program]
+        subprocess.run(run, input=pickle.dumps(store.layout), check=True)
+        out = np.empty_like(DATA)
+        store.read(1, 0, 7, out)
+    expected = DATA.copy()
+    expected[:, 2:5] += 1
+    np.testing.assert_array_equal(out, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_whose_process_has_ended_cannot_be_joined(tmp_path):
+    program = (
+        "import pathlib, pickle, sys; from maxslices.io import ScratchStore\n"
+        "spec = pickle.load(sys.stdin.buffer)\n"
+        "store = ScratchStore(spec, pathlib.Path(sys.argv[1]), memory_bytes=spec.nbytes)\n"
+        "sys.stdout.buffer.write(pickle.dumps(store.layout))\n"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(run, input=pickle.dumps(SPEC), capture_output=True, check=True)
+    layout = pickle.loads(ended.stdout)
+    with pytest.raises(StoreError, match="No such file"):
+        ScratchStore.join(layout, "reading")
 
 
 @KINDS

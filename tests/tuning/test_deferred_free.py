@@ -41,8 +41,8 @@ def test_all_files_are_closed_at_the_same_time():
 def test_a_closed_scratch_store_frees_its_disk_space_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 4)
     store = ScratchStore(ArraySpec((2, 3, 4), "f4"), tmp_path)
-    files = store._files
-    store._files = [*files, slow := SlowFile()]
+    files = store._on_disk.opened
+    store._on_disk.opened = [*files, slow := SlowFile()]
     store.close()
     assert not slow.closed
     slow.may_end.set()

@@ -167,8 +167,11 @@ class RunOnWorkers:
                 self._check(earlier)
                 self.workers.submit(_check_plan, earlier, *run)
                 return earlier
-        budgets = worker_budgets(
-            self.workers.facts, self.workers.device, request.memory, request.host_memory
+        budgets = replace(
+            worker_budgets(
+                self.workers.facts, self.workers.device, request.memory, request.host_memory
+            ),
+            shares_memory=self.workers.share_memory,
         )
         uneven = "" if request.memory is not None else _uneven(self._free())
         try:
@@ -320,7 +323,7 @@ def _check_in_files(plan: Plan) -> None:
         If data between sections are to be in the memory of one.
     """
     for number, section in enumerate(plan.sections[:-1], start=1):
-        if section.destination != "scratch file" or section.kept_bytes:
+        if section.destination != "scratch file":
             place = "in memory" if section.destination != "device" else "on the device"
             raise PlanError(
                 f"the plan keeps the output of section {number} {place} of one process: for "

@@ -57,6 +57,11 @@ class Workers:
         return {each.machine for each in self.facts} != {machine_here()}
 
     @property
+    def share_memory(self) -> bool:
+        """True if they can open files that this process has in memory: it started them, here."""
+        return self.client.cluster is not None and not self.are_elsewhere
+
+    @property
     def text(self) -> str:
         """The workers in a line."""
         hosts = {each.machine for each in self.facts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
@@ -38,29 +38,55 @@ A file takes 5.0 GB/s into the page cache, however many threads write it: a unit
 that a block of some 100 MiB is spread over all files.
 """
 
-_FLAGS = {None: os.O_RDWR, "reading": os.O_RDONLY, "writing": os.O_WRONLY}
+_FLAGS = {"reading": os.O_RDONLY, "writing": os.O_WRONLY}
 """How files are opened. Several hosts write to one page of a file: NFS writes back the bytes that
 were written only if the file is open for writing alone. Else it reads the page first, and later
 writes all of it, with what another host has written since (`nfs_want_read_modify_write`)."""
 _MODES = {os.O_RDWR: "r+b", os.O_RDONLY: "rb", os.O_WRONLY: "wb"}
+_OF_PROCESSES = Path("/proc")
+"""Folder in which processes of the same user find each other's open files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchLayout:
-    """What another process needs to read or write a `ScratchStore` with named files."""
+    """What another process needs to read or write a `ScratchStore`."""
 
     spec: ArraySpec
     """Shape and dtype of the whole."""
     folder: Path
-    """Folder of the files."""
+    """Folder of the files on disk."""
     band_rows: int
     """Rows in a band."""
-    names: tuple[str, ...]
-    """Names of the files."""
+    memory_bytes: int
+    """Host memory that may be used."""
+    in_memory: tuple[Path, ...]
+    """Paths of the files in memory, for processes of the same user on the same machine."""
+    on_disk: tuple[Path, ...]
+    """Paths of the files on disk; of files without names as of those in memory."""
+
+
+@dataclass(slots=True)
+class _Files:
+    """Files that hold a range of bands, whose units are spread over them."""
+
+    first_band: int
+    """Index of the first one."""
+    offsets: NDArray[np.int64]
+    """Offset of each band in each file, in bytes; the last row is the size of the files."""
+    opened: list[IO[bytes]] = field(default_factory=list)
+    """The files; none if there are no bands."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Size of each file, in bytes; none if there are no bands."""
+        return self.offsets[-1].tolist() if len(self.offsets) > 1 else []
 
 
 class ScratchStore(Closing):
     """A store in files, which vanish when it is closed; without names also when the process ends.
+
+    The first bands may be in files in memory, which take no disk space, and which other processes
+    can join as they can those on disk.
 
     The rows are split into bands, and a band holds its rows of all angles: (band, angle, row,
     column). Some angles of a band are a unit, which is contiguous in a file. The part of a block
@@ -83,16 +109,13 @@ class ScratchStore(Closing):
         Rows in a band. Best is the number of sinograms in a block if it is read or written along
         dim 1, and all rows if it is not.
     memory_bytes : int
-        Host memory that may be used: as many of the first bands as fit are kept there. Where the
-        page cache is short a run with 8 GB takes 20 % longer without (H200, 2026-11-22).
+        Host memory that may be used: as many of the first bands as fit are in files there. Where
+        the page cache is short a run with 8 GB takes 20 % longer without (H200, 2026-11-22).
     names : sequence of str, optional
-        Names of the files, as many as there are to be. They stay until the store is closed, so
-        that another process can go on. By default the files have none.
+        Names of the files on disk, as many as there are to be. They stay until the store is
+        closed, so that another process can go on. By default the files have none.
     is_there : bool
         Whether the files are there, written by a store of the same `spec` and `band_rows`.
-    joins : {"reading", "writing"}, optional
-        Whether it reads, or writes, files that a store of another process holds. They stay when it
-        is closed.
 
     Raises
     ------
@@ -110,8 +133,30 @@ class ScratchStore(Closing):
         memory_bytes: int = 0,
         names: Sequence[str] = (),
         is_there: bool = False,
-        joins: Literal["reading", "writing"] | None = None,
     ) -> None:
+        self._paths = [folder / name for name in names]
+        self._arrange(spec, folder, band_rows, memory_bytes, len(names) or threads.N_THREADS)
+        if is_there:
+            self._reopen(self._on_disk, self._paths, os.O_RDWR)
+            return
+        check_free_space(folder, spec.nbytes - self.memory_bytes)
+        with store_errors(folder, spec.nbytes):
+            folder.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as opened:
+                for files, create in (
+                    (self._in_memory, _create_in_memory),
+                    (self._on_disk, self._create_on_disk),
+                ):
+                    for number, n_bytes in enumerate(files.sizes):
+                        file = opened.enter_context(create(number))
+                        os.truncate(file.fileno(), n_bytes)
+                        files.opened.append(file)
+                opened.pop_all()
+
+    def _arrange(
+        self, spec: ArraySpec, folder: Path, band_rows: int | None, memory_bytes: int, n_files: int
+    ) -> None:
+        """Decide where everything lies."""
         self._spec = spec
         self._folder = folder
         self._row_bytes = spec.shape[2] * spec.dtype.itemsize
@@ -123,29 +168,15 @@ class ScratchStore(Closing):
         self._unit_angles = -(-spec.shape[0] // n_units)
         n_bands = -(-spec.shape[1] // self._band_rows)
         band_bytes = self._band_rows * self._row_bytes * spec.shape[0]
-        self._n_in_memory = max(0, min(memory_bytes // band_bytes, n_bands - 1))
-        self._in_memory = self._allocate(self._n_in_memory * self._band_rows)
-        n_files = len(names) or threads.N_THREADS
-        self._band_offsets = _offsets_of_bands(self._n_in_memory, n_bands, n_units, n_files)
-        self._band_offsets *= self._unit_angles * self._band_rows * self._row_bytes
-        self._paths = [folder / name for name in names]
-        self._files: list[IO[bytes]] = []
-        if is_there or joins is not None:
-            self._reopen(_FLAGS[joins])
-            if joins is not None:
-                self._paths = []
-            return
-        check_free_space(folder, spec.nbytes - self.memory_bytes)
-        with store_errors(folder, spec.nbytes):
-            folder.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as opened:
-                for number, n_bytes in enumerate(self._band_offsets[-1].tolist()):
-                    file = opened.enter_context(self._create(number))
-                    os.truncate(file.fileno(), n_bytes)
-                    self._files.append(file)
-                opened.pop_all()
+        self._memory_bytes = memory_bytes
+        in_memory = n_bands if memory_bytes >= spec.nbytes else max(0, memory_bytes // band_bytes)
+        unit_bytes = self._unit_angles * self._band_rows * self._row_bytes
+        self._in_memory, self._on_disk = (
+            _Files(bands.start, unit_bytes * _offsets_of_bands(bands, n_units, n_files))
+            for bands in (range(in_memory), range(in_memory, n_bands))
+        )
 
-    def _create(self, number: int) -> IO[bytes]:
+    def _create_on_disk(self, number: int) -> IO[bytes]:
         """Create a file, in place of what has its name."""
         if not self._paths:
             return TemporaryFile(buffering=0, dir=self._folder)
@@ -154,46 +185,55 @@ class ScratchStore(Closing):
 
     @classmethod
     def join(cls, layout: ScratchLayout, how: Literal["reading", "writing"]) -> ScratchStore:
-        """Open the files of a store that another process holds; see `joins`."""
-        return cls(
-            layout.spec,
-            layout.folder,
-            band_rows=layout.band_rows,
-            names=layout.names,
-            joins=how,
-        )
+        """Open the files of a store that another process holds; they stay when this one is closed.
+
+        Raises
+        ------
+        StoreError
+            If they are not there.
+        """
+        store = cls.__new__(cls)
+        store._paths = []
+        n_files = len(layout.in_memory) or len(layout.on_disk)
+        store._arrange(layout.spec, layout.folder, layout.band_rows, layout.memory_bytes, n_files)
+        store._reopen(store._in_memory, layout.in_memory, _FLAGS[how])
+        store._reopen(store._on_disk, layout.on_disk, _FLAGS[how])
+        return store
 
     @property
     def layout(self) -> ScratchLayout:
         """What another process needs to join it."""
-        names = tuple(path.name for path in self._paths)
-        return ScratchLayout(self._spec, self._folder.absolute(), self._band_rows, names)
+        opened = [file.fileno() for file in self._in_memory.opened]
+        on_disk = [path.absolute() for path in self._paths] or [
+            _path_of(file.fileno()) for file in self._on_disk.opened
+        ]
+        return ScratchLayout(
+            self._spec,
+            self._folder.absolute(),
+            self._band_rows,
+            self._memory_bytes,
+            tuple(map(_path_of, opened)),
+            tuple(on_disk),
+        )
 
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
         with store_errors(self._folder, self._spec.nbytes):
-            for file in self._files:
+            for file in self._on_disk.opened:
                 os.fdatasync(file.fileno())
 
-    def _reopen(self, flags: int) -> None:
-        """Open the files that another process wrote."""
+    def _reopen(self, files: _Files, paths: Sequence[Path], flags: int) -> None:
+        """Open files that another process made."""
         with store_errors(self._folder, self._spec.nbytes), ExitStack() as opened:
-            for path, n_bytes in zip(self._paths, self._band_offsets[-1].tolist(), strict=True):
-                fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
-                mode = _MODES[flags]
-                self._files.append(opened.enter_context(os.fdopen(fd, mode, buffering=0)))
+            for path, n_bytes in zip(paths, files.sizes, strict=bool(files.sizes)):
+                is_nameless = path.is_relative_to(_OF_PROCESSES)  # there it is a link
+                fd = os.open(path, flags | os.O_CLOEXEC | (0 if is_nameless else os.O_NOFOLLOW))
+                file = opened.enter_context(os.fdopen(fd, _MODES[flags], buffering=0))
                 check_one_name(path, os.fstat(fd))
                 if os.fstat(fd).st_size != n_bytes:
                     raise StoreError(f"{path}: is no scratch file of this run: start anew")
+                files.opened.append(file)
             opened.pop_all()
-
-    def _allocate(self, n_rows: int) -> NDArray[Any]:
-        n_angles, _, n_columns = self._spec.shape
-        try:
-            return np.empty((n_angles, n_rows, n_columns), self._spec.dtype)
-        except MemoryError:
-            self._n_in_memory = 0
-            return np.empty((n_angles, 0, n_columns), self._spec.dtype)
 
     @property
     def spec(self) -> ArraySpec:
@@ -202,8 +242,9 @@ class ScratchStore(Closing):
 
     @property
     def memory_bytes(self) -> int:
-        """Host memory that the store holds."""
-        return int(self._in_memory.nbytes)
+        """Host memory that it takes once all is written."""
+        rows = min(self._on_disk.first_band * self._band_rows, self._spec.shape[1])
+        return rows * self._row_bytes * self._spec.shape[0]
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block whose first slice along `slice_dim` is `start`.
@@ -223,7 +264,7 @@ class ScratchStore(Closing):
 
     def _transfer(self, slice_dim: int, start: int, block: NDArray[Any], *, writes: bool) -> None:
         """Write or read a block, one unit at a time, in several threads."""
-        if not self._files:
+        if not (self._in_memory.opened or self._on_disk.opened):
             raise StoreError("this store is closed")
         first_angle, first_row = (start, 0) if slice_dim == 0 else (0, start)
         last_angle, last_row = first_angle + block.shape[0], first_row + block.shape[1]
@@ -242,12 +283,8 @@ class ScratchStore(Closing):
             part = block[
                 begin - first_angle : end - first_angle, top - first_row : bottom - first_row
             ]
-            if at_band < self._n_in_memory:
-                part_in_memory = self._in_memory[begin:end, top:bottom]
-                np.copyto(*((part_in_memory, part) if writes else (part, part_in_memory)))
-                return
-            file, offsets = self._locate(at_unit, at_band, begin, end, top)
-            (_write if writes else _read)(self._files[file].fileno(), offsets, part)
+            fd, offsets = self._locate(at_unit, at_band, begin, end, top)
+            (_write if writes else _read)(fd, offsets, part)
 
         with store_errors(self._folder, self._spec.nbytes):
             parallel_for(n_units * n_bands, one)
@@ -259,7 +296,8 @@ class ScratchStore(Closing):
 
         The angles from `begin` to `end` (excluded) are in the unit.
         """
-        n_files = len(self._files)
+        files = self._in_memory if band < self._on_disk.first_band else self._on_disk
+        n_files = len(files.opened)
         file = (unit + band) % n_files
         first_row = band * self._band_rows
         height = min(self._band_rows, self._spec.shape[1] - first_row)
@@ -267,16 +305,16 @@ class ScratchStore(Closing):
         before = unit // n_files * self._unit_angles - unit * self._unit_angles
         angles = np.arange(before + begin, before + end, dtype=np.int64)
         within = (angles * height + row - first_row) * self._row_bytes
-        return file, self._band_offsets[band, file] + within
+        return files.opened[file].fileno(), files.offsets[band - files.first_band, file] + within
 
     def close(self) -> None:
-        """Free the memory, and start to free the disk space in the background."""
-        self._in_memory = self._allocate(0)
+        """Start to free the memory and the disk space in the background."""
         paths, self._paths = self._paths, []
         for path in paths:
             path.unlink(missing_ok=True)
-        files, self._files = self._files, []
-        close_in_background(files)
+        for files in (self._in_memory, self._on_disk):
+            opened, files.opened = files.opened, []
+            close_in_background(opened)
 
     def suspend(self) -> None:
         """Free the memory; files with names stay for another process."""
@@ -284,16 +322,19 @@ class ScratchStore(Closing):
         self.close()
 
 
-def _offsets_of_bands(
-    n_in_memory: int, n_bands: int, n_units: int, n_files: int
-) -> NDArray[np.int64]:
-    """Offset of each band in each file, in units; the last row is the size of the files.
+def _path_of(fd: int) -> Path:
+    """Path of an open file of this process, for others."""
+    return _OF_PROCESSES / f"{os.getpid()}/fd/{fd}"
 
-    The first `n_in_memory` bands are in no file.
-    """
+
+def _create_in_memory(number: int) -> IO[bytes]:
+    return os.fdopen(os.memfd_create(f"maxslices-{number}"), "r+b", buffering=0)
+
+
+def _offsets_of_bands(bands: range, n_units: int, n_files: int) -> NDArray[np.int64]:
+    """Offset of each band in each file, in units; the last row is the size of the files."""
     units = np.arange(n_units)
-    counts = [np.bincount((units + b) % n_files, minlength=n_files) for b in range(n_bands)]
-    counts[:n_in_memory] = [np.zeros(n_files, np.int64)] * n_in_memory
+    counts = [np.bincount((units + band) % n_files, minlength=n_files) for band in bands]
     return np.cumsum([np.zeros(n_files, np.int64), *counts], axis=0)
 
 

@@ -26,6 +26,8 @@ class Budgets:
     n_workers: int | None = None
     """Processes that run blocks, on all machines: what they share between sections is in files.
     None if this one does, which keeps it in memory where it can."""
+    shares_memory: bool = True
+    """Whether all processes are on this machine, so that files in its memory are for all."""
 
     @property
     def kind(self) -> Device:

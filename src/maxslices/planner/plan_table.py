@@ -52,7 +52,7 @@ def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
     outputs = max(24, *(len(str(step.output)) for step in section.steps))
     lines = [
         f"Section {number}: {slices} in {blocks} of {section.block}{halo} "
-        f"-> {_KEPT.get(section.destination, section.destination)}",
+        f"-> {_KEPT.get(section.destination, section.destination)}{_kept(section)}",
         f"  {'method':<{names}}  {'output':<{outputs}}  {'peak/block':>10}  estimate",
     ]
     highest = max(section.steps, key=lambda step: step.estimated_bytes)
@@ -75,6 +75,14 @@ def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
     lines += [f"  to fit: {text}" for text in section.fitted]
     lines += [f"  --fit auto: {text}" for text in section.would_fit]
     return lines
+
+
+def _kept(section: SectionPlan) -> str:
+    """What of a scratch file is in memory."""
+    if not section.kept_bytes:
+        return ""
+    is_all = section.kept_bytes == section.output.nbytes
+    return " in memory" if is_all else f", {format_bytes(section.kept_bytes)} of it in memory"
 
 
 def _how(step: StepPlan) -> str:

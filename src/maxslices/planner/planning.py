@@ -103,13 +103,16 @@ def make_plan(
         pairs = zip(sections, found, strict=True)
         placements, available = arrange([old if new is None else new for old, new in pairs])
     check_fits(placements, budgets, available, block, fit)
-    planned = [
-        _plan_section(placement, left, block, fit)
-        for placement, left in zip(placements, available, strict=True)
-    ]
+    planned = _keep_on_host(
+        [
+            _plan_section(placement, left, block, fit)
+            for placement, left in zip(placements, available, strict=True)
+        ],
+        budgets,
+    )
     scratch = [
-        each.section.output.nbytes if each.destination == "scratch file" else 0
-        for each in placements
+        each.output.nbytes - each.kept_bytes if each.destination == "scratch file" else 0
+        for each in planned
     ]
     return Plan(
         scan=scan,
@@ -117,7 +120,7 @@ def make_plan(
         budget_bytes=budgets.budget_bytes,
         reserved_bytes=budgets.reserved_bytes,
         host_budget_bytes=budgets.host_budget_bytes,
-        sections=_keep_on_host(planned, budgets),
+        sections=planned,
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=sum(output.nbytes for section in sections for output in section.saved),
         notes=(*notes, *_origins(sections), *notes_on_time(sections, planned)),
@@ -126,20 +129,26 @@ def make_plan(
 
 
 def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[SectionPlan, ...]:
-    """Keep a part of scratch files in host memory, if the device is a GPU of this one process."""
+    """Keep scratch files in host memory beside GPUs.
+
+    For one process as much of them as there is memory for. For several all or nothing: a run that
+    is stopped goes on from files on disk alone, and what does not fit in memory takes long to do
+    again.
+    """
     found = list(sections)
+    if budgets.kind != "cuda" or not budgets.shares_memory:
+        return tuple(found)
     numerator, denominator = KEPT_SHARE
+    n_processes = budgets.n_workers or 1
     for i, (own, following) in enumerate(pairwise(sections)):
-        if (
-            budgets.kind == "cuda"
-            and budgets.n_workers is None
-            and own.destination == "scratch file"
-        ):
+        if own.destination == "scratch file":
             used = max(found[i].host_bytes, following.host_bytes)
-            left = max(0, budgets.host_budget_bytes - used)
+            left = n_processes * max(0, budgets.host_budget_bytes - used)
             kept = min(left * numerator // denominator, own.output.nbytes)
+            if budgets.n_workers is not None and kept < own.output.nbytes:
+                continue
             for j, held in ((i, found[i]), (i + 1, following)):
-                found[j] = replace(held, host_bytes=held.host_bytes + kept)
+                found[j] = replace(held, host_bytes=held.host_bytes + -(-kept // n_processes))
             found[i] = replace(found[i], kept_bytes=kept)
     return tuple(found)
 

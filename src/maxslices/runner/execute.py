@@ -56,6 +56,10 @@ class RunsBlocks(Protocol):
 class RunsSections(Protocol):
     """Other processes that run the blocks of sections."""
 
+    @property
+    def share_memory(self) -> bool:
+        """True if they can open files that this process has in memory."""
+
     def section_run(self, here: SectionRun) -> RunsBlocks:
         """Make the run of a section elsewhere, from one that would run here."""
 
@@ -141,7 +145,10 @@ def execute(
             held.enter_context(shared_allocator(budget_bytes))
         journal = None if folder is None else folder.journal
         unfinished = None if folder is None else folder.unfinished
-        stores = held.enter_context(StoresBetween(plan, backend, scratch_folder, journal))
+        in_memory = elsewhere is None or elsewhere.share_memory
+        stores = held.enter_context(
+            StoresBetween(plan, backend, scratch_folder, journal, in_memory=in_memory)
+        )
         resumed = ResumedSections(plan, unfinished, scratch_folder)
         for index, value in resumed.side_results:
             side_results.keep(pipeline.steps[index], value)

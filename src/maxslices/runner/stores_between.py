@@ -14,6 +14,11 @@ from .device_store import DeviceStore
 from .journal import Journal
 from .unfinished_run import SectionState, store_names
 
+_ON_DISK = (
+    "its output was to stay in memory, which workers on other machines cannot read: it went to a "
+    "scratch file on disk"
+)
+
 
 class StoresBetween:
     """Stores of the outputs of sections, for the sections after them.
@@ -32,11 +37,21 @@ class StoresBetween:
         Folder of scratch files.
     journal : Journal or None
         Notes scratch files; None if none is kept.
+    in_memory : bool
+        Whether all processes that run blocks can open files that this one has in memory.
     """
 
-    def __init__(self, plan: Plan, backend: Backend, folder: Path, journal: Journal | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        folder: Path,
+        journal: Journal | None,
+        *,
+        in_memory: bool = True,
+    ) -> None:
         self._plan, self._backend, self._folder = plan, backend, folder
-        self._journal = journal
+        self._journal, self._in_memory = journal, in_memory
         self._stores: dict[int, Store | DeviceStore] = {}
         self._on_disk: set[int] = set()
 
@@ -109,17 +124,20 @@ class StoresBetween:
             else:
                 note = "" if planned == "memory" else _moved(planned, "memory")
                 return MemoryStore(spec, lambda shape, dtype: array), note
+        kept_bytes = section.kept_bytes if self._in_memory else 0
         note = "" if planned == "scratch file" else _moved(planned, "a scratch file")
-        return self._make_scratch(number), note
+        if kept_bytes < section.kept_bytes:
+            note = _ON_DISK
+        return self._make_scratch(number, kept_bytes), note
 
-    def _make_scratch(self, number: int) -> ScratchStore:
+    def _make_scratch(self, number: int, kept_bytes: int) -> ScratchStore:
         section, following = self._plan.sections[number : number + 2]
         for earlier in [each for each in self._stores if each < number - 1]:
             self._stores.pop(earlier).close()
         along_rows = [each.block for each in (following, section) if each.slice_dim == 1]
         band_rows = along_rows[0] if along_rows else section.output.shape[1]
         names: list[str] = []
-        if self._journal is not None and not section.kept_bytes:
+        if self._journal is not None and not kept_bytes:
             layout = {"band_rows": band_rows, "n_files": threads.N_THREADS}
             names = store_names(number, layout)
             self._journal.store(number, layout)
@@ -128,7 +146,7 @@ class StoresBetween:
             section.output,
             self._folder,
             band_rows=band_rows,
-            memory_bytes=section.kept_bytes,
+            memory_bytes=kept_bytes,
             names=names,
         )
 
