@@ -224,7 +224,8 @@ class ScratchStore(Closing):
 
     def _reopen(self, files: _Files, paths: Sequence[Path], flags: int) -> None:
         """Open files that another process made."""
-        with store_errors(self._folder, self._spec.nbytes), ExitStack() as opened:
+        folder = paths[0].parent if paths else self._folder
+        with store_errors(folder, self._spec.nbytes), ExitStack() as opened:
             for path, n_bytes in zip(paths, files.sizes, strict=bool(files.sizes)):
                 is_nameless = path.is_relative_to(_OF_PROCESSES)  # there it is a link
                 fd = os.open(path, flags | os.O_CLOEXEC | (0 if is_nameless else os.O_NOFOLLOW))
