@@ -6,9 +6,9 @@ Run it where there are a GPU and httomolibgpu::
 
 For each row the true peak of n slices is measured, and a probe is given exactly that memory. A row
 is right if 98 to 100 % of the slices that fit are answered: their peak fits, and they run in a pool
-of that size. Printed are the rows that are not, with the slices that fit by their peaks alone in
-brackets, the seconds of the probes, and the number of calls. OUT/rows.jsonl has all. Quick methods
-come first.
+of that size, as do fewer. Printed are the rows that are not, with the slices that fit by their
+peaks alone in brackets, the seconds of the probes, and the number of calls. OUT/rows.jsonl has all.
+Quick methods come first.
 """
 
 from __future__ import annotations
@@ -235,10 +235,11 @@ def row_of_function(function: Function, dims: tuple[int, int], n: int, backend: 
     if peak(n + 1) <= available:
         fits = n + 1
     by_peaks = fits
-    fits = table.most_that_run(samples, lambda data, _: meta.function(data), available, by_peaks)
     request = ModelRequest(meta, 0, dims, np.dtype("float32"), {}, 1801)
     table.clean()
     found = probe(request, backend, available_bytes=available)
+    call = lambda data, _: meta.function(data)  # noqa: E731
+    fits = table.most_that_run(samples, call, available, by_peaks, found.answer)
     return {
         "method": function.__name__, "dtype": "float32", "other_dims": f"{dims[0]}x{dims[1]}",
         "parameters": "", "run": n, "fit": fits, "fit_by_peaks": by_peaks,
