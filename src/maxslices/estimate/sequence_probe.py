@@ -29,10 +29,7 @@ limits a call's memory, `PERIOD` more are called too: what is rounded up to 16 l
 with fewer."""
 LONG_S = 0.5
 """Where a call takes this, two are made, which is what a line takes: FISTA3d_tomobar on an H200
-takes 1.3 s for 3 slices of 1801 x 2560. On a GPU the second one has a slice more, so that what only
-earlier calls did is not taken for the time of a slice: SIRT3d_tomobar's was read as 0.31 s in place
-of 0.08 from calls of three and then two, and its blocks were too small for it (H200, 2026-11-27).
-On the CPU, where a slice more takes longer, it has one fewer."""
+takes 1.3 s for 3 slices of 1801 x 2560."""
 PROOF_S = 0.3
 """A call that proves the answer takes no longer than this."""
 TRUSTED = 3
@@ -189,15 +186,14 @@ class SequenceProbe:
                 continue
             if n > fewest + MORE[-1] and self._is_dear(n):
                 continue
-            if others and not other_data and self._first.n_slices < last.n_slices < n:
+            if not other_data and self._first.n_slices < last.n_slices < n:
                 self.bench.kind, other_data = "dark", n
             try:
                 self._call(n, None)
             finally:
                 self.bench.kind = usual
             if n == fewest + MORE[0] and self.rungs and self.rungs[-1].duration_s > LONG_S:
-                is_quick = self.calls.backend.kind == "cuda" and n + 1 < self._too_many
-                others = [n + 1 if is_quick and self._may_try(n + 1) else n - 1]
+                others = [fewest + 1]
         if len(self._seen) >= len(MORE) and not self._is_told(self._fit()):
             self.keeps_its_ways = False
             n = other_data if other_data in self._seen else max(self._seen)
