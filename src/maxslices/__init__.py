@@ -57,7 +57,9 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     """Return what is imported later."""
     if name == "__version__":
-        found: Any = import_module("importlib.metadata").version(__name__)
+        found: Any = import_module(f"{__name__}.system.package_versions").installed_version(
+            __name__
+        )
     elif name in _LATER:
         found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     else:
