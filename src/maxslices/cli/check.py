@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from .options import PART, PIPELINE
+from .options import PART, PATH, PIPELINE
 
 
 @click.command(params=[PIPELINE, *PART], short_help="say whether a pipeline file can run")
-@click.argument("scan", type=click.Path(), required=False, help="a scan to check it against")
+@click.argument("scan", type=PATH, required=False, help="a scan to check it against")
 def check(pipeline: str, scan: str | None, **options: Any) -> str:
     """Check a pipeline file: its form, its methods and their parameters.
 

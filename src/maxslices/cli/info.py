@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from .options import JSON, file_to_write
+from .options import JSON, PATH, file_to_write
 from .output import shown
 
 
 @click.command(params=[JSON], short_help="say what is in a scan")
-@click.argument("scan", type=click.Path(), help="a scan, or any file with 3D data in it")
+@click.argument("scan", type=PATH, help="a scan, or any file with 3D data in it")
 @click.option(
     "--picture",
     callback=file_to_write(".png"),

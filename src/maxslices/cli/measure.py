@@ -18,7 +18,7 @@ from ..errors import (
 )
 from ..model.arrays import ArraySpec, parse_shape
 from .completion import method_names
-from .options import DEVICE, JSON
+from .options import DEVICE, JSON, PATH
 from .output import say, shown
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
 @click.option(
     "--plot",
     metavar="FILE",
-    type=click.Path(),
+    type=PATH,
     help="draw memory over the call, and over one with half of the slices, to an image file",
 )
 @click.option(

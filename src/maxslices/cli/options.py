@@ -13,6 +13,9 @@ from ..errors import UsageError
 from ..system.disk_space import check_file_place
 from .log_file import log_to_file, log_to_screen
 
+PATH = click.Path(readable=False)
+"""Type of a path: what is wrong with it is said by who opens it, with what to do about it."""
+
 
 def count_or(*words: str) -> Callable[[str], int | str]:
     """Type of an option that is a positive number or one of some words."""
@@ -60,7 +63,7 @@ def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[...,
     return callback
 
 
-PIPELINE = click.Argument(["pipeline"], type=click.Path(), help="pipeline file (YAML)")
+PIPELINE = click.Argument(["pipeline"], type=PATH, help="pipeline file (YAML)")
 DEVICE = click.Option(
     ["--device"], default="auto", metavar="auto|cpu|cuda:N", help="default: a GPU if there is one"
 )
@@ -142,7 +145,7 @@ OUTPUT = [
     click.Option(
         ["--log-file"],
         metavar="FILE",
-        type=click.Path(),
+        type=PATH,
         expose_value=False,
         callback=_log(log_to_file),
         help="append all that is said, and when",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .options import LIMITS, OUTPUT, PART, SWEEP, Command, check_order, file_to_write
+from .options import LIMITS, OUTPUT, PART, PATH, SWEEP, Command, check_order, file_to_write
 from .output import SAID
 
 
@@ -23,7 +23,7 @@ from .output import SAID
     metavar="[SCAN] PIPELINE",
     nargs=-1,
     required=True,
-    type=click.Path(),
+    type=PATH,
     help="as for run; without SCAN give --shape",
 )
 @click.option("--shape", metavar="AxYxX", help="angles x rows x columns of a scan that is not here")

@@ -10,7 +10,7 @@ import click
 
 from ..errors import UnknownMethodError, UsageError
 from ..model.units import format_bytes
-from .options import JSON
+from .options import JSON, PATH
 
 if TYPE_CHECKING:
     from ..estimate.record_files import Entry
@@ -26,7 +26,7 @@ def _full_name(_: click.Context, __: click.Parameter, name: str | None) -> str |
 METHOD = click.Argument(
     ["method"], required=False, callback=_full_name, help="of this method alone"
 )
-FILE = click.Argument(["file"], type=click.Path(), help="what `records export` writes")
+FILE = click.Argument(["file"], type=PATH, help="what `records export` writes")
 
 
 @click.group(short_help="the measured memory of methods")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
-from .options import LIMITS, OUTPUT, PART, SWEEP, WORKERS, Command, check_order
+from .options import LIMITS, OUTPUT, PART, PATH, SWEEP, WORKERS, Command, check_order
 from .output import SAID, complain, say, shown
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     metavar="SCAN PIPELINE [OUT]",
     nargs=-1,
     required=True,
-    type=click.Path(),
+    type=PATH,
     help="scan (HDF5, .npy, TIFF, folder of TIFFs), pipeline (YAML), folder for results "
     "(default: SCAN-PIPELINE)",
 )
 @click.option(
     "--output-dir",
     metavar="FOLDER",
-    type=click.Path(),
+    type=PATH,
     help="for SCAN... PIPELINE: a folder for each scan",
 )
 @click.option(
@@ -51,7 +51,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
 @click.option(
     "--scratch",
     metavar="FOLDER",
-    type=click.Path(),
+    type=PATH,
     help="for scratch files (default: OUT)",
 )
 @click.option("--overwrite", is_flag=True, help="replace the results of an earlier run in OUT")
@@ -63,7 +63,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
 @click.option(
     "--plan",
     metavar="FILE",
-    type=click.Path(),
+    type=PATH,
     help="carry out what `maxslices plan --json` wrote",
 )
 @click.option("--save-all", is_flag=True, help="save the data after every step")

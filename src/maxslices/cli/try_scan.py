@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import LIMITS, OUTPUT, PART, Command
+from .options import LIMITS, OUTPUT, PART, PATH, Command
 from .output import complain, say, shown
 
 
@@ -17,10 +17,10 @@ from .output import complain, say, shown
     params=[PART[0], *LIMITS, *OUTPUT],
     short_help="reconstruct a few slices of a scan, and draw them",
 )
-@click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
+@click.argument("scan", type=PATH, help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
 @click.argument(
     "out",
-    type=click.Path(),
+    type=PATH,
     required=False,
     help="folder for the results (default: SCAN-try here, numbered if it is there)",
 )

@@ -20,7 +20,7 @@ from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .loader_parameters import parse_loader
 from .open_source import open_source
-from .paths import is_hdf5
+from .paths import check_readable, is_hdf5
 from .source import Source
 
 _NAMES = {
@@ -78,7 +78,7 @@ def likely_parts(scan: Path) -> LikelyParts | None:
     and darks have frames of that shape, and what they are in their name, their groups' names or the
     title of their entry. An image key, and angles, have one value for each frame.
     """
-    if not scan.is_file() or not is_hdf5(scan):
+    if check_readable(scan) == "folder" or not is_hdf5(scan):
         return None
     with open_file(scan) as file, library_errors(str(scan)):
         try:

@@ -19,7 +19,7 @@ from .hdf5_layout import Layout, find_layout
 from .hdf5_links import FileObjects, look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
-from .paths import is_hdf5
+from .paths import check_readable, is_hdf5
 from .result_info import VOLUME_AXES
 
 _FACTS = {
@@ -99,7 +99,7 @@ def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None
     SourceError
         If the file cannot be opened, or is damaged.
     """
-    if not path.is_file() or not is_hdf5(path):
+    if check_readable(path) == "folder" or not is_hdf5(path):
         return None
     with open_file(path) as file, library_errors(str(path)):
         if layout is None:
