@@ -72,9 +72,20 @@ def check_out(out: object, scan: Scan) -> None:
         if isinstance(scan, np.ndarray) and np.may_share_memory(out, scan):
             raise UsageError("out shares memory with the scan: give an array of its own")
     elif not isinstance(out, str | os.PathLike):
-        raise UsageError(f"out must be a folder or a NumPy array, not {out!r}")
+        raise UsageError(f"out must be a folder or a NumPy array, not a {type(out).__name__}")
     elif not os.fspath(out):
         raise UsageError("the folder for the results has no name; '.' is the current one")
+    elif isinstance(scan, str | os.PathLike) and _is_same_folder(Path(scan), Path(out)):
+        # TIFFs among the results would be read as frames of the scan by the next run.
+        raise UsageError(f"{out} is the scan itself: choose another folder for the results")
+
+
+def _is_same_folder(scan: Path, out: Path) -> bool:
+    """True if both are one folder, by whatever names."""
+    try:
+        return scan.is_dir() and out.samefile(scan)
+    except (OSError, ValueError):  # one is not there or cannot be reached, which is said later
+        return False
 
 
 def check_result(array: np.ndarray, plan: Plan) -> None:
