@@ -117,7 +117,10 @@ def _filtered(data: Any, kernel_size: int, dif: float | None) -> Any:
         valid = ", ".join(map(str, get_args(KernelSize)))
         raise ValueError(f"kernel_size must be one of {valid}, not {kernel_size!r}")
     if str(data.dtype) not in DTYPES:
-        raise ValueError(f"medians are of {', '.join(DTYPES)} data, not of {data.dtype}")
+        raise ValueError(
+            f"medians are of {', '.join(DTYPES)} data, not of {data.dtype}: put them after a "
+            "method that makes float32, such as minus_log, or save the scan as float32"
+        )
     out = array_namespace(data).empty(data.shape, dtype=data.dtype)
     if on_gpu(data):
         _median_cuda.median(data, out, kernel_size, dif)

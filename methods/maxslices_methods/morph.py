@@ -153,9 +153,13 @@ def sino_360_to_180(
     return out
 
 
-def _new_dims(other_dims: tuple[int, int], newshape: list[int]) -> tuple[int, int]:
+def _check_new_shape(newshape: list[int]) -> None:
     if len(newshape) != 2 or min(newshape) < 1:
         raise ValueError(f"newshape must be two numbers of pixels, not {newshape!r}")
+
+
+def _new_dims(other_dims: tuple[int, int], newshape: list[int]) -> tuple[int, int]:
+    _check_new_shape(newshape)
     return int(newshape[0]), int(newshape[1])
 
 
@@ -193,7 +197,13 @@ def _resample_memory(
     m.alloc_bytes(piece_bytes + places_bytes * (n_new_rows + n_new) + VIEWS_BYTES)
 
 
-@method("all", calc_max_slices=_resample_memory, output_dims=_new_dims, output_dtype="float32")
+@method(
+    "all",
+    calc_max_slices=_resample_memory,
+    output_dims=_new_dims,
+    output_dtype="float32",
+    check_values=_check_new_shape,
+)
 def data_resampler(
     data: Any,
     newshape: list[int],

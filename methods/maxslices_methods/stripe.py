@@ -35,7 +35,10 @@ OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
 
 def _require_dtype(data: Any, name: str) -> None:
     if data.dtype not in (np.float32, np.uint16):
-        raise ValueError(f"{name} takes data of float32 or uint16, not {data.dtype}")
+        raise ValueError(
+            f"{name} takes data of float32 or uint16, not {data.dtype}: put it after a method that "
+            "makes float32, such as minus_log, or save the scan as float32"
+        )
 
 
 @from_ledger

@@ -24,6 +24,7 @@ from ..runner.folder_lock import check_usable
 from ..system.disk_space import check_absent
 from ..system.fresh_files import replace_text
 from .run_scan import run_announced
+from .scan_and_output import check_out
 
 MORE_THAN_HALF = 1.25 * np.pi
 """Range of angles in radians above which a scan is of a full turn: some go a little beyond 180
@@ -35,8 +36,11 @@ _CORRECT = """\
 - method: dark_flat_field_correction
 - method: minus_log
 """
-_RECONSTRUCT = """\
+_REMOVE_STRIPES = """\
 - method: remove_stripe_based_sorting
+"""
+_RECONSTRUCT = f"""\
+{_REMOVE_STRIPES}\
 - method: find_center_vo
   parameters:
     ind: mid
@@ -45,7 +49,7 @@ _RECONSTRUCT = """\
     cor: centre_of_rotation
 - method: fbp
   parameters:
-    center: ${{centering.side_outputs.centre_of_rotation}}
+    center: ${{{{centering.side_outputs.centre_of_rotation}}}}
 """
 
 
@@ -86,7 +90,7 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
                 "a full turn: its first half is read, as for an axis in the middle; to stitch both "
                 "halves, put sino_360_to_180 before find_center_vo"
             )
-    steps = ""
+    steps, reconstruct = "", _RECONSTRUCT
     if loader:
         steps = yaml.safe_dump([{"method": LOADER_METHOD, "parameters": loader}], sort_keys=False)
     if source.flats is not None and source.darks is not None:
@@ -96,7 +100,13 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
         notes.append(f"{_missing(source)}: slices are of -log(counts), darker in the middle")
     else:
         notes.append(f"{_missing(source)}: the values are taken for attenuation")
-    return TrialPipeline(steps + _RECONSTRUCT, part, tuple(notes))
+        if source.spec.dtype != np.float32:
+            reconstruct = reconstruct.removeprefix(_REMOVE_STRIPES)
+            notes.append(
+                f"{source.spec.dtype}: stripes are left, as they are removed from float32; save "
+                "the scan as float32 to have them removed"
+            )
+    return TrialPipeline(steps + reconstruct, part, tuple(notes))
 
 
 def try_scan(
@@ -131,6 +141,7 @@ def try_scan(
     MaxslicesError
         If the scan cannot be read, methods are not installed, or the run fails.
     """
+    check_out(out, scan)
     source, parts = open_likely(scan)
     stored = stored_facts(Path(scan), None if parts is None else parts.layout)
     if stored is not None and stored.is_volume:
