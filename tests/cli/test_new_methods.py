@@ -67,6 +67,19 @@ def test_its_tests_pass_and_its_method_runs(package):
     assert "well formed" in run("maxslices", "check", "p.yaml").stdout
 
 
+def test_its_tests_are_its_own_in_the_folder_of_another_project(package):
+    (package.parent / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = "--nosuch"'
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", package.name],
+        cwd=package.parent, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package), *sys.path])},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert "Beamline-Filters/tests/test_methods.py" in found.stdout or "tests/test_" in found.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "status", "said"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shutil
 from pathlib import Path
 from string import Template
 
@@ -32,7 +33,9 @@ def new_methods(name: str) -> str:
     It can be installed as it is, and its method is then known to pipelines.
     """
     module = _module_of(name)
-    values = {"name": name, "module": module, "version": __version__}
+    # Of a maxslices that runs without being installed no version is known.
+    version = "" if __version__ == "unknown" else f">={__version__}"
+    values = {"name": name, "module": module, "version": version}
     folder = Path(name)
     if folder.exists():
         raise StoreError(f"{folder} is there already: choose another name")
@@ -43,7 +46,10 @@ def new_methods(name: str) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(Template(text).substitute(values), encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"cannot write {error.filename}: {error.strerror}") from None
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StoreError(
+            f"{folder}: cannot be written ({error.strerror}): make room, or go to another folder"
+        ) from None
     return "\n".join(
         [
             *(f"wrote {path}" for path in paths),
