@@ -32,7 +32,7 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     Raises
     ------
     UsageError
-        If matplotlib is not installed.
+        If matplotlib is not installed or cannot be used.
     SourceError
         If the scan cannot be read.
     StoreError
@@ -43,6 +43,8 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("a picture needs matplotlib: pip install matplotlib") from None
+    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
+        raise UsageError(f"Matplotlib cannot be used: {error}") from None
     source, _ = open_likely(scan)
     with source:
         projection, flat, sinogram = _parts(source)

@@ -28,7 +28,7 @@ def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     UsageError
-        If matplotlib is not installed, or knows no such kind of picture.
+        If matplotlib is not installed or cannot be used, or knows no such kind of picture.
     StoreError
         If the file cannot be written.
     """
@@ -37,6 +37,8 @@ def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UsageError("a plot needs matplotlib: pip install matplotlib") from None
+    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
+        raise UsageError(f"Matplotlib cannot be used: {error}") from None
     trace = report.trace
     layers = _layers(trace)
     figure = Figure(figsize=(9, 4.5), layout="constrained")

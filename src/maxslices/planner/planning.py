@@ -79,6 +79,10 @@ def make_plan(
     """
     check_block(block)
     check_fit(fit)
+    if budgets.budget_bytes < 1:
+        raise DoesNotFitError(
+            f"no memory is free on {budgets.device}: end other programs, or raise this one's limits"
+        )
     if budgets.budget_bytes <= budgets.reserved_bytes:
         raise DoesNotFitError(
             f"the budget of {format_bytes(budgets.budget_bytes)} is not more than the "

@@ -1,0 +1,192 @@
+"""What strangers type: names of what cannot be read or written, and a program not installed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import maxslices
+
+
+@pytest.fixture
+def closed_folder(tmp_path):
+    """A folder that nobody may look into."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    np.save(folder / "scan.npy", np.ones((3, 4, 5), np.uint16))
+    folder.chmod(0)
+    yield folder
+    folder.chmod(0o755)
+
+
+def without_rights(*arguments):
+    """Run the command line as one whom permissions bind, which root is not."""
+    command = [sys.executable, "-m", "maxslices", *map(str, arguments)]
+    if os.getuid() == 0:
+        command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *command]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("command", ["info", "try"])
+def test_a_scan_in_a_closed_folder_is_told_in_a_line(closed_folder, tmp_path, command):
+    found = without_rights(command, closed_folder / "scan.npy")
+    assert found.returncode == 1
+    (line,) = found.stderr.splitlines()
+    assert "scan.npy: cannot be read (Permission denied): check its permissions" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [(("info",), "scan.npy: cannot be read (Permission denied): check its permissions"),
+     (("check",), "cannot read the pipeline file")],
+)  # fmt: skip
+def test_a_file_that_may_not_be_read_says_what_to_do(tmp_path, command, what):
+    path = tmp_path / "scan.npy"
+    np.save(path, np.ones((3, 4, 5), np.uint16))
+    path.chmod(0)
+    found = without_rights(*command, path)
+    (line,) = found.stderr.splitlines()
+    assert what in line
+    assert found.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["info", "try"])
+def test_an_empty_file_is_said_to_be_empty(cli, tmp_path, command):
+    path = tmp_path / "scan.nxs"
+    path.write_bytes(b"")
+    status, _, err = cli(command, path)
+    assert status == 1
+    assert "scan.nxs: is empty, a file of no bytes: copy it again" in err
+
+
+@pytest.mark.parametrize("command", ["info", "try"])
+def test_a_name_longer_than_a_file_can_have_is_told_in_a_line(cli, command):
+    status, _, err = cli(command, "x" * 300 + ".npy")
+    assert status == 1
+    assert err.count("\n") == 1
+    assert "leads to no file (File name too long)" in err
+
+
+@pytest.mark.parametrize("command", ["run", "try"])
+def test_results_are_not_put_among_the_frames_of_the_scan(cli, tmp_path, pipeline, command):
+    import tifffile
+
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    for number in range(4):
+        tifffile.imwrite(folder / f"{number}.tif", np.ones((5, 6), np.uint16))
+    before = sorted(folder.iterdir())
+    (tmp_path / "link").symlink_to(folder)
+    given = [folder, pipeline("method: minus_log")] if command == "run" else [folder]
+    status, _, err = cli(command, *given, tmp_path / "link", "--device", "cpu")
+    assert status == 2
+    assert "link is the scan itself: choose another folder for the results" in err
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_floats_of_any_size_are_tried(cli, tmp_path, dtype):
+    values = np.random.default_rng(3).random((20, 3, 32)).astype(dtype)
+    np.save(tmp_path / "scan.npy", values)
+    out = tmp_path / "out"
+    status, _, err = cli("try", tmp_path / "scan.npy", out, "--device", "cpu")
+    assert status == 0
+    assert f"{dtype}: stripes are left" in err
+    assert "remove_stripe" not in (out / "pipeline.yaml").read_text()
+
+
+def test_a_dtype_that_a_method_refuses_says_what_to_do(cli, tmp_path, pipeline):
+    np.save(tmp_path / "scan.npy", np.ones((4, 5, 6)))
+    for name in ("median_filter", "remove_stripe_based_sorting"):
+        path = pipeline(f"method: {name}")
+        status, _, err = cli("run", tmp_path / "scan.npy", path, tmp_path / name, "--device", "cpu")
+        assert status == 1
+        assert "float64: put " in err
+        assert "or save the scan as float32" in err
+
+
+def test_a_new_shape_that_cannot_be_is_found_by_check(cli, pipeline):
+    path = pipeline("{method: data_resampler, parameters: {newshape: [0, 5]}}")
+    status, _, err = cli("check", path)
+    assert status == 1
+    assert "pipeline.yaml:1:41: data_resampler refuses this: newshape must be two numbers" in err
+
+
+def test_no_memory_on_the_cpu_is_not_laid_on_cuda(cli, scan, tmp_path, pipeline, monkeypatch):
+    monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: 0)
+    given = scan, pipeline("method: minus_log"), tmp_path / "out"
+    status, _, err = cli("run", *given, "--device", "cpu")
+    assert status == 3
+    assert "no memory is free on cpu" in err
+    assert "CUDA" not in err
+
+
+def test_a_package_for_which_there_is_no_room_leaves_no_folder(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def full(path, *_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of a write, which names no file
+
+    monkeypatch.setattr(Path, "write_text", full)
+    status, _, err = cli("new-methods", "filters")
+    assert status == 1
+    assert "filters: cannot be written (No space left on device)" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_runs_without_being_installed(tmp_path):
+    code = (
+        "import sys; from maxslices.system import package_versions as versions;"
+        "versions._metadata_folders = lambda path: {};"
+        "from maxslices.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    assert run("--version").stdout == "maxslices unknown\n"
+    assert run("new-methods", "filters").returncode == 0
+    assert '"maxslices", "numpy' in (tmp_path / "filters/pyproject.toml").read_text()
+
+
+def test_the_version_is_that_of_the_metadata():
+    from importlib.metadata import version
+
+    assert maxslices.__version__ == version("maxslices")
+
+
+def test_what_the_demo_says_it_fits_into_is_what_it_is_given(cli):
+    import inspect
+
+    from maxslices.demo import run_demo
+
+    memory = inspect.signature(run_demo).parameters["memory"].default
+    assert f"within {memory.removesuffix('MB')} MB" in " ".join(cli("demo", "--help")[1].split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("info", "scan.npy", "--picture", "x.png"),
+     ("nn", "report", "torch.nn:ReLU", "--input", "1x2", "--plot", "x.png")],
+    ids=["info", "nn"],
+)  # fmt: skip
+def test_a_matplotlib_that_cannot_be_used_is_told_in_a_line(tmp_path, arguments):
+    if arguments[0] == "nn":
+        pytest.importorskip("torch")
+    np.save(tmp_path / "scan.npy", np.ones((3, 4, 5), np.uint16))
+    found = subprocess.run(
+        [sys.executable, "-m", "maxslices", *arguments],
+        cwd=tmp_path, env={**os.environ, "MPLBACKEND": "nonsense"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert found.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")
