@@ -1,5 +1,8 @@
 """The scan file of the demo: what is in it, and that it obeys its physics."""
 
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -61,3 +64,34 @@ def test_the_scan_is_the_same_each_time(scan, frames, tmp_path):
     again = make_scan(tmp_path / "again.nxs", scan.phantom, n_angles=61, shift=0.7)
     with h5py.File(again.path) as file:
         np.testing.assert_array_equal(file["entry1/tomo_entry/data/data"][()], frames["data"])
+
+
+def test_an_axis_that_is_too_far_out_is_told_before_a_file_is_there(tmp_path):
+    path = tmp_path / "scan.nxs"
+    path.write_bytes(b"an earlier one")
+    said = "leaves the detector of 64 columns around the axis at 40: move the axis to the middle"
+    with pytest.raises(ValueError, match=said):
+        make_scan(path, flower_head(rows=4, columns=64), n_angles=11, shift=8.5)
+    assert path.read_bytes() == b"an earlier one"
+
+
+def test_a_file_for_which_there_is_no_room_is_an_error_and_no_crash(tmp_path):
+    code = """
+import resource, sys
+from pathlib import Path
+from maxslices.demo.phantom import flower_head
+from maxslices.demo.scan_file import make_scan
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    make_scan(Path(sys.argv[1]), flower_head(rows=4, columns=128), n_angles=11, shift=0.5)
+except OSError as error:
+    print(error.strerror)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "scan.nxs")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+    assert not list(tmp_path.iterdir())

@@ -147,7 +147,10 @@ class Phantom:
             first = np.floor(middle - reach).astype(np.int64)
             width = int(np.ceil(2 * reach.max())) + 2
             if first.min() < 0 or first.max() + width > self.columns:
-                raise ValueError("the phantom's shadow leaves the detector: move the axis inwards")
+                raise ValueError(
+                    f"the phantom's shadow leaves the detector of {self.columns} columns around "
+                    f"the axis at {axis:g}: move the axis to the middle, or take more columns"
+                )
             # u: the pixels' edges across the shadow, from -1 to 1
             u = np.arange(width + 1, dtype=np.float32) / reach[:, None].astype(np.float32)
             u += ((first - 0.5 - middle) / reach).astype(np.float32)[:, None]

@@ -7,6 +7,7 @@ rings), an axis that is off centre by a fraction of a pixel, 16 bits.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runner.progress import Progress, ProgressOnAll
+from ..system.disk_space import reserve
 from .phantom import Phantom
 
 N_FLATS = N_DARKS = 20
@@ -29,6 +31,8 @@ OFFSET_COUNTS = 180.0
 """Mean counts of a dark; CMOS cameras have one to several hundred."""
 READ_NOISE_COUNTS = 3.0
 """Standard deviation of the read noise, in counts; CMOS cameras have a few."""
+LAYOUT_BYTES = 2**17
+"""Disk space for what HDF5 writes beside frames: an index and so on, 60 kB for the demo's 581."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,13 @@ def make_scan(
         Photons on a pixel in the middle of the open beam, in one frame.
     progress : Progress, optional
         Told of rows that are projected, which takes most of the time, and of frames exposed.
+
+    Raises
+    ------
+    ValueError
+        If the phantom's shadow leaves the detector.
+    OSError
+        If the file cannot be written, or its disk is full.
     """
     progress = ProgressOnAll([]) if progress is None else progress
     rng = np.random.default_rng(2160)
@@ -87,7 +98,15 @@ def make_scan(
     drift[rng.random(shape[1:]) < 0.02] += 0.05 * rng.choice([-1, 1])
     drift[rng.random(shape[1:]) < 0.01] -= 0.08
 
+    progress.start("projecting the phantom", phantom.rows)
+    integrals = phantom.line_integrals(np.deg2rad(degrees), axis, progress.advance)
+    transmitted = np.exp(-integrals)
+    transmitted *= beam * drift
     path.unlink(missing_ok=True)
+    # HDF5 cannot close a file for which there is no room: h5py then prints, and crashes at the end.
+    n_frames = N_DARKS + N_FLATS + n_angles
+    reserve(path, 2 * n_frames * phantom.rows * phantom.columns + LAYOUT_BYTES, os.O_CREAT)
+    path.unlink()
     with h5py.File(path, "w") as file:
         frames = _layout(file, shape, degrees)
 
@@ -100,10 +119,6 @@ def make_scan(
 
         expose(0, np.zeros((N_DARKS, *shape[1:])))
         expose(N_DARKS, np.broadcast_to(beam, (N_FLATS, *shape[1:])))
-        progress.start("projecting the phantom", phantom.rows)
-        integrals = phantom.line_integrals(np.deg2rad(degrees), axis, progress.advance)
-        transmitted = np.exp(-integrals)
-        transmitted *= beam * drift
         progress.start("exposing frames", n_angles)
         for start in range(0, n_angles, 32):
             exposed = transmitted[start : start + 32]
