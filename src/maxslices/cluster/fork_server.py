@@ -10,9 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 
 from ..errors import UsageError
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""What keeps Python from looking for modules in the folder it is started in."""
 
 
 def start_fork_server(on_gpus: bool) -> str:
@@ -54,15 +59,34 @@ def start_fork_server(on_gpus: bool) -> str:
     forkserver.set_forkserver_preload([f"{__package__}.{name}"])
     # Ctrl-C in a terminal goes to all processes, and would end an import with a traceback. What the
     # server would start itself ends with unblocking it, so it is started before.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    except OSError:  # no folder for its socket (TMPDIR), or one with too long a path for a socket
-        return "spawn"
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _own_path():
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        except OSError:  # no folder for its socket (TMPDIR), or too long a path for a socket
+            return "spawn"
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
+
+
+@contextmanager
+def _own_path() -> Iterator[None]:
+    """Have processes that are started find modules where this one does.
+
+    multiprocessing starts them by ``python -c``, which looks into the current folder first: a
+    numpy.py or types.py of the user's would be imported in place of what workers need.
+    """
+    here, before = os.getcwd(), os.environ.get(SAFE_PATH)
+    if before is not None or here in map(os.path.abspath, sys.path):
+        yield
+        return
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
 
 
 def leave_interrupts() -> None:

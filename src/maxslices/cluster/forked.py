@@ -10,7 +10,7 @@ from contextlib import suppress
 import numpy as np
 
 from . import worker  # noqa: F401
-from .fork_server import leave_interrupts
+from .fork_server import SAFE_PATH, leave_interrupts
 
 # What a worker would import when it is given the pipeline and first asked: each took 1 s for that
 # with the methods of maxslices_methods, and takes 0.3 (two cores, 2026-11-27). The threads that it
@@ -25,4 +25,5 @@ os.register_at_fork(after_in_child=np.random.seed)
 # A collection in a worker would write to what is imported, and so copy it: 30 MB of a worker with
 # torch (four H200s, 2026-11-26).
 gc.freeze()
+os.environ.pop(SAFE_PATH, None)  # workers have the environment of who asks, and it from there
 leave_interrupts()
