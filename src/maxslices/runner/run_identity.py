@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,22 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         found.append(f"it read {len(before['input'])} files, and now {len(now['input'])}")
     for old, new in zip(before["input"], now["input"], strict=False):
         names = [name for name in old if name != "path" and old[name] != new.get(name)]
-        if names:
-            what = ", ".join(f"{name} {old[name]} before, {new.get(name)} now" for name in names)
+        if names and new["path"] != old["path"]:
+            found.append(f"it read {old['path']}, and {new['path']} is another file")
+        elif names:
+            what = ", ".join(
+                f"{name} {_shown(name, old[name])} before, {_shown(name, new.get(name))} now"
+                for name in names
+            )
             found.append(f"{new['path']} has changed ({what})")
     return found
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A time in nanoseconds as a date; what else there is, and what is no time, as it is."""
+    if name != "time" or not isinstance(value, int) or not 0 <= value < 2**63:
+        return value
+    return datetime.fromtimestamp(value / 1e9).isoformat(" ", "milliseconds")
 
 
 def _state_of(path: Path) -> dict[str, Any]:
