@@ -63,7 +63,10 @@ def check_usable(path: Path) -> None:
     try:
         there = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     except OSError as error:
-        raise StoreError(f"cannot use {path} as a folder: {error.strerror}") from None
+        raise StoreError(
+            f"cannot use {path} as a folder ({error.strerror}): choose another folder for the "
+            "results"
+        ) from None
     for each in (path, *path.parents):
         if each.is_symlink() and not each.exists():
             raise StoreError(

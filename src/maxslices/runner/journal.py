@@ -74,9 +74,13 @@ class Journal:
         with store_errors(path, 0):
             part.unlink(missing_ok=True)
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with os.fdopen(fd, "wb") as file:
-                file.write(seal({**header, "boot": boot_id()}, 0)[0])
-            part.rename(path)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    file.write(seal({**header, "boot": boot_id()}, 0)[0])
+                part.rename(path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
         return cls(path, 1)
 
     def went_on(self) -> None:

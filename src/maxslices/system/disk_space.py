@@ -211,7 +211,7 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
     path : Path
         File or folder that is written.
     n_bytes : int
-        Bytes of the complete result.
+        Bytes of the complete result; 0 if that is not known.
     """
     try:
         yield
@@ -226,9 +226,10 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
             ) from None
         free_bytes = _free_bytes(path)
         quota = " within its quota" if error.errno == errno.EDQUOT else ""
+        needed = f"the whole needs {format_bytes(n_bytes)}, " if n_bytes else ""
         raise StoreError(
-            f"{path}: the disk is full{quota}: the whole needs {format_bytes(n_bytes)}, "
-            f"{format_bytes(free_bytes)} are free now: make room, or write to another disk"
+            f"{path}: the disk is full{quota}: {needed}{format_bytes(free_bytes)} are free now: "
+            "make room, or write to another disk"
         ) from None
 
 
