@@ -22,6 +22,7 @@ from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
+from ..registry.method_meta import with_type
 from ..runner import RunFolder
 from .plans_by_shape import PlansByShape
 from .scan_and_output import Scan, check_out, chosen_part, files_read
@@ -133,6 +134,13 @@ class RunRequest:
             If the pipeline is not well formed, or options do not go together.
         """
         check_out(self.out, self.scan)
+        if not isinstance(self.scratch, str | os.PathLike | None):
+            raise UsageError(f"scratch must be the path of a folder, not {with_type(self.scratch)}")
+        if not isinstance(self.plan, Plan | None):
+            raise UsageError(
+                f"plan must be a Plan, not {with_type(self.plan)}: maxslices.plan makes one, and "
+                "Plan.from_json reads what `maxslices plan --json` wrote"
+            )
         parse_formats(self.format)
         if self.pixel_size is not None:
             parse_pixel_size(self.pixel_size)

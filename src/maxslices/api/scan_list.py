@@ -6,6 +6,9 @@ import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ..errors import UsageError
 
@@ -35,7 +38,12 @@ def find_scans(
     UsageError
         If there is no scan, a pattern finds none, or the same folder would be that of two.
     """
-    each = [given] if isinstance(given, str | os.PathLike) else given
+    each: list[Any] = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | np.ndarray):
+        each = [*given]
+    for one in each:
+        if not isinstance(one, str | os.PathLike):
+            raise UsageError(f"scans are paths, not a {type(one).__name__}: give a list of paths")
     scans = list(dict.fromkeys(path for one in each for path in _matching(os.fspath(one), out)))
     if not scans:
         raise UsageError("no scan is named")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,7 +100,10 @@ def _parse(name: str, given: PartLike) -> tuple[Part, int]:
     if isinstance(given, int | np.integer):
         first = int(given)
         return (_bound(first), None if first == -1 else _bound(first + 1)), 1
-    values = [given.start, given.stop, given.step] if isinstance(given, slice) else list(given)
+    if not isinstance(given, slice | Iterable):
+        raise _not_understood(name, given)
+    values: list[Any]
+    values = [given.start, given.stop, given.step] if isinstance(given, slice) else [*given]
     if len(values) not in (2, 3) or not all(
         v is None or (isinstance(v, int | np.integer) and not isinstance(v, bool)) for v in values
     ):

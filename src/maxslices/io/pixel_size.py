@@ -7,6 +7,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 import h5py
+import numpy as np
 
 from ..errors import SourceError, UsageError
 from .hdf5_frames import open_file
@@ -76,7 +77,11 @@ def parse_pixel_size(given: str | float) -> PixelSize:
     >>> parse_pixel_size("0.65 um").row_um, parse_pixel_size("0.00325mm").row_um
     (0.65, 3.25)
     """
-    um = _um(given) if isinstance(given, str) else float(given)
+    um: float | None = None
+    if isinstance(given, str):
+        um = _um(given)
+    elif isinstance(given, int | float | np.integer | np.floating):
+        um = float(given)
     if um is None or not (math.isfinite(um) and um > 0):
         raise UsageError(
             f"the pixel size {given!r} is not a length: give a number with a unit, such as 3.25um"

@@ -34,6 +34,13 @@ class Pipeline:
     loader_step: RawStep = field(default_factory=lambda: RawStep({}), compare=False)
     """The loader step as it was written, for the places of its faults."""
 
+    def __post_init__(self) -> None:
+        wrong = next((step for step in self.steps if not isinstance(step, Step)), None)
+        if wrong is not None:
+            raise PipelineError(
+                f"{wrong!r} is no checked step: make a pipeline with Pipeline.from_steps([...])"
+            )
+
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
         """Read a YAML pipeline file in httomo's form.

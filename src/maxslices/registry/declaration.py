@@ -88,7 +88,7 @@ def describe(
         own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
         told = () if own_device else ("device",)
         declare("calc_max_slices", calc_max_slices, *leading, told=told)
-    halos = {"halo": halo, "tile_halo": tile_halo, "row_reach": row_reach}
+    halos: dict[str, Any] = {"halo": halo, "tile_halo": tile_halo, "row_reach": row_reach}
     for what, pair in halos.items():
         if pair is None and what != "halo":
             continue
@@ -96,6 +96,8 @@ def describe(
             declare(what, pair)
         elif halo_pair(pair) is None:
             raise RegistrationError(f"{label}: {HALO_IS[what]}, not {with_type(pair)}")
+        elif isinstance(pair, list):
+            halos[what] = tuple(pair)  # the list is the author's, who may change it
     if output_dims is not None:
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
     if output_angles is not None:
@@ -135,9 +137,7 @@ def describe(
         module=module,
         pattern=cast(Pattern, pattern),
         estimator=calc_max_slices,
-        halo=halo,
-        tile_halo=tile_halo,
-        row_reach=row_reach,
+        **halos,
         saved_by_default=saved_by_default,
         keeps_pixel_size=keeps_pixel_size,
         host_only=host_only,

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import RegistrationError, UnknownMethodError
 from .author_lines import raised_at
 from .declaration import describe
-from .method_meta import MethodMeta
+from .method_meta import MethodMeta, with_type
 from .parameters import nearest
 
 ENTRY_POINT_GROUP = "maxslices.methods"
@@ -115,6 +115,8 @@ class Registry:
         UnknownMethodError
             If there is none, naming the nearest; or if several packages have it.
         """
+        if not isinstance(name, str):
+            raise UnknownMethodError(f"a method is found by its name, not by {with_type(name)}")
         known = self._known()
         wanted = f"{module}.{name}" if module else name
         if wanted in known:

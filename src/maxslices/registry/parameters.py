@@ -84,7 +84,8 @@ def matches(annotation: Any, value: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(matches(option, value) for option in arguments)
     if origin is Literal:
-        return any(type(value) is type(option) and value == option for option in arguments)
+        plain = value.item() if isinstance(value, np.generic) else value
+        return any(type(plain) is type(option) and plain == option for option in arguments)
     if origin is typing.Annotated:
         return matches(arguments[0], value)
     kind = origin or annotation

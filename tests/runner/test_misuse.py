@@ -1,0 +1,95 @@
+"""What programs give by mistake: an error that says what to give, and lists that change later."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, run, run_scans
+from maxslices.errors import PipelineError, StoreError, UnknownMethodError, UsageError
+from maxslices.registry.parameters import matches
+from maxslices.runner.journal import Journal
+from maxslices.system.disk_space import store_errors
+
+DATA = np.ones((6, 5, 4), np.float32)
+methods = Registry()
+methods.register(lambda data: data + 1, pattern="projection", name="plus")
+PLUS = Pipeline.from_steps(["plus"], methods)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rows": 1.5}, "rows '1.5' is not a part: give mid, START:STOP or one index"),
+        ({"plan": "plan.json"}, "plan must be a Plan, not 'plan.json' (str): maxslices.plan makes"),
+        ({"scratch": 3}, r"scratch must be the path of a folder, not 3 \(int\)"),
+        ({"pixel_size": [1, 2]}, r"the pixel size \[1, 2\] is not a length"),
+        ({"out": [[1.0] * 1000]}, "out must be a folder or a NumPy array, not a list$"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_value_that_cannot_be_used_says_what_to_give(options, said):
+    with pytest.raises(UsageError, match=said.replace("(str)", r"\(str\)")):
+        run(DATA, PLUS, device="cpu", **options)
+
+
+@pytest.mark.parametrize("scans", [None, 3, DATA, [DATA], [None]], ids=type)
+def test_scans_are_paths(tmp_path, scans):
+    with pytest.raises(UsageError, match=r"scans are paths, not a .*: give a list of paths"):
+        run_scans(scans, PLUS, tmp_path / "out")
+
+
+def test_steps_that_are_not_checked_are_no_pipeline():
+    with pytest.raises(PipelineError, match=r"make a pipeline with Pipeline.from_steps"):
+        Pipeline([{"method": "plus"}])
+
+
+@pytest.mark.parametrize("name", [None, 3])
+def test_a_method_is_found_by_its_name(name):
+    with pytest.raises(UnknownMethodError, match="a method is found by its name, not by"):
+        methods.get(name)
+
+
+def test_a_list_may_change_after_it_was_registered():
+    registry = Registry()
+    halo = [1, 1]
+    seen = []
+
+    def neighbours(data):
+        seen.append(len(data))
+        return data
+
+    registry.register(neighbours, pattern="projection", name="neighbours", halo=halo)
+    halo[0] = 99
+    halo.append(5)
+    run(DATA, Pipeline.from_steps(["neighbours"], registry), device="cpu", block=2)
+    assert max(seen[-3:]) == 4
+
+
+def test_numbers_of_numpy_stand_for_those_of_python():
+    from typing import Literal
+
+    assert matches(Literal[3, 5], np.int64(3))
+    assert not matches(Literal[3, 5], np.int64(4))
+    assert not matches(Literal[3, 5], np.float64(3))
+    assert not matches(Literal[1], np.True_)
+
+
+def test_a_full_disk_is_told_without_a_size_that_is_not_known(tmp_path):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    said = r"the disk is full: [0-9.]+ [kMGT]?B are free now: make room"
+    with pytest.raises(StoreError, match=said), store_errors(tmp_path, 0):
+        raise full
+
+
+def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("maxslices.runner.journal.seal", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        Journal.create(tmp_path / "journal", {})
+    assert not list(tmp_path.iterdir())
