@@ -71,6 +71,10 @@ class StoreError(MaxslicesError):
     """A result cannot be written: the place is taken, full or out of reach."""
 
 
+class LostResultError(StoreError):
+    """The unfinished result of a run that should go on is gone or damaged."""
+
+
 class DoesNotFitError(MaxslicesError):
     """The work needs more memory than the budget, even in the smallest block."""
 

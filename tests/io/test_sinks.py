@@ -12,7 +12,7 @@ import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxslices.errors import StoreError, UsageError
+from maxslices.errors import LostResultError, StoreError, UsageError
 from maxslices.io import create_sink, hdf5_sink, open_source, remove_result, result_path
 from maxslices.model.arrays import ArraySpec
 from maxslices.system.disk_space import check_free_space, hidden_path
@@ -376,6 +376,11 @@ def test_what_is_no_unfinished_result_is_not_gone_on_with(tmp_path, format):
         create_sink(tmp_path / "r", spec, 0, format, "resume")
     part.unlink()
     if format == "hdf5":
+        create_sink(tmp_path / "r", spec, 0).suspend()
+        part.write_bytes(part.read_bytes()[:100])
+        with pytest.raises(LostResultError, match=r"no unfinished result .*: start anew"):
+            create_sink(tmp_path / "r", spec, 0, format, "resume")
+        part.unlink()
         for other in (ArraySpec((4, 3, 3), "f4"), ArraySpec((4, 3, 2), "f8")):
             create_sink(tmp_path / "r", other, 0).suspend()
             with pytest.raises(StoreError, match="is no unfinished result"):

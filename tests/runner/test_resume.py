@@ -258,6 +258,17 @@ class TestChanged:
         said = self.refused(tmp_path / "copy.npy", tmp_path / "out")
         assert f"it read {scan}, and {tmp_path / 'copy.npy'} is another file" in said
 
+    def test_the_part_of_the_scan(self, tmp_path, scan, monkeypatch):
+        stopped(scan, tmp_path / "out", monkeypatch)
+        with pytest.raises(UsageError, match="is of another part of the scan: leave out rows to"):
+            run(scan, of(["to_float", "negate"]), tmp_path / "out", resume=True, rows=(0, 1))
+
+    def test_the_result_that_is_gone(self, tmp_path, scan, monkeypatch):
+        stopped(scan, tmp_path / "out", monkeypatch)
+        (tmp_path / "out/.result.h5.part").unlink()
+        with pytest.raises(StoreError, match=r"is not there: start anew with --overwrite$"):
+            run(scan, of(["to_float", "negate"]), tmp_path / "out", resume=True)
+
     def test_the_pipeline(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "out", monkeypatch)
         text = self.refused(scan, tmp_path / "out", [{"method": "to_float",

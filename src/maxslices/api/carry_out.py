@@ -12,7 +12,7 @@ from typing import Any
 from ..devices import Backend, select_backend
 from ..devices.in_place import is_direct
 from ..devices.out_of_memory import is_out_of_memory
-from ..errors import MaxslicesError, PlanError, StoreError
+from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, UsageError
 from ..estimate import Chooser
 from ..io import HasDetectorStart, Source, parse_loader
 from ..io.chosen_part import preview_words
@@ -55,7 +55,7 @@ def carry_out(request: RunRequest) -> Report:
         return run_sweep(request, pipeline, cut, begin)
     folder = request.folder(pipeline)
     if folder is not None and folder.unfinished is not None:
-        pipeline = _as_before(pipeline, folder.unfinished.identity, folder.path)
+        pipeline = _as_before(request, pipeline, folder.unfinished.identity, folder.path)
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
         from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
 
@@ -210,12 +210,19 @@ def _identity(
     }
 
 
-def _as_before(pipeline: Pipeline, identity: dict[str, Any], folder: Path) -> Pipeline:
+def _as_before(
+    request: RunRequest, pipeline: Pipeline, identity: dict[str, Any], folder: Path
+) -> Pipeline:
     """Pipeline on the part of the scan, and with the results, of the run that goes on."""
     options, faults = parse_loader({"preview": identity.get("preview") or {}})
     if faults:
         raise StoreError(f"the journal in {folder} is not readable: {faults[0].text}")
     if options.preview != pipeline.loader.preview:
+        if given := [name for name, part in request.chosen.items() if part is not None]:
+            raise UsageError(
+                f"the run in {folder} is of another part of the scan: leave out "
+                f"{' and '.join(given)} to go on with that, or start anew with --overwrite"
+            )
         pipeline = pipeline.with_preview(options.preview)
     return pipeline.saving_all() if identity.get("save_all") is True else pipeline
 
@@ -255,7 +262,8 @@ def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
     try:
         yield
     except (MaxslicesError, MemoryError, ImportError, OSError, KeyboardInterrupt) as error:
-        way_on = folder.way_on if folder is not None and folder.is_kept else ""
+        is_kept = folder is not None and folder.is_kept and not isinstance(error, LostResultError)
+        way_on = folder.way_on if folder is not None and is_kept else ""
         if isinstance(error, ImportError | OSError):
             if not is_out_of_memory(error):
                 raise

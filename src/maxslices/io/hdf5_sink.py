@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StoreError
+from ..errors import LostResultError, StoreError
 from ..model.arrays import ArraySpec
 from ..system import threads
 from ..system.disk_space import preallocate, reserve
@@ -100,14 +100,20 @@ class Hdf5Sink(AtomicSink):
     def _find_offsets(self, mode: Literal["r", "r+"]) -> None:
         """Find the place of each slice in the file."""
         if self._part.is_symlink() or not self._part.is_file():
-            raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
+            raise LostResultError(
+                f"{self._part}: the unfinished result is not there: start anew with --overwrite"
+            )
         check_one_name(self._part, self._part.lstat())
         if mode == "r+":
             reserve(self._part, _OVERHEAD_BYTES)
         try:
             self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info, mode)
-        except (KeyError, ValueError) as error:
-            raise StoreError(f"{self._part}: is no unfinished result ({error})") from None
+        except (KeyError, ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise LostResultError(
+                f"{self._part}: is no unfinished result ({error}): start anew with --overwrite"
+            ) from None
 
     @property
     def _file_spec(self) -> ArraySpec:

@@ -12,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ..errors import StoreError, UsageError
+from ..errors import LostResultError, UsageError
 from ..model.arrays import ArraySpec
 from ..system.disk_space import sync_file_system
 from ..system.fresh_files import check_one_name
@@ -52,7 +52,9 @@ class TiffSink(AtomicSink):
 
     def _reopen(self) -> None:
         if self._part.is_symlink() or not self._part.is_dir():
-            raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
+            raise LostResultError(
+                f"{self._part}: the unfinished result is not there: start anew with --overwrite"
+            )
         self._make_header()
 
     def _join(self) -> None:
