@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maxslices import from_ledger
+from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.errors import MethodError
 from maxslices.registry.author_lines import defined_at, raised_at
 
 HERE = os.path.relpath(__file__)
@@ -83,3 +84,27 @@ def test_the_shown_path_is_relative_in_the_current_folder_alone(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     line = inspect.getsourcelines(outer)[1]
     assert defined_at(outer) == f" ({os.path.abspath(__file__)}:{line})"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no good"), "ValueError: no good"),
+        (RuntimeError("first line\n  and second\n"), "RuntimeError: first line and second"),
+        (AssertionError(), "AssertionError"),
+    ],
+    ids=["plain", "lines", "empty"],
+)
+def test_what_was_raised_is_told_in_one_line(error, said):
+    registry = Registry()
+
+    def method(data):
+        raise error
+
+    def needs(slice_dim, other_dims, dtype, available_memory):
+        return available_memory // 999, dtype
+
+    registry.register(method, pattern="projection", name="method", calc_max_slices=needs)
+    with pytest.raises(MethodError) as caught_error:
+        run(np.ones((2, 3, 4)), Pipeline.from_steps(["method"], registry), device="cpu")
+    assert f"projections 0 to 1: {said} (" in str(caught_error.value)

@@ -18,6 +18,7 @@ import click
 
 from .. import __version__
 from ..errors import MaxslicesError
+from ..registry.author_lines import what_raised
 from .check import check
 from .completion import answer_shell, completion
 from .demo import demo
@@ -81,7 +82,7 @@ def _loaded(name: str) -> click.Command | None:
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
-        said = f"loading {entry_point.value} failed: {type(error).__name__}: {error}"
+        said = f"loading {entry_point.value} failed: {what_raised(error)}"
     package = entry_point.dist.name if entry_point.dist else entry_point.value
     warnings.warn(f"the command {name} of {package} is left out: {said}", stacklevel=2)
     return None

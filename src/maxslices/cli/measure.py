@@ -147,7 +147,7 @@ def _beside_estimate(
 @contextmanager
 def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
     """Turn what a method raises, which may be anything, into an error of one line."""
-    from ..registry.author_lines import raised_at
+    from ..registry.author_lines import raised_at, what_raised
 
     try:
         yield
@@ -161,5 +161,5 @@ def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
         hint = ""
         if isinstance(error, OSError) and ".cupy" in str(error.filename):
             hint = "; set CUPY_CACHE_DIR to a folder that can be written to, for compiled kernels"
-        said = f"{type(error).__name__}: {error}{raised_at(error, meta.function)}{hint}"
+        said = f"{what_raised(error)}{raised_at(error, meta.function)}{hint}"
         raise MethodError(f"{method} raised {said}") from error

@@ -11,7 +11,7 @@ from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
-from ..registry.author_lines import defined_at, raised_at
+from ..registry.author_lines import defined_at, raised_at, what_raised
 from ..registry.method_meta import MethodMeta
 from .model_request import ModelRequest
 
@@ -103,7 +103,7 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
             except (Exception, SystemExit) as error:
                 arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
                 place = raised_at(error, estimator)
-                said = f"its ledger {_name(meta)} raised {type(error).__name__}: {error}{place}"
+                said = f"its ledger {_name(meta)} raised {what_raised(error)}{place}"
                 if isinstance(error, ValueError):  # so it refuses parameters
                     said = f"{error}; said by its ledger {_name(meta)}{place}"
                 raise EstimatorError(

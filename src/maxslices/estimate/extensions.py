@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import UntraceableError
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
+from ..registry.author_lines import what_raised
 from ..registry.method_meta import MethodMeta
 
 ENTRY_POINT_GROUP = "maxslices.estimators"
@@ -96,6 +97,6 @@ def find_tracer(array_module: str) -> MethodTracer | None:
         except Exception as error:
             raise UntraceableError(
                 f"the estimator of {array_module} methods cannot be used, because importing "
-                f"{entry_point.value} failed: {type(error).__name__}: {error}"
+                f"{entry_point.value} failed: {what_raised(error)}"
             ) from error
     return None

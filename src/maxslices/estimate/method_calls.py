@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ..errors import DeviceError, EstimatorError
 from ..model.bisection import last_true
-from ..registry.author_lines import raised_at
+from ..registry.author_lines import raised_at, what_raised
 from .bench import Bench, Rung
 
 LIMIT_S = 2.5
@@ -78,7 +78,7 @@ class MethodCalls:
                 raise
             except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
                 errors.append(error)
-                self.refusal = f"{type(error).__name__}: {error}"
+                self.refusal = what_raised(error)
                 if isinstance(error, _NOT_SIZES) or self.backend.is_out_of_memory(error):
                     break
             else:
@@ -163,6 +163,6 @@ class MethodCalls:
             )
         place = raised_at(error, self.bench.meta.function)
         return EstimatorError(
-            f"{self.name} cannot be measured: it raised {type(error).__name__}: {error}{place} "
+            f"{self.name} cannot be measured: it raised {what_raised(error)}{place} "
             f"(with {slices}, parameters {self.bench.parameters})"
         )

@@ -15,6 +15,12 @@ def defined_at(function: Any) -> str:
     return "" if code is None else _place(code.co_filename, code.co_firstlineno)
 
 
+def what_raised(error: BaseException) -> str:
+    """Kind and text of an error that an author's code raised, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def raised_at(error: BaseException, function: Any) -> str:
     """Where a function's package raised an error, as `` (file:line)``.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import EstimatorError, RegistrationError
 from ..model.ledger import LedgerEstimator
-from .author_lines import defined_at, raised_at
+from .author_lines import defined_at, raised_at, what_raised
 from .parameters import nearest
 
 
@@ -82,7 +82,7 @@ class Callback:
                     return self.function(*map(_as_scalar, leading), **given)
             except (Exception, SystemExit) as error:
                 place = raised_at(error, self.function)
-                said = f"raised {type(error).__name__}: {error}{place}"
+                said = f"raised {what_raised(error)}{place}"
                 raise EstimatorError(f"{self._call_text(owner, leading, given)} {said}") from error
 
         return call

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RegistrationError, UnknownMethodError
-from .author_lines import raised_at
+from .author_lines import raised_at, what_raised
 from .declaration import describe
 from .method_meta import MethodMeta, with_type
 from .parameters import nearest
@@ -203,7 +203,7 @@ class Registry:
                     what = f"{package} may lack methods beside {', '.join(sorted(added))}"
                 missing.append(
                     f"{what}, because importing {entry_point.value} failed: "
-                    f"{type(error).__name__}: {error}{raised_at(error, module)}"
+                    f"{what_raised(error)}{raised_at(error, module)}"
                 )
         return missing
 

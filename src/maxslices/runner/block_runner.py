@@ -18,7 +18,7 @@ from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
 from ..planner import SectionPlan
-from ..registry.author_lines import defined_at, raised_at
+from ..registry.author_lines import defined_at, raised_at, what_raised
 from ..registry.returned_output import ReturnedOutput
 from .block_clock import BlockClock
 from .block_feed import BlockFeed
@@ -216,7 +216,7 @@ class BlockRunner:
         except Exception as error:
             raise MethodError(
                 f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
-                f"{type(error).__name__}: {error}{raised_at(error, step.meta.combine)}"
+                f"{what_raised(error)}{raised_at(error, step.meta.combine)}"
             ) from error
         self.keep(position, combined)
 
@@ -282,9 +282,10 @@ class BlockRunner:
             if last - first == 1:
                 which = f"{SLICE_NAMES[slice_dim]} {first}"
             # NumPy, and code compiled for it, report this by their message alone.
-            kind = ReadOnlyInputError if "read-only" in str(error) else MethodError
-            said = f"{type(error).__name__}: {error}{raised_at(error, meta.function)}"
-            raise kind(f"{meta.name} failed on {which}: {said}") from error
+            said = what_raised(error)
+            kind = ReadOnlyInputError if "read-only" in said else MethodError
+            where = raised_at(error, meta.function)
+            raise kind(f"{meta.name} failed on {which}: {said}{where}") from error
 
     def _as_planned(
         self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..model.arrays import SLICE_NAMES
 from ..planner import SectionPlan
+from ..registry.author_lines import what_raised
 from .block_clock import BlockClock, BlockClocks
 from .block_feed import BlockFeed, make_block_feed
 from .block_ranges import Block, blocks_of
@@ -279,7 +280,7 @@ class SectionRun:
                 # CUDA reports a failed kernel at some later call, whatever that call does.
                 raise MethodError(
                     f"the device failed in the section of {self._names}, after {self.n_done} "
-                    f"{SLICE_NAMES[plan.slice_dim]}s: {type(error).__name__}: {error}"
+                    f"{SLICE_NAMES[plan.slice_dim]}s: {what_raised(error)}"
                 ) from error
             raise
         finally:

@@ -14,7 +14,7 @@ from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Source, SupportsSideWindow
 from ..pipeline import Step
 from ..pipeline.changed_frames import CHANGED_DTYPE, changes_frames
-from ..registry.author_lines import defined_at, raised_at
+from ..registry.author_lines import defined_at, raised_at, what_raised
 
 Frames = Mapping[SideName, NDArray[Any]]
 
@@ -77,7 +77,7 @@ class SideFrames:
             raise
         except Exception as error:
             raise MethodError(
-                f"{step.meta.name} failed on the {name}: {type(error).__name__}: {error}"
+                f"{step.meta.name} failed on the {name}: {what_raised(error)}"
                 f"{raised_at(error, step.meta.function)}"
             ) from error
         if result.shape != (1, *given.shape[1:]):

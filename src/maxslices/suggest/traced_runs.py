@@ -19,7 +19,7 @@ from ..measure.alive import tracemalloc_on
 from ..model.allocation_sequence import Allocated, AllocationSequence, Freed
 from ..model.allocators import Device
 from ..model.arrays import block_shape
-from ..registry.author_lines import raised_at
+from ..registry.author_lines import raised_at, what_raised
 from ..registry.method_meta import MethodMeta
 from .fft_plans import FftPlan, plans_noted
 from .fold_loops import Token
@@ -126,10 +126,11 @@ class RunMaker:
             except Exception as raised:  # noqa: BLE001 - a method may refuse dims in any way
                 error = raised
         if len(found) < _LEAST_RUNS:
+            assert error is not None  # else all of them ran
             raise EstimatorError(
                 f"{self.meta.full_name} runs on {len(found)} of {len(blocks)} blocks of 7x109x139 "
-                f"to 67x59x97, and a ledger takes {_LEAST_RUNS}: {type(error).__name__}: {error}"
-                f"{raised_at(error, self.meta.function) if error else ''}"
+                f"to 67x59x97, and a ledger takes {_LEAST_RUNS}: {what_raised(error)}"
+                f"{raised_at(error, self.meta.function)}"
             )
         return found
 
