@@ -190,3 +190,13 @@ def test_a_matplotlib_that_cannot_be_used_is_told_in_a_line(tmp_path, arguments)
     )  # fmt: skip
     assert found.returncode == 2
     assert found.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")
+
+
+def test_a_method_in_a_file_beside_the_pipeline_is_said_to_need_a_package(
+    cli, tmp_path, pipeline, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own.py").write_text("raise RuntimeError('pipelines import nothing')")
+    status, _, err = cli("check", pipeline("{method: sharpen, module_path: my_own}"))
+    assert status == 1
+    assert "`maxslices new-methods` makes a package for your own" in err

@@ -145,6 +145,8 @@ class Registry:
             hint = "; no package of methods is installed: pip install maxslices-methods"
         elif not hint:
             hint = "; `maxslices methods` lists those of installed packages"
+            if module:  # perhaps a file beside the pipeline
+                hint += ", `maxslices new-methods` makes a package for your own"
         if self._left_out:
             hint += f" ({'; '.join(self._left_out)})"
         raise UnknownMethodError(f"unknown method {wanted!r}{hint}")
