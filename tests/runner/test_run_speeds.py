@@ -52,6 +52,19 @@ def test_more_slices_take_longer_in_proportion(report):
     assert likely_time(planned(np.tile(SCAN, (2, 1, 1)))).sections_s == pytest.approx((12.0, 8.0))
 
 
+def test_a_run_of_few_slices_does_not_tell_the_time_of_a_scan(report):
+    few = run(SCAN[:2], STEPS, device="cpu")
+    few = dataclasses.replace(
+        few, sections=tuple(dataclasses.replace(s, duration_s=5.0) for s in few.sections)
+    )
+    whole = planned()
+    keep_speeds(few)
+    assert likely_time(whole) is None
+    keep_speeds(report)
+    keep_speeds(few)  # which does not replace what tells more
+    assert likely_time(whole).sections_s == pytest.approx((6.0, 4.0))
+
+
 def test_sections_of_a_sweep_run_for_each_value(report):
     keep_speeds(report)
     made = plan(SCAN, STEPS, device="cpu")
