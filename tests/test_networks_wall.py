@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -23,7 +22,7 @@ import maxslices
 from maxslices import method
 from maxslices.cli.main import main
 from maxslices.errors import EstimatorError, UntraceableError
-from maxslices.estimate import extensions
+from maxslices.estimate import Choice, extensions
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
 
@@ -162,12 +161,10 @@ def test_a_tracer_that_cannot_be_imported_is_named(entry_points):
         chosen()
 
 
-def trace_four_bytes(meta, slice_dim, other_dims, dtype, parameters, *, supplied, device):
+def trace_four_bytes(request, supplied, device):
     model = maxslices.MemoryModel.linear(7, 4)
-    return SimpleNamespace(
-        notes=("a note",), details="a line", output_dtype="float32", output_dims=(2, 3),
-        model=lambda: model,
-    )  # fmt: skip
+    why = "counted; a note\na line"
+    return Choice(model, "replayed", why, np.dtype("float32"), request.other_dims)
 
 
 @needs_torch
@@ -176,8 +173,8 @@ def test_any_package_may_bring_a_tracer(entry_points):
     choice = chosen()
     assert choice.origin == "replayed"
     assert choice.model.bytes(5) == 27
-    assert choice.output_dims == (2, 3)
-    assert choice.why.endswith("; a note\na line")
+    assert choice.output_dims == (16, 16)
+    assert choice.why == "it declares no estimator; counted; a note\na line"
 
 
 @click.command(short_help="say hello")

@@ -18,7 +18,7 @@ from maxslices.errors import EstimatorError
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.model.arrays import ArraySpec
-from maxslices.nn.method_estimator import _rung, trace_method
+from maxslices.nn.method_estimator import _rung, replay_method
 from maxslices.nn.replay import DataDependentError, TraceError, Workspaces
 from maxslices.planner.planning import _origins
 
@@ -27,7 +27,7 @@ NONE = Workspaces.none()
 
 
 def traced(meta, other_dims=(256, 256), dtype="float32", workspaces=NONE, **parameters):
-    return trace_method(
+    return replay_method(
         meta, 0, other_dims, np.dtype(dtype), parameters,
         supplied={"flats": ArraySpec((7, *other_dims), "uint16")},
         workspaces=workspaces,

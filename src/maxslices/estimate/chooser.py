@@ -229,18 +229,7 @@ class Chooser:
         if trace is None:
             name = request.meta.full_name
             raise UntraceableError(f"{name}: no installed package traces methods for torch")
-        found = trace(
-            request.meta,
-            request.slice_dim,
-            request.other_dims,
-            request.dtype,
-            request.parameters,
-            supplied=self._side,
-            device="" if self.backend is None else self.backend.name,
-        )
-        dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
-        why = "\n".join(filter(None, ["; ".join([str(found), *found.notes]), found.details]))
-        return Choice(found.model(), "replayed", why, dtype, found.output_dims)
+        return trace(request, self._side, "" if self.backend is None else self.backend.name)
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None

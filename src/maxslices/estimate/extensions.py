@@ -8,72 +8,40 @@ without an estimator of its own is to be planned.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol, cast
-
-import numpy as np
+from typing import Protocol, cast
 
 from ..errors import UntraceableError
 from ..model.arrays import ArraySpec
-from ..model.memory_model import MemoryModel
 from ..registry.author_lines import what_raised
-from ..registry.method_meta import MethodMeta
+from .choice import Choice
+from .model_request import ModelRequest
 
 ENTRY_POINT_GROUP = "maxslices.estimators"
 
 
-class TracedMethod(Protocol):
-    """What tracing a method found; ``str()`` says in a few words how it was traced."""
-
-    @property
-    def output_dtype(self) -> str | None:
-        """Dtype of the result; None if it is not an array."""
-
-    @property
-    def output_dims(self) -> tuple[int, int] | None:
-        """The result's other two dims; None if it is not an array of as many slices."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What was not traced exactly."""
-
-    @property
-    def details(self) -> str:
-        """A line of its own for the plan."""
-
-    def model(self) -> MemoryModel:
-        """Memory that the device's allocator must be given for n slices."""
-
-
 class MethodTracer(Protocol):
-    """Finds the memory model of a method without a device."""
+    """Finds the memory model of a method without running it."""
 
     def __call__(
-        self,
-        meta: MethodMeta,
-        slice_dim: int,
-        other_dims: tuple[int, int],
-        dtype: np.dtype[Any],
-        parameters: Mapping[str, Any],
-        *,
-        supplied: Mapping[str, ArraySpec],
-        device: str,
-    ) -> TracedMethod:
+        self, request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
+    ) -> Choice:
         """Trace a method.
 
         Parameters
         ----------
-        meta : MethodMeta
-            The method.
-        slice_dim, other_dims, dtype
-            Of its input.
-        parameters : mapping
-            The user's parameters, without the method's own defaults.
+        request : ModelRequest
+            The method, with its parameters and data.
         supplied : mapping
             Flats and darks; a model does not count them.
         device : str
             The device, such as "cuda:0", if it is here; else "".
+
+        Returns
+        -------
+        Choice
+            Of origin "replayed"; `why` says how it was traced, and what was not traced exactly.
 
         Raises
         ------

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..devices.sample_data import facts
+from ..estimate.choice import Choice
+from ..estimate.model_request import ModelRequest
 from ..model.arrays import ArraySpec, block_shape
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
@@ -118,7 +120,23 @@ def _rung(n: int) -> int:
     return n // _step(n) * _step(n)
 
 
-def trace_method(
+def trace_method(request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str) -> Choice:
+    """Find a torch method's memory model; see `maxslices.estimate.extensions.MethodTracer`."""
+    found = replay_method(
+        request.meta,
+        request.slice_dim,
+        request.other_dims,
+        request.dtype,
+        request.parameters,
+        supplied=supplied,
+        device=device,
+    )
+    dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
+    why = f"{'; '.join([str(found), *found.notes])}\n{found.details}"
+    return Choice(found.model(), "replayed", why, dtype, found.output_dims)
+
+
+def replay_method(
     meta: MethodMeta,
     slice_dim: int,
     other_dims: tuple[int, int],
