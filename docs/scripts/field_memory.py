@@ -111,7 +111,7 @@ def records() -> list[SizeRecord]:
 
 def slices_of(record: SizeRecord) -> str | None:
     """Which slices a record has that belong to the scan."""
-    known = ("projections",) if record.question["slice_dim"] == 0 else ("sinograms", "slices")
+    known = ("projections",) if record.question.slice_dim == 0 else ("sinograms", "slices")
     return next((each for each in known if SLICES[each] in record.measured), None)
 
 
@@ -127,9 +127,9 @@ def recorded_rows() -> Iterator[Row]:
         most = max(n for n, _ in record.measured[SLICES[slices]])
         known = f"measured up to {most}" if told is None else "formulas" if sized else "a bound"
         yield Row(
-            method=record.method.rsplit(".", 1)[1],
+            method=record.question.name,
             slices=slices,
-            dtype=record.question["dtype"],
+            dtype=record.question.dtype,
             bytes_of=answer.model.bytes,
             known=known,
             peaks=sized.at(SLICES[slices]) if sized else None,

@@ -76,7 +76,7 @@ class PlannedCall:
     @property
     def key(self) -> str:
         """Equal for equal calls."""
-        return canonical([request_key(self.request), self.n_slices])
+        return canonical([request_key(self.request).as_plain(), self.n_slices])
 
 
 def filled_in(path: Path, out: Path) -> Path:

@@ -21,6 +21,7 @@ import gzip
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
 from maxslices.estimate.bench import Bench
 from maxslices.estimate.choice import Choice
-from maxslices.estimate.fingerprint import request_key
+from maxslices.estimate.fingerprint import RequestKey, request_key
 from maxslices.estimate.section_models import section_models
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
 from maxslices.measure.alive import tracemalloc_on
@@ -132,15 +133,13 @@ def edited(path: Path, out: Path) -> Path:
     return made
 
 
-def is_shipped(request: ModelRequest, key: dict[str, Any]) -> bool:
+def is_shipped(request: ModelRequest, key: RequestKey) -> bool:
     """True if a record that comes with maxslices was made of this request."""
     if request.meta.records is None:
         return False
-    rows, columns = request.other_dims
-    asked = canonical(key | {"other_dims": None})
     return any(
-        (rows, columns) in record.measured
-        and canonical({**record.question, "other_dims": None}) == asked
+        key.other_dims in record.measured
+        and replace(record.question, other_dims=key.other_dims) == key
         for record in read_shipped(Path(request.meta.records))
     )
 
@@ -237,7 +236,9 @@ class Recorder:
                 section_models(as_pipeline(path), self.scan(SMALL), chooser)
             except MaxslicesError:
                 continue
-            requests |= {canonical(request_key(each)): each for each, _ in chooser.chosen}
+            requests |= {
+                canonical(request_key(each).as_plain()): each for each, _ in chooser.chosen
+            }
         found: list[dict[str, Any]] = []
         for request in sorted(requests.values(), key=lambda each: each.meta.name not in VARIED):
             base: dict[int, int] = {}
@@ -271,7 +272,7 @@ class Recorder:
         known_same = {
             name
             for record in (read_shipped(Path(shipped)) if shipped is not None else ())
-            if record.question["parameters"] == request_key(request)["parameters"]
+            if record.question.parameters == request_key(request).parameters
             for name in record.same
         }
         for changed, n_frames in self._all_variations(request, special):
@@ -315,11 +316,11 @@ class Recorder:
             most = max((abs(now[n] / base[n] - 1) for n in now if n in base), default=1.0)
         except Exception as error:  # noqa: BLE001  values that a method refuses are left out
             said = f"{type(error).__name__}: {str(error)[:120]}"
-        before = {name: key["parameters"].get(name) for name in changed}
+        before = {name: key.parameters.get(name) for name in changed}
         shown = said or ("same" if most <= SAME else f"{most:.2%}")
         print(f"{request.meta.name} {changed or n_frames}: {shown}", flush=True)
         return {
-            "method": key["method"], "parameters": key["parameters"], "dtype": key["dtype"],
+            "method": key.method, "parameters": key.parameters, "dtype": key.dtype,
             "before": before or {"flats": ASSUMED_FRAMES}, "after": changed or {"flats": n_frames},
             "same": most <= SAME, "error": said,
         }  # fmt: skip

@@ -3,9 +3,10 @@
     python docs/scripts/ship_records.py IN [FOLDER]
 
 IN has ``sizes.json.gz``, ``same.json`` and ``further.json.gz``. FOLDER, by default
-``src/maxslices/httomo/records``, has one file a method. Sizes that a record there was made of count
-beside the new ones. The table says for each record how it answers for other sizes, and what it says
-of the calls in ``further.json.gz``, over what these took.
+``src/maxslices/httomo/records``, has one file a method. A record there is replaced if IN has all
+the sizes that it was made of: ``record_pipelines.py --before`` goes on from earlier ones. The table
+says for each record how it answers for other sizes, and what it says of the calls in
+``further.json.gz``, over what these took.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import gzip
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from maxslices.estimate.probe_result import Probe
-from maxslices.estimate.record_files import Entry, checked_entries
+from maxslices.estimate.fingerprint import RequestKey
+from maxslices.estimate.record_files import Entry, entries_of
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
 from maxslices.model.size_model import LEAST_SIZES
@@ -41,16 +42,16 @@ def read(path: Path) -> list[Entry]:
     if not path.is_file():
         return []
     with gzip.open(path, "rt") as file:
-        entries = checked_entries(json.load(file))
-    for entry in entries:
+        content = json.load(file)
+    for entry in content["entries"]:
         for site in entry["probe"]["peaks"]["sites"].values():
             site[0] = "/".join(site[0].split("/")[-2:])
-    return entries
+    return entries_of(content)
 
 
-def apart(question: Mapping[str, Any]) -> str:
+def apart(question: RequestKey) -> str:
     """A request's key without its dims and code, as text."""
-    return canonical({**question, "other_dims": None, "source": None, "package": None})
+    return canonical(replace(question, other_dims=(0, 0), source="", package="").as_plain())
 
 
 def shipped_before(folder: Path) -> dict[str, SizeRecord]:
@@ -60,14 +61,15 @@ def shipped_before(folder: Path) -> dict[str, SizeRecord]:
 
 
 def same_parameters(
-    rows: Sequence[Mapping[str, Any]], question: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]], question: RequestKey, before: SizeRecord | None
 ) -> dict[str, tuple[Any, ...]]:
-    """Values of a method's parameters between which its memory was the same."""
-    found: dict[str, list[Any]] = {}
+    """Values of a method's parameters between which its memory was the same, now or before."""
+    known = before.same if before is not None else {}
+    found = {name: list(values) for name, values in known.items()}
     for row in rows:
-        if row["method"] != question["method"] or not row["same"]:
+        if row["method"] != question.method or not row["same"]:
             continue
-        if row["dtype"] != question["dtype"] or row["parameters"] != question["parameters"]:
+        if row["dtype"] != question.dtype or row["parameters"] != question.parameters:
             continue
         for name, value in row["after"].items():
             for each in (row["before"][name], "FILE" if name.endswith("_path") else value):
@@ -78,8 +80,7 @@ def same_parameters(
 
 def ratios(record: SizeRecord, entry: Entry) -> list[float] | None:
     """A record's answer over the measured peak, for each call; None if it does not answer."""
-    rows, columns = entry["question"]["other_dims"]
-    answer, probe = record.at((rows, columns)), Probe.from_plain(entry["probe"])
+    answer, probe = record.at(entry.question.other_dims), entry.probe
     if answer is None:
         return None
     model = answer.model
@@ -93,23 +94,27 @@ def main() -> None:
     same = json.loads((source / "same.json").read_text())
     groups: dict[str, Group] = {}
     for entry in read(source / "sizes.json.gz"):
-        groups.setdefault(apart(entry["question"]), Group()).entries.append(entry)
+        groups.setdefault(apart(entry.question), Group()).entries.append(entry)
     for entry in read(source / "further.json.gz"):
-        groups.setdefault(apart(entry["question"]), Group()).further.append(entry)
+        groups.setdefault(apart(entry.question), Group()).further.append(entry)
     before = shipped_before(folder)
     made = dict(before)
     for key, group in groups.items():
         if not group.entries:
-            print(f"no sizes: {group.further[0]['question']['method']}")
+            print(f"no sizes: {group.further[0].question.method}")
             continue
-        question = group.entries[0]["question"]
-        record = SizeRecord.of(group.entries, same_parameters(same, question), before.get(key))
-        name = f"{question['method'].rpartition('.')[2]} {question['dtype']}"
+        question = group.entries[0].question
+        record = SizeRecord.of(group.entries, same_parameters(same, question, before.get(key)))
+        name = f"{question.name} {question.dtype}"
         if record is None:
             print(f"{name:<44} left out: the dims of its result follow from nothing")
             continue
         if len(record.measured) < LEAST_SIZES:
             print(f"{name:<44} left out: {len(record.measured)} sizes tell nothing of others")
+            continue
+        lost = before[key].measured.keys() - record.measured.keys() if key in before else set()
+        if lost:
+            print(f"{name:<44} left as it is: it was made of more sizes, such as {min(lost)}")
             continue
         made[key] = record
         how = [f"{_parity(c.parity)}{'exact' if not c.above else f'{c.above:.2%}'}"
@@ -117,18 +122,18 @@ def main() -> None:
         shown = []
         for entry in group.further:
             found = ratios(record, entry)
-            dims = "x".join(map(str, entry["question"]["other_dims"]))
+            dims = "x".join(map(str, entry.question.other_dims))
             shown.append(
                 f"{dims} " + ("none" if found is None else f"{min(found):.4f}-{max(found):.4f}")
             )
-        sizes = f"{len(record.measured)} sizes, {len(group.entries)} new"
+        sizes = f"{len(record.measured)} sizes"
         print(f"{name:<44} {sizes}, {', '.join(how) or 'own'}"
               f"{f', {len(record.own)} own' if record.own else ''}; {'; '.join(shown)}"
               f"; same: {', '.join(record.same) or 'none'}")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, list[SizeRecord]] = {}
     for record in made.values():
-        files.setdefault(record.method, []).append(record)
+        files.setdefault(record.question.method, []).append(record)
     total = 0
     for method, records in files.items():
         text = shipped_text(records)

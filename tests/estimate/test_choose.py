@@ -13,9 +13,8 @@ from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.fingerprint import environment
+from maxslices.estimate.fingerprint import Environment, environment
 from maxslices.estimate.peak_search import one_array
-from maxslices.estimate.probed import Probe
 from maxslices.io.frame_source import FrameSource
 from maxslices.model.peak_model import PeakModel
 from maxslices.registry.method_meta import MethodMeta
@@ -142,9 +141,9 @@ def test_without_the_device_only_a_record_helps():
     at_home = chooser()
     at_home.choose(request_for(meta))
     known = at_home._key(request_for(meta))
-    elsewhere = environment(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
+    elsewhere = Environment("NVIDIA H200", {})
     found = Records().find(known, environment(select_backend("cpu"), doubled))
-    Records().add(known, elsewhere, found)
+    Records().add(known, elsewhere, found.probe)
     choice = absent.choose(request_for(meta))
     assert choice.origin == "recorded"
     assert "NVIDIA H200" in choice.why
@@ -184,13 +183,13 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     plan(data, pipeline, device="cpu", memory="40MB")
     backend, records = select_backend("cpu"), Records()
     (entry,) = records.entries()
-    spoiled = dict(entry["probe"])
-    halved = [one_array(n, Probe.from_plain(spoiled).model().bytes(n) // 2) for n in (1, 2, 4)]
-    spoiled["peaks"] = PeakModel.fit(halved, 1).as_plain()
-    records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
+    halved = [one_array(n, entry.probe.model().bytes(n) // 2) for n in (1, 2, 4)]
+    spoiled = replace(entry.probe, peaks=PeakModel.fit(halved, 1))
+    records.add(entry.question, entry.place, spoiled)
 
     def recorded() -> int:
-        return records.find(entry["question"], environment(backend, hungry)).model().bytes(SHAPE[0])
+        found = records.find(entry.question, environment(backend, hungry))
+        return found.probe.model().bytes(SHAPE[0])
 
     before = recorded()
     report = run(data, pipeline, tmp_path / "out", device="cpu", memory="40MB", block="max")
@@ -240,7 +239,7 @@ def test_memory_that_ran_out_is_learnt_and_the_next_block_is_smaller():
     model = chooser().choose(request).model
     assert 0.9 * n < model.max_slices(available) < n
     (entry,) = Records().entries()
-    assert "a run measured 2.00 MB" in entry["probe"]["notes"][-1]
+    assert "a run measured 2.00 MB" in entry.probe.notes[-1]
     assert first.learn(request, n - 1, available + 1)
     again = chooser().choose(request).model
     assert again.max_slices(available) < model.max_slices(available)

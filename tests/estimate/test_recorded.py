@@ -18,7 +18,7 @@ from maxslices.devices import select_backend
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
-from maxslices.estimate.fingerprint import environment, request_key
+from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_search import one_array
 from maxslices.estimate.probed import Probe
 from maxslices.estimate.record_files import FORMAT
@@ -65,8 +65,8 @@ def records(tmp_path):
 
 def test_what_was_added_is_found(records):
     records.add(asked(size=5), HERE, PROBE)
-    assert records.find(asked(size=5), HERE) == PROBE
-    assert Records(records.folder).find(asked(size=5), HERE) == PROBE
+    assert records.find(asked(size=5), HERE).probe == PROBE
+    assert Records(records.folder).find(asked(size=5), HERE).probe == PROBE
 
 
 @pytest.mark.parametrize(
@@ -88,19 +88,17 @@ def test_another_question_is_not_answered(records, other):
 
 def test_a_default_that_is_given_is_the_same_question(records):
     records.add(asked(), HERE, PROBE)
-    assert records.find(asked(size=3), HERE) == PROBE
-    assert records.find(asked(size=np.int64(3)), HERE) == PROBE
+    assert records.find(asked(size=3), HERE).probe == PROBE
+    assert records.find(asked(size=np.int64(3)), HERE).probe == PROBE
     assert records.find(asked(weights=()), HERE) is None
 
 
 @pytest.mark.parametrize("what", ["device", "numpy", "new library"])
 def test_another_device_or_version_is_not_taken(records, what):
     records.add(asked(), HERE, PROBE)
-    other = json.loads(json.dumps(HERE))
+    other = replace(HERE, libraries=HERE.libraries | {what: "0.0"})
     if what == "device":
-        other["device"] = "NVIDIA H200"
-    else:
-        other["libraries"][what] = "0.0"
+        other = replace(HERE, device="NVIDIA H200")
     assert records.find(asked(), other) is None
 
 
@@ -114,11 +112,11 @@ def test_changed_source_is_another_question_and_the_old_answer_goes(records, tmp
 
     meta = describe(smooth, pattern="projection")
     records.add(asked(meta), HERE, PROBE)
-    assert records.find(asked(meta), HERE) == PROBE
+    assert records.find(asked(meta), HERE).probe == PROBE
     helper.write_text("SIZE = 33\n")
     assert records.find(asked(meta), HERE) is None
     records.add(asked(meta), HERE, replace(PROBE, answer=3))
-    assert [entry["probe"]["answer"] for entry in records.entries()] == [3]
+    assert [entry.probe.answer for entry in records.entries()] == [3]
 
 
 def test_functions_of_one_file_have_different_sources():
@@ -153,14 +151,14 @@ def test_a_function_without_a_file_is_known_by_its_code():
 
 def test_a_device_that_is_not_here_is_asked_for_by_its_kind(records):
     for day, version in enumerate(("14.0", "14.2")):
-        at = {"device": "NVIDIA H200", "libraries": {"cupy": version}}
+        at = Environment("NVIDIA H200", {"cupy": version})
         records.add(asked(), at, replace(PROBE, answer=day))
     records.add(asked(), HERE, replace(PROBE, answer=100))
-    assert {each["place"]["device"] for each in records.entries()} == {"NVIDIA H200", "cpu"}
-    found, device = records.newest(asked(), lambda place: place["device"] != "cpu")
-    assert (found.answer, device) == (1, "NVIDIA H200")
-    assert records.newest(asked(size=9), lambda place: place["device"] != "cpu") is None
-    assert records.newest(asked(), lambda place: place["device"] == "NVIDIA A100") is None
+    assert {each.place.device for each in records.entries()} == {"NVIDIA H200", "cpu"}
+    found = records.newest(asked(), lambda place: place.device != "cpu")
+    assert (found.probe.answer, found.place.device) == (1, "NVIDIA H200")
+    assert records.newest(asked(size=9), lambda place: place.device != "cpu") is None
+    assert records.newest(asked(), lambda place: place.device == "NVIDIA A100") is None
 
 
 def test_finding_reads_one_file(records, monkeypatch):
@@ -169,7 +167,7 @@ def test_finding_reads_one_file(records, monkeypatch):
     read, read_text = [], Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda *a, **k: read.append(a) or read_text(*a, **k))
     for _ in range(5):
-        assert records.find(asked(size=30), environment(CPU, blur)) == PROBE
+        assert records.find(asked(size=30), environment(CPU, blur)).probe == PROBE
     assert len(read) == 5
 
 
@@ -195,7 +193,7 @@ def test_a_file_that_cannot_be_understood_is_left_out_and_replaced(records, text
         assert records.find(asked(), HERE) is None
     assert file.read_bytes() == text.encode("latin-1")
     records.add(asked(), HERE, PROBE)
-    assert records.find(asked(), HERE) == PROBE
+    assert records.find(asked(), HERE).probe == PROBE
 
 
 @pytest.mark.parametrize("version", [1, FORMAT + 1])
@@ -210,7 +208,7 @@ def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp
     with pytest.raises(UsageError, match=rf"of version {version}, from another version"):
         records.import_file(file)
     records.add(asked(size=8), HERE, PROBE)
-    assert [each["question"]["parameters"]["size"] for each in records.entries()] == [8]
+    assert [each.question.parameters["size"] for each in records.entries()] == [8]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +301,7 @@ from maxslices.estimate.recorded import Records
 records = Records(sys.argv[1])
 for n in range(25):
     records.add(asked(size=1000 * int(sys.argv[2]) + n), HERE, PROBE)
-    assert records.find(asked(size=1000 * int(sys.argv[2]) + n), HERE) == PROBE
+    assert records.find(asked(size=1000 * int(sys.argv[2]) + n), HERE).probe == PROBE
 """
 
 
@@ -323,7 +321,7 @@ def test_processes_at_once_lose_nothing(records, pytestconfig):
         for i in range(3)
     ]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
-    found = {entry["question"]["parameters"]["size"] for entry in records.entries()}
+    found = {entry.question.parameters["size"] for entry in records.entries()}
     assert found == {1000 * i + n for i in range(3) for n in range(25)}
     assert len(list(records.folder.iterdir())) == 75
 
@@ -334,11 +332,11 @@ def test_exported_records_are_used_elsewhere_and_the_newer_stays(records, tmp_pa
     assert records.export(tmp_path / "all.json") == 2
     elsewhere = Records(tmp_path / "elsewhere")
     assert elsewhere.import_file(tmp_path / "all.json") == 2
-    assert elsewhere.find(asked(), HERE) == PROBE
+    assert elsewhere.find(asked(), HERE).probe == PROBE
     newer = replace(PROBE, answer=99)
     elsewhere.add(asked(), HERE, newer)
     elsewhere.import_file(tmp_path / "all.json")
-    assert elsewhere.find(asked(), HERE) == newer
+    assert elsewhere.find(asked(), HERE).probe == newer
     assert len(elsewhere.entries()) == 2
 
 

@@ -14,9 +14,10 @@ from maxslices.checking.explained_peak import explained_peak
 from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser
-from maxslices.estimate.other_records import find_by_sizes, find_of_other_card
+from maxslices.estimate.fingerprint import Environment
 from maxslices.estimate.probe_result import OUTSIDE, Probe
 from maxslices.estimate.recorded import Records
+from maxslices.estimate.shipped_records import find_by_sizes
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.model.growth import Growth
 from maxslices.model.peak_model import PeakModel
@@ -30,8 +31,8 @@ from .test_recorded import META, PROBE, asked
 LPREC = next(case for case in recorded() if str(case).startswith("LPRec3d"))
 PEAKS = PeakModel.fit([LPREC.observation(n) for n in (3, 5, 8)]).pruned()
 FOUND = replace(PROBE, peaks=PEAKS, keeps_its_ways=True)
-H200 = {"device": "NVIDIA H200", "libraries": {"cupy": "14.2", "cuda driver": "13000"}}
-LAPTOP = {"device": "NVIDIA RTX A1000", "libraries": {"cupy": "14.2", "cuda driver": "12080"}}
+H200 = Environment("NVIDIA H200", {"cupy": "14.2", "cuda driver": "13000"})
+LAPTOP = Environment("NVIDIA RTX A1000", {"cupy": "14.2", "cuda driver": "12080"})
 
 
 @pytest.fixture
@@ -42,10 +43,8 @@ def records(tmp_path):
 def test_a_record_of_another_card_serves(records):
     records.add(asked(size=5), LAPTOP, FOUND)
     assert records.find(asked(size=5), H200) is None
-    assert find_of_other_card(records, asked(size=5), H200) == (
-        FOUND,
-        "NVIDIA RTX A1000, as on any card",
-    )
+    found = records.of_other_card(asked(size=5), H200)
+    assert (found.probe, found.place) == (FOUND, LAPTOP)
 
 
 OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Growth(0, 2**25, "depth(n)")))
@@ -54,8 +53,8 @@ OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Growth(0, 2**25, "depth(n
 @pytest.mark.parametrize(
     ("place", "probe"),
     [
-        (LAPTOP | {"libraries": {"cupy": "13.0", "cuda driver": "12080"}}, FOUND),
-        (LAPTOP | {"device": "cpu"}, FOUND),
+        (replace(LAPTOP, libraries={"cupy": "13.0", "cuda driver": "12080"}), FOUND),
+        (replace(LAPTOP, device="cpu"), FOUND),
         (LAPTOP, OUTSIDE_TOO),
         (LAPTOP, replace(FOUND, keeps_its_ways=False)),
         (LAPTOP, PROBE),
@@ -64,14 +63,14 @@ OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Growth(0, 2**25, "depth(n
 )
 def test_what_may_depend_on_the_card_does_not(records, place, probe):
     records.add(asked(size=5), place, probe)
-    assert find_of_other_card(records, asked(size=5), H200) is None
+    assert records.of_other_card(asked(size=5), H200) is None
 
 
 def test_any_memory_is_answered_from_a_record_in_a_millisecond(records):
     records.add(asked(size=5), H200, FOUND)
     best = 1.0
     for _ in range(5):
-        model = records.find(asked(size=5), H200).model()
+        model = records.find(asked(size=5), H200).probe.model()
         began = time.thread_time()
         n = model.max_slices(60 * 10**9, 2160)
         best = min(best, time.thread_time() - began)
@@ -81,7 +80,7 @@ def test_any_memory_is_answered_from_a_record_in_a_millisecond(records):
 
 def test_a_record_answers_for_all_numbers_of_slices_that_were_recorded(records):
     records.add(asked(size=5), H200, FOUND)
-    model = records.find(asked(size=5), H200).model()
+    model = records.find(asked(size=5), H200).probe.model()
     for n in LPREC.calls:
         assert model.bytes(n) >= LPREC.observation(n).n_bytes
     assert model.bytes(48) == LPREC.observation(48).n_bytes
@@ -123,7 +122,7 @@ def at_size(dims):
 
 
 def is_named(name):
-    return lambda place: place["device"] == name
+    return lambda place: place.device == name
 
 
 def keyed(dims, **parameters):

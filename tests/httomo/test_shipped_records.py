@@ -57,10 +57,10 @@ def test_no_call_took_more_than_a_record_says(name, number):
 @pytest.mark.parametrize(("name", "number"), RECORDED)
 def test_a_record_names_its_method_card_and_versions(name, number):
     record = record_of(name, number)
-    assert record.method == name
-    assert record.place["device"].startswith("NVIDIA")
-    assert {"numpy", "cupy", "cuda driver"} <= set(record.place["libraries"])
-    assert record.question["source"]
+    assert record.question.method == name
+    assert record.place.device.startswith("NVIDIA")
+    assert {"numpy", "cupy", "cuda driver"} <= set(record.place.libraries)
+    assert record.question.source
     assert len(record.measured) >= 4
     assert explained_record(record)
 
@@ -90,7 +90,7 @@ def test_httomos_pipelines_are_told_at_the_commonest_detectors_and_an_odd_one(de
 def test_the_few_rows_of_a_sweep_are_told(dims):
     for name in ("dark_flat_field_correction", "minus_log", "remove_outlier"):
         (path,) = (each for each in FILES if each.stem.endswith(name))
-        record = next(each for each in read_shipped(path) if each.question["slice_dim"] == 0)
+        record = next(each for each in read_shipped(path) if each.question.slice_dim == 0)
         assert record.at(dims) is not None
 
 
@@ -120,7 +120,7 @@ def test_all_that_was_recorded_is_in_the_records():
         ]
         for record in read_shipped(RECORDS / f"{question['method']}.json"):
             keys = ("slice_dim", "dtype", "parameters", "side")
-            if all(record.question[key] == question[key] for key in keys):
+            if all(getattr(record.question, key) == question[key] for key in keys):
                 n_found += 1
                 found = set(record.measured[tuple(question["other_dims"])])
                 assert {n for n, _ in found} == {n for n, _, _ in calls}

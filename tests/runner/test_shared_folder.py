@@ -122,7 +122,7 @@ def test_a_planted_file_of_the_records_is_not_written_to(tmp_path, victim, link)
     records.folder.mkdir()
     LINKS[link](victim, records._path(asked(), HERE))
     records.add(asked(), HERE, PROBE)
-    assert records.find(asked(), HERE) == PROBE
+    assert records.find(asked(), HERE).probe == PROBE
 
 
 def test_the_report_of_a_shared_folder_can_be_read_by_all(tmp_path):

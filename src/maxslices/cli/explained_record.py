@@ -19,14 +19,14 @@ _TYPICAL_SLICES = 32
 def explained_record(record: SizeRecord) -> list[str]:
     """Lines of text: where and how it was measured, and what it says for other sizes."""
     question, place = record.question, record.place
-    unit = "sinograms" if question["slice_dim"] else "projections"
-    versions = ", ".join(f"{name} {version}" for name, version in place["libraries"].items())
+    unit = "sinograms" if question.slice_dim else "projections"
+    versions = ", ".join(f"{name} {version}" for name, version in place.libraries.items())
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
-    given = _named({n: v for n, v in question["parameters"].items() if v is not None})
+    given = _named({n: v for n, v in question.parameters.items() if v is not None})
     sizes = ", ".join(f"{rows}x{columns}" for rows, columns in record.measured)
     lines = [
-        f"{record.method}  {unit} of {question['dtype']}  on {place['device']}  (comes with it)",
-        f"  measured    {date}, {question['package']}; {versions}",
+        f"{question.method}  {unit} of {question.dtype}  on {place.device}  (comes with it)",
+        f"  measured    {date}, {question.package}; {versions}",
         f"  at          {sizes}",
         f"  parameters  {given or 'none'}",
     ]

@@ -112,7 +112,7 @@ def _source(meta: MethodMeta) -> str:
     """Source of the method's memory in a plan, and why that one."""
     from ..estimate import Records
 
-    places = sorted({str(e["place"]["device"]) for e in Records().entries(meta.full_name)})
+    places = sorted({e.place.device for e in Records().entries(meta.full_name)})
     if meta.estimator:
         asked = f"; recorded on {', '.join(places)} for --estimator recorded" if places else ""
         return f"declared by its author{asked}"

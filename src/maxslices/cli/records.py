@@ -82,7 +82,7 @@ def list_records(method: str | None, json: bool) -> str:
     if json:
         return json_text.dumps([_summary(entry) for entry in entries], indent=1)
     shipped = dict.fromkeys(
-        f"{record.method}  {record.question['dtype']}  {record.place['device']}"
+        f"{record.question.method}  {record.question.dtype}  {record.place.device}"
         for record in _shipped(method)
     )
     with_packages = [f"{_counted(len(shipped))} with packages of methods, for any card", *shipped]
@@ -99,18 +99,18 @@ def list_records(method: str | None, json: bool) -> str:
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
-    question, probe = entry["question"], entry["probe"]
-    dims = [*question["other_dims"]]
-    dims.insert(question["slice_dim"], "n")
-    given = question["parameters"].items()
+    question, probe = entry.question, entry.probe
+    dims = [*map(str, question.other_dims)]
+    dims.insert(question.slice_dim, "n")
+    given = question.parameters.items()
     return {
-        "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["time_s"])),
-        "device": entry["place"]["device"],
-        "method": question["method"],
-        "slices": f"{'x'.join(map(str, dims))} {question['dtype']}",
+        "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time_s)),
+        "device": entry.place.device,
+        "method": question.method,
+        "slices": f"{'x'.join(dims)} {question.dtype}",
         "parameters": " ".join(f"{name}={value}" for name, value in given if value is not None),
-        "answer": probe["answer"],
-        "available_bytes": probe["available_bytes"],
+        "answer": probe.answer,
+        "available_bytes": probe.available_bytes,
     }
 
 
@@ -118,39 +118,32 @@ def _summary(entry: Entry) -> dict[str, Any]:
 @click.argument("method", callback=_full_name, help="a method, or MODULE:CALLABLE")
 def show(method: str) -> str:
     """Show all that was measured for a METHOD."""
+    from ..checking.explained_peak import explained_peak
     from .explained_record import explained_record
 
     blocks = []
     for entry in _entries(_opened(), method):
-        each, probe, place = _summary(entry), entry["probe"], entry["place"]
-        versions = ", ".join(f"{name} {text}" for name, text in place["libraries"].items())
+        each, probe, place = _summary(entry), entry.probe, entry.place
+        versions = ", ".join(f"{name} {text}" for name, text in place.libraries.items())
         lines = [
             f"{each['method']}  {each['slices']}  on {each['device']}",
-            f"  measured    {each['date']}, in {probe['duration_s']:.2f} s; {versions}",
+            f"  measured    {each['date']}, in {probe.duration_s:.2f} s; {versions}",
             f"  parameters  {each['parameters'] or 'none'}",
-            f"  code        {entry['question']['package']}, source {entry['question']['source']}",
-            f"  answer      {probe['answer']} slices in {format_bytes(probe['available_bytes'])}"
-            + ("" if probe["sure"] else " (at least; not measured up to there)"),
+            f"  code        {entry.question.package}, source {entry.question.source}",
+            f"  answer      {probe.answer} slices in {format_bytes(probe.available_bytes)}"
+            + ("" if probe.sure else " (at least; not measured up to there)"),
         ]
-        lines += [f"  note        {note}" for note in probe["notes"]]
+        lines += [f"  note        {note}" for note in probe.notes]
         lines.append(f"  {'slices':>8} {'bytes':>16} {'kept':>14} {'outside':>14} {'seconds':>9}")
         lines += [
-            f"  {rung['n_slices']:>8} {rung['n_bytes']:>16,} {rung['kept_bytes']:>14,} "
-            f"{rung['outside_bytes']:>14,} {rung['duration_s']:>9.4f}"
-            for rung in probe["rungs"]
+            f"  {rung.n_slices:>8} {rung.n_bytes:>16,} {rung.kept_bytes:>14,} "
+            f"{rung.outside_bytes:>14,} {rung.duration_s:>9.4f}"
+            for rung in probe.rungs
         ]
-        lines += [f"  {line}" for line in _explained(probe)]
+        lines += [f"  {line}" for line in explained_peak(probe.peaks, max(1, probe.answer))]
         blocks.append("\n".join(lines))
     blocks += ["\n".join(explained_record(record)) for record in _shipped(method)]
     return "\n\n".join(blocks)
-
-
-def _explained(probe: dict[str, Any]) -> list[str]:
-    """The peak of the answer as a sum of allocations."""
-    from ..checking.explained_peak import explained_peak
-    from ..model.peak_model import PeakModel
-
-    return explained_peak(PeakModel.from_plain(probe["peaks"]), max(1, probe["answer"]))
 
 
 @records.command(params=[FILE])
@@ -168,7 +161,7 @@ def import_records(file: str) -> str:
     """Add the records of an exported file."""
     kept = _opened(file)
     n = kept.import_file(file)
-    devices = sorted({entry["place"]["device"] for entry in kept.entries()})
+    devices = sorted({entry.place.device for entry in kept.entries()})
     return f"{_counted(n)} added; there are now some of: {', '.join(devices) or 'none'}"
 
 

@@ -59,10 +59,8 @@ class Rung(PlainRecord):
     """Duration of the call with making its input and measuring."""
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute, in words."""
-    doubtful_bytes: int = 0
-    """No longer measured: records may have it."""
     call_s: float = 0.0
-    """Duration of the call alone; 0 where it was not recorded."""
+    """Duration of the call alone."""
     freed_bytes: int = 0
     """Bytes of `before_bytes` that were gone at the peak: see `Peak.earlier_freed_bytes`."""
     stays_bytes: int = 0

@@ -20,7 +20,7 @@ from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
 from .choice import Choice, Origin
 from .declared import declared_model, speaks_of
-from .fingerprint import environment, request_key
+from .fingerprint import Environment, RequestKey, environment, request_key
 from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
@@ -141,11 +141,11 @@ class Chooser:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        known, where = self._key(request), environment(self.backend, request.meta.function)
-        found = self.records.find(known, where)
-        if found is None or found.model().bytes(n_slices) >= measured_bytes:
+        key, here = self._key(request), environment(self.backend, request.meta.function)
+        known = self.records.find(key, here)
+        if known is None or known.probe.model().bytes(n_slices) >= measured_bytes:
             return False
-        self.records.add(known, where, found.corrected(n_slices, measured_bytes))
+        self.records.add(key, here, known.probe.corrected(n_slices, measured_bytes))
         return True
 
     def _on_host(self, request: ModelRequest) -> Choice:
@@ -193,25 +193,23 @@ class Chooser:
         key, is_cpu = self._key(request), self.device == "cpu"
         if self.backend is None:
 
-            def is_alike(place: Mapping[str, Any]) -> bool:
-                return bool((place["device"] == "cpu") == is_cpu)
+            def is_alike(place: Environment) -> bool:
+                return (place.device == "cpu") == is_cpu
 
-            found = records.newest(key, is_alike)
-            if found is None:
-                from .other_records import find_by_sizes
+            entry, how = records.newest(key, is_alike), ""
+            if entry is None:
+                from .shipped_records import find_by_sizes
 
                 return find_by_sizes(records, key, is_alike)
         else:
             here = environment(self.backend, request.meta.function)
-            own = records.find(key, here)
-            found = None if own is None else (own, str(here["device"]))
-            if own is None and not is_cpu:
-                from .other_records import find_of_other_card
-
-                found = find_of_other_card(records, key, here)
-            if found is None or not found[0].covers(self._available_bytes, request.total_slices):
+            entry, how = records.find(key, here), ""
+            if entry is None and not is_cpu:
+                entry, how = records.of_other_card(key, here), ", as on any card"
+            total = request.total_slices
+            if entry is None or not entry.probe.covers(self._available_bytes, total):
                 return None
-        return found and Choice.of_probe(found[0], "recorded", f"measured on {found[1]}")
+        return Choice.of_probe(entry.probe, "recorded", f"measured on {entry.place.device}{how}")
 
     def _is_replayable(self, request: ModelRequest) -> bool:
         is_torch = request.meta.array_module == "torch" and self.device == "cuda"
@@ -281,7 +279,7 @@ class Chooser:
             output_dims=found.output_dims if is_open and _is_open(meta.output_dims) else None,
         )
 
-    def _key(self, request: ModelRequest) -> dict[str, Any]:
+    def _key(self, request: ModelRequest) -> RequestKey:
         return request_key(request, self._side)
 
     def _described(self, request: ModelRequest) -> str:

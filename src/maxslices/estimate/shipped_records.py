@@ -1,15 +1,15 @@
-"""Records that come with a package of methods, for planning where there is no GPU.
+"""Records that answer for other sizes of the detector, for planning where there is no GPU.
 
-A package gives the file where it registers a method (``records=``). An entry answers for every
-card and any memory, for the detectors that it tells (`SizeRecord`), and for parameters that differ
-where these were measured not to matter.
+Those that come with a package of methods, which gives their file where it registers a method
+(``records=``), answer for every card and any memory, for the detectors that they tell
+(`SizeRecord`), and for parameters that differ where these were measured not to matter.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import Any
 
 from ..errors import StoreError
 from ..model.plain_records import json_text, to_plain
+from ..model.size_model import LEAST_SIZES, Dims
 from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical
 from .choice import Choice
-from .fingerprint import libraries
-from .record_files import PARSE_ERRORS, not_understood
+from .fingerprint import Environment, RequestKey, libraries
+from .record_files import PARSE_ERRORS, Entry, not_understood
+from .recorded import Records
 from .size_record import SizeRecord
 
 FORMAT = 1
@@ -57,15 +59,15 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
     return json_text({"format": FORMAT, "records": to_plain(records)}) + "\n"
 
 
-def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
+def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
     """Look up what the records that come with a method say of a request.
 
     Parameters
     ----------
     meta : MethodMeta
         The method.
-    key : mapping
-        From `fingerprint.request_key`.
+    key : RequestKey
+        What is asked.
 
     Returns
     -------
@@ -82,14 +84,13 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
     """
     if meta.records is None:
         raise LookupError
-    rows, columns = key["other_dims"]
     reasons: dict[str, None] = {}
     for record in read_shipped(Path(meta.records)):
         differing = differences(record.question, key, record.same)
         if isinstance(differing, str):
             reasons[differing] = None
             continue
-        answer = record.at((int(rows), int(columns)))
+        answer = record.at(key.other_dims)
         if answer is not None:
             how = [answer.why, *differing]
             how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
@@ -99,15 +100,38 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> Choice:
     raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
 
 
+def find_by_sizes(
+    records: Records, key: RequestKey, suits: Callable[[Environment], bool]
+) -> Choice | None:
+    """Answer for dims that were not measured, from own records at four other sizes or more.
+
+    Records of one device answer together. Floating-point parameters may differ, such as a center of
+    rotation: they are not sizes. None if they do not tell it.
+    """
+    devices = dict[str, dict[Dims, Entry]]()
+    for entry in records.entries(key.method):  # the newest is the last
+        asked, device = entry.question, entry.place.device
+        is_of_code = (asked.source, asked.package) == (key.source, key.package)
+        if is_of_code and suits(entry.place) and not differences(asked, key, {}):
+            devices.setdefault(device, {})[asked.other_dims] = entry
+    for device, newest in sorted(devices.items()):
+        made = SizeRecord.of(list(newest.values())) if len(newest) >= LEAST_SIZES else None
+        answer = None if made is None else made.at(key.other_dims)
+        if made is not None and answer is not None:
+            dims = ", ".join(f"{a}x{b}" for a, b in made.measured)
+            return replace(answer, why=f"measured on {device}, at other sizes ({dims})")
+    return None
+
+
 def differences(
-    question: Mapping[str, Any], key: Mapping[str, Any], same: Mapping[str, Sequence[Any]]
+    question: RequestKey, key: RequestKey, same: Mapping[str, Sequence[Any]]
 ) -> list[str] | str:
     """Compare two keys apart from dims and code, of which floating-point parameters may differ.
 
     Parameters
     ----------
-    question, key : mapping
-        Of what was measured and what is asked, from `fingerprint.request_key`.
+    question, key : RequestKey
+        What was measured and what is asked.
     same : mapping
         Values of parameters between which the memory was the same, by name.
 
@@ -116,14 +140,13 @@ def differences(
     list of str, or str
         Parameters that differ and do not matter, as phrases; or what does not agree.
     """
-    for name in ("slice_dim", "dtype"):
-        if question[name] != key[name]:
-            return f"{name.replace('_', ' ')} {question[name]}"
-    if question["side"] != key["side"] and not (
-        "flats" in same and _dtypes(question) == _dtypes(key)
-    ):
-        return ", ".join(f"{text} {name}" for name, text in question["side"].items()) or "no flats"
-    recorded, asked = question["parameters"], key["parameters"]
+    if question.slice_dim != key.slice_dim:
+        return f"slice dim {question.slice_dim}"
+    if question.dtype != key.dtype:
+        return f"dtype {question.dtype}"
+    if question.side != key.side and not ("flats" in same and _dtypes(question) == _dtypes(key)):
+        return ", ".join(f"{text} {name}" for name, text in question.side.items()) or "no flats"
+    recorded, asked = question.parameters, key.parameters
     phrases = []
     for name in sorted({*recorded, *asked}):
         known, value = recorded.get(name), asked.get(name)
@@ -136,9 +159,9 @@ def differences(
     return phrases
 
 
-def _dtypes(key: Mapping[str, Any]) -> dict[str, str]:
+def _dtypes(key: RequestKey) -> dict[str, str]:
     """Dtypes of a key's flats and darks, without their numbers."""
-    return {name: text.partition(" ")[2] for name, text in key["side"].items()}
+    return {name: text.partition(" ")[2] for name, text in key.side.items()}
 
 
 def _is_no_size(value: Any) -> bool:
@@ -161,15 +184,14 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
     return any(type(each) is type(value) for each in tried)
 
 
-def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str:
+def _origin(record: SizeRecord, meta: MethodMeta, key: RequestKey) -> str:
     """Where and with which versions a record was measured, and what differs here."""
     place, question = record.place, record.question
-    cupy = [f"cupy {place['libraries']['cupy']}"] if "cupy" in place["libraries"] else []
+    cupy = [f"cupy {place.libraries['cupy']}"] if "cupy" in place.libraries else []
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
-    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *cupy])}"
-    known = place["libraries"].items()
-    now = libraries(meta.function)
+    text = f"measured on {place.device}, {date}, {', '.join([question.package, *cupy])}"
+    now, known = libraries(meta.function), place.libraries.items()
     here = [f"{name} {now[name]}" for name, version in known if now.get(name, version) != version]
-    if key["source"] != question["source"]:
-        here.insert(0, f"{key['package']} with other code")
+    if key.source != question.source:
+        here.insert(0, f"{key.package} with other code")
     return f"{text}; here are {', '.join(here)}" if here else text

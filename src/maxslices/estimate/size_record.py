@@ -14,8 +14,9 @@ from ..model.memory_model import MemoryModel
 from ..model.peak_model import PeakModel
 from ..model.plain_records import PlainRecord
 from ..model.size_bound import SizeBound
-from ..model.size_model import Dims, SizeFormula, SizeModel, find_formula
+from ..model.size_model import Dims, SizeFormula, find_formula
 from .choice import Choice
+from .fingerprint import Environment, RequestKey
 from .probe_result import Probe
 from .record_files import Entry
 
@@ -28,10 +29,9 @@ _LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)
 class SizeRecord(PlainRecord):
     """Records of one method at several sizes, and what follows for others."""
 
-    question: Mapping[str, Any]
-    """Key of the requests, without their dims."""
-    place: Mapping[str, Any]
-    """Device and versions."""
+    question: RequestKey
+    """Key of one of the requests: they differ in their dims alone."""
+    place: Environment
     time_s: float
     """When the last of them was measured."""
     classes: tuple[SizeClass, ...]
@@ -57,17 +57,11 @@ class SizeRecord(PlainRecord):
     same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of parameters between which the memory was the same, by name."""
 
-    @property
-    def method(self) -> str:
-        """Full name of the method."""
-        return str(self.question["method"])
-
     @classmethod
     def of(
         cls,
         entries: Sequence[Entry],
         same: Mapping[str, tuple[Any, ...]] | None = None,
-        before: SizeRecord | None = None,
     ) -> SizeRecord | None:
         """Make a record of entries that differ in their dims.
 
@@ -77,38 +71,25 @@ class SizeRecord(PlainRecord):
             What was measured, at one size each.
         same : mapping, optional
             Values of parameters between which the memory was the same, by name.
-        before : SizeRecord, optional
-            An earlier record of the same method, whose sizes count as well.
 
         Returns
         -------
         SizeRecord or None
             None if the result's dims do not follow from the input's.
         """
-        probes = {_dims_of(entry): Probe.from_plain(entry["probe"]) for entry in entries}
+        probes = {entry.question.other_dims: entry.probe for entry in entries}
         evidence = {dims: _evidence(probe) for dims, probe in probes.items()}
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
-        same, pace = dict(same or {}), _pace(probes)
         effects = [probe.blocks for probe in probes.values() if probe.blocks is not None]
-        if before is not None:
-            evidence = before.evidence() | evidence
-            answers = {dims: before.at(dims) for dims in before.measured}
-            known = {d: a.output_dims for d, a in answers.items() if a and a.output_dims}
-            outputs = known | outputs
-            same = {
-                n: _united(before.same.get(n, ()), same.get(n, ())) for n in {*before.same, *same}
-            }
-            pace = before.pace
-            effects += [before.blocks] if before.blocks is not None else []
         classes, output = fit_sizes(evidence), _pair(outputs)
         if outputs and output is None:
             return None
-        last = max(entries, key=lambda entry: float(entry["time_s"]))
+        last = max(entries, key=lambda entry: entry.time_s)
         uses_outside = any(r.outside_bytes for p in probes.values() for r in p.rungs)
         return cls(
-            question={k: v for k, v in last["question"].items() if k != "other_dims"},
-            place=last["place"],
-            time_s=float(last["time_s"]),
+            question=last.question,
+            place=last.place,
+            time_s=last.time_s,
             classes=classes,
             measured={
                 dims: tuple(sorted(each.measured.items())) for dims, each in evidence.items()
@@ -118,28 +99,15 @@ class SizeRecord(PlainRecord):
                 for dims, each in evidence.items()
                 if not any(told.is_told(dims) for told in classes)
             },
-            output_dtype=probes[_dims_of(last)].output_dtype,
+            output_dtype=last.probe.output_dtype,
             output_dims=output,
             kept=_kept({dims: each.model for dims, each in evidence.items()}),
-            pace=pace,
+            pace=_pace(probes),
             blocks=max(effects, key=lambda e: (e.least_block, e.difference), default=None),
             not_compared="" if effects else max(p.not_compared for p in probes.values()),
-            is_of_any_card=not uses_outside and (before is None or before.is_of_any_card),
-            same=same,
+            is_of_any_card=not uses_outside,
+            same=dict(same or {}),
         )
-
-    def evidence(self) -> dict[Dims, SizeEvidence]:
-        """What the record was made of, at each of its sizes."""
-        found = {}
-        for dims, calls in self.measured.items():
-            answer = self.at(dims)
-            if answer is not None:
-                told = next((each for each in self.classes if each.is_told(dims)), None)
-                exact = told.peaks.at(dims) if told and isinstance(told.peaks, SizeModel) else None
-                own = self.own.get(dims)
-                exact = own if isinstance(own, PeakModel) else exact
-                found[dims] = SizeEvidence(answer.model, dict(calls), exact)
-        return found
 
     def at(self, dims: Dims) -> Choice | None:
         """Answer for two dims; None if nothing tells it.
@@ -196,15 +164,6 @@ class SizeRecord(PlainRecord):
             return (lambda n: int(part * memory.bytes(n))) if part else None
         start, step = (formula.at(dims) for formula in self.kept)
         return (lambda n: min(start + step * n, memory.bytes(n))) if start or step else None
-
-
-def _dims_of(entry: Entry) -> Dims:
-    rows, columns = entry["question"]["other_dims"]
-    return int(rows), int(columns)
-
-
-def _united(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*first, *(value for value in second if value not in first))
 
 
 def _evidence(probe: Probe) -> SizeEvidence:
