@@ -157,12 +157,12 @@ class RecordingChooser(Chooser):
             return self._completed(request, find_shipped(request.meta, self._key(request)))
         return super()._choose(request)
 
-    def _probed(self, request: ModelRequest) -> Any:
+    def _probed(self, request: ModelRequest, before: str = "") -> Choice:
         whole = self._available_bytes
         if request.meta.name in ON_HOST:
             self._available_bytes = whole // 12
         try:
-            return super()._probed(request)
+            return super()._probed(request, before)
         finally:
             self._available_bytes = whole
 

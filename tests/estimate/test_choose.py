@@ -122,8 +122,8 @@ def test_without_a_declaration_the_result_is_what_was_seen():
 @pytest.mark.parametrize(
     ("forced", "message"),
     [
-        ("declared", "declares no memory estimator"),
-        ("recorded", "nothing is recorded of .*--estimator probed"),
+        ("declared", "doubled for .* on cpu: no memory estimator is declared: give calc_max"),
+        ("recorded", "doubled for .* on cpu: nothing is recorded: .*--estimator probed"),
     ],
 )
 def test_a_source_that_has_no_answer_says_so(forced, message):

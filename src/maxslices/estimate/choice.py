@@ -17,6 +17,10 @@ Origin = Literal["declared", "recorded", "replayed", "probed"]
 """Where a model comes from, in the order in which they are tried."""
 
 
+class NoAnswerError(LookupError):
+    """A source has no answer; the text says why, as far as that tells something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A memory model and where it comes from."""

@@ -18,7 +18,7 @@ from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.allocators import Device, round_to_granule
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
-from .choice import Choice, Origin
+from .choice import Choice, NoAnswerError, Origin
 from .declared import declared_model, speaks_of
 from .fingerprint import Environment, RequestKey, environment, request_key
 from .model_request import ModelRequest
@@ -31,6 +31,14 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
 """What is logged before a method is measured, which may take long."""
+_INSTEAD = {
+    "declared": "give calc_max_slices where it is registered, or let it be probed",
+    "recorded": "measure it there (--estimator probed), or import records from there (maxslices "
+    "records import)",
+    "replayed": "let it be probed",
+    "probed": "import records from one (maxslices records import)",
+}
+"""What to do where a source has no answer, and none after it."""
 
 
 class Chooser:
@@ -89,53 +97,27 @@ class Chooser:
         return choice
 
     def _choose(self, request: ModelRequest) -> Choice:
-        meta, forced = request.meta, self._forced
+        meta, reasons = request.meta, []
         if meta.side_data == "alone":  # the data pass through, and nothing is taken beside them
             slice_bytes = math.prod(request.other_dims) * request.dtype.itemsize
             model, dims = MemoryModel.linear(0, slice_bytes), request.other_dims
             return Choice(model, "declared", output_dtype=request.dtype, output_dims=dims)
-        if forced in (None, "declared") and meta.estimator is not None:
-            return self._declared(request)
-        if forced == "declared":
-            raise EstimatorError(
-                f"{meta.full_name} declares no memory estimator: give calc_max_slices where it is "
-                "registered, or let it be probed"
-            )
-        others = ""
-        if forced in (None, "recorded"):
+        sources = {
+            "declared": self._declared,
+            "recorded": self._recorded,
+            "replayed": self._replayed,
+            "probed": self._probed,
+        }
+        for origin in get_args(Origin) if self._forced is None else [self._forced]:
             try:
-                return self._completed(request, self._known(request))
-            except LookupError as error:
-                others = str(error)
-        if forced == "recorded":
-            raise EstimatorError(
-                f"nothing is recorded of {self._described(request)}{others}: measure it there "
-                "(--estimator probed), or import records from there (maxslices records import)"
-            )
-        not_replayed = ""
-        if forced == "replayed" or (forced is None and self._is_replayable(request)):
-            try:
-                traced = self._replayed(request)
-            except UntraceableError as error:
-                if forced == "replayed" or self.backend is None:
-                    raise
-                not_replayed = f"it cannot be replayed ({error}); "
+                found = sources[origin](request)
+            except NoAnswerError as error:
+                reasons += [str(error)] if str(error) else []
             else:
-                return self._completed(request, traced)
-        if self.backend is None and self.device == "cuda" and meta.host_only:
-            return self._on_host(request)
-        if self.backend is None:
-            has = [] if meta.estimator is not None else ["no memory estimator is declared"]
-            has += [f"nothing is recorded{others}"] if forced is None else []
-            raise EstimatorError(
-                f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
-                "to measure it on: import records from one (maxslices records import)"
-            )
-        LOGGER.info(MEASURED, request.meta.name)
-        made = self._probed(request)
-        ran = f"{not_replayed}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
-        why = "; ".join([ran, *made.notes])
-        return self._completed(request, Choice.of_probe(made, "probed", why))
+                is_declared = found.origin.startswith("declared")
+                return found if is_declared else self._completed(request, found)
+        said = ", ".join(reasons)
+        raise EstimatorError(f"{self._described(request)}: {said}: {_INSTEAD[origin]}")
 
     def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
@@ -168,42 +150,40 @@ class Chooser:
         return Choice(model, "declared", why)
 
     def _declared(self, request: ModelRequest) -> Choice:
+        if request.meta.estimator is None:
+            raise NoAnswerError("no memory estimator is declared")
         # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
         origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
         return Choice(declared_model(request, self.device), origin)
 
-    def _known(self, request: ModelRequest) -> Choice:
-        """What was measured before; else what comes with the package.
-
-        Raises
-        ------
-        LookupError
-            If nothing has an answer; the text says what the package's records are for.
-        """
-        found = None if self.records is None else self._recorded(request, self.records)
+    def _recorded(self, request: ModelRequest) -> Choice:
+        """What was measured before; else what comes with the package."""
+        key = self._key(request)
+        found = None if self.records is None else self._kept(request, key, self.records)
         if found is not None:
             return found
         if self.device != "cuda" or (self.backend is not None and self._forced is None):
-            raise LookupError
+            raise NoAnswerError("nothing is recorded")
         from .shipped_records import find_shipped
 
-        return find_shipped(request.meta, self._key(request))
+        return find_shipped(request.meta, key)
 
-    def _recorded(self, request: ModelRequest, records: Records) -> Choice | None:
-        key, is_cpu = self._key(request), self.device == "cpu"
+    def _kept(self, request: ModelRequest, key: RequestKey, records: Records) -> Choice | None:
+        """What is in the user's records."""
+        is_cpu, how = self.device == "cpu", ""
         if self.backend is None:
 
             def is_alike(place: Environment) -> bool:
                 return (place.device == "cpu") == is_cpu
 
-            entry, how = records.newest(key, is_alike), ""
+            entry = records.newest(key, is_alike)
             if entry is None:
                 from .shipped_records import find_by_sizes
 
                 return find_by_sizes(records, key, is_alike)
         else:
             here = environment(self.backend, request.meta.function)
-            entry, how = records.find(key, here), ""
+            entry = records.find(key, here)
             if entry is None and not is_cpu:
                 entry, how = records.of_other_card(key, here), ", as on any card"
             total = request.total_slices
@@ -211,26 +191,35 @@ class Chooser:
                 return None
         return Choice.of_probe(entry.probe, "recorded", f"measured on {entry.place.device}{how}")
 
-    def _is_replayable(self, request: ModelRequest) -> bool:
-        is_torch = request.meta.array_module == "torch" and self.device == "cuda"
-        return is_torch and importlib.util.find_spec("torch") is not None
-
     def _replayed(self, request: ModelRequest) -> Choice:
-        if not self._is_replayable(request):
-            raise EstimatorError(
-                f"{self._described(request)}: replayed are methods for torch (array_module="
-                "'torch'), on a CUDA device, where torch is installed"
+        is_torch = request.meta.array_module == "torch" and self.device == "cuda"
+        if not is_torch or importlib.util.find_spec("torch") is None:
+            raise NoAnswerError(
+                "replayed are methods for torch (array_module='torch'), on a CUDA device, where "
+                "torch is installed"
+                if self._forced
+                else ""
             )
         from .extensions import find_tracer
 
-        trace = find_tracer("torch")
-        if trace is None:
-            name = request.meta.full_name
-            raise UntraceableError(f"{name}: no installed package traces methods for torch")
-        return trace(request, self._side, "" if self.backend is None else self.backend.name)
+        try:
+            trace = find_tracer("torch")
+            if trace is None:
+                name = request.meta.full_name
+                raise UntraceableError(f"{name}: no installed package traces methods for torch")
+            return trace(request, self._side, "" if self.backend is None else self.backend.name)
+        except UntraceableError as error:
+            if self._forced or self.backend is None:
+                raise
+            return self._probed(request, f"it cannot be replayed ({error}); ")
 
-    def _probed(self, request: ModelRequest) -> Probe:
-        assert self.backend is not None
+    def _probed(self, request: ModelRequest, before: str = "") -> Choice:
+        """Measure a method; `before` says what was tried before."""
+        if self.backend is None and self.device == "cuda" and request.meta.host_only:
+            return self._on_host(request)
+        if self.backend is None:
+            raise NoAnswerError("there is no such device here to measure it on")
+        LOGGER.info(MEASURED, request.meta.name)
         from .probed import probe
 
         made = probe(
@@ -244,7 +233,8 @@ class Chooser:
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
             self.records.add(self._key(request), where, made)
-        return made
+        ran = f"{before}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
+        return Choice.of_probe(made, "probed", "; ".join([ran, *made.notes]))
 
     def _compared(self, request: ModelRequest, made: Probe) -> BlockEffect | str:
         """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""

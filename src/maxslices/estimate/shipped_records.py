@@ -20,7 +20,7 @@ from ..model.plain_records import json_text, to_plain
 from ..model.size_model import LEAST_SIZES, Dims
 from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical
-from .choice import Choice
+from .choice import Choice, NoAnswerError
 from .fingerprint import Environment, RequestKey, libraries
 from .record_files import PARSE_ERRORS, Entry, not_understood
 from .recorded import Records
@@ -77,13 +77,13 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
 
     Raises
     ------
-    LookupError
-        If there is none; the text, empty where nothing comes with it, says what there is.
+    NoAnswerError
+        If there is none; the text says what there is.
     StoreError
         If the file cannot be read.
     """
     if meta.records is None:
-        raise LookupError
+        raise NoAnswerError("nothing is recorded")
     reasons: dict[str, None] = {}
     for record in read_shipped(Path(meta.records)):
         differing = differences(record.question, key, record.same)
@@ -97,7 +97,8 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
             why = f"a record comes with it: {'; '.join(how)}\n{_origin(record, meta, key)}"
             return replace(answer, why=why)
         reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
-    raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
+    known = f"the records that come with it are for {' or '.join(reasons)}"
+    raise NoAnswerError(f"nothing is recorded ({known})")
 
 
 def find_by_sizes(
