@@ -50,13 +50,12 @@ class PeakSearch(SequenceProbe):
         known : sequence of Rung
             Other calls that were made.
         """
-        self._first, again, usual = first, None, self.bench.kind
-        if first.duration_s <= self._limit_s():  # it may have compiled: time another
-            again = self.calls.measured(first.n_slices, self._measure)
-        least = again or first
+        self._first, usual = first, self.bench.kind
+        again = self._measured(first.n_slices)  # the first may have compiled
         if again is None or 4 * again.duration_s > self._limit_s():  # as many are of `_few_kinds`
-            self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
-            self._enter(least, 0 if again is None else None)
+            again = again or first
+            self.notes.append(f"a call takes {again.duration_s:.1f} s, so that few were made")
+            self._enter(again)
         else:
             self._few_kinds(again)
         for rung in known if self.bench.kind == usual else ():
@@ -94,16 +93,21 @@ class PeakSearch(SequenceProbe):
             worst = self.calls.worst_bytes(more, [(n, again.n_bytes)])
             fits = again.n_bytes <= self.calls.run_bytes and self.calls.may_take(worst)
             if fits and more <= self.calls.total_slices:
-                found[more] = self.calls.measured(more, self._measure)
+                found[more] = self._measured(more)
         other = self._with_other_data(found.get(n + 2) or found.get(n + 1) or again)
         self.retained.judge(again, found.get(n + 1), other or again)
         if other is None or self.bench.kind != usual:
-            found = {k: self.calls.measured(k, self._measure) for k, rung in found.items() if rung}
+            found = {k: self._measured(k) for k, rung in found.items() if rung}
         for k, rung in sorted(found.items()):
-            if rung is None:
-                self._too_many = min(self._too_many, k)
-            elif k < self._too_many:
+            if rung is not None and k < self._too_many:
                 self._enter(rung)
+
+    def _measured(self, n: int) -> Rung | None:
+        """Measure n slices; None if memory ran out."""
+        rung = self.calls.measured(n, self._measure)
+        if rung is None:
+            self._too_many = min(self._too_many, n)
+        return rung
 
     def _with_other_data(self, rung: Rung) -> Rung | None:
         """Repeat a call with other values; if its memory changes, go on with those that take most.
@@ -114,7 +118,7 @@ class PeakSearch(SequenceProbe):
         for kind in ("dark", "highest", "lowest"):
             self.bench.kind = kind
             try:
-                other = self.calls.measured(n, self._measure)
+                other = self._measured(n)
             except EstimatorError:
                 if kind == "dark":
                     raise
@@ -140,10 +144,9 @@ class PeakSearch(SequenceProbe):
         )
         return found[self.bench.kind]
 
-    def _enter(self, rung: Rung, before_bytes: int | None = None) -> int:
+    def _enter(self, rung: Rung) -> int:
         """Enter a call, with the memory that earlier calls of a run would have left."""
-        if before_bytes is None:
-            before_bytes = self.retained.before_bytes(rung)
+        before_bytes = self.retained.before_bytes(rung)
         self.rungs.append(rung)
         self.retained.enter(rung, before_bytes)
         alive_before = max(0, before_bytes - rung.freed_bytes)
