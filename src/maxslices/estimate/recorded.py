@@ -17,6 +17,7 @@ from pathlib import Path
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
 from ..registry.source_hash import canonical
+from ..system.disk_space import store_errors
 from ..system.fresh_files import replace_text
 from .fingerprint import Environment, RequestKey
 from .probe_result import Probe
@@ -99,14 +100,10 @@ class Records:
             for each in self.entries(key.method):
                 asked = each.question
                 if each.place.device == place.device and (asked.source, asked.package) != code:
-                    self._path(asked, each.place).unlink(missing_ok=True)
-        except (OSError, StoreError) as error:
-            why = getattr(error, "strerror", error)
-            warnings.warn(
-                f"{self.folder}: measurements cannot be kept there ({why}); set "
-                f"{FOLDER_VARIABLE} to a folder that can be written to",
-                stacklevel=2,
-            )
+                    self._remove(each)
+        except StoreError as error:
+            said = f"measurements cannot be kept there: {error} with {FOLDER_VARIABLE}"
+            warnings.warn(said, stacklevel=2)
 
     def export(self, path: str | os.PathLike[str], method: str | None = None) -> int:
         """Write all entries, or a method's, to one file; returns their number.
@@ -119,10 +116,9 @@ class Records:
         found = self.entries(method)
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
-        try:
-            replace_text(Path(path), file_text(found))
-        except OSError as error:
-            raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
+        text = file_text(found)
+        with store_errors(Path(path), len(text)):
+            replace_text(Path(path), text)
         return len(found)
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
@@ -145,13 +141,10 @@ class Records:
             raise UsageError(
                 f"{path} is not a file of records ({error}): maxslices records export makes one"
             ) from None
-        try:
-            for entry in entries:
-                known = self.find(entry.question, entry.place)
-                if known is None or known.time_s <= entry.time_s:
-                    self._write(entry)
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be written to: {error.strerror}") from None
+        for entry in entries:
+            known = self.find(entry.question, entry.place)
+            if known is None or known.time_s <= entry.time_s:
+                self._write(entry)
         return len(entries)
 
     def clear(self, method: str | None = None) -> int:
@@ -163,19 +156,22 @@ class Records:
             If the files cannot be deleted.
         """
         found = self.entries(method)
-        try:
-            for entry in found:
-                self._path(entry.question, entry.place).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be cleared: {error.strerror}") from None
+        for entry in found:
+            self._remove(entry)
         return len(found)
 
     def _path(self, key: RequestKey, place: Environment) -> Path:
         return self.folder / f"{_start(key)}{_digest(place)}.json"
 
     def _write(self, entry: Entry) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self._path(entry.question, entry.place), file_text([entry]))
+        text = file_text([entry])
+        with store_errors(self.folder, len(text)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_text(self._path(entry.question, entry.place), text)
+
+    def _remove(self, entry: Entry) -> None:
+        with store_errors(self.folder, 0):
+            self._path(entry.question, entry.place).unlink(missing_ok=True)
 
     def _listed(self, pattern: str) -> list[Entry]:
         """Entries of the files with such names; oldest first."""
