@@ -63,8 +63,6 @@ class Rung(PlainRecord):
     """Duration of the call alone."""
     freed_bytes: int = 0
     """Bytes of `before_bytes` that were gone at the peak: see `Peak.earlier_freed_bytes`."""
-    stays_bytes: int = 0
-    """Bytes left outside the pool: modules, caches of C libraries. Not in `n_bytes`."""
 
 
 class Bench:
@@ -186,7 +184,6 @@ class Bench:
             time.perf_counter() - began,
             tuple(peak.unseen),
             freed_bytes=peak.earlier_freed_bytes,
-            stays_bytes=stays,
             call_s=peak.wall_s,
         )
 

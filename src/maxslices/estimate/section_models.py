@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..model.allocators import ArrayAllocator
-from ..model.arrays import ArraySpec
+from ..model.arrays import ArraySpec, block_shape
 from ..model.json_values import plain
 from ..model.memory_model import MemoryModel
 from ..model.section_model import SectionModel, StepModel
@@ -88,8 +88,7 @@ def _step_model(
             dtype = meta.output_dtype(slice_dim, other_dims, current.dtype, **parameters)
         if dims is None:
             dims = meta.output_other_dims(slice_dim, other_dims, **parameters)
-        whole = (total, *dims) if slice_dim == 0 else (dims[0], total, dims[1])
-        output = ArraySpec(whole, dtype)
+        output = ArraySpec(block_shape(slice_dim, total, dims), dtype)
     model = chosen.model
     if chosen.origin != "replayed":  # a replay simulates the allocator, with what it leaves unsplit
         one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
