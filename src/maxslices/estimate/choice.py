@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -47,5 +47,5 @@ class Choice:
     def of_probe(cls, probe: Probe, origin: Origin, why: str) -> Choice:
         """What a probe found."""
         dtype = None if probe.output_dtype is None else np.dtype(probe.output_dtype)
-        found = cls(probe.model(), origin, why, dtype, probe.output_dims, probe.pace_s())
-        return replace(found, blocks=probe.blocks, not_compared=probe.not_compared)
+        result = dtype, probe.output_dims, probe.pace_s()
+        return cls(probe.model(), origin, why, *result, probe.blocks, probe.not_compared)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ..errors import EstimatorError
 from ..model.allocators import Device
 from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
-from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
 from ..registry.author_lines import defined_at, raised_at, what_raised
 from ..registry.method_meta import MethodMeta
@@ -80,13 +78,6 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
             "available_memory"
         )
     return model
-
-
-def declared_models(request: ModelRequest) -> DeclaredModel:
-    """Make a method's own estimator a function of device and dims, for tiles and for the host."""
-    return lambda device, other_dims: declared_model(
-        replace(request, other_dims=other_dims), device
-    )
 
 
 def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:

@@ -62,11 +62,8 @@ def probe(
     Notes
     -----
     Measuring itself stays within `available_bytes`, flats and darks included. On a GPU the pool is
-    limited, and a call that runs out of it had too many slices. Where nothing limits memory
-    (outside the pool, on the CPU) a call is not made if it is predicted to take more. The fewest
-    slices that the method runs on are exempt: their peak is always measured.
-
-    On the CPU, resident memory that C libraries allocate counts from 32 MiB up.
+    limited. Where nothing limits memory (outside the pool, on the CPU) a call is not made if it is
+    predicted to take more. The fewest slices that the method runs on are exempt.
     """
     began = time.perf_counter()
     meta = request.meta

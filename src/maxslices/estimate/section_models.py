@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from ..model.allocators import ArrayAllocator
+from ..model.allocators import ArrayAllocator, Device
 from ..model.arrays import ArraySpec, block_shape
 from ..model.json_values import plain
 from ..model.memory_model import MemoryModel
@@ -13,7 +14,7 @@ from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.changed_frames import scan_after
 from ..pipeline.requirements import check_shapes, check_supplied
 from .chooser import Chooser
-from .declared import declared_models, speaks_of
+from .declared import declared_model, speaks_of
 from .model_request import ModelRequest
 
 
@@ -96,6 +97,10 @@ def _step_model(
     # What was measured of whole slices says nothing of tiles.
     is_declared = chosen.origin.startswith("declared")
     merged = meta.merged(**parameters)
+
+    def declared(device: Device, dims: tuple[int, int]) -> MemoryModel:
+        return declared_model(replace(request, other_dims=dims), device)
+
     return StepModel(
         index=index,
         method=meta.full_name,
@@ -113,7 +118,7 @@ def _step_model(
         saves_result=step.save_result,
         takes_frames=bool({"flats", "darks"} & set(meta.supplied)),
         tile_halo=partial(meta.tile_margin, **parameters) if is_declared else None,
-        declared=declared_models(request) if meta.estimator is not None else None,
+        declared=declared if meta.estimator is not None else None,
         runs_on_host=speaks_of(meta, "cpu"),
         spares="half_precision: true" if merged.get("half_precision") is False else "",
     )
