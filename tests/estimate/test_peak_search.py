@@ -117,3 +117,14 @@ def test_what_was_not_called_as_it_might_take_too_much_is_not_proven(monkeypatch
     if found.answer > right_answer(needs, needs(n) + MB):
         assert not found.sure
         assert any("might take too much: not proven" in note for note in found.notes)
+
+
+def test_calls_of_many_seconds_are_few(monkeypatch):
+    def take(k):
+        return {"inside": 22 * MB * k}
+
+    gpu, found = searched(monkeypatch, take, needs_of(take)(100), lambda k: 15.0 * k)
+    assert gpu.counts == [1, 1, 2]
+    assert "a call takes 15.0 s, so that few were made" in found.notes
+    assert found.answer <= 8
+    assert not found.sure
