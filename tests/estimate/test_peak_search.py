@@ -90,7 +90,7 @@ def test_what_there_was_no_time_for_is_said_and_not_too_much(monkeypatch, n, sec
     assert gpu.now_s <= 45
     if found.answer not in gpu.counts:
         assert not found.sure
-        assert any("slices were not run, which may take" in note for note in found.notes)
+        assert any("slices were not run, which takes" in note for note in found.notes)
 
 
 def test_a_line_is_followed_four_times_as_far_as_it_was_called(monkeypatch):

@@ -147,14 +147,6 @@ class Term(PlainRecord):
     until: int | None = None
     """Most slices for which it holds."""
 
-    @property
-    def has_one_unknown(self) -> bool:
-        """True if it is a constant, or in proportion to the slices: two calls prove that."""
-        size = self.size
-        if isinstance(size, Guess) or self.number.step or self.since > 1:
-            return False
-        return not size.step or (not size.start and size.count == "n")
-
     def n_bytes(self, n: int, granule: int) -> int:
         """Bytes taken for n slices."""
         if n < self.since or (self.until is not None and n > self.until):
