@@ -18,6 +18,8 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError, PlanError, StoreError, UsageError
+from maxslices.io.chosen_part import with_choice
+from maxslices.io.loader_options import Preview
 from maxslices.model.block_memory import PYTHON_BYTES
 from maxslices.runner import (
     RunFolder,
@@ -262,6 +264,14 @@ class TestChanged:
         stopped(scan, tmp_path / "out", monkeypatch)
         with pytest.raises(UsageError, match="is of another part of the scan: leave out rows to"):
             run(scan, of(["to_float", "negate"]), tmp_path / "out", resume=True, rows=(0, 1))
+
+    def test_the_preview_in_the_pipeline(self, tmp_path, scan, monkeypatch):
+        stopped(scan, tmp_path / "out", monkeypatch)
+        steps = of(["to_float", "negate"])
+        cut = steps.with_preview(with_choice(Preview(), {"rows": 1}))
+        with pytest.raises(UsageError, match=r"was none when the run .* is {'detector_y'.* now: "):
+            run(scan, cut, tmp_path / "out", resume=True)
+        assert run(scan, steps, tmp_path / "out", resume=True, device="cpu")
 
     def test_the_result_that_is_gone(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "out", monkeypatch)

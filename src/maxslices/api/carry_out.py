@@ -19,6 +19,7 @@ from ..io.chosen_part import preview_words
 from ..io.result_info import ResultInfo
 from ..measure.process_peak import ProcessPeak
 from ..pipeline import Pipeline, Reference
+from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
@@ -206,6 +207,7 @@ def _identity(
         "scan_path": _text_of(request.scan),
         "pipeline_path": _text_of(request.pipeline),
         "preview": preview_words(pipeline.loader.preview),
+        "preview_given": preview_words(as_pipeline(request.pipeline).loader.preview),
         "save_all": request.save_all,
     }
 
@@ -217,6 +219,14 @@ def _as_before(
     options, faults = parse_loader({"preview": identity.get("preview") or {}})
     if faults:
         raise StoreError(f"the journal in {folder} is not readable: {faults[0].text}")
+    before = identity.get("preview_given")
+    now = preview_words(as_pipeline(request.pipeline).loader.preview)
+    if before is not None and before != now:
+        raise UsageError(
+            f"the preview in the pipeline was {before or 'none'} when the run in {folder} began, "
+            f"and is {now or 'none'} now: give the one before to go on, or start anew with "
+            "--overwrite"
+        )
     if options.preview != pipeline.loader.preview:
         if given := [name for name, part in request.chosen.items() if part is not None]:
             raise UsageError(
