@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from algotom.prep.conversion import stitch_image
 from scipy.interpolate import interpn
 
-from maxslices import ArraySpec, plan
-from maxslices.errors import EstimatorError
+from maxslices import ArraySpec, Pipeline, plan
+from maxslices.errors import EstimatorError, ParameterError
 from maxslices_methods.morph import data_resampler, sino_360_to_180
 
 
@@ -111,11 +113,18 @@ def test_one_pixel_is_spread():
     assert (got == 7).all()
 
 
+@pytest.mark.parametrize("newshape", [[0, 5], [3]])
+def test_a_wrong_shape_is_told_by_the_pipeline(newshape):
+    step = {"method": "data_resampler", "parameters": {"newshape": newshape}}
+    with pytest.raises(
+        ParameterError, match=rf"two numbers of pixels, not {re.escape(str(newshape))}"
+    ):
+        Pipeline.from_steps([step])
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "words"),
     [
-        ("data_resampler", {"newshape": [0, 5]}, r"two numbers of pixels, not \[0, 5\]"),
-        ("data_resampler", {"newshape": [3]}, r"two numbers of pixels, not \[3\]"),
         ("sino_360_to_180", {"overlap": 500}, "overlap must be less than 4 pixels, not 500"),
         ("sino_360_to_180", {"overlap": float("inf")}, "less than 4 pixels, not inf"),
         ("sino_360_to_180", {"overlap": float("nan")}, "less than 4 pixels, not nan"),

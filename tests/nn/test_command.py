@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -359,3 +360,16 @@ def test_a_torch_that_cannot_be_imported_is_told(tmp_path):
         "maxslices: error: maxslices nn needs torch, which is installed and cannot be imported: "
         "no libtorch.so; install it again\n"
     )
+
+
+def test_a_matplotlib_that_cannot_be_used_is_told_in_a_line(tmp_path):
+    command = ["nn", "report", "torch.nn:ReLU", "--input", "1x2", "--plot", "x.png"]
+    done = subprocess.run(
+        [sys.executable, "-m", "maxslices", *command],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "nonsense"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")
