@@ -1,4 +1,4 @@
-"""An intermediate result on disk, laid out for fast reads and writes along both slice dims."""
+"""An intermediate result in files, laid out for fast reads and writes along both slice dims."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ScratchLayout:
     band_rows: int
     """Rows in a band."""
     memory_bytes: int
-    """Host memory that may be used."""
+    """Host memory that its first bands take."""
     in_memory: tuple[Path, ...]
     """Paths of the files in memory, for processes of the same user on the same machine."""
     on_disk: tuple[Path, ...]
@@ -124,6 +124,11 @@ class ScratchStore(Closing):
         files that are to be there are not.
     """
 
+    _paths: list[Path]
+    """Of the files on disk that have names."""
+    _in_memory: _Files
+    _on_disk: _Files
+
     def __init__(
         self,
         spec: ArraySpec,
@@ -134,8 +139,9 @@ class ScratchStore(Closing):
         names: Sequence[str] = (),
         is_there: bool = False,
     ) -> None:
-        self._paths = [folder / name for name in names]
         self._arrange(spec, folder, band_rows, memory_bytes, len(names) or threads.N_THREADS)
+        if self._on_disk.sizes:
+            self._paths = [folder / name for name in names]
         if is_there:
             self._reopen(self._on_disk, self._paths, os.O_RDWR)
             return
@@ -157,6 +163,7 @@ class ScratchStore(Closing):
         self, spec: ArraySpec, folder: Path, band_rows: int | None, memory_bytes: int, n_files: int
     ) -> None:
         """Decide where everything lies."""
+        self._paths = []
         self._spec = spec
         self._folder = folder
         self._row_bytes = spec.shape[2] * spec.dtype.itemsize
@@ -168,7 +175,6 @@ class ScratchStore(Closing):
         self._unit_angles = -(-spec.shape[0] // n_units)
         n_bands = -(-spec.shape[1] // self._band_rows)
         band_bytes = self._band_rows * self._row_bytes * spec.shape[0]
-        self._memory_bytes = memory_bytes
         in_memory = n_bands if memory_bytes >= spec.nbytes else max(0, memory_bytes // band_bytes)
         unit_bytes = self._unit_angles * self._band_rows * self._row_bytes
         self._in_memory, self._on_disk = (
@@ -193,27 +199,26 @@ class ScratchStore(Closing):
             If they are not there.
         """
         store = cls.__new__(cls)
-        store._paths = []
         n_files = len(layout.in_memory) or len(layout.on_disk)
         store._arrange(layout.spec, layout.folder, layout.band_rows, layout.memory_bytes, n_files)
-        store._reopen(store._in_memory, layout.in_memory, _FLAGS[how])
-        store._reopen(store._on_disk, layout.on_disk, _FLAGS[how])
+        with ExitStack() as failed:
+            failed.callback(store.close)
+            store._reopen(store._in_memory, layout.in_memory, _FLAGS[how])
+            store._reopen(store._on_disk, layout.on_disk, _FLAGS[how])
+            failed.pop_all()
         return store
 
     @property
     def layout(self) -> ScratchLayout:
         """What another process needs to join it."""
-        opened = [file.fileno() for file in self._in_memory.opened]
-        on_disk = [path.absolute() for path in self._paths] or [
-            _path_of(file.fileno()) for file in self._on_disk.opened
-        ]
+        named = tuple(path.absolute() for path in self._paths)
         return ScratchLayout(
             self._spec,
             self._folder.absolute(),
             self._band_rows,
-            self._memory_bytes,
-            tuple(map(_path_of, opened)),
-            tuple(on_disk),
+            self.memory_bytes,
+            _paths_of(self._in_memory),
+            named or _paths_of(self._on_disk),
         )
 
     def sync(self) -> None:
@@ -226,7 +231,7 @@ class ScratchStore(Closing):
         """Open files that another process made."""
         folder = paths[0].parent if paths else self._folder
         with store_errors(folder, self._spec.nbytes), ExitStack() as opened:
-            for path, n_bytes in zip(paths, files.sizes, strict=bool(files.sizes)):
+            for path, n_bytes in zip(paths, files.sizes, strict=True):
                 is_nameless = path.is_relative_to(_OF_PROCESSES)  # there it is a link
                 fd = os.open(path, flags | os.O_CLOEXEC | (0 if is_nameless else os.O_NOFOLLOW))
                 file = opened.enter_context(os.fdopen(fd, _MODES[flags], buffering=0))
@@ -323,9 +328,10 @@ class ScratchStore(Closing):
         self.close()
 
 
-def _path_of(fd: int) -> Path:
-    """Path of an open file of this process, for others."""
-    return _OF_PROCESSES / f"{os.getpid()}/fd/{fd}"
+def _paths_of(files: _Files) -> tuple[Path, ...]:
+    """Paths of this process's open files, for others."""
+    here = _OF_PROCESSES / str(os.getpid()) / "fd"
+    return tuple(here / str(file.fileno()) for file in files.opened)
 
 
 def _create_in_memory(number: int) -> IO[bytes]:
