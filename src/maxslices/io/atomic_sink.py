@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
 
-from ..errors import StoreError
+from ..errors import LostResultError, StoreError
 from ..model.arrays import ArraySpec
 from ..system.disk_space import (
     check_absent,
@@ -148,6 +149,13 @@ class AtomicSink(ABC):
     ) -> None:
         if self._open:
             self.abandon()
+
+    def _require_part(self, is_kind: Callable[[Path], bool]) -> None:
+        """Check that the unfinished result is there, as a file or as a folder."""
+        if self._part.is_symlink() or not is_kind(self._part):
+            raise LostResultError(
+                f"{self._part}: the unfinished result is not there: start anew with --overwrite"
+            )
 
     @abstractmethod
     def _create(self) -> None:

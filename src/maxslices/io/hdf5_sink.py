@@ -99,10 +99,7 @@ class Hdf5Sink(AtomicSink):
 
     def _find_offsets(self, mode: Literal["r", "r+"]) -> None:
         """Find the place of each slice in the file."""
-        if self._part.is_symlink() or not self._part.is_file():
-            raise LostResultError(
-                f"{self._part}: the unfinished result is not there: start anew with --overwrite"
-            )
+        self._require_part(Path.is_file)
         check_one_name(self._part, self._part.lstat())
         if mode == "r+":
             reserve(self._part, _OVERHEAD_BYTES)

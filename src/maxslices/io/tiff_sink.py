@@ -12,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ..errors import LostResultError, UsageError
+from ..errors import UsageError
 from ..model.arrays import ArraySpec
 from ..system.disk_space import sync_file_system
 from ..system.fresh_files import check_one_name
@@ -51,10 +51,7 @@ class TiffSink(AtomicSink):
         self._part.mkdir()
 
     def _reopen(self) -> None:
-        if self._part.is_symlink() or not self._part.is_dir():
-            raise LostResultError(
-                f"{self._part}: the unfinished result is not there: start anew with --overwrite"
-            )
+        self._require_part(Path.is_dir)
         self._make_header()
 
     def _join(self) -> None:
