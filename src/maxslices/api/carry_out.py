@@ -54,9 +54,13 @@ def carry_out(request: RunRequest) -> Report:
 
         begin = SweepOnWorkers if request.is_for_workers else SweepHere
         return run_sweep(request, pipeline, cut, begin)
-    folder = request.folder(pipeline)
-    if folder is not None and folder.unfinished is not None:
-        pipeline = _as_before(request, pipeline, folder.unfinished.identity, folder.path)
+    folder, preview = request.folder(pipeline), {}
+    if folder is not None:
+        preview = _preview_given(request, pipeline)
+        if folder.unfinished is not None:
+            pipeline = _as_before(
+                request, pipeline, preview, folder.unfinished.identity, folder.path
+            )
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
         from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
 
@@ -72,7 +76,7 @@ def carry_out(request: RunRequest) -> Report:
         backend = select_backend(request.device_for(folder) if team is None else "cpu")
         wall_time.begin("planning")
         if folder is not None:
-            folder.identity = _identity(request, pipeline, backend, team)
+            folder.identity = _identity(request, pipeline, preview, backend, team)
         chooser = None
         if team is not None and folder is not None:
             made = team.plan(folder, spec_of(source))
@@ -196,8 +200,19 @@ def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
+def _preview_given(request: RunRequest, pipeline: Pipeline) -> dict[str, Any]:
+    """Preview in the pipeline itself, without the part that options choose."""
+    is_chosen = any(part is not None for part in request.chosen.values())
+    given = as_pipeline(request.pipeline) if is_chosen else pipeline
+    return preview_words(given.loader.preview)
+
+
 def _identity(
-    request: RunRequest, pipeline: Pipeline, backend: Backend, team: RunOnWorkers | None
+    request: RunRequest,
+    pipeline: Pipeline,
+    preview_given: dict[str, Any],
+    backend: Backend,
+    team: RunOnWorkers | None,
 ) -> dict[str, Any]:
     """What the run is made for, and what of it a later one need not be told again."""
     has_path = isinstance(request.scan, str | os.PathLike)
@@ -207,25 +222,28 @@ def _identity(
         "scan_path": _text_of(request.scan),
         "pipeline_path": _text_of(request.pipeline),
         "preview": preview_words(pipeline.loader.preview),
-        "preview_given": preview_words(as_pipeline(request.pipeline).loader.preview),
+        "preview_given": preview_given,
         "save_all": request.save_all,
     }
 
 
 def _as_before(
-    request: RunRequest, pipeline: Pipeline, identity: dict[str, Any], folder: Path
+    request: RunRequest,
+    pipeline: Pipeline,
+    preview_given: dict[str, Any],
+    identity: dict[str, Any],
+    folder: Path,
 ) -> Pipeline:
     """Pipeline on the part of the scan, and with the results, of the run that goes on."""
     options, faults = parse_loader({"preview": identity.get("preview") or {}})
     if faults:
         raise StoreError(f"the journal in {folder} is not readable: {faults[0].text}")
     before = identity.get("preview_given")
-    now = preview_words(as_pipeline(request.pipeline).loader.preview)
-    if before is not None and before != now:
+    if before is not None and before != preview_given:
         raise UsageError(
             f"the preview in the pipeline was {before or 'none'} when the run in {folder} began, "
-            f"and is {now or 'none'} now: give the one before to go on, or start anew with "
-            "--overwrite"
+            f"and is {preview_given or 'none'} now: give the one before to go on, or start anew "
+            "with --overwrite"
         )
     if options.preview != pipeline.loader.preview:
         if given := [name for name, part in request.chosen.items() if part is not None]:

@@ -29,7 +29,8 @@ MOST_SECTIONS = 256
 """Sections that are kept, the latest: 30 kB."""
 REACH = 4
 """Slices of a plan, over those that ran, up to which their time is told: of a few slices what goes
-before them is the most. Four rows of a scan that took 8.8 s told 53 s."""
+before them is the most. Four rows of a scan that took 8.8 s told 53 s. Chosen as the distance to
+which the memory of few slices is followed (`maxslices.estimate.method_calls`)."""
 _MAX_BYTES = 2**20
 
 
