@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from maxslices.devices.cpu import CpuBackend
 from maxslices.io.array_source import ArraySource
 from maxslices.model import block_memory
 from maxslices.model.allocators import round_to_granule
+from maxslices.runner.section_run import SectionRun
 from tests.planner.fakes import fakes
 
 ANGLES, ROWS, COLUMNS = 41, 37, 512
@@ -212,9 +215,12 @@ def test_on_the_cpu_blocks_are_read_into_the_buffers_of_the_account(
 @pytest.mark.parametrize("n_slices", range(1, 40))
 @pytest.mark.parametrize("slice_bytes", [1, 10**6, 2**28, 2**28 + 1, 2**27 - 1])
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_staging_of_results_never_shrinks_with_more_slices(n_slices, slice_bytes, overlaps):
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_staging_of_results_never_shrinks_with_more_slices(
+    n_slices, slice_bytes, overlaps, is_shared
+):
     fewer, more = (
-        block_memory.result_staging(n, slice_bytes, overlaps=overlaps)
+        block_memory.result_staging(n, slice_bytes, overlaps=overlaps, is_shared=is_shared)
         for n in (n_slices, n_slices + 1)
     )
     assert fewer.usual.total_bytes <= more.usual.total_bytes
@@ -223,3 +229,27 @@ def test_staging_of_results_never_shrinks_with_more_slices(n_slices, slice_bytes
     # All of a result, and the piece that is being written.
     if overlaps:
         assert fewer.most.total_bytes >= (n_slices + fewer.n_slices) * slice_bytes
+
+
+def test_results_of_four_processes_wait_in_as_much_memory_as_those_of_one():
+    alone, shared = (
+        block_memory.result_staging(64, 2**24, overlaps=True, is_shared=is_shared)
+        for is_shared in (False, True)
+    )
+    assert 4 * shared.usual.total_bytes == alone.usual.total_bytes
+
+
+def test_a_part_of_a_section_leaves_in_the_pieces_of_several_processes(
+    on_fake_gpu, tmp_path, monkeypatch
+):
+    slice_bytes = ROWS * COLUMNS * 4
+    monkeypatch.setattr(block_memory, "SHARED_PIECE_BYTES", slice_bytes)
+    as_on_a_worker = partial(SectionRun, part=range(ANGLES))
+    module = import_module("maxslices.runner.execute")
+    monkeypatch.setattr(module, "SectionRun", as_on_a_worker)
+    with on_fake_gpu() as gpu:
+        pipeline = Pipeline.from_steps(["negate"], fakes)
+        run(a_file(tmp_path), pipeline, tmp_path / "out", device="cuda", block=BLOCK, memory="2GB")
+    pieces = block_memory.result_staging(BLOCK, slice_bytes, overlaps=True, is_shared=True).usual
+    assert allocated(gpu)["staging", pieces.n_bytes] == pieces.count
+    assert pieces.n_bytes == slice_bytes

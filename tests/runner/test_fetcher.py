@@ -33,7 +33,7 @@ def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_d
         data = np.random.default_rng(3).random((37, 7, 11) if slice_dim else (7, 19, 11), "f4")
         start = 5
         place = whole[:, start : start + 7] if slice_dim else whole[start : start + 7]
-        threads = Fetcher(slice_dim, engine, Writer(slice_dim, Timeline()), 7, True)
+        threads = Fetcher(slice_dim, engine, Writer(slice_dim, Timeline()), 7, overlaps=True)
         transfer = ResultTransfer(start)
         left = threads.put(data, None, engine.record(), transfer, False, place)
         threads.stop()

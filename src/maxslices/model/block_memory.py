@@ -75,6 +75,10 @@ RESULT_PIECE_BYTES = 2**28
 whole result (3.4 GB each, LPRec3d with 128 slices on an H200, 2026-11-21) took 0.18 s each to
 pin, and nothing was written before all of it was copied."""
 
+SHARED_PIECE_BYTES = RESULT_PIECE_BYTES // 4
+"""The same where several processes write beside each other, so that four of them take as much host
+memory for it as one."""
+
 UPLOAD_PIECE_BYTES = 2**24
 """Pinned memory through which flats and darks go to a GPU, piece by piece: 210 MB took 8 ms in
 such pieces, 42 ms from pageable memory (H200, 2026-11-21). Smaller arrays
@@ -212,7 +216,9 @@ def read_staging(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: i
     return input_buffers(way, block_bytes, overlaps=overlaps, n_blocks=n_blocks)
 
 
-def result_staging(n_slices: int, slice_bytes: int, *, overlaps: bool) -> ResultStaging:
+def result_staging(
+    n_slices: int, slice_bytes: int, *, overlaps: bool, is_shared: bool = False
+) -> ResultStaging:
     """Pinned host memory that results are copied to before they are written.
 
     Parameters
@@ -223,9 +229,12 @@ def result_staging(n_slices: int, slice_bytes: int, *, overlaps: bool) -> Result
         Bytes of one of its slices.
     overlaps : bool
         Whether results may leave while blocks are worked on.
+    is_shared : bool
+        Whether other processes write other blocks of the same result.
     """
     # At least two pieces a result: one is written while the other is copied.
-    piece = min(-(-n_slices // 2), max(1, RESULT_PIECE_BYTES // slice_bytes))
+    most_bytes = SHARED_PIECE_BYTES if is_shared else RESULT_PIECE_BYTES
+    piece = min(-(-n_slices // 2), max(1, most_bytes // slice_bytes))
     usual = RESULT_PIECES if overlaps else LONE_RESULT_PIECES
     most = max(usual, -(-n_slices // piece) + 1) if overlaps else usual
     n_bytes = piece * slice_bytes

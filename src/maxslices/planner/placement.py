@@ -165,7 +165,9 @@ class Placement:
         if self.output_way == "staged":
             staged.add(section.slice_bytes(section.output))
         for slice_bytes in staged:
-            total = total + _result_staging(slice_bytes, overlaps=not is_alone)
+            total = total + _result_staging(
+                slice_bytes, overlaps=not is_alone, is_shared=self.n_workers > 1
+            )
         looked = section.most_looked_at
         if looked and self.origin != "device":  # before the first block, while there is no staging
             ahead = own.bytes(looked)
@@ -194,10 +196,14 @@ def _upload_staging(frames: MemoryModel) -> MemoryModel:
     return MemoryModel(lambda n: block_memory.upload_staging(frames.bytes(n)).total_bytes)
 
 
-def _result_staging(slice_bytes: int, *, overlaps: bool) -> MemoryModel:
+def _result_staging(slice_bytes: int, *, overlaps: bool, is_shared: bool) -> MemoryModel:
     # Whether a whole result has to leave at once is not known before the run: the most is counted.
     return MemoryModel(
-        lambda n: block_memory.result_staging(n, slice_bytes, overlaps=overlaps).most.total_bytes
+        lambda n: (
+            block_memory.result_staging(
+                n, slice_bytes, overlaps=overlaps, is_shared=is_shared
+            ).most.total_bytes
+        )
     )
 
 

@@ -67,13 +67,24 @@ class Fetcher:
         Slices of the largest result.
     overlaps : bool
         Whether results are copied while blocks are computed.
+    is_shared : bool
+        Whether other processes write other blocks of the same results.
     """
 
     def __init__(
-        self, slice_dim: int, engine: CopyEngine, writer: Writer, most_slices: int, overlaps: bool
+        self,
+        slice_dim: int,
+        engine: CopyEngine,
+        writer: Writer,
+        most_slices: int,
+        *,
+        overlaps: bool,
+        is_shared: bool = False,
     ) -> None:
         self._slice_dim, self._engine, self._writer = slice_dim, engine, writer
-        self._most_slices, self._overlaps = most_slices, overlaps
+        self._staging_for = partial(
+            block_memory.result_staging, most_slices, overlaps=overlaps, is_shared=is_shared
+        )
         self._results: SimpleQueue[_PendingResult | WrittenMark | None] = SimpleQueue()
         self._staging: dict[int, _StagingPool] = {}
         self._thread: WorkThread | None = None
@@ -169,9 +180,7 @@ class Fetcher:
         """Copy a result to staging memory, and wait until it has left the device."""
         along, data = self._slice_dim, result.data
         n_slices = data.shape[along]
-        staging = block_memory.result_staging(
-            self._most_slices, int(data.nbytes) // n_slices, overlaps=self._overlaps
-        )
+        staging = self._staging_for(int(data.nbytes) // n_slices)
         # If computing waits for the copies, more staging memory keeps them from waiting for writes.
         n_most = (staging.most if result.waits else staging.usual).count
         pieces = self._staging.setdefault(staging.usual.n_bytes, _StagingPool())

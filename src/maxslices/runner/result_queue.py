@@ -33,6 +33,8 @@ class ResultQueue:
         Slices of the largest result.
     overlaps : bool
         Whether results are copied and written while blocks are computed.
+    is_shared : bool
+        Whether other processes write other blocks of the same results.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ResultQueue:
         *,
         most_slices: int,
         overlaps: bool,
+        is_shared: bool = False,
     ) -> None:
         self._slice_dim, self._backend, self._timeline = slice_dim, backend, timeline
         self._engine = backend.copy_engine()
@@ -52,7 +55,14 @@ class ResultQueue:
         self._writer = Writer(slice_dim, timeline)
         self._fetcher: Fetcher | None = None
         if self._engine is not None:
-            self._fetcher = Fetcher(slice_dim, self._engine, self._writer, most_slices, overlaps)
+            self._fetcher = Fetcher(
+                slice_dim,
+                self._engine,
+                self._writer,
+                most_slices,
+                overlaps=overlaps,
+                is_shared=is_shared,
+            )
         self._held_bytes = 0
 
     @property

@@ -233,6 +233,7 @@ class SectionRun:
             self.timeline,
             most_slices=max(block.stop - block.start for block in blocks),
             overlaps=overlaps,
+            is_shared=self.part is not None,
         )
         feed: BlockFeed | None = None
         try:
