@@ -116,6 +116,13 @@ def test_a_page_of_a_run_says_what_a_reader_asks():
         assert said in text, said
 
 
+def test_what_of_a_scratch_file_is_in_memory_is_said():
+    places = {"destination": "scratch file", "kept_bytes": 3_000_000}
+    plan = a_plan(sections=[SECTION | places, SECTION | {"origin": "scratch file"}])
+    text = text_of(plan_page(plan))
+    assert "a scratch file (3.00 MB of it in memory)" in text
+
+
 def test_a_plan_has_no_measurements():
     text = text_of(plan_page(a_plan()))
     assert "Estimated memory" in text

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.arrays import SLICE_NAMES
+from ..model.units import format_bytes
 
 MOST_CUTS = 150
 """Cuts between blocks that are drawn: with more the lines would lie side by side on a phone."""
@@ -62,16 +63,21 @@ def section_views(
     plan: Mapping[str, Any], report: Mapping[str, Any] | None = None
 ) -> list[SectionView]:
     """Sections of a plan, with those of the report of its run beside them."""
-    ran = [None] * len(plan["sections"]) if report is None else report["sections"]
+    sections = plan["sections"]
+    ran = [None] * len(sections) if report is None else report["sections"]
+    kept = [each["kept_bytes"] for each in sections]
     return [
-        _section_view(number, planned, run)
-        for number, (planned, run) in enumerate(zip(plan["sections"], ran, strict=True), start=1)
+        _section_view(number, planned, run, before)
+        for number, (planned, run, before) in enumerate(
+            zip(sections, ran, [0, *kept[:-1]], strict=True), start=1
+        )
     ]
 
 
 def _section_view(
-    number: int, planned: Mapping[str, Any], run: Mapping[str, Any] | None
+    number: int, planned: Mapping[str, Any], run: Mapping[str, Any] | None, before_bytes: int
 ) -> SectionView:
+    """One section; `before_bytes` of what the one before it made are in host memory."""
     n_slices = planned["n_slices"]
     sizes = [] if run is None else [(use["first_slice"], use["block"]) for use in run["blocks"]]
     sizes = sizes or [(0, planned["block"])]
@@ -79,12 +85,13 @@ def _section_view(
     cuts = [start / n_slices for start in starts[1:]] if planned["on_blocks"] else []
     name = SLICE_NAMES[planned["slice_dim"]]
     bound = None if run is None else run["bound_by"]
+    in_memory = f" ({format_bytes(before_bytes)} of it in memory)" if before_bytes else ""
     return SectionView(
         number=number,
         plan=planned,
         run=run,
         slices=_counted(n_slices, name),
-        origin=PLACES.get(planned["origin"], planned["origin"]),
+        origin=PLACES.get(planned["origin"], planned["origin"]) + in_memory,
         destination=PLACES.get(planned["destination"], planned["destination"]),
         cuts=tuple(cuts) if len(cuts) <= MOST_CUTS else (),
         has_more_cuts=len(cuts) > MOST_CUTS,
