@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from .memory_model import MemoryModel
@@ -151,9 +151,10 @@ def _moments(peaks: Mapping[Dims, PeakModel]) -> list[dict[Dims, dict[int, int]]
     """Bytes alive at each moment, at the dims that have it."""
     found: dict[str, dict[Dims, dict[int, int]]] = {}
     for dims, model in peaks.items():
+        at = {n: model.moments_bytes(n) for n in SLICES}
         for label in model.moments:
-            sizes = _rising(partial(model.moment_bytes, label), SLICES)
-            found.setdefault(label, {})[dims] = sizes
+            rising = accumulate((at[n][label] for n in SLICES), max)
+            found.setdefault(label, {})[dims] = dict(zip(SLICES, rising, strict=True))
     return [series for series in found.values() if len(series) >= LEAST_SIZES]
 
 

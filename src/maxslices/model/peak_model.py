@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import lt
 from typing import Any
 
 from .allocation_sequence import AllocationSequence, CallSite
@@ -205,24 +204,35 @@ class PeakModel(PlainRecord):
             if (last := max(seen)) < ordered[-1].n_slices:  # a line that more do not reach
                 terms = [replace(term, until=min(term.until or last, last)) for term in terms]
             moments[label] = tuple(terms)
-        beside = {label: terms for label, terms in moments.items() if label.startswith(BESIDE)}
         measured = {each.n_slices: each.n_bytes for each in ordered}
         sites = {path: site for each in ordered for path, site in each.sites.items()}
         names = {path: what for each in ordered for path, what in each.names.items()}
-        kept = _undominated(moments, granule_bytes) | beside
-        return cls(kept, sites, names, measured, granule_bytes)
+        return cls(moments, sites, names, measured, granule_bytes)._undominated()
 
-    def moment_bytes(self, label: str, n: int) -> int:
-        """Bytes alive at one moment."""
-        return _bytes_of(self.moments[label], n, self.granule_bytes)
+    @cached_property
+    def _numbered(self) -> tuple[list[Term], dict[str, list[int]]]:
+        """Terms, each once, and their numbers at each moment: most are alive at many moments."""
+        numbers: dict[Term, int] = {}
+        moments = {
+            label: [numbers.setdefault(term, len(numbers)) for term in terms]
+            for label, terms in self.moments.items()
+        }
+        return list(numbers), moments
+
+    def moments_bytes(self, n: int) -> dict[str, int]:
+        """Bytes alive at each moment."""
+        terms, moments = self._numbered
+        sizes = [term.n_bytes(n, self.granule_bytes) for term in terms]
+        return {label: sum([sizes[i] for i in numbers]) for label, numbers in moments.items()}
 
     def highest(self, n: int) -> str:
         """Moment of the peak."""
-        return max(self.moments, key=lambda label: self.moment_bytes(label, n))
+        sizes = self.moments_bytes(n)
+        return max(sizes, key=sizes.__getitem__)
 
     def predicted(self, n: int) -> int:
         """Peak for n slices by the formulas alone."""
-        return max((self.moment_bytes(label, n) for label in self.moments), default=0)
+        return max(self.moments_bytes(n).values(), default=0)
 
     def bytes(self, n: int) -> int:
         """Peak for n slices: what a call with as many took, else by the formulas.
@@ -286,12 +296,27 @@ class PeakModel(PlainRecord):
             return self.bytes(n)
         return max(self.bytes(k) for k in range(max(1, n - PERIOD + 1), n + 1))
 
+    def _undominated(self) -> PeakModel:
+        """Model without moments in the pool that are far lower than one other everywhere."""
+        at = [self.moments_bytes(n) for n in _SAMPLES]
+        highest = {max(sizes, key=sizes.__getitem__) for sizes in at}
+
+        def is_lower(label: str) -> bool:
+            return any(all(_NEAR * each[label] < each[other] for each in at) for other in highest)
+
+        kept = {
+            label: terms
+            for label, terms in self.moments.items()
+            if label.startswith(BESIDE) or not is_lower(label)
+        }
+        return replace(self, moments=kept)
+
     def pruned(self) -> PeakModel:
         """Model with the moments alone that come near the peak for some number of slices."""
         counts = sorted({*range(1, 129), *(2**k for k in range(7, 21))})
         labels: dict[str, None] = {}
         for n in counts:
-            sizes = {label: self.moment_bytes(label, n) for label in self.moments}
+            sizes = self.moments_bytes(n)
             peak = max(sizes.values(), default=0)
             labels |= {label: None for label, size in sizes.items() if _NEAR * size >= peak}
         moments = _without_lower(
@@ -327,22 +352,6 @@ def _last_path(sequence: AllocationSequence, n_events: int) -> str:
     """Path of the last call site that allocated in the first events."""
     sites = (event.site for event in reversed(sequence.events[:n_events]))
     return next((sequence.sites[site].path for site in sites if site is not None), "")
-
-
-def _undominated(
-    moments: Mapping[str, tuple[Term, ...]], granule: int
-) -> dict[str, tuple[Term, ...]]:
-    """Moments without those that are far lower than a single other one everywhere."""
-    at = {
-        label: [_bytes_of(terms, n, granule) for n in _SAMPLES] for label, terms in moments.items()
-    }
-    highest = {max(at, key=lambda label: at[label][i]) for i in range(len(_SAMPLES))}
-
-    def is_lower(label: str) -> bool:
-        low = [_NEAR * size for size in at[label]]
-        return any(all(map(lt, low, at[other])) for other in highest)
-
-    return {label: terms for label, terms in moments.items() if not is_lower(label)}
 
 
 def _without_lower(
