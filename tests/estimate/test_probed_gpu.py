@@ -196,3 +196,19 @@ def test_a_leak_is_counted_for_all_blocks_of_a_scan(gpu, n):
     found = probed_on(gpu, take, (2 * INPUT_BYTES + lost) * n + lost * n * further_blocks)
     assert n - 1 <= found.answer <= n
     assert any(note.startswith("each call loses memory") for note in found.notes)
+
+
+@pytest.mark.parametrize("n", [61, 130, 240])
+def test_a_leak_of_each_call_is_counted_for_as_many_blocks_as_the_answer_makes(gpu, n):
+    lost = 30 * MB
+
+    def take(k):
+        gpu.kept += lost
+        return {"inside": INPUT_BYTES * k + lost}
+
+    def needs(k):
+        return 2 * INPUT_BYTES * k + lost * -(-2160 // k)
+
+    found = probed_on(gpu, take, needs(n))
+    assert found.model().bytes(found.answer) == needs(found.answer)
+    assert found.answer == n

@@ -93,10 +93,10 @@ class RetainedMemory:
             each = a_call if constant else int(per_slice * block) + 1
             return each * (-(-total_slices // block) - 1)
 
-        block = model.max_slices(available_bytes, total_slices)
-        while block > 1 and model.bytes(block) + lost(block) > available_bytes:
-            block = max(1, block - max(1, block // 50))
-        found = lost(max(block, 1))
+        block = total_slices
+        while block > (fits := model.max_slices(available_bytes - lost(block), block)) > 0:
+            block = fits  # smaller blocks are more calls, which lose more
+        found = lost(block if fits else 1)
         return found, (
             f"each call loses memory ({format_bytes(a_call)} with {n} slices): "
             f"{format_bytes(found)} are counted for the {total_slices} slices of a scan"
