@@ -80,11 +80,10 @@ def same_parameters(
 
 def ratios(record: SizeRecord, entry: Entry) -> list[float] | None:
     """A record's answer over the measured peak, for each call; None if it does not answer."""
-    answer, probe = record.at(entry.question.other_dims), entry.probe
+    answer = record.at(entry.question.other_dims)
     if answer is None:
         return None
-    model = answer.model
-    return [model.bytes(r.n_slices) / (r.n_bytes + probe.persistent_bytes) for r in probe.rungs]
+    return [answer.model.bytes(n) / size for n, size in entry.probe.measured.items()]
 
 
 def main() -> None:

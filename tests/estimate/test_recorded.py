@@ -32,15 +32,17 @@ CPU = select_backend("cpu")
 PROBE = Probe(
     peaks=PeakModel.fit([one_array(1, 100), one_array(2, 170)], 1),
     kept=((1, 10), (2, 20)),
-    persistent_bytes=7,
     rungs=(Rung(1, 93, 3, 1, 0, 0, 0.25, ("something",)), Rung(2, 163, 3, 0, 1, 0, 0.5)),
     available_bytes=1000,
     total_slices=50,
-    answer=13,
     sure=True,
     duration_s=0.75,
     notes=("a note",),
 )
+
+
+def answering(n):
+    return replace(PROBE, available_bytes=10**6, total_slices=n)
 
 
 def blur(data, *, size: int = 3, weights: list[float] | None = None, flats=None):
@@ -115,7 +117,7 @@ def test_changed_source_is_another_question_and_the_old_answer_goes(records, tmp
     assert records.find(asked(meta), HERE).probe == PROBE
     helper.write_text("SIZE = 33\n")
     assert records.find(asked(meta), HERE) is None
-    records.add(asked(meta), HERE, replace(PROBE, answer=3))
+    records.add(asked(meta), HERE, answering(3))
     assert [entry.probe.answer for entry in records.entries()] == [3]
 
 
@@ -152,8 +154,8 @@ def test_a_function_without_a_file_is_known_by_its_code():
 def test_a_device_that_is_not_here_is_asked_for_by_its_kind(records):
     for day, version in enumerate(("14.0", "14.2")):
         at = Environment("NVIDIA H200", {"cupy": version})
-        records.add(asked(), at, replace(PROBE, answer=day))
-    records.add(asked(), HERE, replace(PROBE, answer=100))
+        records.add(asked(), at, answering(day))
+    records.add(asked(), HERE, answering(100))
     assert {each.place.device for each in records.entries()} == {"NVIDIA H200", "cpu"}
     found = records.newest(asked(), lambda place: place.device != "cpu")
     assert (found.probe.answer, found.place.device) == (1, "NVIDIA H200")
@@ -219,7 +221,7 @@ def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp
         {"question": {"parameters": []}},
         {"question": {"slice_dim": 2}},
         {"place": {"libraries": []}},
-        {"probe": {"answer": None}, "time_s": 1e300},
+        {"probe": {"sure": None}, "time_s": 1e300},
         {"probe": {"kept": [[1, 1e999]]}},
         {"probe": {"rungs": [{}]}},
         {"probe": {"available_bytes": None}},
@@ -333,7 +335,7 @@ def test_exported_records_are_used_elsewhere_and_the_newer_stays(records, tmp_pa
     elsewhere = Records(tmp_path / "elsewhere")
     assert elsewhere.import_file(tmp_path / "all.json") == 2
     assert elsewhere.find(asked(), HERE).probe == PROBE
-    newer = replace(PROBE, answer=99)
+    newer = answering(99)
     elsewhere.add(asked(), HERE, newer)
     elsewhere.import_file(tmp_path / "all.json")
     assert elsewhere.find(asked(), HERE).probe == newer

@@ -30,7 +30,7 @@ from .test_recorded import META, PROBE, asked
 
 LPREC = next(case for case in recorded() if str(case).startswith("LPRec3d"))
 PEAKS = PeakModel.fit([LPREC.observation(n) for n in (3, 5, 8)]).pruned()
-FOUND = replace(PROBE, peaks=PEAKS, keeps_its_ways=True)
+FOUND = replace(PROBE, peaks=PEAKS, available_bytes=PEAKS.bytes(13), keeps_its_ways=True)
 H200 = Environment("NVIDIA H200", {"cupy": "14.2", "cuda driver": "13000"})
 LAPTOP = Environment("NVIDIA RTX A1000", {"cupy": "14.2", "cuda driver": "12080"})
 

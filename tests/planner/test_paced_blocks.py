@@ -105,7 +105,7 @@ def test_a_plan_counts_the_blocks(block, n_blocks):
 
 def probe(times):
     rungs = tuple(SimpleNamespace(n_slices=n, duration_s=9 + s, call_s=s) for n, s in times)
-    return Probe(PROBE.peaks, (), 0, rungs, 1, 1, 1, True, 0.0)
+    return Probe(PROBE.peaks, (), rungs, 1, 1, True, 0.0)
 
 
 def test_times_lie_on_a_line():

@@ -30,16 +30,12 @@ class Probe(PlainRecord):
     call to call included."""
     kept: tuple[tuple[int, int], ...]
     """(slices, bytes) that stay after a call when its result is freed; empty if none do."""
-    persistent_bytes: int
-    """Part of every peak: the bytes that the first call left for good."""
     rungs: tuple[Rung, ...]
     """All measured calls in order, without the first."""
     available_bytes: int
-    """Memory for which `answer` was found."""
+    """Memory for which it was measured."""
     total_slices: int
     """Most slices that one call is ever given."""
-    answer: int
-    """Slices that fit in `available_bytes`."""
     sure: bool
     """True if the answer was measured or follows from a line; False if it is a safe bound only."""
     duration_s: float
@@ -61,6 +57,20 @@ class Probe(PlainRecord):
         """Memory model."""
         kept_at = MemoryModel.piecewise(self.kept).bytes if self.kept else None
         return MemoryModel(lru_cache(maxsize=1024)(self.peaks.rising), kept_at)
+
+    @property
+    def measured(self) -> dict[int, int]:
+        """Peaks of the calls by their slices, with what the first one left for good.
+
+        What was read of the device lies off: what its arrays take counts.
+        """
+        called = {rung.n_slices for rung in self.rungs}
+        return {n: size for n, size in self.peaks.measured.items() if n in called}
+
+    @property
+    def answer(self) -> int:
+        """Slices that fit in `available_bytes`."""
+        return self.model().max_slices(self.available_bytes, self.total_slices)
 
     @property
     def is_of_any_card(self) -> bool:
@@ -101,7 +111,7 @@ class Probe(PlainRecord):
             f"a run measured {format_bytes(n_bytes)} with {n_slices} slices, in place of "
             f"{format_bytes(expected)}: raised by {n_bytes / max(1, expected) - 1:.1%}"
         )
-        found = replace(
+        return replace(
             self,
             peaks=self.peaks.plus(IN_A_RUN, Guess(((n_slices, n_bytes - expected),))),
             kept=tuple((n, -(-size * n_bytes // max(1, expected))) for n, size in self.kept),
@@ -109,8 +119,6 @@ class Probe(PlainRecord):
             keeps_its_ways=False,
             notes=(*self.notes, note),
         )
-        answer = found.model().max_slices(self.available_bytes, self.total_slices)
-        return replace(found, answer=answer)
 
     def check(self) -> None:
         """Raise an exception if what stays is no model, or a call has no slices or memory."""

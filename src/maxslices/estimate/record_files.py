@@ -13,7 +13,7 @@ from ..model.plain_records import PlainRecord, json_text, to_plain
 from .fingerprint import Environment, RequestKey
 from .probe_result import LATEST_S, Probe
 
-FORMAT = 6
+FORMAT = 7
 """Version of the files, raised whenever their layout or meaning changes; entries of another version
 are ignored, and replaced when the method is measured again."""
 PARSE_ERRORS = (

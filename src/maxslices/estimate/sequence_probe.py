@@ -145,7 +145,6 @@ class SequenceProbe:
     ) -> Probe:
         """Result of the probe, with what stays outside the pool."""
         peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
-        rising = MemoryModel(peaks.rising)
         rungs = tuple(self.rungs) or (self._first,)
         not_proven = []
         if n := self._not_run:
@@ -154,11 +153,9 @@ class SequenceProbe:
         return Probe(
             peaks=peaks,
             kept=self.retained.kept(),
-            persistent_bytes=self.retained.left_bytes,
             rungs=rungs,
             available_bytes=available_bytes,
             total_slices=self.total_slices,
-            answer=rising.max_slices(available_bytes, self.total_slices),
             sure=not self._not_run,
             duration_s=duration_s,
             notes=(*self.notes, *not_proven),

@@ -78,7 +78,10 @@ class SizeRecord(PlainRecord):
             None if the result's dims do not follow from the input's.
         """
         probes = {entry.question.other_dims: entry.probe for entry in entries}
-        evidence = {dims: _evidence(probe) for dims, probe in probes.items()}
+        evidence = {
+            dims: SizeEvidence(p.model(), p.measured, p.peaks if p.keeps_its_ways else None)
+            for dims, p in probes.items()
+        }
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
         effects = [probe.blocks for probe in probes.values() if probe.blocks is not None]
         classes, output = fit_sizes(evidence), _pair(outputs)
@@ -164,19 +167,6 @@ class SizeRecord(PlainRecord):
             return (lambda n: int(part * memory.bytes(n))) if part else None
         start, step = (formula.at(dims) for formula in self.kept)
         return (lambda n: min(start + step * n, memory.bytes(n))) if start or step else None
-
-
-def _evidence(probe: Probe) -> SizeEvidence:
-    """Model and measured calls, with what the first one left for good.
-
-    What was read of the device lies off: what its arrays take counts.
-    """
-    model, left_bytes = probe.model(), probe.persistent_bytes
-    calls = {
-        r.n_slices: model.bytes(r.n_slices) if r.outside_bytes else r.n_bytes + left_bytes
-        for r in probe.rungs
-    }
-    return SizeEvidence(model, calls, probe.peaks if probe.keeps_its_ways else None)
 
 
 def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeFormula] | None:
