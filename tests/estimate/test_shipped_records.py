@@ -222,7 +222,7 @@ def test_own_measurements_come_first(tmp_path):
 
 def test_a_damaged_file_is_one_line(tmp_path):
     meta = made(tmp_path)
-    meta.records.write_text('{"format": 1, "records": [{}]}')
+    meta.records.write_text('{"format": 2, "records": [{}]}')
     with pytest.raises(StoreError, match=r"lab\.padded\.json cannot be understood"):
         chosen(tmp_path, meta, OTHERS[0])
     meta.records.unlink()

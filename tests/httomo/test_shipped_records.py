@@ -70,7 +70,7 @@ def test_files_are_small_and_readable():
     assert len(texts) >= 20
     assert max(map(len, texts.values())) < 40_000
     assert sum(map(len, texts.values())) < 300_000
-    assert all(json.loads(text)["format"] == 1 for text in texts.values())
+    assert all(json.loads(text)["format"] == 2 for text in texts.values())
     assert not any("/root/" in text or "/tmp/" in text for text in texts.values())
 
 

@@ -38,14 +38,13 @@ class Choice:
     """The result's other two dims, likewise."""
     pace_s: tuple[float, float] | None = None
     """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
-    blocks: BlockEffect | None = None
-    """What the size of a block does to the result; None where blocks were not compared."""
-    not_compared: str = ""
-    """Why they were not; empty if they were, or the result is no block of slices."""
+    blocks: BlockEffect | str = ""
+    """What the size of a block does to the result; or why blocks were not compared, if there are
+    any."""
 
     @classmethod
     def of_probe(cls, probe: Probe, origin: Origin, why: str) -> Choice:
         """What a probe found."""
         dtype = None if probe.output_dtype is None else np.dtype(probe.output_dtype)
         result = dtype, probe.output_dims, probe.pace_s()
-        return cls(probe.model(), origin, why, *result, probe.blocks, probe.not_compared)
+        return cls(probe.model(), origin, why, *result, probe.blocks)

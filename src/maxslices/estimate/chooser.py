@@ -225,11 +225,7 @@ class Chooser:
         made = probe(
             request, self.backend, available_bytes=self._available_bytes, supplied=self._side
         )
-        compared = self._compared(request, made)
-        if isinstance(compared, str):
-            made = replace(made, not_compared=compared)
-        else:
-            made = replace(made, blocks=compared)
+        made = replace(made, blocks=self._compared(request, made))
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
             self.records.add(self._key(request), where, made)
@@ -248,7 +244,9 @@ class Chooser:
             fitting_slices=made.model().max_slices(self._available_bytes, request.total_slices),
             side=self._side,
         )
-        if not isinstance(found, str) and found.halo is not None:
+        if isinstance(found, str):
+            return found and f"blocks of two sizes were not compared: {found}"
+        if found.halo is not None:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
@@ -257,11 +255,7 @@ class Chooser:
         meta, (how, *details) = request.meta, found.why.split("\n")
         is_open = meta.estimator is None
         missing = "it declares no estimator" if is_open else "as asked for"
-        why = f"{missing}; {how}"
-        if found.blocks is not None:
-            why += f"; {found.blocks}"
-        elif found.not_compared:
-            why += f"; blocks of two sizes were not compared: {found.not_compared}"
+        why = f"{missing}; {how}{f'; {found.blocks}' if found.blocks else ''}"
         return replace(
             found,
             why="\n".join([why, *details]),

@@ -48,10 +48,9 @@ class Probe(PlainRecord):
     """The result's other two dims, in array order."""
     keeps_its_ways: bool = False
     """True if each call followed from those with fewer slices, to the byte."""
-    blocks: BlockEffect | None = None
-    """What the size of a block does to the result; None where blocks were not compared."""
-    not_compared: str = ""
-    """Why blocks were not compared; empty if they were, or the result is no block of slices."""
+    blocks: BlockEffect | str = ""
+    """What the size of a block does to the result; or why blocks were not compared, if there are
+    any."""
 
     def model(self) -> MemoryModel:
         """Memory model."""
@@ -87,7 +86,7 @@ class Probe(PlainRecord):
         what only first calls do: LPRec3d compiled for 0.4 s with three slices, and then took 0.1 s
         with five and eight (H100, 2026-11-27).
         """
-        if self.blocks is not None and self.blocks.pace_s is not None:
+        if isinstance(self.blocks, BlockEffect) and self.blocks.pace_s is not None:
             return self.blocks.pace_s
         times = {rung.n_slices: rung.call_s or rung.duration_s for rung in self.rungs}
         if not times:

@@ -26,7 +26,7 @@ from .record_files import PARSE_ERRORS, Entry, not_understood
 from .recorded import Records
 from .size_record import SizeRecord
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files."""
 
 

@@ -48,10 +48,8 @@ class SizeRecord(PlainRecord):
     """Bytes that stay after a call, as a line in n; or a part of the peak."""
     pace: tuple[float, float]
     """Seconds of a call, and of each pixel of a slice beside."""
-    blocks: BlockEffect | None
-    """What the size of a block does to the result."""
-    not_compared: str
-    """Why blocks were not compared; empty if they were."""
+    blocks: BlockEffect | str
+    """What the size of a block does to the result; or why blocks were not compared."""
     is_of_any_card: bool
     """True if nothing in it depends on the card."""
     same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -83,7 +81,8 @@ class SizeRecord(PlainRecord):
             for dims, p in probes.items()
         }
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
-        effects = [probe.blocks for probe in probes.values() if probe.blocks is not None]
+        blocks = [probe.blocks for probe in probes.values()]
+        effects = [each for each in blocks if isinstance(each, BlockEffect)]
         classes, output = fit_sizes(evidence), _pair(outputs)
         if outputs and output is None:
             return None
@@ -106,8 +105,11 @@ class SizeRecord(PlainRecord):
             output_dims=output,
             kept=_kept({dims: each.model for dims, each in evidence.items()}),
             pace=_pace(probes),
-            blocks=max(effects, key=lambda e: (e.least_block, e.difference), default=None),
-            not_compared="" if effects else max(p.not_compared for p in probes.values()),
+            blocks=max(
+                effects,
+                key=lambda each: (each.least_block, each.difference),
+                default=max(map(str, blocks)),
+            ),
             is_of_any_card=not uses_outside,
             same=dict(same or {}),
         )
@@ -157,7 +159,6 @@ class SizeRecord(PlainRecord):
             None if self.output_dtype is None else np.dtype(self.output_dtype),
             pace_s=(call_s, pixel_s * dims[0] * dims[1]),
             blocks=self.blocks,
-            not_compared=self.not_compared,
         )
 
     def _kept_at(self, dims: Dims, memory: MemoryModel) -> Callable[[int], int] | None:
