@@ -166,3 +166,15 @@ def test_sizes_near_a_line_are_a_line_above_them():
 
 def test_no_formula_for_what_follows_none():
     assert first_fit({3: 10, 5: 10**6, 8: 20}) is None
+
+
+def test_what_no_formula_tells_costs_as_much_as_its_end():
+    def a_block(n):
+        building = SequenceBuilder(n)
+        building.alloc(
+            1000 * n if n >= 10 else 30 * n * n, building.site(CallSite("a", 1, "f", "1"))
+        )
+        return Observation.of(building.sequence(), 1)
+
+    model = PeakModel.fit([a_block(n) for n in (2, 3, 10, 11, 12)], 1)
+    assert [model.bytes(n) for n in (2, 3, 4, 9, 10, 13)] == [120, 270, *[10_000] * 3, 13_000]

@@ -183,10 +183,6 @@ class PeakSearch(SequenceProbe):
             fitting = [one_array(*(points or [(1, self.available_bytes + 1)])[0])]
         model = PeakModel.fit(fitting, 1)
         measured = dict(points)
-        since = max(term.since for term in model.moments[_WHOLE.path])
-        for (m, _), (n, size) in pairwise(points):
-            if m < since and m + 1 < n:  # what no formula tells costs as much as its end
-                measured[m + 1] = size
         if self._too_many <= self.total_slices:
             measured[self._too_many] = self.available_bytes + 1
         return model.with_measured(measured)

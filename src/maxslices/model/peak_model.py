@@ -414,15 +414,13 @@ def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
         if found is not None:
             since, proven = later[0][0] if start else 1, len(later) >= _ENOUGH
             terms = [Term(path, *each, is_proven=proven, since=since) for each in found]
-            return terms + (_guess(path, seen[:start], since - 1) if start else [])
+            return terms + (_guess(path, seen[: start + 1], since - 1) if start else [])
     return _guess(path, seen, None)
 
 
 def _guess(path: str, seen: Sequence[tuple[int, Sizes]], until: int | None) -> list[Term]:
-    """What was seen, as one allocation; its last value holds up to `until`."""
+    """What was seen, as one allocation, up to `until`."""
     totals = [(n, sum(sizes)) for n, sizes in seen]
-    if until is not None:
-        totals.append((until, totals[-1][1]))
     return [Term(path, Guess(tuple(totals)), until=until)] if any(t for _, t in totals) else []
 
 
