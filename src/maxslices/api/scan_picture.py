@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StoreError, UsageError
+from ..errors import StoreError
 from ..io import Source
 from ..io.likely_parts import open_likely
+from ..system.require_matplotlib import require_matplotlib
 
 LIMITS = (0.5, 99.5)
 """Percentiles that are black and white: dead and hot pixels are a few in a thousand."""
@@ -38,13 +39,10 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     StoreError
         If the picture cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("a picture needs matplotlib: pip install matplotlib") from None
-    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
-        raise UsageError(f"Matplotlib cannot be used: {error}") from None
+    require_matplotlib("a picture")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     source, _ = open_likely(scan)
     with source:
         projection, flat, sinogram = _parts(source)

@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..measure import MemorySample, Peak
 from ..model.units import format_bytes
 from ..system.disk_space import check_file_place
+from ..system.require_matplotlib import require_matplotlib
 from .measured_call import is_input
 from .measurement import Measurement
 
@@ -29,14 +30,9 @@ def check_picture(path: Path) -> None:
     StoreError
         If the folder is not there or cannot be written to, or the path is one itself.
     """
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError:
-        raise UsageError(
-            "--plot needs Matplotlib, which is not installed: pip install matplotlib"
-        ) from None
-    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
-        raise UsageError(f"Matplotlib cannot be used: {error}") from None
+    require_matplotlib("--plot")
+    from matplotlib.backend_bases import FigureCanvasBase
+
     check_file_place(path)
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:

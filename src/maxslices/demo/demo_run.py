@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from ..api import plan, run
 from ..api.scan_picture import draw_scan
-from ..errors import MaxslicesError, StoreError
+from ..errors import StoreError
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline
 from ..runner import Report
 from ..runner.progress import progress_shown
 from ..system.disk_space import check_free_space, store_errors
+from ..system.require_matplotlib import require_matplotlib
 from .phantom import Phantom, flower_head
 from .picture import SectionBar, draw, fewer_colours
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
@@ -88,16 +89,9 @@ def run_demo(
     StoreError
         If `out` holds something other than an earlier demo, or its disk is full.
     MaxslicesError
-        If matplotlib is not installed, or the run fails.
+        If Matplotlib is not installed or cannot be used, or the run fails.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MaxslicesError(
-            "the demo draws with matplotlib, which is not installed: pip install 'maxslices[demo]'"
-        ) from None
-    except ValueError as error:  # from MPLBACKEND, which it reads on import
-        raise MaxslicesError(f"matplotlib cannot be used: {error}") from None
+    require_matplotlib("the demo", "pip install 'maxslices[demo]'")
     folder = _prepare(Path(out))
     path = folder / PIPELINE_NAME
     scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns

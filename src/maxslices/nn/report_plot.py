@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from ..errors import StoreError, UsageError
 from ..model.allocators import round_to_granule
+from ..system.require_matplotlib import require_matplotlib
 from .replay import CATEGORIES, Trace
 from .report_figures import ReportFigures
 
@@ -32,13 +33,10 @@ def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
     StoreError
         If the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UsageError("a plot needs matplotlib: pip install matplotlib") from None
-    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
-        raise UsageError(f"Matplotlib cannot be used: {error}") from None
+    require_matplotlib("a plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     trace = report.trace
     layers = _layers(trace)
     figure = Figure(figsize=(9, 4.5), layout="constrained")
