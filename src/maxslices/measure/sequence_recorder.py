@@ -58,6 +58,11 @@ class SequenceRecorder:
         """True if the hooks were told of all allocations, and there were any."""
         return not self.unseen and bool(self._site_of)
 
+    @property
+    def n_events(self) -> int:
+        """Events so far."""
+        return self._building.n_events
+
     def sequence(self) -> AllocationSequence:
         """What was recorded so far, or up to where memory ran out."""
         found = self._building.sequence()

@@ -167,7 +167,7 @@ class RunMaker:
                     f"{self.meta.full_name}: allocations of methods for torch are recorded on the "
                     "CPU alone: --device cpu"
                 )
-            noting = plans_noted(lambda: len(recorder.sequence().events))
+            noting = plans_noted(lambda: recorder.n_events)
         with (
             recording(call, int(data.nbytes), _SEEN_BYTES, names=True) as recorder,
             noting as plans,
