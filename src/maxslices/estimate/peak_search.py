@@ -52,7 +52,8 @@ class PeakSearch(SequenceProbe):
         """
         self._first, usual = first, self.bench.kind
         again = self._measured(first.n_slices)  # the first may have compiled
-        if again is None or 4 * again.duration_s > self._limit_s():  # as many are of `_few_kinds`
+        # `_few_kinds` makes three calls or more, and one is to prove the answer.
+        if again is None or 4 * again.duration_s > self._limit_s():
             again = again or first
             self.notes.append(f"a call takes {again.duration_s:.1f} s, so that few were made")
             self._enter(again)
@@ -82,7 +83,7 @@ class PeakSearch(SequenceProbe):
                 rise = max(1.0, slopes[1] / max(1.0, slopes[0]))
                 slice_bytes = max(slice_bytes, slopes[1] * rise)
             room = self.available_bytes / self._off - size
-            return min(2 * n, n + max(0, int(room / slice_bytes)))
+            return min(2 * n, n + max(0, int(room / slice_bytes)))  # a square's slopes rise on
         return REACH * risen if self._not_run else self.total_slices
 
     def _few_kinds(self, again: Rung) -> None:
@@ -196,6 +197,7 @@ class PeakSearch(SequenceProbe):
         if n is None or n <= most:
             return None if is_line else n
         if self._too_many > self.total_slices:
+            # Odd and even in turn: of even ones alone LPRec3d_tomobar's 36 slices were told as 40.
             n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
         points = [point for point in self._points() if point[0] <= most]
         may_run = last_true(
