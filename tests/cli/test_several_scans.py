@@ -186,8 +186,8 @@ def test_a_shared_plan_names_the_scan_whose_flats_are_made_up():
     one, two = (ScanSpec(shape, shape, dummies=("flats",), name=name) for name in ("one", "two"))
     made = plan(shape, ["minus_log"], device="cpu")
     plans = PlansByShape()
-    plans.keep(one, replace(made, notes=("a note", *one.says_of_dummies({"flats"}))))
+    plans.keep(one, replace(made, notes=("a note", *one.says_of_frames({"flats"}))))
     found = plans.find(two)
     assert found.scan == "two: 8x6x7 uint16"
-    assert found.notes == ("a note", *two.says_of_dummies({"flats"}))
+    assert found.notes == ("a note", *two.says_of_frames({"flats"}))
     assert plans.find(replace(two, dummies=())) is None

@@ -224,7 +224,7 @@ def test_angles_that_are_text(dls):
 
 def test_angles_that_are_not_finite(dls):
     replace(dls, ANGLES, np.where(np.arange(15) == 3, np.nan, 1.0))
-    refused(dls, "1 of 15 rotation angles are not numbers .the first is number 3")
+    refused(dls, "1 of 9 rotation angles are not numbers .the first is number 1")
 
 
 def test_angles_in_many_dims(dls):

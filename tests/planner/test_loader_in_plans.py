@@ -13,7 +13,7 @@ from maxslices.errors import SourceError
 LOADER = {
     "method": "standard_tomo",
     "module_path": "httomo.data.hdf.loaders",
-    "parameters": {"data_path": "/data", "rotation_angles": [0.0] * 12},
+    "parameters": {"data_path": "/data", "rotation_angles": list(range(0, 180, 15))},
 }
 
 
@@ -52,7 +52,7 @@ def test_dummies_are_said_where_a_method_takes_them(scan):
 
 
 def test_without_a_loader_of_httomo_missing_flats_are_an_error(scan):
-    options = {"data_path": "/data", "rotation_angles": [0.0] * 12}
+    options = {"data_path": "/data", "rotation_angles": list(range(0, 180, 15))}
     steps = [{"method": "standard_tomo", "parameters": options}, "dark_flat_field_correction"]
     with pytest.raises(SourceError, match="has no flats, which dark_flat_field_correction needs"):
         maxslices.plan(scan, steps, device="cpu")

@@ -64,7 +64,7 @@ def check(
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
             lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
         wanted = {name for step in checked.steps for name in step.meta.supplied}
-        lines += [f"  {text}" for text in spec.says_of_dummies(wanted)]
+        lines += [f"  {text}" for text in spec.says_of_frames(wanted)]
         radians = source.angles
         if radians is None:
             lines.append("  angles: none")

@@ -20,7 +20,7 @@ class PlansByShape:
         if before is None or made is None:
             return None
         sides = {"flats", "darks"}
-        texts = zip(before.says_of_dummies(sides), scan.says_of_dummies(sides), strict=True)
+        texts = zip(before.says_of_frames(sides), scan.says_of_frames(sides), strict=True)
         renamed = dict(texts)
         return replace(
             made,

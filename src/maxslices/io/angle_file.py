@@ -15,7 +15,7 @@ from .global_heaps import read_attribute
 from .hdf5_frames import dataset, open_file, read_column
 from .loader_options import AngleFile, LoaderOptions
 from .paths import check_readable, is_hdf5
-from .preview_angles import check_angle_count
+from .preview_angles import check_angle_count, projections_angles
 from .selection import Selection
 
 _MAX_TEXT_BYTES = 2**24
@@ -41,7 +41,9 @@ def stored_angles(
         )
     check_angle_count(name, stored.shape[0], data, options.preview)
     convert = check_angles if _in_radians(name, stored) else radians_from_degrees
-    return convert(name, read_column(name, stored, options.allow_missing_frames))
+    read = read_column(name, stored, options.allow_missing_frames)
+    # Some beamlines write NaN for flats and darks.
+    return convert(name, projections_angles(read, data, options.preview))
 
 
 def angles_in_file(

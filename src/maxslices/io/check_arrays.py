@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,12 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError, UsageError
 from ..model.arrays import ArraySpec
+
+_TURN_IN_RADIANS = 2 * math.pi * 1.01
+"""Range of a full turn in radians, read as degrees, with the overrun of a motor. A scan of so few
+degrees cannot be reconstructed; electron tomography has 60 and more."""
+_FEW_ANGLES = 3
+"""Fewer projections are a trial of something else."""
 
 
 def check_block(
@@ -99,6 +107,19 @@ def check_angles(name: str, radians: NDArray[Any] | Sequence[float]) -> NDArray[
             f"number {bad[0]}): give the angles with rotation_angles"
         )
     return single
+
+
+def warn_of_narrow_angles(name: str, radians: NDArray[np.float32]) -> None:
+    """Warn of angles of a whole scan that are all the same, or look like radians in degrees."""
+    degrees = float(np.rad2deg(np.ptp(radians))) if radians.size else 0.0
+    if radians.size < _FEW_ANGLES or degrees > _TURN_IN_RADIANS:
+        return
+    lie = f"lie within {degrees:.3g} degrees" if degrees else "all have the same angle"
+    warnings.warn(
+        f"{name}: its {radians.size} projections {lie}: if the angles are radians, their units "
+        "must say so; give them in degrees with rotation_angles",
+        stacklevel=3,
+    )
 
 
 def _real(name: str, values: NDArray[Any] | Sequence[float]) -> NDArray[np.float64]:

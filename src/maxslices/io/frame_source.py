@@ -24,13 +24,13 @@ from .access import (
     SupportsWindow,
 )
 from .array_frames import ArrayFrames
-from .check_arrays import check_output_block
+from .check_arrays import check_output_block, warn_of_narrow_angles
 from .closing import Closing
 from .file_stamps import FileStamps
 from .frames import IndexRange
 from .loader_options import Preview
 from .missing_frames import check_written
-from .preview_angles import previewed, previewed_angles
+from .preview_angles import check_angle_count, previewed, previewed_angles, projections_angles
 from .read_only import read_only
 from .selection import Selection
 from .side_name import SideName
@@ -99,7 +99,11 @@ class FrameSource(
                 )
         self._angles = None
         if angles is not None:
-            self._angles = previewed_angles(name, angles, data, preview).copy()
+            check_angle_count(name, angles.size, data, preview)
+            angles = projections_angles(angles, data, preview)
+            if angles.size == data.spec.shape[0]:  # a preview may be of few degrees
+                warn_of_narrow_angles(name, angles)
+            self._angles = previewed_angles(angles, data, preview).copy()
             self._angles.flags.writeable = False
         angle_range = previewed(data, preview)
         rows = preview.bounds(1, n_rows, name)

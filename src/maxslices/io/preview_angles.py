@@ -57,14 +57,18 @@ def check_angle_count(name: str, n_angles: int, data: Selection, preview: Previe
     )
 
 
-def previewed_angles(
-    name: str, angles: NDArray[Any], data: Selection, preview: Preview
-) -> NDArray[Any]:
-    """Angles of the projections in a preview, among those that `check_angle_count` accepts."""
-    check_angle_count(name, angles.size, data, preview)
+def previewed_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
+    """Angles of the projections in a preview, among those of `projections_angles`."""
     first, last = previewed(data, preview)
     if angles.size == len(range(first, last, preview.angle_step)):
         return angles
-    if angles.size != data.spec.shape[0]:
-        angles = np.concatenate([angles[slice(*run)] for run in data.runs])
     return angles[first : last : preview.angle_step]
+
+
+def projections_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
+    """Angles that `check_angle_count` accepts, without those of flats and darks."""
+    n_read = len(range(*previewed(data, preview), preview.angle_step))
+    if angles.size in (n_read, data.spec.shape[0]):
+        return angles
+    of_projections: NDArray[Any] = np.concatenate([angles[slice(*run)] for run in data.runs])
+    return of_projections

@@ -28,8 +28,17 @@ class ScanSpec:
     name: str = "array"
     """For messages and the plan's title."""
 
-    def says_of_dummies(self, taken: set[str]) -> tuple[str, ...]:
-        """Notes on flats and darks that are made up, as far as they are in `taken`."""
+    def says_of_frames(self, taken: set[str]) -> tuple[str, ...]:
+        """Notes on flats and darks that are absent or made up, as far as they are in `taken`."""
+        made = {"flats": "ones", "darks": "zeros"}
+        has = {"flats": self.flats, "darks": self.darks}
+        absent = (side for side in made if side in taken and has[side] is None)
+        return (
+            *(f"{self.name} has no {side}: methods that can do so work without" for side in absent),
+            *self._says_of_dummies(taken),
+        )
+
+    def _says_of_dummies(self, taken: set[str]) -> tuple[str, ...]:
         made = {"flats": "ones", "darks": "zeros"}
         return tuple(
             f"{self.name} has no {side}, or they are to be ignored: a frame of {made[side]} stands "

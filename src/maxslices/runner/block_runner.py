@@ -13,7 +13,7 @@ from ..devices import Backend, call_method, is_copyable
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import slices_in_place
 from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
-from ..io import SideName, Sink, Store
+from ..io import HasDummies, SideName, Sink, Store
 from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
@@ -24,6 +24,7 @@ from .block_clock import BlockClock
 from .block_feed import BlockFeed
 from .block_ranges import Block
 from .device_store import DeviceStore
+from .frame_check import sampled_mean
 from .journal import Journal
 from .long_calls import LongCalls
 from .read_ahead import Readable
@@ -240,7 +241,9 @@ class BlockRunner:
         """Flats and darks of each step, for a block; those that steps share are one array."""
         found: dict[tuple[SideName, int | None], Any] = {}
         given: list[dict[str, Any]] = []
-        source = self.side_frames.source
+        means: dict[SideName, NDArray[np.float64]] = {}
+        source, slice_dim = self.side_frames.source, self.plan.slice_dim
+        made_up = source.dummies if isinstance(source, HasDummies) else ()
         sides: tuple[SideName, ...] = ("flats", "darks")
         for planned, step in zip(self.plan.steps, self.steps, strict=True):
             given.append({})
@@ -249,13 +252,14 @@ class BlockRunner:
                 if name not in step.meta.supplied or getattr(source, name) is None:
                     continue
                 if (name, changed_by) not in found:
-                    found[name, changed_by] = self._side(name, changed_by, first, last)
+                    frames = self.side_frames.read(name, changed_by, slice_dim, first, last)
+                    if changed_by is None and name not in made_up:
+                        means[name] = sampled_mean(frames)
+                    on_host = self.plan.side_on_host
+                    found[name, changed_by] = frames if on_host else self.backend.to_device(frames)
                 given[-1][name] = found[name, changed_by]
+        self.checks.frames.look(means)
         return given
-
-    def _side(self, name: SideName, changed_by: int | None, first: int, last: int) -> Any:
-        frames = self.side_frames.read(name, changed_by, self.plan.slice_dim, first, last)
-        return frames if self.plan.side_on_host else self.backend.to_device(frames)
 
     def _call(
         self, index: int, data: Any, frames: list[dict[str, Any]], first: int, last: int

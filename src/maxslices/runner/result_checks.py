@@ -1,4 +1,4 @@
-"""What is looked at in the results of a section while it runs, and what is said of it."""
+"""What is looked at in the frames and results of a section while it runs, and what is said."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..devices.non_finite import NonFiniteCount
 from ..io import MemoryStore, Sink
 from ..pipeline import Step
 from .constant_result import CheckedTarget, ConstantCheck
+from .frame_check import FrameCheck
 from .writer import Target
 
 
@@ -24,6 +25,8 @@ class SeenResults:
     """Index of a step that is saved -> whether its result is constant."""
     non_finite: NDArray[np.int64]
     """NaN and infinite values in the result of each step, shape (steps, 2)."""
+    frames: FrameCheck
+    """Whether flats are brighter than darks."""
 
 
 class ResultChecks:
@@ -45,6 +48,8 @@ class ResultChecks:
         self._steps, self._sinks, self._given = steps, sinks, given_non_finite
         self._constant = {index: ConstantCheck() for index in sinks}
         self._counts = NonFiniteCount(len(steps))
+        self.frames = FrameCheck()
+        """Whether flats are brighter than darks."""
 
     def look(self, index: int, data: Any) -> None:
         """Count the NaN and infinite values in what a step made of a block."""
@@ -57,11 +62,12 @@ class ResultChecks:
     @property
     def seen(self) -> SeenResults:
         """What was seen so far, for the checks of another process."""
-        return SeenResults(self._constant, self._counts.totals())
+        return SeenResults(self._constant, self._counts.totals(), self.frames)
 
     def add_seen(self, seen: SeenResults) -> None:
         """Add what another process saw of the results."""
         self._counts.add(seen.non_finite)
+        self.frames.merge(seen.frames)
         for index, check in seen.checks.items():
             self._constant[index].merge(check)
 
@@ -77,16 +83,17 @@ class ResultChecks:
             in_memory = ConstantCheck()
             in_memory.look(store.array)
             found[f"the output of {self._steps[-1].meta.name}"] = in_memory.warning
-        constant = [f"{name} {warning}" for name, warning in found.items() if warning]
+        said = [self.frames.warning] if self.frames.warning else []
+        said += [f"{name} {warning}" for name, warning in found.items() if warning]
         before = self._given
         for name, (nan, infinite) in self._of_steps():
             if nan > before[0] or infinite > before[1]:
-                constant.append(
+                said.append(
                     f"the result of {name} has {nan:,} NaN and {infinite:,} infinite "
                     "values: they are left as they are"
                 )
             before = nan, infinite
-        return tuple(constant)
+        return tuple(said)
 
     def _of_steps(self) -> list[tuple[str, tuple[int, int]]]:
         """Method and counts of each step that makes data."""

@@ -1,0 +1,78 @@
+"""Flats that are no brighter than darks: the run says so, as its results look like a picture."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices.runner.frame_check import FrameCheck, sampled_mean
+from maxslices.runner.result_checks import ResultChecks
+
+SHAPE = (9, 70, 130)
+RANDOM = np.random.default_rng(5)
+DARKS = 100 + RANDOM.integers(0, 9, (3, *SHAPE[1:]))
+FLATS = 900 + RANDOM.integers(0, 9, (2, *SHAPE[1:]))
+
+
+def warnings_of(folder, flats, darks, *, block="auto", loader=None, sinograms=False):
+    with h5py.File(folder / "scan.h5", "w") as file:
+        file["exchange/data"] = RANDOM.integers(400, 500, SHAPE).astype("u2")
+        file["exchange/theta"] = np.linspace(0, 180, SHAPE[0])
+        file["exchange/data_white"] = flats.astype("u2")
+        if darks is not None:
+            file["exchange/data_dark"] = darks.astype("u2")
+    steps = ["dark_flat_field_correction", *(["remove_stripe_based_sorting"] * sinograms)]
+    if loader:
+        steps.insert(0, {"method": "standard_tomo", "parameters": loader})
+    report = maxslices.run(folder / "scan.h5", steps, device="cpu", block=block)
+    return [warning for section in report.sections for warning in section.warnings]
+
+
+@pytest.mark.parametrize("sinograms", [False, True])
+@pytest.mark.parametrize(
+    ("flats", "darks"), [(DARKS, FLATS), (0 * FLATS, DARKS), (0 * FLATS, None), (DARKS, DARKS)]
+)
+def test_flats_that_are_not_brighter_are_told(tmp_path, flats, darks, sinograms):
+    found = warnings_of(tmp_path, flats, darks, block=4, sinograms=sinograms)
+    assert [text[:56] for text in found] == [
+        "no pixel of the flats is brighter than the darks: look a"
+    ]
+
+
+@pytest.mark.parametrize("darks", [DARKS, None])
+def test_a_beam_on_some_rows_is_one(tmp_path, darks):
+    flats = np.repeat(DARKS[:1], 2, axis=0)
+    flats[:, 40:44] = FLATS[:, 40:44]
+    assert warnings_of(tmp_path, flats, darks, block=2, sinograms=True) == []
+
+
+def test_flats_that_are_made_up_are_not_looked_at(tmp_path):
+    loader = {"data_path": "/exchange/data", "image_key_path": None, "flats": "ignore"}
+    loader["darks"] = {"file": "input_data", "data_path": "/exchange/data_dark"}
+    assert warnings_of(tmp_path, FLATS, DARKS, loader=loader) == []
+
+
+def test_a_beam_that_another_process_saw_is_one():
+    here, there = (ResultChecks([], {}, (0, 0)) for _ in range(2))
+    here.frames.look({"flats": sampled_mean(DARKS), "darks": sampled_mean(DARKS)})
+    assert here.frames.warning
+    there.frames.look({"flats": sampled_mean(FLATS), "darks": sampled_mean(DARKS)})
+    here.add_seen(there.seen)
+    assert here.warnings(None) == ()
+
+
+def test_nothing_is_said_of_frames_that_were_not_read():
+    check = FrameCheck()
+    check.look({"darks": sampled_mean(DARKS)})
+    assert check.warning is None
+
+
+def test_a_scan_without_darks_is_noted_in_its_plan(tmp_path):
+    warnings_of(tmp_path, FLATS, None)
+    made = maxslices.plan(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
+    note = "has no darks: methods that can do so work without"
+    assert [text.partition("data ")[2] for text in made.notes if "darks" in text] == [note]
+    assert note in maxslices.check(["dark_flat_field_correction"], tmp_path / "scan.h5")
+    assert "no darks" not in str(maxslices.plan(tmp_path / "scan.h5", ["minus_log"], device="cpu"))
