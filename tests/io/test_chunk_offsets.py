@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from maxslices.errors import SourceError
 from maxslices.io.chunk_offsets import locate_data
 from maxslices.io.hdf5_chunks import Chunks
-from maxslices.io.hdf5_frames import Hdf5Frames, open_file
+from maxslices.io.hdf5_frames import Hdf5Frames
+from maxslices.io.open_hdf5 import open_file
 from maxslices.io.plain_frames import PlainFrames
 
 SHAPE = (11, 13, 17)

@@ -249,6 +249,23 @@ def test_a_link_to_a_file_that_is_not_there(tmp_path):
     refused(path, "is a link to /entry/data in raw_1.h5, which is not there")
 
 
+def test_a_link_to_a_link_to_a_file_that_is_not_there(tmp_path):
+    """As Diamond's files are: the data of the entry are a link to those of the detector."""
+    path, frames = tmp_path / "a.nxs", "/entry1/tomo_entry/instrument/detector/data"
+    with h5py.File(path, "w") as file:
+        file[frames] = h5py.ExternalLink("raw_1.h5", "/entry/data")
+        file["entry1/tomo_entry/data/data"] = h5py.SoftLink(frames)
+    refused(path, f"a link to {frames}, which is a link to /entry/data in raw_1.h5, which is not")
+
+
+def test_a_link_to_data_that_another_file_lacks(tmp_path):
+    path = tmp_path / "a.nxs"
+    h5py.File(tmp_path / "raw_1.h5", "w").close()
+    with h5py.File(path, "w") as file:
+        file["entry1/tomo_entry/data/data"] = h5py.ExternalLink("raw_1.h5", "/data")
+    refused(path, "to /data in raw_1.h5, which cannot be read from that file .*another path")
+
+
 @pytest.mark.parametrize("path", ["auto", "/entry1/tomo_entry/data/data"])
 def test_a_link_to_itself(tmp_path, path):
     file_path, where = tmp_path / "a.nxs", "/entry1/tomo_entry/data/data"
@@ -256,6 +273,17 @@ def test_a_link_to_itself(tmp_path, path):
         file[where] = h5py.SoftLink(where)
     message = "is a link to .*/data/data, which leads to nothing"
     refused(file_path, message, options=LoaderOptions(data_path=path))
+
+
+def test_a_file_that_is_read_while_a_program_writes_it(tmp_path):
+    path, copy = tmp_path / "a.nxs", tmp_path / "copy.nxs"
+    with h5py.File(path, "w", libver="latest") as file:
+        data = file.create_dataset("exchange/data", DATA.shape, "u2", chunks=(1, *DATA.shape[1:]))
+        file.swmr_mode = True
+        data[:4] = DATA[:4]
+        data.flush()
+        copy.write_bytes(path.read_bytes())  # in one process HDF5 opens the same file again
+    refused(copy, "is being written, or was when its program was killed", "h5clear -s copy.nxs")
 
 
 def test_virtual_data_whose_file_is_not_there(tmp_path):
@@ -345,7 +373,7 @@ def test_a_part_behind_a_broken_link_is_not_a_part_that_is_missing(dls, name, li
     with h5py.File(dls, "a") as file:
         del file[name]
         file[name] = link(name)
-    refused(dls, f"{name} is a link to", "which leads to nothing|which is not there")
+    refused(dls, f"{name} is a link to", "leads to nothing|is not there|cannot be read from")
 
 
 def test_a_broken_link_to_the_group_of_the_image_key(dls):

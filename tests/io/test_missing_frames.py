@@ -135,6 +135,74 @@ def test_gaps_between_the_modules_of_a_detector_are_no_missing_frames(tmp_path, 
         open_source(path).close()
 
 
+def mapped(path, held, is_whole):
+    """Two halves of the frames, each in a file, of which the second has another shape."""
+    shape = (8, 7, 11)
+    layout = h5py.VirtualLayout((16, 7, 11), "u2")
+    for number, each in enumerate((shape, held)):
+        with h5py.File(path.parent / f"part_{number}.h5", "w") as file:
+            file["data"] = np.arange(1, 1 + np.prod(each), dtype="u2").reshape(each)
+        source = h5py.VirtualSource(
+            f"part_{number}.h5", "data", shape if is_whole else (20, 7, 11), "u2"
+        )
+        layout[8 * number : 8 * number + 8] = source if is_whole else source[:8]
+    with h5py.File(path, "w") as file:
+        file.create_virtual_dataset("exchange/data", layout)
+    return path
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("options", [None, ALLOWED])
+def test_a_file_with_fewer_frames_than_a_virtual_data_set_maps(tmp_path, is_whole, options):
+    path = mapped(tmp_path / "a.h5", (5, 7, 11), is_whole)
+    short = r"3 of 16 projections were never .*: 13\): too few are in .*part_1.h5:data \(5 of 8 fr"
+    with pytest.raises(SourceError, match=short):
+        open_source(path, options)
+    with open_source(path, LoaderOptions(preview=Preview(angles=(2, 13)))) as source:
+        out = np.empty(source.spec.shape, source.spec.dtype)
+        source.read(0, 0, 11, out)
+    np.testing.assert_array_equal(out[6:].ravel(), np.arange(1, 1 + 5 * 77))
+
+
+@pytest.mark.parametrize(
+    ("held", "is_whole"),
+    [
+        ((8, 8, 11), True),
+        ((8, 11, 7), True),
+        ((8, 7, 10), True),
+        ((4, 14, 11), True),
+        ((8, 7, 10), False),
+        ((8, 6, 20), False),
+        ((8, 77), False),
+    ],
+)
+def test_a_virtual_data_set_of_frames_of_another_size(tmp_path, held, is_whole):
+    """HDF5 takes pixels of other places for them."""
+    path = mapped(tmp_path / "a.h5", held, is_whole)
+    there = "x".join(map(str, held))
+    with pytest.raises(SourceError, match=f"part_1.h5:data, which is {there} where .*x7x11 is ma"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("held", "is_whole"),
+    [((8, 7, 11), True), ((1, 8, 7, 11), True), ((9, 7, 11), True), ((9, 8, 12), False)],
+)
+def test_a_virtual_data_set_of_files_with_more(tmp_path, held, is_whole):
+    with open_source(mapped(tmp_path / "a.h5", held, is_whole)) as source:
+        out = np.empty(source.spec.shape, source.spec.dtype)
+        source.read(0, 0, 16, out)
+    stored = np.arange(1, 1 + np.prod(held)).reshape(held[-3:])
+    np.testing.assert_array_equal(out[8:], stored[:8, :7, :11])
+
+
+def test_a_virtual_data_set_of_a_file_that_is_none(tmp_path):
+    path = mapped(tmp_path / "a.h5", (8, 7, 11), is_whole=True)
+    (tmp_path / "part_1.h5").write_text("nothing")
+    with pytest.raises(SourceError, match=r"part_1.h5: is not an HDF5 file"):
+        open_source(path)
+
+
 def test_a_whole_virtual_data_set_is_read(tmp_path, raw):
     path = virtual(tmp_path / "a.h5", (np.s_[::2], raw, np.s_[:8]), (np.s_[1::2], raw, np.s_[8:]))
     with open_source(path) as source:

@@ -12,8 +12,9 @@ from ..errors import SourceError
 from ..system.small_files import read_small_text
 from .check_arrays import check_angles, radians_from_degrees
 from .global_heaps import read_attribute
-from .hdf5_frames import dataset, open_file, read_column
+from .hdf5_frames import dataset, read_column
 from .loader_options import AngleFile, LoaderOptions
+from .open_hdf5 import open_file
 from .paths import check_readable, is_hdf5
 from .preview_angles import check_angle_count, projections_angles
 from .selection import Selection

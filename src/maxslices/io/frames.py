@@ -28,6 +28,8 @@ class FramesWritten:
     """Files that the frames are in, beside the one that was opened."""
     absent: set[str] = field(default_factory=set)
     """Files, or data sets in files, that are not there."""
+    short: set[str] = field(default_factory=set)
+    """Data sets that hold fewer frames than are mapped, and how many."""
 
 
 class Frames(Protocol):

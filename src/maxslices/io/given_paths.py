@@ -49,8 +49,9 @@ def _fault(path: Path, name: str, keys: tuple[str, ...]) -> str | None:
     try:
         if check_readable(path) != "file" or not is_hdf5(path):
             return None
-        from .hdf5_frames import dataset, open_file  # and with it h5py
+        from .hdf5_frames import dataset  # and with it h5py
         from .library_errors import library_errors
+        from .open_hdf5 import open_file
 
         with library_errors(str(path)):
             file = open_file(path)

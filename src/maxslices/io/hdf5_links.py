@@ -25,11 +25,17 @@ class BrokenPath:
     """What is wrong with it, as the end of a message."""
 
 
-def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPath | None:
+_MAX_LINKS = 16
+"""Most soft links one behind the other: as many as HDF5 follows (H5Pset_nlinks)."""
+
+
+def look_up(
+    file: h5py.Group, path: str, n_links: int = 0
+) -> h5py.Dataset | h5py.Group | BrokenPath | None:
     """Object at a path of a file; None if nothing has that name.
 
     HDF5 does not tell a name that is missing from a link that leads nowhere: a program that asks
-    for an optional part of a scan would take a broken one for none.
+    for an optional part of a scan would take a broken one for none. `n_links` soft links led here.
     """
     item: object = file
     where = ""
@@ -53,7 +59,8 @@ def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPa
         except Exception as error:
             if not raised_by_library(error):
                 raise
-            return BrokenPath(path, f"{_of(where, path)}{_reason(link, error)}")
+            assert isinstance(item, h5py.Group)
+            return BrokenPath(path, f"{_of(where, path)}{_reason(item, link, error, n_links)}")
     return item if isinstance(item, h5py.Dataset | h5py.Group) else None
 
 
@@ -153,16 +160,19 @@ def _of(where: str, path: str) -> str:
     return "" if where.strip("/") == path.strip("/") else f"cannot be reached: {where} "
 
 
-def _reason(link: object, error: Exception) -> str:
-    """Why a link cannot be followed."""
+def _reason(group: h5py.Group, link: object, error: Exception, n_links: int) -> str:
+    """Why a link in a group cannot be followed."""
     if isinstance(link, h5py.ExternalLink):
-        return (
-            f"is a link to {link.path} in {link.filename}, which is not there: copy that file "
-            "beside it"
-        )
+        to = f"is a link to {link.path} in {link.filename}, which "
+        if any(Path(name).is_file() for name in external_files(link, group.file.filename)):
+            return f"{to}cannot be read from that file ({cause_of(error)}): give another path"
+        return f"{to}is not there: copy that file beside it"
     if isinstance(link, h5py.SoftLink):
-        return (
-            f"is a link to {link.path}, which leads to nothing: write the file again, or give "
-            "another path"
-        )
+        to = f"is a link to {link.path}, which "
+        begin = group.file if link.path.startswith("/") else group
+        found = look_up(begin, link.path, n_links + 1) if n_links < _MAX_LINKS else None
+        if isinstance(found, BrokenPath):
+            _, last_link, rest = found.reason.rpartition("is a link to ")
+            return f"{to}{last_link}{rest}"
+        return f"{to}leads to nothing: write the file again, or give another path"
     return f"is damaged ({cause_of(error)}): copy the file again"

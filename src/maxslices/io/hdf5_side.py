@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .hdf5_frames import Hdf5Frames, dataset, open_file, read_column
+from .hdf5_frames import Hdf5Frames, dataset, read_column
 from .hdf5_layout import Layout, find_layout
 from .library_errors import library_errors
 from .loader_options import LoaderOptions, SideData
+from .open_hdf5 import open_file
 from .selection import Selection
 from .side_name import SideName
 

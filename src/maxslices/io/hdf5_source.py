@@ -15,12 +15,13 @@ from ..errors import SourceError
 from .angle_file import stored_angles
 from .frame_source import FrameSource
 from .global_heaps import read_values
-from .hdf5_frames import Hdf5Frames, open_file
+from .hdf5_frames import Hdf5Frames
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import look_up
 from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
 from .library_errors import library_errors
 from .loader_options import LoaderOptions, SideData
+from .open_hdf5 import open_file
 from .selection import Selection
 from .side_data import angles_option, dummies_of, open_side, side_option
 from .side_name import SideName

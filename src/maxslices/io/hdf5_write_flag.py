@@ -23,16 +23,26 @@ def clear_write_flag(path: Path) -> None:
     """
     with path.open("r+b") as file:
         block = bytearray(file.read(_CHECKSUM_AT))
-        is_marked = (
-            len(block) == _CHECKSUM_AT
-            and block.startswith(HDF5_SIGNATURE)
-            and tuple(block[_VERSION_AT:_FLAGS_AT]) == (3, 8, 8)
-            and block[_FLAGS_AT] != 0
-        )
-        if is_marked:
+        if _is_marked(block):
             block[_FLAGS_AT] = 0
             file.seek(0)
             file.write(bytes(block) + struct.pack("<I", _lookup3(bytes(block))))
+
+
+def has_write_flag(path: Path) -> bool:
+    """True if a file has the mark."""
+    with path.open("rb") as file:
+        return _is_marked(file.read(_CHECKSUM_AT))
+
+
+def _is_marked(block: bytes | bytearray) -> bool:
+    """True if the begin of a superblock has the mark."""
+    return (
+        len(block) == _CHECKSUM_AT
+        and block.startswith(HDF5_SIGNATURE)
+        and tuple(block[_VERSION_AT:_FLAGS_AT]) == (3, 8, 8)
+        and block[_FLAGS_AT] != 0
+    )
 
 
 def _lookup3(data: bytes) -> int:

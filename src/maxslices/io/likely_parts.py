@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from .global_heaps import read_values
-from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import FileObjects, look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .loader_parameters import parse_loader
+from .open_hdf5 import open_file
 from .open_source import open_source
 from .paths import check_readable, is_hdf5
 from .source import Source

@@ -52,6 +52,13 @@ def check_written(selection: Selection, what: str, *, allow_missing: bool) -> No
         more = f" and {len(found.absent) - 1} more" if len(found.absent) > 1 else ""
         are = "are" if more else "is"
         text += f": its data are in {first}{more}, which {are} not there"
+    if found.short:
+        # HDF5 fails to read boxes that reach into them, or reads zeros without a word.
+        more = f" and {len(found.short) - 1} more" if len(found.short) > 1 else ""
+        raise SourceError(
+            f"{text}: too few are in {min(found.short)}{more}: the acquisition was aborted, or "
+            "still runs; read the others with --angles"
+        )
     if allow_missing:
         warnings.warn(f"{text}; they are read as the fill value", stacklevel=2)
         return

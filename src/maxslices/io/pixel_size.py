@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 
 from ..errors import SourceError, UsageError
-from .hdf5_frames import open_file
 from .hdf5_layout import find_layout
 from .hdf5_links import look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
+from .open_hdf5 import open_file
 from .paths import is_hdf5
 from .result_info import PixelSize
 from .stored_facts import shown_value

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..errors import SourceError
 from .global_heaps import read_attribute, read_values
-from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import FileObjects, look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
+from .open_hdf5 import open_file
 from .paths import check_readable, is_hdf5
 from .result_info import VOLUME_AXES
 

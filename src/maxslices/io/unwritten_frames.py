@@ -22,7 +22,7 @@ from ..errors import SourceError
 from .frames import FramesWritten
 from .hdf5_links import look_up
 from .library_errors import library_errors
-from .open_hdf5 import open_hdf5
+from .open_hdf5 import open_file
 
 _MAX_DEPTH = 16
 """Most virtual data sets one behind the other: files of detector modules, joined by scan and by
@@ -161,21 +161,46 @@ class _Search:
             file = data.file
             if path != here:
                 found.files.add(path)
-                file = opened.enter_context(open_hdf5(path, "r", rdcc_nbytes=0))
+                file = opened.enter_context(open_file(path))
             source = look_up(file, part.data_path)
             if not isinstance(source, h5py.Dataset) or not source.shape:
                 found.absent.add(f"{path}:{part.data_path}")
                 return nothing
+            self._check_source(part, source, path)
             inner = self.written(source, above)
-            n_source = source.shape[0]
+            n_source, n_dims = source.shape[0], source.ndim
         found.files |= inner.files
         found.absent |= inner.absent
-        if part.source_frames is None:
+        found.short |= inner.short
+        if part.source_frames is None or n_dims != len(part.reach):
             return nothing if inner.missing is not None and inner.missing.any() else ~nothing
         there: NDArray[np.bool_] = part.source_frames < n_source
+        if n_source < part.reach[0]:
+            found.short.add(f"{path}:{part.data_path} ({n_source} of {part.reach[0]} frames)")
         if inner.missing is not None:
             there &= ~inner.missing[np.minimum(part.source_frames, n_source - 1)]
         return there
+
+    def _check_source(self, part: _Part, source: h5py.Dataset, path: Path) -> None:
+        """Check that the frames of a part's source have the size that is mapped.
+
+        HDF5 (2.0.0) does not, and reads pixels of other places.
+        """
+        held, due = source.shape, part.reach
+        fits = len(held) == len(due) and (
+            held[1:] == due[1:] if part.is_whole else all(map(int.__ge__, held[1:], due[1:]))
+        )
+        if not fits and not (part.is_whole and _longer(held) == _longer(due)):
+            shapes = ["x".join(map(str, shape)) for shape in (held, due)]
+            raise SourceError(
+                f"{self.name}: is made of {path}:{part.data_path}, which is {shapes[0]} where "
+                f"{shapes[1]} is mapped: the map is of other files; write it again"
+            )
+
+
+def _longer(shape: tuple[int, ...]) -> list[int]:
+    """Lengths of the dims that are longer than one."""
+    return [n for n in shape if n != 1]
 
 
 def _external(data: h5py.Dataset, creation: h5py.h5p.PropDCID) -> FramesWritten:
@@ -226,6 +251,10 @@ class _Part:
     """Pixels of each that the source holds."""
     source_frames: NDArray[np.int64] | None
     """Their indices in the source; None if they are not along its first dim."""
+    reach: tuple[int, ...]
+    """Least length of each dim of the source; 0 where it may grow."""
+    is_whole: bool
+    """Whether all of the source is mapped, whatever its shape is."""
 
 
 def _parts(data: h5py.Dataset) -> Iterator[_Part]:
@@ -233,23 +262,41 @@ def _parts(data: h5py.Dataset) -> Iterator[_Part]:
     n_frames = data.shape[0]
     for mapping in data.virtual_sources():
         spans, source_spans = _spans(mapping.vspace), _spans(mapping.src_space)
-        rest = prod(
+        lengths = [
             min(n_blocks * block, n)
-            for (_, _, n_blocks, block), n in zip(spans[1:], data.shape[1:], strict=True)
-        )
+            for (_, _, n_blocks, block), n in zip(spans, data.shape, strict=True)
+        ]
+        rest = prod(lengths[1:])
+        # HDF5 does not store the shape of a source of which all is mapped.
+        is_whole = not source_spans
+        reach = tuple(lengths if is_whole else map(_end, source_spans))
         names = mapping.file_name, mapping.dset_name
         if not any("%b" in name for name in names):
             frames = _indices(spans[0], n_frames)
-            source = _indices(source_spans[0], len(frames)) if len(source_spans) > 1 else None
+            source = np.arange(len(frames)) if is_whole else None
+            if len(source_spans) > 1:
+                source = _indices(source_spans[0], len(frames))
             if source is not None and len(source) != len(frames):
                 source = None
-            yield _Part(_plain(names[0]), _plain(names[1]), frames[frames < n_frames], rest, source)
+            place = _plain(names[0]), _plain(names[1])
+            yield _Part(*place, frames[frames < n_frames], rest, source, reach, is_whole)
             continue
         start, stride, _, block = spans[0]
         for number, first in enumerate(range(start, n_frames, max(1, stride))):
             frames = np.arange(first, min(first + block, n_frames))
-            source = np.arange(len(frames)) if len(source_spans) > 1 else None
-            yield _Part(_plain(names[0], number), _plain(names[1], number), frames, rest, source)
+            source = np.arange(len(frames)) if is_whole or len(source_spans) > 1 else None
+            place = _plain(names[0], number), _plain(names[1], number)
+            if is_whole:
+                reach = (len(frames), *reach[1:])
+            yield _Part(*place, frames, rest, source, reach, is_whole)
+
+
+def _end(span: _Span) -> int:
+    """Where a selection along a dim ends; 0 if it has no end."""
+    start, stride, n_blocks, block = span
+    if max(n_blocks, block) >= _UNLIMITED:
+        return 0
+    return start + stride * (n_blocks - 1) + block
 
 
 def _plain(name: str, number: int = 0) -> str:
@@ -259,6 +306,8 @@ def _plain(name: str, number: int = 0) -> str:
 
 _Span = tuple[int, int, int, int]
 """Start, stride, number of blocks (2**64 - 1 for no end) and length of a block."""
+_UNLIMITED = 2**64 - 1
+"""A number of blocks, or a length, without end (H5S_UNLIMITED)."""
 
 
 def _spans(space: h5py.h5s.SpaceID) -> list[_Span]:
