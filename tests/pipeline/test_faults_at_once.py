@@ -231,6 +231,13 @@ def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monk
     assert "leave module_path out, for the method of another package (smooth)" in said[0]
 
 
+def test_a_loader_of_httomo_that_is_not_the_first_step_is_no_missing_package(monkeypatch):
+    monkeypatch.setattr("maxslices.pipeline.missing_packages.find_spec", lambda name: None)
+    loader = "- method: standard_tomo\n  module_path: httomo.data.hdf.loaders\n"
+    _, (_, _, said) = faults("- method: smooth\n  parameters: {level: 0}\n" + loader)
+    assert "it can only be the first step" in said
+
+
 def test_json_is_read_with_its_numbers():
     steps = [{"method": "smooth", "parameters": {"limits": [1e-07, 2.5, 3]}}]
     pipeline = Pipeline.from_json(json.dumps(steps), methods)

@@ -29,7 +29,7 @@ from .closing import Closing
 from .file_stamps import FileStamps
 from .frames import IndexRange
 from .loader_options import Preview
-from .missing_frames import check_written
+from .missing_frames import check_written, warn_of_gaps
 from .preview_angles import check_angle_count, previewed, previewed_angles, projections_angles
 from .read_only import read_only
 from .selection import Selection
@@ -114,6 +114,9 @@ class FrameSource(
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)
         self._spec = self._data.spec
+        used = (self._data, *(each for each in self._sides.values() if each is not None))
+        stacks = {id(each.frames): each.frames for each in used}
+        warn_of_gaps(stacks.values(), allow_missing=allow_missing_frames)
         check_written(self._data, "projections", allow_missing=allow_missing_frames)
         paths = list(self._data.frames.files)
         for side, selection in self._sides.items():

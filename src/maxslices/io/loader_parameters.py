@@ -34,6 +34,7 @@ _NAMES = (
 TO_FILL_IN = "REQUIRED"
 """What httomo's templates have in place of values that a user has to give."""
 _RANGE = ("start_angle", "stop_angle", "angles_total")
+_AS_A_TIME = " (YAML reads 1:3 as minutes and seconds, which is 63)"
 _PART = ("start", "stop", "start_offset", "stop_offset")
 _ANGLES_PART = (*_PART, "step")
 
@@ -115,7 +116,8 @@ class _Parse:
         if not isinstance(given, Mapping):
             self._fault(
                 keys,
-                f"{what} must be given as names and values ({', '.join(known)}), not {given!r}",
+                f"{what} must be given as names and values ({', '.join(known)}), not {given!r}"
+                f"{_AS_A_TIME if isinstance(given, int) and given > 60 else ''}",
             )
             return {}
         for name in given:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import SourceError
+from .frames import Frames
 from .selection import Selection
 
 ALLOW = "to read what is missing as the fill value, allow it with --allow-missing-frames"
 """Advice at the end of a message."""
+
+
+def warn_of_gaps(stacks: Iterable[Frames], *, allow_missing: bool) -> None:
+    """Warn, once a stack, of pixels that no file holds."""
+    for frames in stacks:
+        gaps = frames.written(allow_missing=allow_missing).gaps
+        if gaps:
+            warnings.warn(
+                f"{frames.name}: no file holds {100 * gaps:.3g} % of the pixels of each frame; "
+                "they are read as the fill value",
+                stacklevel=2,
+            )
 
 
 def check_written(selection: Selection, what: str, *, allow_missing: bool) -> None:
@@ -33,12 +47,6 @@ def check_written(selection: Selection, what: str, *, allow_missing: bool) -> No
     """
     found = selection.frames.written(allow_missing=allow_missing)
     name = selection.frames.name
-    if found.gaps:
-        warnings.warn(
-            f"{name}: no file holds {100 * found.gaps:.3g} % of the pixels of each frame; they are "
-            "read as the fill value",
-            stacklevel=2,
-        )
     if found.missing is None:
         return
     ranges = [np.flatnonzero(found.missing[slice(*run)]) + run[0] for run in selection.runs]

@@ -55,7 +55,8 @@ def check_steps(
             _save_before(steps, entry, faults)
             continue
         checked = _StepCheck(entry, offered, faults)
-        step = None if missing.has(entry, methods) else checked.step(methods)
+        is_missing = not is_loader(entry.content) and missing.has(entry, methods)
+        step = None if is_missing else checked.step(methods)
         if step is not None:
             if not step.meta.side_results:
                 unsaid = None if "save_result" in entry.content else len(steps)

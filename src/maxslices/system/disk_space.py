@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -216,6 +217,12 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if _is_limited(path, n_bytes, error.errno):
+            raise StoreError(
+                f"{path}: cannot be written: files of this process may have no more than "
+                f"{format_bytes(resource.getrlimit(resource.RLIMIT_FSIZE)[0])}: raise the limit "
+                "(ulimit -f)"
+            ) from None
         if error.errno not in _FULL:
             reason = os.strerror(error.errno) if error.errno else str(error)
             if error.errno in _IN_THE_WAY:
@@ -231,6 +238,17 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
             f"{path}: the disk is full{quota}: {needed}{format_bytes(free_bytes)} are free now: "
             "make room, or write to another disk"
         ) from None
+
+
+def _is_limited(path: Path, n_bytes: int, error: int | None) -> bool:
+    """True if what ended a file of `n_bytes` is a limit of a file's size, not the disk.
+
+    HDF5 goes on after the error of the limit, and what it did not write looks like a full disk.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    return error == errno.EFBIG or (error in _FULL and limit < n_bytes <= _free_bytes(path))
 
 
 def _free_bytes(path: Path) -> int:
