@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
+import numpy as np
 import pytest
 
+import maxslices
 from maxslices.errors import StoreError
 from maxslices.runner.journal import Journal
 
@@ -42,3 +44,14 @@ def test_what_cannot_be_noted_is_no_progress(tmp_path, monkeypatch):
     assert not journal.done(0, 3, 3, {0: object()})
     assert not journal.has_progress
     journal.close()
+
+
+def test_a_run_that_is_stopped_while_its_journal_is_made_leaves_nothing(tmp_path, monkeypatch):
+    def stop_once_it_is_there(_journal, _path, _n_lines):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "__init__", stop_once_it_is_there)
+    np.save(tmp_path / "scan.npy", np.ones((4, 5, 6), np.float32))
+    with pytest.raises(KeyboardInterrupt):
+        maxslices.run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()

@@ -107,6 +107,7 @@ class RunFolder:
             formats = found.formats
             self.scratch = found.scratch(self.path)
             self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
+        self._is_new = found is None
         self._start = RunStart(self.path, self._earlier, self.unfinished, replaced, self.scratch)
         self._results = ResultSinks(formats)
 
@@ -229,6 +230,9 @@ class RunFolder:
         if journal is not None:
             is_needed = bool(self._earlier.results) and not self._earlier.is_there
             remove_remains(self.path, self.scratch, keeps_journal=is_noted and is_needed)
+        elif self._is_new and read_journal(self.path / JOURNAL_NAME) is not None:
+            # The run was stopped while its journal was made.
+            remove_remains(self.path, self.scratch)
         self.scratch.remove()
         for made in self._made:
             try:
