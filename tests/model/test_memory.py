@@ -135,6 +135,22 @@ def test_a_nearly_straight_line_is_inverted_in_a_few_calls(available):
     assert calls <= 8
 
 
+@pytest.mark.parametrize("fixed", [0, 10**6])
+def test_a_ledger_that_counts_slice_by_slice_is_not_asked_about_many_more_than_fit(fixed):
+    asked = []
+
+    @from_ledger
+    def needs(m, shape, dtype):
+        asked.append(shape[0])
+        assert shape[0] <= 10_000
+        m.alloc_bytes(fixed)
+        for _ in range(shape[0]):
+            m.alloc(shape[1:], dtype)
+
+    assert needs(0, (10, 20), "float32", fixed + 800 * 1000 + 799, device="cpu") == (1000, None)
+    assert max(asked) <= 4 * 1001
+
+
 @given(sizes, slopes, st.integers(1, 10**4))
 def test_an_inverted_estimator_asks_little(fixed, step, n):
     asked = []

@@ -192,3 +192,17 @@ def test_blocks_on_a_gpu_are_above_what_its_library_sorts_at_a_time(monkeypatch)
     monkeypatch.setattr(maker, "run", lambda shape, dtype: shapes.append(shape) or shape)
     maker.runs(np.dtype("float32"))
     assert sum(np.prod(shape) > 3 * 2**22 for shape in shapes) == 2
+
+
+def masked_disc(data):
+    """What stays of each frame is in a disc: a product of dims that no formula gives is alive."""
+    y, x = np.ogrid[: data.shape[1], : data.shape[2]]
+    r = np.hypot(y - data.shape[1] / 2, x - data.shape[2] / 2)
+    return np.where(r < min(data.shape[1:]) / 2, data, 0).astype(np.float32)
+
+
+def test_a_ledger_of_what_is_alive_at_the_peak_names_no_dtype_that_it_does_not_follow():
+    meta = Registry().register(masked_disc, pattern="all", output_dtype="float32")
+    ledger = suggest_ledger(meta, device="cpu")
+    assert any("alive at the peak" in note for note in ledger.notes)
+    assert "of float32 data" in ledger.text

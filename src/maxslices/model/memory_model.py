@@ -161,15 +161,18 @@ class MemoryModel:
     def max_slices(self, available_bytes: int, limit: int = MAX_SLICES) -> int:
         """Most slices, up to `limit`, that fit in `available_bytes`; 0 if not even one does."""
         available, limit = index(available_bytes), index(limit)
-        if limit < 1:
+        if limit < 1 or available < 0:
             return 0
-        at_one = self._bytes_at(1)
-        if at_one > available:
-            return 0
-        at_limit = self._bytes_at(limit)
-        if at_limit <= available:
-            return limit
-        return _first_reaching(self._bytes_at, available + 1, (1, at_one), (limit, at_limit)) - 1
+        low = high = at_low = at_high = 0
+        # From few slices to many: a ledger may count slice by slice, so it is not asked about many
+        # more than fit. Four times those for which the average up to here tells that they do.
+        while at_high <= available:
+            if high >= limit:
+                return limit
+            low, at_low = high, at_high
+            high = min(limit, 4 * low * available // at_low) if at_low else min(limit, 4 * low + 1)
+            at_high = self._bytes_at(high)
+        return _first_reaching(self._bytes_at, available + 1, (low, at_low), (high, at_high)) - 1
 
     def plus(self, n_bytes: int) -> MemoryModel:
         """Model with a constant added, such as side data that stay on the device."""

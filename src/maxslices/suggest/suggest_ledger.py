@@ -140,16 +140,17 @@ def _suggested(
     found: SuggestedLedger | None = None
     header = _header(meta, [element], maker.parameters, kind)
     if folded is not None:
+        named = header
         other, follows = with_other_dtype(maker, folded, element)
         if other is not None:
-            header = _header(meta, [element, other], maker.parameters, kind)
+            named = _header(meta, [element, other], maker.parameters, kind)
         notes: tuple[str, ...] = ()
         own = finder
         if len(folded.runs) < len(runs):
             own = SizeFinder(Blocks(tuple(run.shape for run in folded.runs), axis))
             others = len(runs) - len(folded.runs)
             notes = (f"{others} of {len(runs)} blocks take another way: covered by their peak",)
-        parts = sequence_parts(folded, own, element.itemsize, follows, header)
+        parts = sequence_parts(folded, own, element.itemsize, follows, named)
         found = None if parts is None else _completed(parts, runs, finder, kind, notes)
     if found is None:
         parts = peak_parts(runs, finder, line_of, header, element.itemsize)
