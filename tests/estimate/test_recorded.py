@@ -443,3 +443,49 @@ def test_a_method_is_the_same_before_its_module_is_imported_and_after(tmp_path, 
     assert before == source_hash(namespace["double"]) == source_hash(imported)
     (folder / "helpers.py").write_text("factor = 30")
     assert source_hash(namespace["double"]) != before
+
+
+def test_a_record_of_a_script_does_not_serve_when_a_module_that_it_imports_has_changed(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "lab_constants.py").write_text("SIZE = 3\n")
+    helper = tmp_path / "lab_helpers.py"
+    helper.write_text("import lab_constants\ndef double(data): return data * 2\n")
+    beside = tmp_path / "lab_beside.py"
+    beside.write_text("")
+    (tmp_path / "lab_script.py").write_text(
+        "from lab_helpers import double\ndef f(data): return double(data)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [source_hash(importlib.import_module("lab_script").f)]
+    for file in (helper, tmp_path / "lab_constants.py", beside):
+        with file.open("a") as added:
+            added.write("more = 1\n")
+        found.append(source_hash(importlib.import_module("lab_script").f))
+    assert len(set(found)) == 3
+    assert found[2] == found[3]
+
+
+def test_what_a_function_of_a_notebook_names_is_part_of_its_source():
+    space: dict = {"__name__": "typed_in"}
+    exec("def f(data): return [inner(part, SIZE) for part in data]", space)
+    exec("def inner(data, size): return Kernel().run(data)", space)
+    found = []
+    for cell in (
+        "SIZE = 3",
+        "class Kernel:\n    def run(self, data): return data",
+        "class Kernel:\n    def run(self, data): return data * 2",
+        "SIZE = 5",
+        "def inner(data, size): return data * size",
+    ):
+        exec(cell, space)
+        found.append(source_hash(space["f"]))
+    assert len(set(found)) == 5
+    exec("unnamed = 1", space)
+    assert source_hash(space["f"]) == found[-1]
+
+
+def test_a_function_that_names_itself_has_a_source():
+    space: dict = {"__name__": "typed_in"}
+    exec("def f(data): return other(data)\ndef other(data): return f(data)", space)
+    assert source_hash(space["f"]) == source_hash(space["f"])
