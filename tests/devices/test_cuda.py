@@ -119,6 +119,7 @@ def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_
     assert gc.get_freeze_count() == before
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatch):
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # from the beginning, Python 3.12
     frozen = []
@@ -129,6 +130,7 @@ def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatc
     assert not frozen
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_is_left_out_is_counted_once_however_often_it_is_asked_for(monkeypatch):
     counted = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(1) or 0)
