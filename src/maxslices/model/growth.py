@@ -158,12 +158,17 @@ def fits(points: Mapping[int, int]) -> Iterator[Growth]:
         if name in _CHUNKED and padded is not None and len(ns) == 2:
             break  # some size of chunks fits any two points
         for k in range(2, ns[-1] + 1) if name in _CHUNKED else (0,):
-            other = next((n for n in ns if count(n, k) != count(low, k)), None)
-            if other is None:
+            fewest = count(low, k)
+            for other in reversed(ns):  # any that differs: the last does first, if counts rise
+                if (counted := count(other, k) - fewest) != 0:
+                    break
+            else:
                 continue
-            step, rest = divmod(points[other] - points[low], count(other, k) - count(low, k))
-            start = points[low] - step * count(low, k)
-            if step > 0 and not rest and all(start + step * count(n, k) == points[n] for n in ns):
+            step, rest = divmod(points[other] - points[low], counted)
+            if rest or step <= 0:
+                continue
+            start = points[low] - step * fewest
+            if all(start + step * count(n, k) == points[n] for n in ns):
                 yield Growth(start, step, name, k)
     if padded is not None:
         yield padded
