@@ -11,6 +11,21 @@ FAKE_PLUGIN = Path(__file__).parent / "fake_plugin"
 collect_ignore = ["fake_plugin"]
 
 
+@pytest.fixture
+def run_pytest(pytester):
+    """Function that runs pytest on files in a process of its own.
+
+    Without plugins of other packages that import much: a session takes half of the time.
+    """
+    left_out = ("cacheprovider", "hypothesispytest", "zarr")
+
+    def run(*arguments):
+        options = [option for name in left_out for option in ("-p", f"no:{name}")]
+        return pytester.runpytest_subprocess(*options, *arguments)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def faulty_site(tmp_path_factory):
     """Return a folder in which pip installed the package `faulty-methods`."""

@@ -25,13 +25,12 @@ def too_little(m, shape, dtype):
 
 
 @pytest.fixture
-def conformance(pytester):
+def conformance(pytester, run_pytest):
     """Function that runs a file of tests: what pytest prints."""
 
     def run(text, *options):
         pytester.makepyfile(HEAD + text)
-        arguments = ("-n", "0", "-p", "no:cacheprovider", "--maxslices-device", "cpu", *options)
-        return pytester.runpytest_subprocess(*arguments).stdout.str()
+        return run_pytest("-n", "0", "--maxslices-device", "cpu", *options).stdout.str()
 
     return run
 

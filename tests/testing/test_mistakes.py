@@ -66,29 +66,29 @@ def failures(result):
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def test_a_mistake_in_a_marker_is_one_line(project):
+def test_a_mistake_in_a_marker_is_one_line(project, run_pytest):
     tests = [f"@pytest.mark.{m}\ndef test_{i}():\n    pass\n" for i, m in enumerate(MARKERS)]
     head = "import pytest\nfrom my_methods import spread\nS = (50, 40, 60)\n"
     project.makepyfile(test_markers=head + "\n".join(tests))
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", "--maxslices-device=cpu")
+    result = run_pytest("--maxslices-device=cpu")
     found = {name: text.strip() for name, text in failures(result).items()}
     found = {name: text.split("\n====")[0].strip() for name, text in found.items()}
     assert found == {f"test_{i}": message for i, message in enumerate(MARKERS.values())}
 
 
-def test_a_marker_of_another_plugin_is_left_alone(project):
+def test_a_marker_of_another_plugin_is_left_alone(project, run_pytest):
     project.makeini("[pytest]\nmarkers = max_slice: of somebody else\n")
     project.makepyfile("import pytest\n@pytest.mark.max_slice\ndef test(): pass")
-    project.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    run_pytest().assert_outcomes(passed=1)
 
 
-def test_a_mistake_with_the_fixture_shows_the_callers_line_alone(project):
+def test_a_mistake_with_the_fixture_shows_the_callers_line_alone(project, run_pytest):
     project.makepyfile(
         "from my_methods import spread\n"
         "def test(max_slices):\n"
         "    max_slices(spread, (50, 40, 60), 'uint16', lowr=0.5)\n"
     )
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", "--maxslices-device=cpu")
+    result = run_pytest("--maxslices-device=cpu")
     text = failures(result)["test"]
     assert "ParameterError: my_methods.spread has no parameter 'lowr'; did you mean lower?" in text
     assert re.findall(r"^(\S+):\d+:", text, re.MULTILINE) == [
@@ -121,7 +121,7 @@ CASES = {
 }
 
 
-def test_a_mistake_in_a_case_shows_its_line_alone(project):
+def test_a_mistake_in_a_case_shows_its_line_alone(project, run_pytest):
     for i, case in enumerate(CASES):
         project.makepyfile(
             **{
@@ -133,7 +133,7 @@ def test_a_mistake_in_a_case_shows_its_line_alone(project):
                 f"    cases = [{case}]\n"
             }
         )
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", "--maxslices-device=cpu")
+    result = run_pytest("--maxslices-device=cpu")
     result.assert_outcomes(errors=len(CASES))
     found = failures(result)
     for i, message in enumerate(CASES.values()):
@@ -145,7 +145,7 @@ def test_a_mistake_in_a_case_shows_its_line_alone(project):
         assert "maxslices/" not in text, text
 
 
-def test_a_method_of_one_direction_is_named_with_the_wrong_one(project):
+def test_a_method_of_one_direction_is_named_with_the_wrong_one(project, run_pytest):
     (project.path / "my_methods.py").write_text(METHODS.replace('"all"', '"projection"'))
     project.makepyfile(
         "import my_methods\n"
@@ -153,12 +153,12 @@ def test_a_method_of_one_direction_is_named_with_the_wrong_one(project):
         "class TestMine(MethodConformance):\n"
         "    cases = [Case('spread', (50, 40, 60), slice_dim=1)]\n"
     )
-    result = project.runpytest_subprocess("-p", "no:cacheprovider")
+    result = run_pytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["TestMine: my_methods.spread works on slices along dim 0, not 1"])
 
 
-def test_a_test_for_a_gpu_that_is_not_there_is_skipped(project):
+def test_a_test_for_a_gpu_that_is_not_there_is_skipped(project, run_pytest):
     project.makepyfile(
         "import pytest\n"
         "from my_methods import spread\n"
@@ -168,7 +168,7 @@ def test_a_test_for_a_gpu_that_is_not_there_is_skipped(project):
         "def test_fixture(max_slices):\n"
         "    max_slices(spread, (50, 40, 60), 'uint16', device='cuda:99')\n"
     )
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
+    result = run_pytest("-rs")
     result.assert_outcomes(skipped=2)
     reason = (
         "no device cuda:99" if find_spec("cupy") else "a GPU needs CuPy, which is not installed"

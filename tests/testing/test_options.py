@@ -44,35 +44,31 @@ def project(pytester, monkeypatch):
     return pytester
 
 
-def run(project, *arguments):
-    return project.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
-
-
-def test_the_default_is_used_when_nothing_is_given(project):
-    result = run(project, *ESTIMATES)
+def test_the_default_is_used_when_nothing_is_given(project, run_pytest):
+    result = run_pytest(*ESTIMATES)
     result.assert_outcomes(passed=2, failed=2)  # 6 bytes a voxel are 0.75 of the 8 estimated
     result.stdout.fnmatch_lines(["*OVERESTIMATE (wastes memory)*my_methods.spread*0.80 to 1.00)*"])
 
 
-def test_the_ini_key_goes_before_the_default(project):
+def test_the_ini_key_goes_before_the_default(project, run_pytest):
     project.makeini("[pytest]\nmaxslices_lower = 0.7\n")
-    run(project, *ESTIMATES).assert_outcomes(passed=4)
+    run_pytest(*ESTIMATES).assert_outcomes(passed=4)
 
 
-def test_the_flag_goes_before_the_ini_key(project):
+def test_the_flag_goes_before_the_ini_key(project, run_pytest):
     project.makeini("[pytest]\nmaxslices_lower = 0.7\n")
-    result = run(project, *ESTIMATES, "--maxslices-lower=0.9")
+    result = run_pytest(*ESTIMATES, "--maxslices-lower=0.9")
     result.assert_outcomes(failed=4)
 
 
-def test_upper_by_ini_and_flag(project):
+def test_upper_by_ini_and_flag(project, run_pytest):
     project.makeini("[pytest]\nmaxslices_lower = 0.1\nmaxslices_upper = 0.5\n")
-    run(project, *ESTIMATES).assert_outcomes(failed=4)
-    run(project, *ESTIMATES, "--maxslices-upper=1.0").assert_outcomes(passed=4)
+    run_pytest(*ESTIMATES).assert_outcomes(failed=4)
+    run_pytest(*ESTIMATES, "--maxslices-upper=1.0").assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize("how", ["flag", "ini"])
-def test_device_and_json_at_each_level(project, how):
+def test_device_and_json_at_each_level(project, run_pytest, how):
     ini = "[pytest]\nmaxslices_lower = 0.7\n"
     flags = []
     if how == "ini":
@@ -83,19 +79,19 @@ def test_device_and_json_at_each_level(project, how):
     project.makepyfile(
         test_examples="def test_examples(max_slices):\n    assert max_slices.settings.examples == 7"
     )
-    run(project, "-k", "within_bounds or test_examples", *flags).assert_outcomes(passed=5)
+    run_pytest("-k", "within_bounds or test_examples", *flags).assert_outcomes(passed=5)
     results = json.loads((project.path / "out.json").read_text())["results"]
     assert {result["device"] for result in results} == {"cpu"}
     assert len(results) == 4
 
 
-def test_a_device_that_is_not_there_is_said_by_the_flag_and_the_ini_key(project):
+def test_a_device_that_is_not_there_is_said_by_the_flag_and_the_ini_key(project, run_pytest):
     said = "no device cuda:{}" if find_spec("cupy") else "a GPU needs CuPy"
-    result = run(project, *ESTIMATES, "--maxslices-device=cuda:99")
+    result = run_pytest(*ESTIMATES, "--maxslices-device=cuda:99")
     assert result.ret == 1
     result.stdout.fnmatch_lines([f"*DeviceError: {said.format(99)}*"])
     project.makeini("[pytest]\nmaxslices_device = cuda:98\n")
-    run(project, *ESTIMATES).stdout.fnmatch_lines([f"*DeviceError: {said.format(98)}*"])
+    run_pytest(*ESTIMATES).stdout.fnmatch_lines([f"*DeviceError: {said.format(98)}*"])
 
 
 @pytest.mark.parametrize(
@@ -111,29 +107,29 @@ def test_a_device_that_is_not_there_is_said_by_the_flag_and_the_ini_key(project)
         ("--maxslices-device=gpu", "*--maxslices-device: unknown device 'gpu': use auto, cpu, *"),
     ],
 )
-def test_a_wrong_option_is_one_line(project, flag, message):
-    result = run(project, flag)
+def test_a_wrong_option_is_one_line(project, run_pytest, flag, message):
+    result = run_pytest(flag)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
 
 
-def test_the_help_names_every_flag_with_its_ini_key(project):
-    text = run(project, "--help").stdout.str()
+def test_the_help_names_every_flag_with_its_ini_key(project, run_pytest):
+    text = run_pytest("--help").stdout.str()
     for name in ("lower", "upper", "device", "examples", "json", "record", "replay"):
         assert f"--maxslices-{name}=" in text
         assert f"maxslices_{name} (string)" in text
     assert "(ini: maxslices_lower; default: 0.80)" in " ".join(text.split())
 
 
-def test_the_markers_are_listed(project):
-    text = run(project, "--markers").stdout.str()
+def test_the_markers_are_listed(project, run_pytest):
+    text = run_pytest("--markers").stdout.str()
     assert "@pytest.mark.max_slices(method, shape, dtype, lower=None" in text
 
 
-def test_recorded_peaks_are_replayed_without_running_a_method(project):
+def test_recorded_peaks_are_replayed_without_running_a_method(project, run_pytest):
     project.makeini("[pytest]\nmaxslices_lower = 0.7\n")
     record = project.path / "peaks.json"
-    result = run(project, *ESTIMATES, f"--maxslices-record={record}")
+    result = run_pytest(*ESTIMATES, f"--maxslices-record={record}")
     result.stdout.fnmatch_lines(["recorded 4 peaks in *peaks.json, which holds 4"])
     content = json.loads(record.read_text())
     first = next(record for record in content["records"] if not record["parameters"])
@@ -145,17 +141,17 @@ def test_recorded_peaks_are_replayed_without_running_a_method(project):
     assert 50 * 40 * 60 * 6 <= first["peak_bytes"] < 50 * 40 * 60 * 6 + 10_000
     assert content["environments"][0]["libraries"]["numpy"]
 
-    run(project, *ESTIMATES, f"--maxslices-record={record}")
+    run_pytest(*ESTIMATES, f"--maxslices-record={record}")
     assert len(json.loads(record.read_text())["records"]) == 4, "the same calls, recorded again"
 
     project.makepyfile(my_methods=METHODS.replace("np.float32)", "1 / 0)"))
     project.makeini("[pytest]\nmaxslices_lower = 0.7\nmaxslices_replay = peaks.json\n")
-    result = run(project, "-k", "peaks.json")
+    result = run_pytest("-k", "peaks.json")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["*maxslices: estimated slices over slices that fit*"])
 
     project.makepyfile(my_methods=METHODS.replace("* 2)", "* 9)"))
-    result = run(project, "-k", "peaks.json", "-v")
+    result = run_pytest("-k", "peaks.json", "-v")
     result.assert_outcomes(failed=4)
     result.stdout.fnmatch_lines(
         [
@@ -166,32 +162,32 @@ def test_recorded_peaks_are_replayed_without_running_a_method(project):
     )
 
 
-def test_recorded_peaks_do_not_need_a_test_file(project):
-    run(project, *ESTIMATES, "--maxslices-lower=0.7", "--maxslices-record=peaks.json")
+def test_recorded_peaks_do_not_need_a_test_file(project, run_pytest):
+    run_pytest(*ESTIMATES, "--maxslices-lower=0.7", "--maxslices-record=peaks.json")
     (project.path / "test_mine.py").unlink()
     project.makeconftest("import my_methods")
-    run(project, "--maxslices-lower=0.7", "--maxslices-replay=peaks.json").assert_outcomes(passed=4)
+    run_pytest("--maxslices-lower=0.7", "--maxslices-replay=peaks.json").assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize(
     "text", ["[1]", '{"format": 1}', '{"format": 1, "environments": [], "records": [3]}']
 )
-def test_a_file_of_something_else_is_said(project, text):
+def test_a_file_of_something_else_is_said(project, run_pytest, text):
     (project.path / "peaks.json").write_text(text)
-    result = run(project, "--maxslices-replay=peaks.json", "-k", "peaks.json")
+    result = run_pytest("--maxslices-replay=peaks.json", "-k", "peaks.json")
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*peaks.json is not a file of recorded peaks of format 1*"])
 
 
-def test_xdist_gathers_results_of_all_workers(project):
+def test_xdist_gathers_results_of_all_workers(project, run_pytest):
     project.makeini("[pytest]\nmaxslices_lower = 0.7\nmaxslices_examples = 5\n")
     flags = ["-n2", "--maxslices-json=out.json", "--maxslices-record=peaks.json"]
-    result = run(project, *ESTIMATES, *flags)
+    result = run_pytest(*ESTIMATES, *flags)
     result.assert_outcomes(passed=4)
     assert len(json.loads((project.path / "out.json").read_text())["results"]) == 4
     result.stdout.fnmatch_lines(["recorded 4 peaks in *"])
     assert result.stdout.str().count("estimated slices over slices that fit") == 1
-    replayed = run(project, "-n2", "-k", "peaks.json", "--maxslices-replay=peaks.json")
+    replayed = run_pytest("-n2", "-k", "peaks.json", "--maxslices-replay=peaks.json")
     replayed.assert_outcomes(passed=4)
 
 
@@ -205,15 +201,15 @@ def test_pytest_starts_without_array_libraries():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_package_that_registers_nothing_is_no_success(project):
+def test_a_package_that_registers_nothing_is_no_success(project, run_pytest):
     project.makepyfile(test_mine=TESTS.replace('package = "my_methods"', 'package = "my_method"'))
-    result = run(project)
+    result = run_pytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*TestMine: no method is registered by 'my_method'*"])
 
 
-def test_a_case_without_three_dims_is_refused_where_it_is_written(project):
+def test_a_case_without_three_dims_is_refused_where_it_is_written(project, run_pytest):
     project.makepyfile(test_mine=TESTS.replace("(50, 40, 60)", "(50, 40)", 1))
-    result = run(project)
+    result = run_pytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["test_mine.py:*", "*three dims*not (50, 40)"])
