@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -58,6 +59,17 @@ def quick_collections() -> Iterator[None]:
     """Entered once: with all that is frozen below, each outermost use counts for 0.06 s."""
     with garbage_collection.quick_collections():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread_for_torch() -> None:
+    """Small tensors take half of the processor time with one thread, as threads wait in loops.
+
+    By the clock it is a third where others use the processor. Files that need torch import it when
+    they are collected.
+    """
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="module")
