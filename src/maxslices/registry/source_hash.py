@@ -73,8 +73,7 @@ def _typed_texts(function: types.FunctionType) -> list[str]:
 
 def _is_typed(function: types.FunctionType) -> bool:
     """True for a function that was typed into a notebook or at a prompt, perhaps after a script."""
-    at_prompt = function.__code__.co_filename.startswith("<")
-    return at_prompt or _file_of(sys.modules.get(function.__module__)) is None
+    return not os.path.isfile(function.__code__.co_filename)
 
 
 def _file_of(module: types.ModuleType | None) -> str | None:
