@@ -195,6 +195,21 @@ def test_no_finished_block_is_repeated(tmp_path, scan, monkeypatch):
     assert [shape[0] for name, shape in called if name == "negate"] == [4, 4, 3]
 
 
+def test_a_folder_that_is_renamed_during_the_run_keeps_nothing_in_its_place(
+    tmp_path, scan, monkeypatch
+):
+    done = Journal.done
+
+    def done_and_renamed(*args):
+        done(*args)
+        if (tmp_path / "out").exists():
+            (tmp_path / "out").rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(Journal, "done", done_and_renamed)
+    with pytest.raises(StoreError, match=r"out was removed or renamed during the run$"):
+        run(scan, of(["to_float", "negate"]), tmp_path / "out", device="cpu", block=4)
+
+
 def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch):
     steps, out = ["to_float", "negate", "work"], tmp_path / "out"
     plan = run(scan, of(steps), tmp_path / "whole", device="cpu", memory=SCRATCH).plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import h5py
@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import SourceError
 from .global_heaps import read_values
-from .hdf5_links import MAX_OBJECTS, BrokenPath, FileObjects, look_up
+from .hdf5_links import MAX_OBJECTS, BrokenPath, FileObjects, look_up, names_in
 from .library_errors import raised_by_library
 from .loader_options import LoaderOptions
 
@@ -32,6 +32,8 @@ _KEY_GROUPS = ("instrument/detector", "data")
 _WHITES = ("data_white", "data_white_pre", "data_white_post")
 """Flats in Data Exchange, in order of preference; of those from before and after the projections,
 as at the SLS and Sirius, the first ones."""
+_MOST_ENTRIES = 100
+"""Most groups of a file that are looked at for further scans: 3 ms."""
 _LISTED = 6
 """Most data sets that a message lists, so that it stays readable."""
 
@@ -220,6 +222,19 @@ def _n_frames(file: h5py.File, name: str) -> int | None:
 
 def _tried() -> list[str]:
     return [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA] + ["exchange/data"]
+
+
+def other_entries(file: h5py.File, layout: Layout) -> list[str]:
+    """NXtomo entries of a file beside that of a layout, among its first groups."""
+    own = layout.data.strip("/").partition("/")[0]
+    return [
+        name
+        for name in islice(names_in(file), _MOST_ENTRIES)
+        if name != own
+        and isinstance(group := look_up(file, name), h5py.Group)
+        and _is_nxtomo(group)
+        and _nxtomo(file, name) is not None
+    ]
 
 
 def list_stacks(file: h5py.File) -> str:

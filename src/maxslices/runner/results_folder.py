@@ -252,6 +252,8 @@ class RunFolder:
     def way_on(self) -> str:
         """Say how a run that is kept can go on."""
         run = read_journal(self.path / JOURNAL_NAME)
+        if run is None and not self.path.exists():
+            return f"{self.path} was removed or renamed during the run"
         if run is None:
             return "what is done is kept"
         return (
