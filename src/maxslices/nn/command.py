@@ -331,9 +331,9 @@ def _named(text: str) -> Iterator[None]:
     """Turn errors of a model's code into one line that says where; other errors pass."""
     try:
         yield
-    except MaxslicesError:
+    except (MaxslicesError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit would end the program without a message
         *_, last = traceback.extract_tb(error.__traceback__)
         if Path(last.filename).is_relative_to(Path(__file__).parents[1]):
             raise
