@@ -172,6 +172,38 @@ def test_a_declaration_that_is_wrong_about_the_output_fails():
     assert "lab.suspect returned nothing; by its declaration" in check_output(lambda data: None)
 
 
+def test_no_declaration_is_blamed_for_a_number_of_slices_or_axes_that_none_can_allow():
+    assert check_output(lambda data: data[1:] + 1).endswith(
+        "lab.suspect returned 59x70x90 float32, 59 slices along axis 0: it must return as many as "
+        "it is given, 60"
+    )
+    assert check_output(lambda data: data.sum(axis=0)).endswith(
+        "returned 70x90 float32: it must return an array with three axes, such as 60x70x90 float32"
+    )
+
+
+def test_what_compiled_code_allocates_is_not_called_the_input():
+    result = check_max_slices(
+        Registry().register(np.negative, pattern="all", calc_max_slices=from_ledger(two_arrays)),
+        (60, 70, 90), "float32", device="cpu",
+    )  # fmt: skip
+    rows = str(result).split("alive at the peak\n")[1].splitlines()
+    assert sorted(" ".join(row.split()[3:6]) for row in rows) == [
+        "the call itself",
+        "the input float32",
+    ]
+    assert "peak at     the call itself\n" in str(result)
+
+
+def test_a_function_typed_at_a_prompt_is_found_by_its_line():
+    space: dict = {"__name__": "__main__"}
+    exec(compile("def f(data):\n    return data * 2\n", "<stdin>", "exec"), space)
+    needs = from_ledger(two_arrays)
+    registered = Registry().register(space["f"], pattern="all", calc_max_slices=needs)
+    result = check_max_slices(registered, (60, 70, 90), "float32", device="cpu")
+    assert "peak at     <stdin>:2 in f\n" in str(result)
+
+
 def test_method_by_name_function_or_record():
     registry_entry = make(two_arrays).meta
     assert check_max_slices(registry_entry, (60, *OTHER), "uint16", device="cpu").ok

@@ -65,6 +65,39 @@ def faulty(data, *, depth: int = 1):
     if depth:
         return faulty(data, depth=depth - 1)
     return np.concatenate([data, data[0]])
+
+class Own(BaseException):
+    pass
+
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+def own_base(data):
+    raise Own("stopped")
+
+def silent(data):
+    raise Silent
+
+def long_and_red(data):
+    raise ValueError("\x1b[31m" + 5000 * "x")
+
+def no_memory(data):
+    raise MemoryError
+
+@method("all", calc_max_slices=half)
+def talks(data):
+    print("frame 0")
+    data *= 2
+    return data
+
+def double(frame):
+    return frame * 2
+
+def in_processes(data):
+    import multiprocessing
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return np.stack(pool.map(double, data))
 """
 
 
@@ -89,6 +122,43 @@ def test_a_wrong_estimate_is_an_error_that_is_printed_all_the_same(capsys, own_m
         assert json.loads(out)["verdict"] == "UNDERESTIMATE"
     else:
         assert "alive at the peak" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own_base", r"raised RuntimeError: it raised Own: stopped \(own_methods\.py:\d+\)\n"),
+        ("silent", r"raised Silent \(own_methods\.py:\d+\)\n"),
+        ("long_and_red", r"raised ValueError: \[31mx{900,1000}\.\.\. \(own_methods\.py:\d+\)\n"),
+        ("no_memory", r"was measured: measure fewer slices\n"),
+    ],
+)
+def test_whatever_a_method_raises_is_one_line(capsys, own_methods, name, said):
+    arguments = [f"own_methods:{name}", "--shape", "60x40x41", "--device", "cpu"]
+    assert main(["measure", *arguments]) in (1, 3)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert re.search(said, err)
+
+
+def test_what_a_method_prints_is_not_in_the_json(capsys, own_methods):
+    arguments = ["own_methods:talks", "--shape", "60x40x41", "--device", "cpu"]
+    assert main(["measure", *arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["verdict"] == "ok"
+    assert "frame 0" in err
+
+
+def test_processes_that_a_method_forks_end_without_tracebacks(own_methods):
+    arguments = ["own_methods:in_processes", "--shape", "60x40x41", "--device", "cpu"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "maxslices", "measure", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0
+    assert "Traceback" not in ran.stderr
 
 
 DOUBLED = """import numpy as np

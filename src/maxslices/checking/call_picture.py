@@ -11,7 +11,7 @@ from ..measure import MemorySample, Peak
 from ..model.units import format_bytes
 from ..system.disk_space import check_file_place
 from ..system.require_matplotlib import require_matplotlib
-from .measured_call import is_input
+from .measured_call import THE_CALL, is_call, is_input
 from .measurement import Measurement
 
 _MAX_LABELS = 8
@@ -75,10 +75,7 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
         va="top",
         color="tab:orange",
     )
-    lines = [
-        f"{number}  {'the input' if is_input(step.where) else _line(step)}"
-        for number, step in enumerate(labelled, 1)
-    ]
+    lines = [f"{number}  {_line(step)}" for number, step in enumerate(labelled, 1)]
     figure.text(0.06, 0.01, "\n".join(lines), fontsize=8, family="monospace", va="bottom")
     bottom = 0.12 + 0.025 * len(lines)
     figure.subplots_adjust(left=0.08, right=0.98, top=0.89, bottom=bottom, wspace=0.05)
@@ -114,6 +111,8 @@ def _key(step: MemorySample) -> tuple[str, int]:
 
 
 def _line(step: MemorySample) -> str:
+    if is_input(step.where) or is_call(step.where):
+        return "the input" if is_input(step.where) else THE_CALL
     return f"{str(step.where).split(' in ')[0]}: {step.where.code[:70]}"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..measure import Alive, Place
 from ..model.allocators import Device
 from ..model.units import format_bytes
-from .measured_call import is_input
+from .measured_call import THE_CALL, is_call, is_input
 
 LOWER, UPPER = 0.80, 1.00
 """Default bounds of estimated slices over slices that were run: httomo's tests have the same."""
@@ -131,9 +131,8 @@ class CheckResult:
                 f"{start}: {format_bytes(self.kept_bytes)} stay after every call, of a peak of "
                 f"{format_bytes(self.peak_bytes)}"
             )
-        peak_at = ""
-        if self.where is not None:
-            peak_at = f" at {_file_and_line(self.where)}: {self.where.code[:_MAX_CODE]}"
+        where, code = ("", "") if self.where is None else _line_of(self.where)
+        peak_at = ": ".join(filter(None, (where and f" at {where}", where and code[:_MAX_CODE])))
         return (
             f"{start}: estimated {_slices(self)} slices for the memory that {self.slices} slices "
             f"took ({self.ratio:.3f}, {allowed}); {format_bytes(self.estimated_bytes)} in place of "
@@ -172,7 +171,8 @@ class CheckResult:
             ),
         ]
         if self.where is not None:
-            rows.append(("peak at", f"{self.where}  {self.where.code}"))
+            where, code = _line_of(self.where)
+            rows.append(("peak at", f"{self.where}  {code}".rstrip() if where else code))
         return [*rows, *(("note", note) for note in self.notes)]
 
     def __str__(self) -> str:
@@ -219,9 +219,7 @@ def _alive_cells(result: CheckResult) -> list[tuple[str, str, str, str, str]]:
     total = sum(row.n_bytes for row in rows) or 1
     cells = []
     for row in shown:
-        where, code = _file_and_line(row.where), row.where.code
-        if is_input(row.where):
-            where, code = "", "the input"
+        where, code = _line_of(row.where)
         cells.append(
             (format_bytes(row.n_bytes), f"{row.n_bytes / total:.0%}", where, code, row.what)
         )
@@ -231,8 +229,13 @@ def _alive_cells(result: CheckResult) -> list[tuple[str, str, str, str, str]]:
     return cells
 
 
-def _file_and_line(place: Place) -> str:
-    return str(place).split(" in ")[0]
+def _line_of(place: Place) -> tuple[str, str]:
+    """File and line of a place, and its code; no line, and what it is, of what has none."""
+    if is_input(place):
+        return "", "the input"
+    if is_call(place):
+        return "", THE_CALL
+    return str(place).split(" in ")[0], place.code
 
 
 def _slices(result: CheckResult) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
-import os
-
+from ..measure import Place
 from ..model.peak_model import PeakModel
 from ..model.units import format_bytes
+from .measured_call import THE_CALL, is_call
 
 _SMALL = 1 / 1000
 """Allocations below a thousandth of the peak are added up in one row."""
@@ -65,12 +64,13 @@ def place_of(peaks: PeakModel, path: str) -> str:
     site = peaks.sites.get(path)
     if site is None or not site.filename:
         return path
-    short = os.sep.join(site.filename.split(os.sep)[-2:])
-    return f"{short}:{site.line} in {site.function}"
+    place = Place(site.filename, site.line, site.function)
+    return THE_CALL if is_call(place) else str(place)
 
 
 def _code(peaks: PeakModel, path: str) -> str:
     """Line of code of a call site, where its file is here."""
     site = peaks.sites.get(path)
-    text = "" if site is None else linecache.getline(site.filename, site.line).strip()
+    place = None if site is None else Place(site.filename, site.line)
+    text = "" if place is None or is_call(place) else place.code
     return text if len(text) <= _MAX_CODE else f"{text[: _MAX_CODE - 3].rstrip()}..."

@@ -147,7 +147,7 @@ class MeasuredCall:
         dims = meta.output_other_dims(self.slice_dim, self.other_dims, **own)
         dtype = meta.output_dtype(self.slice_dim, self.other_dims, self.dtype, **own)
         shape = block_shape(self.slice_dim, self.n_slices, dims)
-        return output.mismatch(meta, ArraySpec(shape, dtype))
+        return output.mismatch(meta, ArraySpec(shape, dtype), self.slice_dim)
 
     @property
     def own_parameters(self) -> dict[str, Any]:
@@ -164,4 +164,14 @@ class MeasuredCall:
 
 def is_input(place: Place) -> bool:
     """True if memory was allocated in this file: it is the input."""
-    return place.filename == __file__
+    return place.filename == __file__ and not is_call(place)
+
+
+def is_call(place: Place) -> bool:
+    """True if the call itself allocated memory: no line of the method is known, only that."""
+    return place.filename == __file__ and place.line in _CALL_LINES
+
+
+_CALL_LINES = frozenset(line for _, _, line in MeasuredCall.invoke.__code__.co_lines())
+THE_CALL = "the call itself"
+"""How a message names that: a compiled method has no lines of Python."""

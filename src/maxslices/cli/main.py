@@ -26,7 +26,7 @@ from .info import info
 from .measure import measure
 from .methods import methods
 from .new_methods import new_methods
-from .output import complain, say
+from .output import answers_alone, complain, say
 from .plan import plan
 from .records import records
 from .run import run
@@ -148,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         if answer_shell(app):
             return 0
+        log.enter_context(answers_alone())
         try:
             return _answered([*given], log)  # click takes them away
         except MaxslicesError as error:
@@ -240,15 +241,38 @@ def _stoppable() -> Iterator[None]:
         sys.unraisablehook = dropped
         for number in before:
             signal.signal(number, stop)
+        _stopped_by.update(before)
     try:
         yield
     finally:
+        _stopped_by.clear()
         sys.unraisablehook = unraisable
         if signal.SIGALRM in before:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
 
+
+_stopped_by: set[int] = set()
+"""Signals that stop a run now."""
+
+
+def _default_signals() -> None:
+    """Let signals end a forked process, also those that came while it was forked."""
+    for number in _stopped_by:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _stopped_by)
+
+
+if hasattr(os, "register_at_fork"):
+    # A process that a method forks, as `multiprocessing.Pool` does, is ended by SIGTERM as without
+    # this program. Python forgets a signal that comes while it forks, if a handler would have it:
+    # the pool would wait for that process without end. So signals wait until the child has none.
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _stopped_by),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _stopped_by),
+        after_in_child=_default_signals,
+    )
 
 _AGAIN_S = 0.01
 """Seconds after which a stop that was dropped comes again: long enough for Python to have left the

@@ -154,8 +154,9 @@ def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
     except MaxslicesError:
         raise
     except MemoryError as error:
+        said = f" ({error})" if str(error) else ""
         raise OutOfMemoryError(
-            f"memory ran out while {method} was measured ({error}): measure fewer slices"
+            f"memory ran out while {method} was measured{said}: measure fewer slices"
         ) from None
     except Exception as error:
         hint = ""

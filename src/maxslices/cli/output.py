@@ -6,13 +6,35 @@ import json as json_text
 import logging
 import os
 import sys
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any, Protocol, TextIO
 
 from ..errors import StoreError
 
 SAID = logging.getLogger("maxslices.said")
 """Logger of what is printed; for files alone, since it is on the screen already."""
+
+
+_answers: list[TextIO] = []
+"""Standard output while `answers_alone` keeps it for what is said."""
+
+
+@contextmanager
+def answers_alone() -> Iterator[None]:
+    """Keep standard output for `say`: what methods and models print goes to standard error.
+
+    Otherwise it would stand in the JSON that a program reads.
+    """
+    if sys.stdout is None or sys.stderr is None:  # closed before the program began
+        yield
+        return
+    _answers.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answers.pop()
 
 
 def say(text: str) -> None:
@@ -23,18 +45,20 @@ def say(text: str) -> None:
     StoreError
         If it is a file that cannot be written.
     """
-    if sys.stdout is None:  # closed before the program began
+    out = _answers[-1] if _answers else sys.stdout
+    if out is None:  # closed before the program began
         return
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = out.encoding or "utf-8"
     try:
         # The bytes of a path need not be text in this encoding.
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        written = text.encode(encoding, "backslashreplace").decode(encoding)
+        print(written, file=out, flush=True)
     except BrokenPipeError:
         # Python flushes again at its exit, and would report the same error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     except OSError as error:
         reason = error.strerror
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         raise StoreError(f"standard output cannot be written to: {reason}") from None
 
 

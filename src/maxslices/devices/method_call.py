@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import DeviceError
+from ..registry.author_lines import what_raised
 from ..registry.method_meta import MethodMeta
 from .backend import Backend
 
@@ -46,7 +47,8 @@ def call_method(
         If torch has no tensors of the data's dtype, or the backend has no arrays of the result's
         dtype or device.
     RuntimeError
-        If the method calls `sys.exit`, which would end the program without a message.
+        If the method calls `sys.exit`, which would end the program without a message, or raises
+        another exception that is none of `Exception`.
     """
     try:
         if meta.array_module is None:
@@ -57,8 +59,12 @@ def call_method(
         else:
             from .torch_cpu import call
         return call(meta, data, parameters)
+    except (Exception, KeyboardInterrupt):
+        raise
     except SystemExit as error:
         raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+    except BaseException as error:
+        raise RuntimeError(f"it raised {what_raised(error)}") from error
 
 
 def require_libraries(methods: Iterable[MethodMeta]) -> bool:

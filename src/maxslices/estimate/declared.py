@@ -91,7 +91,9 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
         def answer(n: int) -> int:
             try:
                 return ask(n)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
                 place = raised_at(error, estimator)
                 said = f"its ledger {_name(meta)} raised {what_raised(error)}{place}"

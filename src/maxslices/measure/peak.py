@@ -31,7 +31,9 @@ class Place:
 
     def __str__(self) -> str:
         """Return ``package/file.py:12 in function``."""
-        short = os.sep.join(os.path.abspath(self.filename).split(os.sep)[-2:])
+        short = self.filename  # such as <stdin>
+        if not short.startswith("<"):
+            short = os.sep.join(os.path.abspath(short).split(os.sep)[-2:])
         inside = f" in {self.function}" if self.function else ""
         return f"{short}:{self.line}{inside}"
 

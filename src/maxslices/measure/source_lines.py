@@ -24,11 +24,16 @@ _LIBRARIES = frozenset(
 )  # fmt: skip
 
 
+_TYPED = ("<stdin>", "<python-input-", "<ipython-input-", "<doctest ", "<console>")
+"""Beginnings of the names that code typed at a prompt has for its file; generated code has others,
+such as ``<string>``."""
+
+
 @lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
     """True if a file belongs to Python, an array library, the meters or the devices."""
     if filename.startswith("<"):
-        return True
+        return not filename.startswith(_TYPED)
     path = os.path.abspath(filename)
     if os.path.dirname(path) in _OWN_FOLDERS:
         return True

@@ -16,9 +16,24 @@ def defined_at(function: Any) -> str:
 
 
 def what_raised(error: BaseException) -> str:
-    """Kind and text of an error that an author's code raised, in one line."""
-    text = " ".join(str(error).split())
+    """Kind and text of an error that an author's code raised, in one line that can be printed."""
+    text = " ".join(text_of(error).split())
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, without control characters; empty if its author's ``__str__`` fails."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - an author's code
+        return ""
+    return "".join(c if c.isprintable() or c.isspace() else " " for c in said)
+
+
+_LONGEST = 1000
+"""Characters of an error's text: a screen of 80 columns shows these in half of its lines."""
 
 
 def raised_at(error: BaseException, function: Any) -> str:

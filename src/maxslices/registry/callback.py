@@ -80,7 +80,9 @@ class Callback:
                     if not _is_nbytes_of_dtype(error, leading):
                         raise
                     return self.function(*map(_as_scalar, leading), **given)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 place = raised_at(error, self.function)
                 said = f"raised {what_raised(error)}{place}"
                 raise EstimatorError(f"{self._call_text(owner, leading, given)} {said}") from error

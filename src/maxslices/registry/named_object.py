@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..errors import UsageError
-from .author_lines import raised_at
+from .author_lines import raised_at, text_of
 
 
 def import_named(text: str, example: str) -> Any:
@@ -73,4 +73,4 @@ def _module(name: str) -> Any:
 
 def first_line(error: BaseException) -> str:
     """First line of what an error says."""
-    return str(error).splitlines()[0] if str(error) else "no message"
+    return (text_of(error).splitlines() or ["no message"])[0]

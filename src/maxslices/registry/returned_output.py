@@ -27,11 +27,11 @@ class ReturnedOutput:
         return cls(None if shape is None else tuple(shape), dtype, type(output).__name__)
 
     def __str__(self) -> str:
-        if self.shape is None:
+        if not self.shape:
             return "nothing" if self.type_name == "NoneType" else f"a {self.type_name}"
         return f"{'x'.join(map(str, self.shape))} {self.dtype}"
 
-    def mismatch(self, meta: MethodMeta, expected: ArraySpec) -> str:
+    def mismatch(self, meta: MethodMeta, expected: ArraySpec, slice_dim: int) -> str:
         """Difference from what the method declares, and what to correct; empty if there is none.
 
         Parameters
@@ -40,11 +40,20 @@ class ReturnedOutput:
             The method.
         expected : ArraySpec
             Its output by its declarations.
+        slice_dim : int
+            Axis of the slices, of which it has to return as many as it is given.
         """
         right_dims, right_dtype = self.shape == expected.shape, self.dtype == expected.dtype
         if right_dims and right_dtype:
             return ""
         says, cures = "by its declaration", []
+        if self.shape and len(self.shape) != len(expected.shape):
+            return f"returned {self}: it must return an array with three axes, such as {expected}"
+        if self.shape and self.shape[slice_dim] != expected.shape[slice_dim]:
+            return (
+                f"returned {self}, {self.shape[slice_dim]} slices along axis {slice_dim}: it must "
+                f"return as many as it is given, {expected.shape[slice_dim]}"
+            )
         if not right_dims:
             cures.append("its output_dims")
         if not right_dtype:

@@ -323,9 +323,10 @@ class BlockRunner:
 
     def _checked(self, index: int, data: Any, n_given: int) -> Any:
         """Check that a method returned the shape and dtype that it declares."""
-        planned = self.plan.steps[index].output.with_slices(self.plan.slice_dim, n_given)
+        slice_dim = self.plan.slice_dim
+        planned = self.plan.steps[index].output.with_slices(slice_dim, n_given)
         returned = ReturnedOutput.of(data)
-        if fault := returned.mismatch(self.steps[index].meta, planned):
+        if fault := returned.mismatch(self.steps[index].meta, planned, slice_dim):
             place = defined_at(self.steps[index].meta.function)
             raise MethodError(f"{self.plan.steps[index].name} {fault}{place}")
         return data
