@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from pathlib import Path
 
 from maxslices import Registry, method
@@ -86,4 +87,12 @@ def with_processes(data):
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
     process.start()
     process.join()
+    return ~data
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def with_a_warning(data, first_slice):
+    """Negate, and warn on the first slice."""
+    if not first_slice:
+        warnings.warn("the lamp is weak", stacklevel=1)
     return ~data

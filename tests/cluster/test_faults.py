@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -89,6 +91,34 @@ def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, ca
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     assert capfd.readouterr().err == ""
     assert client.run(os.getpid) == workers
+
+
+PROGRAM = """
+import sys
+from maxslices import Pipeline, run
+from tests.cluster.faulty import faulty
+
+if __name__ == "__main__":
+    loader = {"method": "standard_tomo", "parameters": {"rotation_angles": [1.0] * 23}}
+    pipeline = Pipeline.from_steps([loader, "with_a_warning"], faulty)
+    run(sys.argv[1], pipeline, sys.argv[2], device="cpu", engine="dask", workers=2, block=2)
+"""
+
+
+def test_a_warning_of_a_worker_is_one_line_and_none_is_of_what_was_told(tmp_path, scan):
+    """In a process of its own: workers have the standard error of the first ones."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "program.py", scan, tmp_path / "out"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = ended.stderr.splitlines()
+    assert [line for line in lines if "lamp" in line] == ["maxslices: warning: the lamp is weak"]
+    assert len([line for line in lines if "all have the same angle" in line]) == 1
 
 
 def test_methods_may_start_processes(tmp_path, scan, client):

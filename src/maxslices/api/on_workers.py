@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from ..runner.run_identity import run_identity
 from ..runner.snapshots import snapshot_bytes
 from ..runner.unfinished_run import UnfinishedRun
 from ..system.threads import N_CORES
+from ..system.worker_warnings import told_elsewhere
 from .check_run import check_free, check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import chooser_for
@@ -342,7 +343,11 @@ def _plan(
     saves_snapshots: bool,
 ) -> Plan:
     backend = _backend(budgets.kind)
-    with opened(scan, pipeline, allow_missing_frames=allow_missing_frames) as source:
+    with ExitStack() as held:
+        with told_elsewhere():
+            source = held.enter_context(
+                opened(scan, pipeline, allow_missing_frames=allow_missing_frames)
+            )
         spec = spec_of(source, backend)
         chooser = chooser_for(spec, budgets, backend, estimator)
         made = plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit)

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, MaxslicesError, MethodError, PlanError
+from ..system.worker_warnings import warn_in_one_line
 from .section_job import Share
 from .share_sizes import MOST_BLOCKS, ShareSizes
 from .unprofiled import unprofiled
@@ -74,6 +75,7 @@ def told(function: Callable[..., Any], *args: Any) -> Any:
 
     Dask would log the error. What the function does is kept out of Dask's profile.
     """
+    warn_in_one_line()
     try:
         with unprofiled():
             return function(*args)

@@ -33,6 +33,7 @@ from ..runner.snapshots import Snapshots
 from ..system.package_versions import installed_version
 from ..system.threads import N_THREADS
 from ..system.work_thread import WorkThread
+from ..system.worker_warnings import told_elsewhere
 from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
 
 
@@ -160,7 +161,8 @@ class _OpenSection:
         _check_same(job, backend)
         with ExitStack() as held:
             loader = replace(run.pipeline.loader, allow_missing_frames=run.allow_missing_frames)
-            source = held.enter_context(open_source(run.scan, loader))
+            with told_elsewhere():
+                source = held.enter_context(open_source(run.scan, loader))
             reader: Source | ScratchStore = source
             if job.reads is not None:
                 reader = held.enter_context(ScratchStore.join(job.reads, "reading"))
