@@ -141,6 +141,31 @@ def test_whatever_a_method_raises_is_one_line(capsys, own_methods, name, said):
     assert re.search(said, err)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "class Own(BaseException): pass\nraise Own('skipped')",
+            "cannot be imported: Own: skipped",
+        ),
+        (
+            "def __getattr__(name): raise RuntimeError('lazy')",
+            "f cannot be looked up: RuntimeError",
+        ),
+    ],
+)
+def test_whatever_a_module_raises_is_one_line(capsys, tmp_path, monkeypatch, code, said):
+    (tmp_path / "odd_module.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    sys.modules.pop("odd_module", None)
+    assert main(["measure", "odd_module:f", "--shape", "9x8x7", "--device", "cpu"]) == 2
+    err = capsys.readouterr().err
+    sys.modules.pop("odd_module", None)
+    assert said in err
+    assert err.count("\n") == 1
+
+
 def test_what_a_method_prints_is_not_in_the_json(capsys, own_methods):
     arguments = ["own_methods:talks", "--shape", "60x40x41", "--device", "cpu"]
     assert main(["measure", *arguments, "--json"]) == 0

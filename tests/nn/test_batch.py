@@ -158,6 +158,13 @@ def test_the_answer_is_an_int_that_survives_pickling():
         (Small(), (64, 64), {"mode": "train"}, "'training', not 'train'"),
         (Small(), (64, 64), {"optimizer": "adam"}, "goes with mode='training'"),
         (Small(), (64, 64), {"mode": "training", "optimizer": "lion"}, "sgd, momentum, adam"),
+        (
+            Small(),
+            (64, 64),
+            {"mode": "training", "loss": "mse"},
+            r"such as nn.MSELoss\(\), not 'mse'",
+        ),
+        (Small(), (64, 64), {"mode": "training", "loss": torch.nn.MSELoss}, "the class MSELoss"),
         (Two(), (64, 64), {}, "'y'"),
     ],
 )
@@ -304,3 +311,22 @@ def test_workspaces_are_measured_at_the_number_that_is_predicted(device, monkeyp
     assert len(set(measured)) == len(measured) > 1
     assert found.result.calibration_s == pytest.approx(0.1 * len(measured))
     assert found.result.workspaces == "a card"
+
+
+class WideFromNine(torch.nn.Module):
+    """Takes another way from nine images on, as code that works in chunks may."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Conv2d(1, 4, 3)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return torch.cat([y] * 8, 1) if len(x) > 8 else y
+
+
+def test_the_largest_batch_is_replayed_itself():
+    n = max_batch_size(WideFromNine(), (256, 256), memory="8GB")
+    image_bytes = 254 * 254 * 4 * 4
+    assert 8 < n < 8 * 10**9 / (8 * image_bytes)
+    assert n.result.predicted >= n

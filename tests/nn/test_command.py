@@ -26,6 +26,10 @@ def network(width=4):
 
 made = _hidden = network()
 
+class Ends(nn.Module):
+    def forward(self, x):
+        raise SystemExit(3)
+
 class Asks(nn.Module):
     def forward(self, x):
         return {}["key"]
@@ -246,6 +250,7 @@ def test_a_picture_is_drawn(cli, tmp_path):
         ("report own_networks:netwrok --input 1x1x8x8", "there is network"),
         ("report own_networks:made --input 1x1x8x8 -p width=3", "takes no width"),
         ("report own_networks:Asks --input 1x1x8x8", "raised KeyError: 'key' ("),
+        ("report own_networks:Ends --input 1x1x8x8", "raised SystemExit: 3 (own_networks.py:"),
         ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no parameters that are trained"),
         (
             "batch own_networks:made --patch 8x8 --channels 1 --memory 8GB --device hpu",

@@ -79,9 +79,9 @@ def _loaded(name: str) -> click.Command | None:
         if isinstance(command, click.Command):
             return command
         said = f"{entry_point.value} is no click.Command"
-    except MemoryError:
+    except (MemoryError, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
+    except BaseException as error:  # noqa: BLE001 - whatever a package raises when it is imported
         said = f"loading {entry_point.value} failed: {what_raised(error)}"
     package = entry_point.dist.name if entry_point.dist else entry_point.value
     warnings.warn(f"the command {name} of {package} is left out: {said}", stacklevel=2)

@@ -50,7 +50,7 @@ class CallInputs:
         if not any(isinstance(leaf, Spec | torch.Tensor) for leaf in leaves(made)):
             raise ModelArgumentError(
                 "inputs is a shape such as (4, 1, 256, 256), a Spec, a tensor, a tuple of them, or "
-                f"a dict of them by the model's keywords, not {inputs!r}"
+                f"a dict of them by the model's keywords, not {_short(inputs)}"
             )
         return cls(made, names)
 
@@ -170,3 +170,9 @@ def _methods(model: nn.Module) -> str:
         if callable(item) and not name.startswith("_") and name != "forward"
     ]
     return f"; its own methods are {', '.join(dict.fromkeys(own))}" if own else ""
+
+
+def _short(value: Any) -> str:
+    """Text of a value for a message of one line: an array's would have many."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

@@ -50,7 +50,9 @@ def model_named(
         )
     try:
         made = found(**arguments or {}) if with_data else _made(found, arguments or {})
-    except (Exception, SystemExit) as error:  # whatever a model's code raises, in one line
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a model's code raises, in one line
         raise UsageError(
             f"{text} cannot be made: {type(error).__name__}: {first_line(error)}"
             f"{raised_at(error, found)}; give it arguments with -p name=value"

@@ -49,6 +49,12 @@ class OutputLoss:
 
 def completed(loss: Loss | None) -> Loss | None:
     """Loss that takes whatever a model returns; functions of users get it as it is."""
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        given = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
+        raise ModelArgumentError(
+            "loss is a function of output and targets, or a module such as nn.MSELoss(), not "
+            f"{given}"
+        )
     return OutputLoss(loss) if loss is not None and _is_of_torch(loss) else loss
 
 

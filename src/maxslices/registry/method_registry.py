@@ -193,9 +193,9 @@ class Registry:
                     for name, meta in self._methods.items()
                     if name not in before or f"{meta.function.__module__}.".startswith(f"{top}.")
                 }
-            except MemoryError:
+            except (MemoryError, KeyboardInterrupt):
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a package raises
+            except BaseException as error:  # noqa: BLE001 - whatever a package raises
                 module = entry_point.value.partition(":")[0]
                 package = entry_point.dist.name if entry_point.dist else entry_point.value
                 what = f"the methods of {package} are left out"

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..errors import UsageError
-from .author_lines import raised_at, text_of
+from .author_lines import raised_at, text_of, what_raised
 
 
 def import_named(text: str, example: str) -> Any:
@@ -38,7 +38,12 @@ def import_named(text: str, example: str) -> Any:
         raise UsageError(f"{text!r}: write module:callable, such as {example}")
     found: Any = _module(module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
+        try:
+            has_part = hasattr(found, part)
+        except Exception as error:  # a module's ``__getattr__``, or a property
+            said = f"{what_raised(error)}{raised_at(error, module_name)}"
+            raise UsageError(f"{module_name}:{name} cannot be looked up: {said}") from error
+        if not has_part:
             offered = [each for each in dir(found) if not each.startswith("_")]
             near = [each for each in offered if part.lower() in each.lower()][:5]
             near = near or get_close_matches(part, offered)
@@ -63,7 +68,9 @@ def _module(name: str) -> Any:
                 "that it is in"
             ) from None
         raise UsageError(f"{name} needs the module {missing!r}, which is not installed") from None
-    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a module does when it is imported
         said = f"{type(error).__name__}: {first_line(error)}{raised_at(error, name)}"
         raise UsageError(f"{name} cannot be imported: {said}") from error
     finally:

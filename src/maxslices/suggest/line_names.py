@@ -9,6 +9,7 @@ import linecache
 import re
 from functools import lru_cache
 
+from ..checking import measured_call
 from ..devices import method_call
 from ..registry import named_method
 
@@ -60,7 +61,7 @@ def as_variable(name: str) -> str:
 
 def is_own_call(filename: str) -> bool:
     """True if a line is where this package calls methods: the method itself is a library's."""
-    return filename in (method_call.__file__, named_method.__file__)
+    return filename in (measured_call.__file__, method_call.__file__, named_method.__file__)
 
 
 def code_at(filename: str, line: int, most: int = 60) -> str:

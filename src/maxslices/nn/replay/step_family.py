@@ -1,7 +1,8 @@
 """Step for any number of images from a few replays, and the largest number that fits.
 
 Where the events are the same for every number of images, each storage grows along a straight line:
-two replays give the lines and a third confirms them. Otherwise each number is replayed.
+two replays give the lines and a third confirms them, and one more the largest number that is found.
+Otherwise each number is replayed.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class StepFamily:
         traces = [self.trace(n) for n in at]
         self.notes = traces[0].notes
         """What was not replayed exactly."""
+        self._confirmed = max(at)
+        """Largest number of which a replay was as the lines tell."""
         self.scaled: Scaled | None = None
         """Lines of all sizes; None if each number must be replayed."""
         try:
@@ -172,13 +175,34 @@ class StepFamily:
         if self.scaled is None or steady:
             found = self._first_gap(lasts, at_most)
         else:
+            scaled = self.scaled
             ceiling = self.scaled.ceiling(limits[0])
             found = self._from_above(fits, at_most if ceiling is None else min(at_most, ceiling))
             if found and not surely(found):
                 start = 1 << max(1, found.bit_length() - 2)  # at least a quarter of it
                 found = self._from_above(surely, found, self._first_gap(lasts, found, start))
+            if not self._holds(scaled, found):
+                self._forget_lines()
+                return self.largest(limit_bytes, at_most)
         # One image needs a replay of its own, which is done only if no larger number fits.
         return found or int(at_most >= 1 and lasts(1))
+
+    def _holds(self, scaled: Scaled, n: int) -> bool:
+        """True if a replay of n images, or of more, is as the lines tell.
+
+        A model may take another way from some number of images on.
+        """
+        if n > self._confirmed:
+            if not scaled.agrees(self.trace(n), n):
+                return False
+            self._confirmed = n
+        return True
+
+    def _forget_lines(self) -> None:
+        """Replay each number from now on."""
+        self.scaled = None
+        self._needed.cache_clear()
+        self._ample.clear()
 
     @staticmethod
     def _from_above(fits: Callable[[int], bool], top: int, known: int = 0) -> int:
