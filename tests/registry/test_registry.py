@@ -189,6 +189,15 @@ def entry_points(monkeypatch):
     return install
 
 
+def test_a_package_that_ends_the_program_when_imported_is_left_out(entry_points):
+    def leave():
+        raise SystemExit(3)
+
+    entry_points(bad=leave)
+    with pytest.warns(UserWarning, match=r"methods of bad are left out.*SystemExit: 3"):
+        assert len(Registry("some.group")) == 0
+
+
 def test_entry_points_are_loaded_once_on_first_use(entry_points):
     loaded = []
     entry_points(lab=lambda: loaded.append("lab"))
