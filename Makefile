@@ -5,7 +5,9 @@ NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p $(NEW_ENOUGH) && echo $$p && break; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+# On all cores; pip has one, for 200 MB. Some packages have files that are no Python of today.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv || true
 PYTEST := --numprocesses auto --dist worksteal
 INPUTS := pyproject.toml methods/pyproject.toml constraints.txt
 
@@ -61,16 +63,19 @@ clean:
 .venv/demo.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what the demo needs into .venv (once)"
 	$(PIP) --editable '.[demo]' --editable ./methods
+	@$(COMPILE)
 	@touch $@
 
 .venv/docs.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what its docs need into .venv (once)"
 	$(PIP) --editable '.[docs]' --editable ./methods
+	@$(COMPILE)
 	@touch $@
 
 .venv/notebooks.stamp: .venv/test.stamp
 	@echo "installing what executes notebooks into .venv (once)"
 	$(PIP) --editable '.[notebooks]' --editable ./methods
+	@$(COMPILE)
 	@touch $@
 
 .venv/test.stamp: .venv/bin/python $(INPUTS)
@@ -83,4 +88,5 @@ clean:
 	@# Beside the environment: their own requirements (CuPy, one NumPy) must not be met here.
 	$(PIP) --no-deps --upgrade --target .venv/httomo \
 		httomo-backends httomolib httomolibgpu
+	@$(COMPILE)
 	@touch $@
