@@ -47,6 +47,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 FILE_NAME = re.compile(r"# (\w+)\.py$", re.MULTILINE)
 HAS_NETWORKS = importlib.util.find_spec("maxslices.nn") is not None
+PERCENT = re.compile(r"(?<![\d.,])\d+(?= ?%)")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 INDENTED = re.compile(r"^ {4,}(?:[A-Z_]+=\S+ )?(\S.*)", re.MULTILINE)
 PROGRAMS = re.compile(
@@ -90,15 +91,21 @@ def blocks(page):
 
 
 def same_text(found, wanted):
-    """Whether each line that is wanted was printed; numbers to a hundredth."""
+    """Whether each line that is wanted was printed; numbers to a hundredth, percents to one."""
     lines = iter(found.splitlines())
     return all(any(same_line(line, want) for line in lines) for want in wanted.splitlines())
 
 
 def same_line(found, wanted):
+    percents = [list(map(int, PERCENT.findall(text))) for text in (found, wanted)]
+    found, wanted = (PERCENT.sub("", text) for text in (found, wanted))
     numbers = [[float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (found, wanted)]
     words = [" ".join(NUMBER.sub("0", text).split()) for text in (found, wanted)]
-    return words[0] == words[1] and numbers[0] == pytest.approx(numbers[1], rel=0.01)
+    return (
+        words[0] == words[1]
+        and numbers[0] == pytest.approx(numbers[1], rel=0.01)
+        and percents[0] == pytest.approx(percents[1], abs=1)
+    )
 
 
 def write_yaml(text):
