@@ -338,3 +338,18 @@ def test_garbage_of_the_method_is_no_memory_kept_and_all_is_as_before():
     result = check_max_slices(make(three, in_a_cycle), (60, *OTHER), "float32", device="cpu")
     assert (result.kept_bytes, result.verdict) == (0, "ok")
     assert gc.get_freeze_count() == 0
+
+
+def test_what_another_thread_allocates_during_one_call_is_not_the_methods():
+    calls = []
+
+    def doubled(data):
+        calls.append(len(data))
+        beside = np.ones((len(calls) == 2, *data.shape))  # as if in the second call alone
+        result = data + data
+        del beside
+        return result
+
+    result = check_max_slices(make(two_arrays, doubled), (30, *OTHER), "float32", device="cpu")
+    assert result.verdict == "ok"
+    assert result.ratio == pytest.approx(1.0, abs=0.02)

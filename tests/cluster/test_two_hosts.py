@@ -97,6 +97,8 @@ def cluster(hosts):
         for host in ("one", "two")
     }
     processes += workers.values()
+    wait = f"from distributed import Client; Client({address!r}).wait_for_workers(2, timeout=60)"
+    subprocess.run(on("one", sys.executable, "-c", wait), check=True)
     yield address, workers
     for process in processes:
         process.kill()

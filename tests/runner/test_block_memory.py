@@ -29,7 +29,9 @@ def a_scan(gpu=None):
     data = rng.integers(1, 99, (ANGLES, ROWS, COLUMNS)).astype("float32")
     if gpu is not None:
         gpu.pin(data)
-    return ArraySource(data, flats=data[:FRAMES].copy(), angles=np.zeros(ANGLES, "float32"))
+    return ArraySource(
+        data, flats=data[:FRAMES].copy(), angles=np.linspace(0, 3, ANGLES, dtype="float32")
+    )
 
 
 def a_file(tmp_path):

@@ -62,8 +62,14 @@ WRONG = {
         "suspect returned 8x6x40 float64; by its declaration it is 8x6x40 float32: correct",
     ),
     "other dims": (lambda data: data[:, :, :3], "suspect returned 8x6x3 float32; by its"),
-    "fewer slices": (lambda data: data[1:], "suspect returned 7x6x40 float32; by its"),
-    "2D": (lambda data: data[0], "suspect returned 6x40 float32; by its declaration"),
+    "fewer slices": (
+        lambda data: data[1:],
+        "suspect returned 7x6x40 float32, 7 slices along axis 0: it must return",
+    ),
+    "2D": (
+        lambda data: data[0],
+        "suspect returned 6x40 float32: it must return an array with three axes",
+    ),
 }
 
 

@@ -64,8 +64,10 @@ def place_of(peaks: PeakModel, path: str) -> str:
     site = peaks.sites.get(path)
     if site is None or not site.filename:
         return path
-    place = Place(site.filename, site.line, site.function)
-    return THE_CALL if is_call(place) else str(place)
+    if is_call(Place(site.filename, site.line)):
+        return THE_CALL
+    short = "/".join(site.filename.split("/")[-2:])  # of a record its file may be elsewhere
+    return f"{short}:{site.line} in {site.function}"
 
 
 def _code(peaks: PeakModel, path: str) -> str:
