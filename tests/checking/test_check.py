@@ -345,7 +345,7 @@ def test_what_another_thread_allocates_during_one_call_is_not_the_methods():
 
     def doubled(data):
         calls.append(len(data))
-        beside = np.ones((len(calls) == 2, *data.shape))  # as if in the second call alone
+        beside = np.ones((int(len(calls) == 2), *data.shape))  # as if in the second call alone
         result = data + data
         del beside
         return result
