@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,9 @@ def test_the_run_ends_with_an_error_and_does_not_hang(tmp_path, monkeypatch, thr
     if thread == "reader":
         monkeypatch.setattr(ReadAhead, "_work", break_off)
     else:
-        monkeypatch.setattr("maxslices.runner.result_queue.threading.Event", Unable)
+        # Events of results alone: the journal's thread would never end without its own.
+        events = SimpleNamespace(Event=Unable)
+        monkeypatch.setattr("maxslices.runner.result_queue.threading", events)
     np.save(tmp_path / "scan.npy", DATA)
     with pytest.raises((OutOfMemoryError, MemoryError)):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
