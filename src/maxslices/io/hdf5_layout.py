@@ -34,8 +34,8 @@ _WHITES = ("data_white", "data_white_pre", "data_white_post")
 as at the SLS and Sirius, the first ones."""
 _MOST_ENTRIES = 100
 """Most groups of a file that are looked at for further scans: 3 ms."""
-_LISTED = 6
-"""Most data sets that a message lists, so that it stays readable."""
+LISTED = 6
+"""Most data sets, or entries, that a message lists, so that it stays readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ class _Contents:
             rest = f"; only the first {MAX_OBJECTS:,} of its links were looked at"
         if not found:
             return f"; there is no 3D data set in the file{rest}"
-        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-        return f"; 3D data sets in the file: {', '.join(found[:_LISTED])}{more}{rest}"
+        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        return f"; 3D data sets in the file: {', '.join(found[:LISTED])}{more}{rest}"
 
 
 def _is_nxtomo(group: h5py.Group) -> bool:

@@ -16,7 +16,7 @@ from .angle_file import stored_angles
 from .frame_source import FrameSource
 from .global_heaps import read_values
 from .hdf5_frames import Hdf5Frames
-from .hdf5_layout import Layout, find_layout, other_entries
+from .hdf5_layout import LISTED, Layout, find_layout, other_entries
 from .hdf5_links import look_up
 from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
 from .library_errors import library_errors
@@ -27,8 +27,6 @@ from .side_data import angles_option, dummies_of, open_side, side_option
 from .side_name import SideName
 
 logger = logging.getLogger(__name__)
-_LISTED = 6
-"""Most entries that a message lists, so that it stays readable."""
 
 
 def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
@@ -117,12 +115,12 @@ def _say_other_entries(path: Path, file: h5py.File, layout: Layout) -> None:
     """Log a warning if a file has more than one scan, of which one is read."""
     others = other_entries(file, layout)
     if others:
-        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
         logger.warning(
             "%s: %s is read; the file has further scans, %s%s: give data_path for one of them",
             path,
             layout.data,
-            ", ".join(others[:_LISTED]),
+            ", ".join(others[:LISTED]),
             more,
         )
 
