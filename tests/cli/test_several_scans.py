@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import h5py
@@ -122,6 +123,34 @@ def test_a_run_of_another_pipeline_is_not_taken_for_done(cli, scan, pipeline, tm
     status, _, err = cli("run", scan, other, "--output-dir", out, "--resume", "-q")
     assert status == 1
     assert "holds a finished run of another pipeline" in err
+
+
+def test_a_run_of_other_data_is_not_taken_for_done(cli, scan, pipeline, tmp_path):
+    names = [tmp_path / "one" / "s.nxs", tmp_path / "two" / "s.nxs"]
+    for name in names:
+        name.parent.mkdir()
+        name.write_bytes(scan.read_bytes())
+    given = (pipeline(*STEPS), "--output-dir", tmp_path / "out", "--device", "cpu", "-q")
+    assert cli("run", names[0], *given)[0] == 0
+    status, _, err = cli("run", names[1], *given, "--resume")
+    assert status == 1
+    assert f"finished run of other data (it read {names[0]}, and {names[1]} is another file)" in err
+    shutil.copystat(names[0], names[1])  # as after a copy that keeps dates: it is the same scan
+    assert cli("run", names[1], *given, "--resume")[0] == 0
+    os.utime(names[0], ns=(0, 10**18))
+    status, _, err = cli("run", names[0], *given, "--resume")
+    assert f"finished run of other data ({names[0]} has changed (time" in err
+    names[0].unlink()
+    status, _, err = cli("run", names[0], *given, "--resume")
+    assert (status, "cannot be read (No such file or directory)" in err) == (1, True)
+
+
+def test_a_run_with_results_in_another_format_is_not_taken_for_done(cli, scan, pipeline, tmp_path):
+    given = ("run", scan, pipeline(*STEPS), "--output-dir", tmp_path, "--device", "cpu", "-q")
+    assert cli(*given, "--format", "tiff")[0] == 0
+    assert cli(*given, "--format", "tiff", "--resume")[0] == 0
+    status, _, err = cli(*given, "--resume")
+    assert (status, "a finished run with results in tiff, not hdf5: choose" in err) == (1, True)
 
 
 def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):

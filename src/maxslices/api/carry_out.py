@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def carry_out(request: RunRequest) -> Report:
         bar = held.enter_context(progress_shown(request.progress))
         scratch = Path(request.scratch or tempfile.gettempdir())
         if folder is not None:
+            provenance = replace(provenance, input=folder.identity["input"], formats=folder.formats)
             folder.log = log
             folder.origin = _origin(request, pipeline, source, provenance)
             held.enter_context(folder)

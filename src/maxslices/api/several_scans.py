@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import DeviceError, MaxslicesError, StoreError, UsageError
+from ..errors import DeviceError, MaxslicesError, SourceError, StoreError, UsageError
+from ..io.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..planner import Plan
 from ..runner.earlier_run import REPORT_NAME
 from ..runner.journal import JOURNAL_NAME
+from ..runner.run_identity import input_changes, input_state
 from .carry_out import carry_out
 from .on_workers import check_for_workers, held_workers
 from .plans_by_shape import PlansByShape
 from .run_request import RunRequest
+from .scan_and_output import files_read
 from .scan_list import find_scans
 
 ScanState = Literal["done", "done before", "failed"]
@@ -149,7 +152,7 @@ def run_scans_announced(
         for scan, request in requests.items():
             folder = found[scan]
             try:
-                if request.resume and _is_done(folder, checked):
+                if request.resume and _is_done(request, folder, checked):
                     outcomes.append(ScanOutcome(scan, folder, "done before"))
                     continue
                 tell(f"scan {len(outcomes) + 1} of {len(found)}: {scan}")
@@ -190,25 +193,40 @@ def _check(requests: list[RunRequest]) -> Pipeline:
     return pipeline
 
 
-def _is_done(folder: Path, pipeline: Pipeline) -> bool:
-    """True if a folder holds the finished run of a pipeline.
+def _is_done(request: RunRequest, folder: Path, pipeline: Pipeline) -> bool:
+    """True if a folder holds the finished run that is asked for.
 
     Raises
     ------
     StoreError
-        If it is of another pipeline.
+        If it is of another pipeline or other data, or has results in other formats.
     """
     report = folder / REPORT_NAME
     if (folder / JOURNAL_NAME).exists() or not report.exists():
         return False
     try:
-        made_for = json.loads(report.read_text(encoding="utf-8"))["plan"]["made_for"]["pipeline"]
+        told = json.loads(report.read_text(encoding="utf-8"))
+        made_for, made = told["plan"]["made_for"]["pipeline"], told["provenance"]
+        # A scan that was copied with its date has another inode, and is the same.
+        read = [{name: each[name] for name in each if name != "inode"} for each in made["input"]]
+        formats = tuple(made["formats"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(f"{report} is not readable as a report ({error})") from None
+    try:
+        now = input_state(files_read(request.scan, pipeline))
+    except OSError as error:
+        raise SourceError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    found = []
     if made_for != json.loads(json.dumps(pipeline.content())):
+        found.append("of another pipeline")
+    if other := input_changes(read, now):
+        found.append(f"of other data ({'; '.join(other)})")
+    if formats != (asked := tuple(map(str, parse_formats(request.format)))):
+        found.append(f"with results in {', '.join(formats)}, not {', '.join(asked)}")
+    if found:
         raise StoreError(
-            f"{folder} holds a finished run of another pipeline: choose another folder, or replace "
-            "all runs with --overwrite"
+            f"{folder} holds a finished run {' and '.join(found)}: choose another folder, or "
+            "replace all runs with --overwrite"
         )
     return True
 

@@ -32,6 +32,10 @@ class Provenance:
     """Device, by its own name where it has one."""
     versions: dict[str, Any] = field(default_factory=dict)
     """Versions of Python, maxslices and the packages that the methods are from and need."""
+    input: list[dict[str, Any]] | None = None
+    """State of the files that were read (see `run_identity`); None if there is no folder."""
+    formats: tuple[str, ...] = ()
+    """File formats of the results."""
 
     def lines(self) -> list[str]:
         """Lines of text."""

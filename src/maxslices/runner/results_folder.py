@@ -116,6 +116,11 @@ class RunFolder:
         """Format that is written during the run; see `ResultSinks`."""
         return self._results.streamed
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """File formats of the results, as `parse_formats` takes them."""
+        return tuple(str(each) for each in self._results.formats)
+
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder that is read is none of the results that are replaced.
 
@@ -172,7 +177,7 @@ class RunFolder:
         elsewhere = self.scratch.elsewhere
         header = {
             "identity": self.identity,
-            "formats": [str(each) for each in self._results.formats],
+            "formats": [*self.formats],
             "scratch": None if elsewhere is None else str(elsewhere.absolute()),
         }
         self.journal = self._start.begin(plan, finals, n_bytes, header)

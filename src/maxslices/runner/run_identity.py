@@ -41,7 +41,7 @@ def run_identity(
     return {
         "device": device_name(backend),
         "methods": methods,
-        "input": None if files is None else [_state_of(path) for path in files],
+        "input": None if files is None else input_state(files),
     }
 
 
@@ -62,9 +62,15 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             found.append(f"the source of {new['method']} has changed")
     if before["input"] is None or now["input"] is None:
         return [*found, "its scan is an array in memory, which may be another one"]
-    if len(before["input"]) != len(now["input"]):
-        found.append(f"it read {len(before['input'])} files, and now {len(now['input'])}")
-    for old, new in zip(before["input"], now["input"], strict=False):
+    return [*found, *input_changes(before["input"], now["input"])]
+
+
+def input_changes(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    """Differences of the files that a run reads from those that it read, a phrase each."""
+    found = []
+    if len(before) != len(now):
+        found.append(f"it read {len(before)} files, and now {len(now)}")
+    for old, new in zip(before, now, strict=False):
         names = [name for name in old if name != "path" and old[name] != new.get(name)]
         if names and new["path"] != old["path"]:
             found.append(f"it read {old['path']}, and {new['path']} is another file")
@@ -82,6 +88,17 @@ def _shown(name: str, value: Any) -> Any:
     if name != "time" or not isinstance(value, int) or not 0 <= value < 2**63:
         return value
     return datetime.fromtimestamp(value / 1e9).isoformat(" ", "milliseconds")
+
+
+def input_state(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Describe the files and folders that a run reads, so that another state of them is seen.
+
+    Raises
+    ------
+    OSError
+        If one cannot be looked at.
+    """
+    return [_state_of(path) for path in files]
 
 
 def _state_of(path: Path) -> dict[str, Any]:
