@@ -84,6 +84,30 @@ def test_what_slurm_refuses_is_said(tmp_path, scan, slurm):
     assert not (tmp_path / "out").exists()
 
 
+REFUSES = 'echo "sbatch: error: Job violates policy" >&2; exit 1'
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (REFUSES, "SLURM refuses the jobs: error: Job violates policy"),
+        ("echo later; exit 0", "SLURM refuses the jobs: .* later"),
+    ],
+)
+def test_jobs_refused_when_submitted_are_not_waited_for(tmp_path, scan, slurm, caplog, runs, said):
+    slurm(runs=runs)
+    with pytest.raises(DeviceError, match=said):
+        run(scan, of(["work"]), tmp_path / "out", workers=2, slurm="")
+    assert "exception" not in caplog.text
+
+
+def test_a_run_begins_with_the_jobs_that_slurm_takes(tmp_path, scan, slurm):
+    jobs = slurm(runs=f"mkdir JOBS/taken 2>/dev/null || {{ {REFUSES}; }}\n{RUNS}")
+    run(scan, of(["to_float", "work"]), tmp_path / "out", workers=2, slurm="")
+    assert (tmp_path / "out" / "result.h5").exists()
+    assert len([*jobs.glob("*.pid")]) == 1
+
+
 def test_jobs_that_all_end_are_not_waited_for(tmp_path, scan, slurm, monkeypatch):
     slurm(runs="")
     monkeypatch.setattr(slurm_cluster, "_LOOK_S", 1.0)

@@ -14,7 +14,7 @@ from ..errors import DeviceError, UsageError
 from .local_cluster import GPU
 
 if TYPE_CHECKING:
-    from dask_jobqueue.slurm import SLURMCluster
+    from dask_jobqueue.slurm import SLURMCluster, SLURMJob
     from distributed import Client
 
 _POLL_S = 1.0
@@ -65,12 +65,39 @@ def slurm_client(
         from distributed import Client
     except ModuleNotFoundError:
         raise UsageError("SLURM needs dask-jobqueue: pip install 'maxslices[dask]'") from None
-    with SLURMCluster(**_settings(options, gpus is not None)) as cluster:
+    refused: list[str] = []
+    settings = _settings(options, gpus is not None)
+    with SLURMCluster(job_cls=_job_class(refused), **settings) as cluster:  # type: ignore[arg-type]
         _check(cluster.job_script())
         cluster.scale(count)
         with Client(cluster, set_as_default=False) as client:
-            _wait(cluster, client, count, tell)
+            _wait(cluster, client, count, refused, tell)
             yield client
+
+
+def _job_class(refused: list[str]) -> type[SLURMJob]:
+    """Class of jobs that add to `refused` why SLURM did not take them.
+
+    An error in `start` reaches nobody but asyncio, which logs it.
+    """
+    from dask_jobqueue.slurm import SLURMJob
+    from distributed.core import Status
+
+    class Job(SLURMJob):
+        async def start(self) -> None:
+            try:
+                await super().start()  # type: ignore[no-untyped-call]
+            except (RuntimeError, ValueError) as error:  # of sbatch; its answer has no number
+                refused.append(_said_by_sbatch(str(error).rpartition("stderr:\n")[2]))
+                self.status = Status.running  # the cluster insists; without a number it is no job
+
+    return Job
+
+
+def _said_by_sbatch(text: str) -> str:
+    """What sbatch wrote, in a line."""
+    lines = [line.removeprefix("sbatch: ").strip() for line in text.splitlines()]
+    return "; ".join(filter(None, lines)) or "it does not say why"
 
 
 def _check(script: str) -> None:
@@ -87,9 +114,10 @@ def _check(script: str) -> None:
         )
     except FileNotFoundError:
         raise DeviceError("there is no sbatch here: run this where jobs are submitted") from None
+    except OSError as error:
+        raise DeviceError(f"sbatch cannot be run: {error.strerror}") from None
     if tried.returncode:
-        lines = [line.removeprefix("sbatch: ").strip() for line in tried.stderr.splitlines()]
-        raise DeviceError(f"SLURM refuses the jobs: {'; '.join(lines)}")
+        raise DeviceError(f"SLURM refuses the jobs: {_said_by_sbatch(tried.stderr)}")
 
 
 def _settings(options: str, on_gpus: bool) -> dict[str, Any]:
@@ -121,11 +149,22 @@ def _settings(options: str, on_gpus: bool) -> dict[str, Any]:
     return settings
 
 
-def _wait(cluster: SLURMCluster, client: Client, count: int, tell: Callable[[str], None]) -> None:
+def _wait(
+    cluster: SLURMCluster,
+    client: Client,
+    count: int,
+    refused: list[str],
+    tell: Callable[[str], None],
+) -> None:
     """Wait until a worker is there, as long as jobs wait or run."""
     tell(f"SLURM is asked for {count} job{'s' * (count > 1)}; the run begins with the first")
-    looked_s = time.monotonic()
+    looked_s, n_told = time.monotonic(), 0
     while not client.scheduler_info(n_workers=-1)["workers"]:
+        if len(refused) == count:
+            raise DeviceError(f"SLURM refuses the jobs: {refused[0]}")
+        if len(refused) > n_told:
+            n_told = len(refused)
+            tell(f"SLURM refuses {n_told} of {count} jobs: {refused[-1]}")
         if time.monotonic() - looked_s > _LOOK_S:
             looked_s = time.monotonic()
             jobs = [job.job_id for job in cluster.workers.values() if job.job_id]
@@ -142,7 +181,10 @@ def _are_queued(jobs: list[str]) -> bool:
     asked = ["squeue", "--noheader", "--format=%i", f"--jobs={','.join(jobs)}"]
     if not jobs:
         return False
-    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except OSError:
+        return True
     if found.returncode and "Invalid job id" not in found.stderr:
         return True
     return bool(found.stdout.strip())
