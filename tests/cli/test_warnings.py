@@ -10,13 +10,15 @@ from maxslices.cli.methods import methods
 
 def test_log_records_are_printed_as_warnings(cli, monkeypatch):
     def answer(**_):
-        logging.getLogger("somebodys.methods").warning("the axis is %d pixels off", 7)
+        for _ in range(3):
+            logging.getLogger("somebodys.methods").warning("the axis is %d pixels off", 7)
         logging.getLogger("somebodys.methods").info("not printed")
         return "done"
 
     monkeypatch.setattr(methods, "callback", answer)
     before = logging.getLogger().handlers[:]
-    assert cli("methods") == (0, "done\n", "maxslices: warning: the axis is 7 pixels off\n")
+    said = "maxslices: warning: somebodys.methods: the axis is 7 pixels off\n"
+    assert cli("methods") == (0, "done\n", said)
     assert logging.getLogger().handlers == before
 
 
@@ -25,10 +27,11 @@ def test_a_logged_traceback_is_printed_as_its_last_line(cli, monkeypatch):
         try:
             raise OSError("no such library")
         except OSError:
-            logging.getLogger("somebodys.methods").error(traceback.format_exc())
+            logging.getLogger(name).error(traceback.format_exc())
 
+    name = "somebodys.methods"
     monkeypatch.setattr(methods, "callback", answer)
-    assert cli("methods") == (0, "", "maxslices: error: OSError: no such library\n")
+    assert cli("methods") == (0, "", f"maxslices: warning: {name}: OSError: no such library\n")
 
 
 def test_a_memory_error_without_a_message(cli, monkeypatch):

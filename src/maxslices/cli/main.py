@@ -280,13 +280,23 @@ callback, and no wait for a user."""
 
 
 class _LogPrinter(logging.Handler):
-    """Prints log records as warnings are printed; of a traceback, its last line."""
+    """Prints log records as warnings are printed, each text once; of a traceback, its last line.
+
+    What a library calls an error is a warning here: the command goes on, or ends with its own.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage().strip()
         if message.startswith("Traceback ("):
             message = message.splitlines()[-1]
-        complain(f"{record.levelname.lower()}: {message}")
+        text = f"warning: {record.name}: {message}"
+        if text not in self._printed:
+            self._printed.add(text)
+            complain(text)
 
 
 @contextmanager
