@@ -51,10 +51,17 @@ class Lengths:
         return padded + max(padded, 2 * self.reach)
 
 
-def check_sizes(
-    detector_pad: bool | int, recon_size: int | None, recon_mask_radius: float | None
+def check_geometry(
+    detector_pad: bool | int, recon_size: int | None, recon_mask_radius: float | None, **known: Any
 ) -> None:
-    """Check the parameters that fix sizes; ValueError if one of them is out of range."""
+    """Check the parameters that fix sizes, and the axis among the others, which may be unknown yet.
+
+    Raises
+    ------
+    ValueError
+        If one of them is out of range.
+    """
+    check_center(known.get("center"))
     if recon_size is not None and recon_size < 1:
         raise ValueError(f"recon_size must be at least 1 pixel, not {recon_size}")
     if detector_pad < 0:
@@ -66,6 +73,12 @@ def check_sizes(
             f"recon_mask_radius must be over 0 (a fraction of half the slice's side), or None for "
             f"no mask; it is {recon_mask_radius}"
         )
+
+
+def check_center(center: float | None) -> None:
+    """Check where the axis projects; ValueError if it is no number."""
+    if center is not None and not math.isfinite(center):
+        raise ValueError(f"center must be a number of pixels, not {center}")
 
 
 def lengths(
@@ -81,7 +94,7 @@ def lengths(
     ValueError
         If one of them is out of range.
     """
-    check_sizes(detector_pad, recon_size, recon_mask_radius)
+    check_geometry(detector_pad, recon_size, recon_mask_radius)
     n_angles, _, detector = shape
     size = detector if recon_size is None else int(recon_size)
     pad = detector // 2 if detector_pad is True else int(detector_pad)

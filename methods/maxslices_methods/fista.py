@@ -9,7 +9,7 @@ import numpy as np
 from maxslices import Ledger, from_ledger, method
 
 from . import _tv_cpu
-from ._fbp_geometry import check_sizes, lengths
+from ._fbp_geometry import check_geometry, lengths
 from ._projector_cpu import Projector
 from ._solve_slices import Image, Rows, account, solved, square
 from .httomo_names import log_unused
@@ -56,8 +56,9 @@ def _check_fista(
     subsets_number: int,
     regularisation_parameter: float,
     regularisation_iterations: int,
+    **known: Any,
 ) -> None:
-    check_sizes(detector_pad, recon_size, recon_mask_radius)
+    check_geometry(detector_pad, recon_size, recon_mask_radius, **known)
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, not {iterations}")
     if subsets_number < 1:

@@ -15,7 +15,7 @@ import numpy as np
 from maxslices import method
 
 from . import denoise, recon
-from ._fbp_geometry import SINC, RowWindow, check_sizes, lengths
+from ._fbp_geometry import SINC, RowWindow, check_geometry, lengths
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,9 @@ def _check(
     filter_freq_cutoff: float,
     recon_size: int | None,
     recon_mask_radius: float | None,
+    **known: Any,
 ) -> None:
-    check_sizes(detector_pad, recon_size, recon_mask_radius)
+    check_geometry(detector_pad, recon_size, recon_mask_radius, **known)
     _check_cutoff(filter_freq_cutoff)
 
 
@@ -119,7 +120,7 @@ def FBP3d_tomobar(
     output_dims=recon.slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
-    check_values=check_sizes,
+    check_values=check_geometry,
 )
 def FBP2d_astra(
     data: Any,

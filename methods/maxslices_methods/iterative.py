@@ -8,7 +8,7 @@ import numpy as np
 
 from maxslices import Ledger, from_ledger, method
 
-from ._fbp_geometry import check_sizes, lengths
+from ._fbp_geometry import check_geometry, lengths
 from ._projector_cpu import Projector
 from ._solve_slices import Image, Rows, account, solved, square
 from .httomo_names import log_unused
@@ -38,8 +38,9 @@ def _check(
     recon_size: int | None,
     recon_mask_radius: float | None,
     iterations: int,
+    **known: Any,
 ) -> None:
-    check_sizes(detector_pad, recon_size, recon_mask_radius)
+    check_geometry(detector_pad, recon_size, recon_mask_radius, **known)
     _check_iterations(iterations)
 
 

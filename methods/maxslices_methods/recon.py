@@ -10,7 +10,15 @@ from maxslices import method
 from maxslices.model.ledger import Ledger, from_ledger
 
 from . import _fbp_cpu, _fbp_cuda
-from ._fbp_geometry import Filter, Lengths, RowWindow, check_sizes, host_angles, lengths
+from ._fbp_geometry import (
+    Filter,
+    Lengths,
+    RowWindow,
+    check_center,
+    check_geometry,
+    host_angles,
+    lengths,
+)
 from .namespaces import on_gpu
 
 
@@ -45,7 +53,7 @@ def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int
     output_dims=slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
-    check_values=check_sizes,
+    check_values=check_geometry,
 )
 def fbp(
     data: Any,
@@ -110,9 +118,8 @@ def back_projected(
     data: Any, angles: Any, center: float | None, window: RowWindow, size: Lengths
 ) -> Any:
     """Reconstruct slices by filtered back-projection, with any window; see `fbp`."""
+    check_center(center)
     middle = (size.detector - 1) / 2 if center is None else float(center)
-    if not np.isfinite(middle):
-        raise ValueError(f"fbp: center must be a number of pixels, not {center}")
     radians = host_angles(angles, size.n_angles)
     back = _fbp_cuda if on_gpu(data) else _fbp_cpu
     return back.reconstruct(data, radians, middle, window, size)

@@ -118,6 +118,18 @@ def test_a_new_shape_that_cannot_be_is_found_by_check(cli, pipeline):
     assert "pipeline.yaml:1:41: data_resampler refuses this: newshape must be two numbers" in err
 
 
+def test_a_method_that_changes_the_shape_before_flats_is_found_by_check(cli, scan, pipeline):
+    path = pipeline(
+        "{method: data_resampler, parameters: {newshape: [5, 6]}}",
+        "method: dark_flat_field_correction",
+    )
+    assert cli("check", path)[0] == 0
+    for command in (("check", path, scan), ("plan", scan, path)):
+        status, _, err = cli(*command)
+        assert status == 1
+        assert "is given flats of 12x16 for data of 5x6" in err
+
+
 def test_no_memory_on_the_cpu_is_not_laid_on_cuda(cli, scan, tmp_path, pipeline, monkeypatch):
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: 0)
     given = scan, pipeline("method: minus_log"), tmp_path / "out"

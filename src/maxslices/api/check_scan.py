@@ -8,7 +8,7 @@ from ..io.chosen_part import PartLike
 from ..model.arrays import SLICE_NAMES
 from ..pipeline import Pipeline, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..pipeline.requirements import check_supplied
+from ..pipeline.requirements import check_known_shapes, check_supplied
 from ..planner.sweep_plan import shown_values
 from .scan_and_output import Scan, chosen_part, opened, spec_of
 
@@ -59,6 +59,7 @@ def check(
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source)
         check_supplied(checked, spec)
+        check_known_shapes(cut_into_sections(checked, reads_rows=spec.reads_rows), spec)
         lines += _about_steps(checked, reads_rows=spec.reads_rows)
         lines.append(f"{spec.name}: {spec.projections}")
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):

@@ -260,7 +260,7 @@ class Chooser:
             found,
             why="\n".join([why, *details]),
             output_dtype=found.output_dtype if is_open and _is_open(meta.declared_dtype) else None,
-            output_dims=found.output_dims if is_open and _is_open(meta.output_dims) else None,
+            output_dims=None if meta.declares_dims else found.output_dims,
         )
 
     def _key(self, request: ModelRequest) -> RequestKey:

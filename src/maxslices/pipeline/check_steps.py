@@ -48,7 +48,7 @@ def check_steps(
         raw = raw[1:]
     steps: list[Step] = []
     offered: _Offered = {}
-    unsaid = None
+    unsaid, volume_by = None, None
     missing = MissingPackages()
     for entry in raw:
         if (entry.content.get("method"), entry.content.get("module_path")) == _SAVES_BEFORE:
@@ -58,6 +58,14 @@ def check_steps(
         is_missing = not is_loader(entry.content) and missing.has(entry, methods)
         step = None if is_missing else checked.step(methods)
         if step is not None:
+            if volume_by is not None and "angles" in step.meta.supplied:
+                text = (
+                    f"{step.meta.name} takes projections, and what it is given are the slices that "
+                    f"{volume_by} has reconstructed: leave one of the two out"
+                )
+                faults.append(entry.fault(text, "method"))
+            if step.meta.reconstructs:
+                volume_by = step.meta.name
             if not step.meta.side_results:
                 unsaid = None if "save_result" in entry.content else len(steps)
             steps.append(step)

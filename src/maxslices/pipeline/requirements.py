@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import SourceError
-from ..model.arrays import ArraySpec
+from ..model.arrays import ArraySpec, block_shape
 from .pipeline import Pipeline
 from .scan_spec import ScanSpec
+from .sections import Section
 from .steps import Step
 
 
@@ -50,8 +53,32 @@ def check_shapes(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
     if "angles" in supplied and scan.has_angles and data.shape[0] > n_angles:
         raise SourceError(
             f"{step.meta.name} is given {n_angles} angles for {data.shape[0]} projections: put "
-            "it before the method that adds projections"
+            "it before the method that changes their number"
         )
+
+
+def check_known_shapes(sections: Iterable[Section], scan: ScanSpec) -> None:
+    """Check flats, darks and angles as `check_shapes` does, as far as shapes are declared.
+
+    Raises
+    ------
+    SourceError
+        If an earlier method changed the shape.
+    """
+    current = scan.projections
+    for section in sections:
+        slice_dim = section.slice_dim
+        for step in section.steps:
+            check_shapes(step, current, scan)
+            if step.meta.side_results:
+                continue
+            if not step.meta.declares_dims:
+                return
+            dims = step.meta.output_other_dims(
+                slice_dim, current.other_dims(slice_dim), **step.known_parameters()
+            )
+            shape = block_shape(slice_dim, current.shape[slice_dim], dims)
+            current = ArraySpec(shape, current.dtype)
 
 
 def _by(shape: tuple[int, ...]) -> str:

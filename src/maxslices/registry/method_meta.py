@@ -346,6 +346,16 @@ class MethodMeta:
             )
         return range(int(indices[0]), int(indices[-1]) + 1)
 
+    @property
+    def reconstructs(self) -> bool:
+        """True if the method makes slices of projections."""
+        return self.saved_by_default and "angles" in self.supplied
+
+    @property
+    def declares_dims(self) -> bool:
+        """True if the shape of the result is declared, and not found by a call."""
+        return self.estimator is not None or self.output_dims is not None
+
     def output_other_dims(
         self, slice_dim: int, other_dims: tuple[int, int], /, **kwargs: Any
     ) -> tuple[int, int]:
