@@ -10,6 +10,7 @@ and at angle t is seen at ``center + x cos t + y sin t``, as in `skimage.transfo
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,6 +80,26 @@ def check_center(center: float | None) -> None:
     """Check where the axis projects; ValueError if it is no number."""
     if center is not None and not math.isfinite(center):
         raise ValueError(f"center must be a number of pixels, not {center}")
+
+
+def axis_of(center: float | None, detector: int) -> float:
+    """Where the axis projects, in pixels; the middle of the detector if it is not given.
+
+    Raises
+    ------
+    ValueError
+        If it is no number.
+    """
+    check_center(center)
+    if center is None:
+        return (detector - 1) / 2
+    if not -0.5 <= center <= detector - 0.5:
+        warnings.warn(
+            f"the axis at center {center:g} is not on the detector's {detector} columns: it is "
+            "counted from the first column that is read",
+            stacklevel=2,
+        )
+    return float(center)
 
 
 def lengths(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from maxslices.model.ledger import Ledger
 
 from . import _fbp_cpu, _projector_cpu, _tv_cpu
-from ._fbp_geometry import Lengths, check_center, host_angles, lengths
+from ._fbp_geometry import Lengths, axis_of, host_angles, lengths
 from ._projector_cpu import Projector
 from ._threads import THREAD_BYTES, n_workers_for
 from .namespaces import to_device_of, to_host
@@ -67,8 +67,7 @@ def solved(
     """Reconstruct all slices, each by a thread with a projector of its own."""
     source = to_host(data)
     size = lengths(source.shape, detector_pad, recon_size, recon_mask_radius)
-    check_center(center)
-    middle = (size.detector - 1) / 2 if center is None else float(center)
+    middle = axis_of(center, size.detector)
     radians = host_angles(angles, size.n_angles)
     n_slices = source.shape[1]
     result = np.empty((size.size, n_slices, size.size), np.float32)

@@ -14,7 +14,7 @@ from ._fbp_geometry import (
     Filter,
     Lengths,
     RowWindow,
-    check_center,
+    axis_of,
     check_geometry,
     host_angles,
     lengths,
@@ -76,8 +76,8 @@ def fbp(
         weighted by half of the gap between its neighbours modulo 180 degrees; see
         `_fbp_geometry.angle_weights`.
     center : float, optional
-        Where the axis projects, in detector pixels counted from the centre of the first:
-        ``(detector_x - 1) / 2``, the middle, if None. `find_center_vo` gives it.
+        Where the axis projects, in detector pixels counted from the centre of the first that is
+        read: ``(detector_x - 1) / 2``, the middle, if None. `find_center_vo` gives it.
     detector_pad : bool or int
         Pixels by which rows are continued with their edge values, on either side, for an
         object larger than the field of view; True: half of the detector. Without it the rows
@@ -118,8 +118,7 @@ def back_projected(
     data: Any, angles: Any, center: float | None, window: RowWindow, size: Lengths
 ) -> Any:
     """Reconstruct slices by filtered back-projection, with any window; see `fbp`."""
-    check_center(center)
-    middle = (size.detector - 1) / 2 if center is None else float(center)
+    middle = axis_of(center, size.detector)
     radians = host_angles(angles, size.n_angles)
     back = _fbp_cuda if on_gpu(data) else _fbp_cpu
     return back.reconstruct(data, radians, middle, window, size)

@@ -174,6 +174,13 @@ def test_wrong_values_are_named(sinogram, parameters, message):
         fbp(sinogram, **({"angles": RADIANS} | parameters))
 
 
+def test_an_axis_beside_the_detector_is_warned_of(sinogram):
+    n = sinogram.shape[2]
+    fbp(sinogram, RADIANS, n - 0.5)
+    with pytest.warns(UserWarning, match=f"center {n} is not on the detector's {n} columns"):
+        fbp(sinogram, RADIANS, n)
+
+
 @pytest.mark.parametrize(
     "parameters", [{}, {"recon_size": 101}, {"recon_mask_radius": None}, {"detector_pad": True}]
 )

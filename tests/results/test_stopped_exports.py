@@ -112,6 +112,11 @@ def test_scratch_files_are_elsewhere_and_gone(tmp_path, scan, monkeypatch):
     assert not list(disk.iterdir())
 
 
+def test_a_scratch_folder_that_is_not_needed_is_not_made(tmp_path, scan):
+    run(scan, pipeline(), tmp_path / "out", device="cpu", scratch=tmp_path / "disk")
+    assert not (tmp_path / "disk").exists()
+
+
 def watched(made):
     """Scratch stores whose folders are noted."""
     from maxslices.io import ScratchStore

@@ -11,6 +11,7 @@ from ..devices.cpu import CpuBackend
 from ..errors import PlanError
 from ..io import Source
 from ..model.arrays import SLICE_NAMES
+from ..model.json_values import plain
 from ..model.units import format_bytes
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import Plan
@@ -100,6 +101,14 @@ def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
             f"section {number} of the plan is {texts[0]}; by the pipeline it is {texts[1]}: "
             "plan again"
         )
+    given = [step for section in plan.sections for step in section.steps]
+    for planned_step, step in zip(given, pipeline.steps, strict=True):
+        wanted_values = {name: plain(value) for name, value in step.parameters.items()}
+        if dict(planned_step.parameters) != wanted_values:
+            raise PlanError(
+                f"a step of the plan is {step.meta.name} with {dict(planned_step.parameters)}; the "
+                f"pipeline gives it {wanted_values}: change it there, and plan again"
+            )
 
 
 def _described(slice_dim: int, halo: tuple[int, int], methods: list[str]) -> str:

@@ -73,7 +73,7 @@ class RunStart:
             n_bytes -= unfinished_bytes(self.folder, going_on)
         if self.unfinished is not None:
             check_free_space(self.folder, n_bytes)
-            self.scratch.make()
+            self._make_scratch_folder(plan)
             if restore_hidden_names(self.folder, self.unfinished):
                 self.earlier.remove_report()
             journal = Journal(path, self.unfinished.n_lines)
@@ -87,11 +87,15 @@ class RunStart:
         spare_bytes = _SPARE_BYTES + len(results) * n_slices * _SPARE_SLICE_BYTES
         self.earlier.make_room(n_bytes, spare_bytes)
         self.remove_replaced()
-        self.scratch.make()
+        self._make_scratch_folder(plan)
         names = {hidden_path(each).name: each.name for each in results}
         replaces = [each.name for each in self.earlier.results]
         entry = {**header, "names": names, "replaces": replaces, "plan": plan.to_dict()}
         return Journal.create(path, {"journal": VERSION, **entry})
+
+    def _make_scratch_folder(self, plan: Plan) -> None:
+        if plan.scratch_bytes:
+            self.scratch.make()
 
     def check_names(self, results: Sequence[Path]) -> None:
         """Check that names of results are free, or of a run that is replaced.
