@@ -47,6 +47,10 @@ def grown(path: Path) -> None:
         file.write(b"\0")
 
 
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 4)
+
+
 def changed(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(file.read(1))
@@ -61,6 +65,7 @@ def removed(path: Path) -> None:
 WHAT = {
     replaced: "was replaced by another file",
     grown: "bytes and now has",
+    cut: "bytes and now has",
     changed: "was changed",
     removed: "was removed",
 }
@@ -78,7 +83,7 @@ def test_a_scan_that_changes_while_it_is_read_ends_the_run(tmp_path, kind, chang
         victim = sorted(path.iterdir())[0]
     _meanwhile.append(lambda: change(victim))
     with pytest.raises(SourceError, match=f"{victim.name}: .*{WHAT[change]}"):
-        run(path, pipeline(), tmp_path / "out", device="cpu")
+        run(path, pipeline(), tmp_path / "out", device="cpu", block=1)
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ..devices import Backend, require_libraries, shared_allocator
-from ..errors import MethodError
+from ..errors import MethodError, SourceError
 from ..io import (
     HasDetectorStart,
     MemoryStore,
@@ -208,6 +208,10 @@ def execute(
                     reports.append(section_run.run(progress.advance))
                 if isinstance(source, SupportsChangeCheck):
                     source.check_unchanged()
+            except SourceError:
+                if isinstance(source, SupportsChangeCheck):
+                    source.check_unchanged()  # what cannot be read because it was cut has changed
+                raise
             except MethodError as error:
                 if folder is None:
                     raise
