@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -221,3 +222,45 @@ def test_what_is_no_scan_at_all_is_refused():
 def test_options_that_do_not_go_with_a_plain_file(paths, kind, options, message):
     with pytest.raises(SourceError, match=message):
         open_source(paths[kind], options)
+
+
+@pytest.mark.parametrize("kind", ["exchange", "data_path", "npy", "fortran"])
+def test_one_frame_of_flats_or_darks_may_have_two_dims(tmp_path, kind):
+    data = scans.frames()
+    flat, dark = data[1], data[0]
+    options = LoaderOptions()
+    path = scans.write_exchange(tmp_path / "a.h5", data)
+    with h5py.File(path, "r+") as file:
+        del file["exchange/data_white"], file["exchange/data_dark"]
+        names = ("data_white", "data_dark") if kind == "exchange" else ("w", "d")
+        for name, frame in zip(names, (flat, dark), strict=True):
+            file[f"exchange/{name}"] = frame
+    if kind == "data_path":
+        options = LoaderOptions(
+            flats=SideData(path, "/exchange/w"), darks=SideData(path, "/exchange/d")
+        )
+    if kind in ("npy", "fortran"):
+        order = np.asfortranarray if kind == "fortran" else np.ascontiguousarray
+        for name, frame in (("w", flat), ("d", dark)):
+            np.save(tmp_path / f"{name}.npy", order(frame))
+        options = LoaderOptions(
+            flats=SideData(tmp_path / "w.npy"), darks=SideData(tmp_path / "d.npy")
+        )
+    with open_source(path, options) as source:
+        for name, frame in (("flats", flat), ("darks", dark)):
+            assert np.array_equal(source.read_side(name, 0, 0, 1), [frame])
+            assert np.array_equal(source.read_side(name, 1, 2, 5), [frame[2:5]])
+
+
+@pytest.mark.parametrize("kind", ["npy", "hdf5"])
+def test_dims_of_one_are_told_from_a_scan(tmp_path, kind):
+    data = scans.frames()[..., np.newaxis]
+    path = tmp_path / f"a.{kind}"
+    if kind == "npy":
+        np.save(path, data)
+    else:
+        with h5py.File(path, "w") as file:
+            file["data"] = data
+    options = LoaderOptions(data_path="/data") if kind == "hdf5" else LoaderOptions()
+    with pytest.raises(SourceError, match=r"save it without its dims of 1 \(numpy.squeeze\)"):
+        open_source(path, options)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from ..system.threads import parallel_copy
-from .check_arrays import check_dtype
+from .check_arrays import check_dtype, without_ones
 from .frames import FramesWritten, IndexRange
 
 
@@ -28,7 +28,7 @@ class ArrayFrames:
         if array.ndim != 3 or 0 in array.shape:
             raise SourceError(
                 f"{name}: has shape {array.shape}: a scan has three dims, (angles, detector_y, "
-                "detector_x), of at least 1"
+                f"detector_x), of at least 1{without_ones(array.shape)}"
             )
         self._name = name
         self._array: NDArray[Any] | None = array

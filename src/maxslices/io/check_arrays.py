@@ -130,3 +130,9 @@ def _real(name: str, values: NDArray[Any] | Sequence[float]) -> NDArray[np.float
             "rotation_angles"
         )
     return array.astype(np.float64)
+
+
+def without_ones(shape: tuple[int, ...] | None) -> str:
+    """End of a message on an array that has three dims but for those of length 1."""
+    is_three = shape is not None and len(shape) > 3 and sum(n != 1 for n in shape) == 3
+    return "; save it without its dims of 1 (numpy.squeeze)" if is_three else ""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
-from .check_arrays import check_dtype
+from .check_arrays import check_dtype, without_ones
 from .chunk_offsets import locate_data, missing_filters
 from .frames import FramesWritten, IndexRange
 from .global_heaps import read_values
@@ -52,7 +52,7 @@ class Hdf5Frames:
             found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
                 f"{self._name}: holds {found}: a scan has three dims, (angles, detector_y, "
-                f"detector_x){list_stacks(file)}"
+                f"detector_x){without_ones(shape)}{list_stacks(file)}"
             )
         self._spec = ArraySpec(shape, check_dtype(self._name, dtype))
         self._written: FramesWritten | None = None

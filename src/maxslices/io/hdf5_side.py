@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
+from .array_frames import ArrayFrames
+from .frames import Frames
+from .global_heaps import read_values
 from .hdf5_frames import Hdf5Frames, dataset, read_column
 from .hdf5_layout import Layout, find_layout
 from .library_errors import library_errors
@@ -38,6 +41,7 @@ def hdf5_side(side: SideName, path: Path, given: SideData, *, allow_missing: boo
     with library_errors(str(path)), ExitStack() as opened:
         file = open_file(path)
         opened.callback(file.close)
+        frames: Frames
         if given.data_path == "auto":
             layout = find_layout(path, file, LoaderOptions())
             frames = Hdf5Frames(path, file, layout.data)
@@ -52,7 +56,7 @@ def hdf5_side(side: SideName, path: Path, given: SideData, *, allow_missing: boo
                 )
             selection = side_of_layout(side, path, file, layout, frames, keys)
         else:
-            frames = Hdf5Frames(path, file, given.data_path)
+            frames = _side_frames(path, file, given.data_path)
             if given.image_key_path is None:
                 opened.pop_all()
                 return Selection.of(frames)
@@ -98,7 +102,7 @@ def read_image_key(
     return keys
 
 
-def frames_of_kind(frames: Hdf5Frames, keys: NDArray[Any] | None, kind: int) -> Selection | None:
+def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Selection | None:
     """Select the frames of a kind; without an image key all are projections."""
     if keys is None:
         return Selection.of(frames) if kind == KIND_PROJECTION else None
@@ -111,11 +115,21 @@ def side_of_layout(
     path: Path,
     file: h5py.File,
     layout: Layout,
-    frames: Hdf5Frames,
+    frames: Frames,
     keys: NDArray[Any] | None,
 ) -> Selection | None:
     """Select flats or darks as the layout has them."""
     separate = layout.flats if side == "flats" else layout.darks
     if separate is None:
         return frames_of_kind(frames, keys, _SIDE_KIND[side])
-    return Selection.of(Hdf5Frames(path, file, separate))
+    return Selection.of(_side_frames(path, file, separate))
+
+
+def _side_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
+    """Frames of flats or darks; a data set of two dims is one frame, such as their mean."""
+    data = dataset(path, file, data_path, "data_path")
+    if data.ndim != 2:
+        return Hdf5Frames(path, file, data_path)
+    name = f"{path}:/{data_path.strip('/')}"
+    with library_errors(name):
+        return ArrayFrames(name, read_values(data)[np.newaxis])

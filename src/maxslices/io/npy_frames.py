@@ -30,22 +30,30 @@ class NpyFrames:
     a time, and those of the wanted frames are kept. The file is never mapped to be read: a map of
     a file that another program cuts ends the process (SIGBUS).
 
+    Parameters
+    ----------
+    path : Path
+        The file.
+    may_be_one : bool
+        Whether an array of two dims is taken as one frame.
+
     Raises
     ------
     SourceError
         If it is not an ``.npy`` file, is cut off or holds Python objects.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_be_one: bool = False) -> None:
         self._path = path
-        array = self._mapped()
+        mapped = self._mapped()
+        array = mapped[np.newaxis] if may_be_one and mapped.ndim == 2 else mapped
         self._spec = ArrayFrames(str(path), array).spec
-        self._dtype, self._offset = array.dtype, array.offset
+        self._dtype, self._offset = array.dtype, mapped.offset
         self._contiguous: PlainFrames | None = None
         if array.flags.c_contiguous:
             n_frames, n_rows, n_columns = array.shape
             frames = np.arange(n_frames, dtype=np.int64)
-            offsets = array.offset + array[0].nbytes * frames
+            offsets = mapped.offset + array[0].nbytes * frames
             self._contiguous = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
 
     @property

@@ -85,7 +85,7 @@ def open_side(
     elif suffix == ".npy":
         from .npy_frames import NpyFrames
 
-        selection = Selection.of(NpyFrames(path))
+        selection = Selection.of(NpyFrames(path, may_be_one=True))
     else:
         raise SourceError(
             f"{path}: {side} cannot be read from {suffix or 'a file without a suffix'}: give HDF5 "
