@@ -19,6 +19,7 @@ from ..io import HasDetectorStart, Source, parse_loader
 from ..io.chosen_part import preview_words
 from ..io.result_info import ResultInfo
 from ..measure.process_peak import ProcessPeak
+from ..model.units import format_bytes
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan
@@ -83,6 +84,8 @@ def carry_out(request: RunRequest) -> Report:
             made = team.plan(folder, spec_of(source))
         else:
             made, chooser = _plan(request, pipeline, source, backend, folder)
+        if folder is not None and folder.unfinished is None and request.plan is None:
+            made = _with_formats(made, pipeline, folder)
         if request.given is not None:
             check_result(request.given, made)
         wall_time.begin("preparing")
@@ -194,6 +197,20 @@ def _plan(
         made = planned(budgets.without(snapshot_bytes(made)))
     request.plans.keep(spec, made)
     return made, chooser
+
+
+def _with_formats(plan: Plan, pipeline: Pipeline, folder: RunFolder) -> Plan:
+    """Plan with a note on the disk space of formats that are made of the results."""
+    steps = [step for section in plan.sections for step in section.steps]
+    more = folder.export_bytes(
+        planned.output
+        for planned, step in zip(steps, pipeline.steps, strict=True)
+        if step.save_result
+    )
+    if not more:
+        return plan
+    text = f"other formats of the results take up to {format_bytes(more)} more on disk"
+    return replace(plan, notes=(*plan.notes, text))
 
 
 def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:

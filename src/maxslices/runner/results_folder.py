@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -121,6 +121,10 @@ class RunFolder:
         """File formats of the results, as `parse_formats` takes them."""
         return tuple(str(each) for each in self._results.formats)
 
+    def export_bytes(self, results: Iterable[ArraySpec]) -> int:
+        """Disk space that results take at most in other formats, beside that of the plan."""
+        return sum(map(self._results.export_bytes, results))
+
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder that is read is none of the results that are replaced.
 
@@ -173,7 +177,7 @@ class RunFolder:
             self.snapshots = Snapshots(self.path, dict(snapshots))
         finals = [path for name in results for path in self._results.paths(self.path / name)]
         finals += [self.path / name for name in (snapshots or {}).values()]
-        n_bytes = plan.result_bytes + sum(map(self._results.export_bytes, results.values()))
+        n_bytes = plan.result_bytes + self.export_bytes(results.values())
         elsewhere = self.scratch.elsewhere
         header = {
             "identity": self.identity,
