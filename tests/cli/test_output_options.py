@@ -182,4 +182,6 @@ def test_a_plan_counts_the_disk_space_of_further_formats(cli, run_arguments, tmp
     _, alone, _ = cli(*given)
     _, several, _ = cli(*given, "--format", "hdf5,tiff-stack:8")
     assert "on disk" not in alone.partition("Results on disk")[2]
-    assert "Results on disk 23.0 kB\nNote: other formats of the results take up to 5.76 kB" in several
+    assert (
+        "Results on disk 23.0 kB\nNote: other formats of the results take up to 5.76 kB" in several
+    )

@@ -208,3 +208,24 @@ def test_ctrl_c_while_a_thread_is_started_ends_a_run_as_any_other(tmp_path, name
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
     assert names(tmp_path) == ["scan.npy"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [["-m", "maxslices"], ["-c", "import sys; from maxslices.__main__ import main; main()"]],
+)
+def test_ctrl_c_while_the_program_is_imported_prints_no_traceback(tmp_path, program):
+    (tmp_path / "click.py").write_text("import time; print('here', flush=True); time.sleep(60)")
+    paths = [str(tmp_path), *sys.path]
+    with subprocess.Popen(
+        [sys.executable, *program, "info"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup has it ignored
+    ) as process:
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (-signal.SIGINT, "")
