@@ -153,6 +153,13 @@ def test_a_run_with_results_in_another_format_is_not_taken_for_done(cli, scan, p
     assert (status, "a finished run with results in tiff, not hdf5: choose" in err) == (1, True)
 
 
+def test_sweeps_of_several_scans_are_done_once(scan, pipeline, tmp_path):
+    for factor, state in (("1.0", "done"), ("1.0", "done before"), ("2.0", "failed")):
+        sweep = f"{{method: remove_outlier, parameters: {{dif: !Sweep [{factor}, 3.0]}}}}"
+        done = run_scans(scan, pipeline(sweep), tmp_path / "out", device="cpu", resume=True)
+        assert [each.state for each in done.scans] == [state]
+
+
 def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
     def lost(request):
         raise DeviceError("the scheduler was lost")

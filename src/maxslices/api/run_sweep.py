@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.progress import Progress, progress_shown
 from ..runner.provenance import as_run
 from ..runner.provenance import provenance as provenance_of
+from ..runner.run_identity import input_state
 from ..runner.run_log import RunLog
 from ..runner.sweep_pictures import SweepPictures
 from ..runner.sweep_report import SweepReport
@@ -92,7 +93,10 @@ def run_sweep(
         request.announce(work.whole)
         log.add(str(work.whole))
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
-        provenance = provenance_of(work.whole, pipeline, path, work.scan_name, work.device_name)
+        provenance = replace(
+            provenance_of(work.whole, pipeline, path, work.scan_name, work.device_name),
+            input=None if path is None else input_state(files_read(scan, pipeline)),
+        )
         bar = held.enter_context(progress_shown(request.progress))
         if folder is not None:
             held.enter_context(folder)

@@ -218,10 +218,10 @@ def _is_done(request: RunRequest, folder: Path, pipeline: Pipeline) -> bool:
         raise SourceError(f"{error.filename}: cannot be read ({error.strerror})") from None
     found = []
     if made_for != json.loads(json.dumps(pipeline.content())):
-        found.append("of another pipeline")
+        found.append("of another pipeline or part of the scan")
     if other := input_changes(read, now):
         found.append(f"of other data ({'; '.join(other)})")
-    if formats != (asked := tuple(map(str, parse_formats(request.format)))):
+    if formats and formats != (asked := tuple(map(str, parse_formats(request.format)))):
         found.append(f"with results in {', '.join(formats)}, not {', '.join(asked)}")
     if found:
         raise StoreError(

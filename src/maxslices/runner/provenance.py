@@ -33,9 +33,9 @@ class Provenance:
     versions: dict[str, Any] = field(default_factory=dict)
     """Versions of Python, maxslices and the packages that the methods are from and need."""
     input: list[dict[str, Any]] | None = None
-    """State of the files that were read (see `run_identity`); None if there is no folder."""
+    """State of the files that were read (see `run_identity`); None for data in memory."""
     formats: tuple[str, ...] = ()
-    """File formats of the results."""
+    """File formats of the results; none for pictures of a sweep, and a result in memory."""
 
     def lines(self) -> list[str]:
         """Lines of text."""
