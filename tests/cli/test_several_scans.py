@@ -200,6 +200,7 @@ def test_names_of_folders(tmp_path, monkeypatch):
 
     assert names("a/scan.nxs", "b/other.h5") == ["scan", "other"]
     assert names("b/other.h5", "b/other.nxs") == ["other.h5", "other.nxs"]
+    assert names("b/other.h5", "b/other.nxs", "b/scan.nxs") == ["other.h5", "other.nxs", "scan"]
     assert names("*/scan.nxs") == ["a-scan.nxs", "b-scan.nxs"]
     assert names("b/[1].nxs") == ["[1]"]  # it is there under this name
     assert names("b/o*", "b/other.nxs") == ["other.h5", "other.nxs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def find_scans(
     """Find scans, and name a folder for the results of each.
 
     A folder has the name of the scan without its suffix; where several scans would share that, the
-    suffix and as many parts of their paths as tell all of them apart.
+    suffix and as many parts of their paths as tell them apart.
 
     Parameters
     ----------
@@ -49,14 +50,26 @@ def find_scans(
         raise UsageError("no scan is named")
     whole = [path.absolute() for path in scans]
     names = [path.stem or path.name for path in whole]
+    shared = _shared(names)
     for n_parts in range(1, max(len(path.parts) for path in whole)):
-        if len(set(names)) == len(names):
+        if not shared:
             break
-        names = ["-".join(path.parts[1:][-n_parts:]) for path in whole]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"the results of two scans would go to {out / twice}: run them apart")
+        # Others keep their names, by which --resume knows what was done before.
+        names = [
+            "-".join(path.parts[1:][-n_parts:]) if name in shared else name
+            for path, name in zip(whole, names, strict=True)
+        ]
+        shared = _shared(names)
+    if shared:
+        raise UsageError(
+            f"the results of two scans would go to {out / min(shared)}: run them apart"
+        )
     return {scan: out / name for scan, name in zip(scans, names, strict=True)}
+
+
+def _shared(names: list[str]) -> set[str]:
+    """Names that there are several times."""
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def _matching(text: str, out: Path) -> list[Path]:
