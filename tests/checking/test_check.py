@@ -353,3 +353,21 @@ def test_what_another_thread_allocates_during_one_call_is_not_the_methods():
     result = check_max_slices(make(two_arrays, doubled), (30, *OTHER), "float32", device="cpu")
     assert result.verdict == "ok"
     assert result.ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_buffers_of_ufuncs_which_no_author_writes_down_are_no_underestimate():
+    row = np.ones(128, np.float32)
+    broadcast = make(two_arrays, lambda data: data * row)
+    result = check_max_slices(broadcast, (8, 60, 128), "float32", device="cpu")
+    assert "buffers" in str(result)
+    assert result.peak_bytes == pytest.approx(result.estimated_bytes, abs=8192)
+    assert np.getbufsize() == 8192
+
+
+def test_an_array_of_that_size_is_one():
+    def needs_one_more(data):
+        row = np.ones(8192, np.float32)
+        return data * row[:128]
+
+    with pytest.raises(EstimateError, match="UNDERESTIMATE"):
+        check_max_slices(make(two_arrays, needs_one_more), (8, 60, 128), "float32", device="cpu")
