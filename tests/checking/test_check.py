@@ -12,7 +12,7 @@ from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices
 from maxslices.checking.measured_call import MeasuredCall
 from maxslices.checking.result_table import to_dict
-from maxslices.errors import ParameterError, UnknownMethodError, UsageError
+from maxslices.errors import OutOfMemoryError, ParameterError, UnknownMethodError, UsageError
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
 OTHER = (70, 90)
@@ -233,6 +233,12 @@ def test_parameters_and_slice_dim_are_checked():
 def test_what_is_no_block_is_told(arguments, message):
     with pytest.raises(UsageError, match=message):
         check_max_slices(make(two_arrays), *arguments, device="cpu")
+
+
+@pytest.mark.parametrize("shape", [(10**6, 60_000, 72_000), (10**9, 10**6, 10**6)])
+def test_an_input_that_no_machine_holds_is_told(shape):
+    with pytest.raises(OutOfMemoryError, match="measure fewer slices"):
+        check_max_slices(make(two_arrays), shape, "float32", device="cpu")
 
 
 def test_side_data_are_supplied_and_not_counted():

@@ -279,6 +279,29 @@ def test_a_loss_that_finds_no_tensor_says_what_to_give():
         memory_report(Nothing(), (4, 4), loss=nn.MSELoss())
 
 
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda output, target: 1.0, "not a float"),
+        (lambda output, target: None, "not nothing"),
+        (lambda output, target: output, "not a tensor of .*: average it"),
+        (lambda output, target: output.detach().mean(), "no parameter that is trained"),
+    ],
+)
+def test_what_is_no_loss_is_told(loss, message):
+    net = nn.Sequential(nn.Conv2d(2, 3, 3))  # whose channels are looked for
+    with pytest.raises(EstimatorError, match=message):
+        memory_report(nn.Linear(5, 3), (4, 5), "training", loss=loss)
+    with pytest.raises(ModelArgumentError, match=message):
+        max_batch_size(net, (9, 9), memory="1GB", mode="training", loss=loss)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_not_followed(kind):
+    with pytest.raises(EstimatorError, match="leave sparse=True out"):
+        memory_report(kind(9, 4, sparse=True), Spec((2, 3), torch.long), "training", "sgd")
+
+
 def test_a_method_is_called_in_place_of_forward():
     model = OnlyMethods()
     report = memory_report(

@@ -51,6 +51,21 @@ def test_what_sees_all_of_the_image_has_no_tiles():
         receptive_field(model, 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (Spec((1, 64, 16)), "receptive field is looked for.*images .* of any size"),
+        (Spec((64, 16)), "batch, channels and axes"),
+        ((1, 64, 16), "batch, channels and axes"),
+        (Spec((1, 2, 3, 3, 3, 16)), "1, 2 or 3 axes, not 4"),
+    ],
+)
+def test_what_is_no_image_is_told(image, message):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    with pytest.raises(ModelArgumentError, match=message):
+        best_tiles(layer, image, memory="1GB")
+
+
 def test_results_of_other_sizes_are_refused():
     with pytest.raises(ModelArgumentError, match="sizes of the input"):
         receptive_field(nn.Conv2d(1, 1, 3), 1, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..devices.sample_data import detector_values
-from ..errors import ParameterError, UsageError
+from ..errors import OutOfMemoryError, ParameterError, UsageError
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import check_parameters
 
@@ -26,7 +26,13 @@ def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int)
     Seed 0 gives values spread evenly over the range that a detector would use, any other
     their squares: another histogram, to find out whether memory depends on the values.
     """
-    data = np.empty(shape, dtype)  # first, as it may be more than there is
+    try:
+        data = np.empty(shape, dtype)  # first, as it may be more than there is
+    except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+        raise OutOfMemoryError(
+            f"{'x'.join(map(str, shape))} {dtype}, the input to measure with, is more than can be "
+            "allocated here: measure fewer slices"
+        ) from error
     rng = np.random.default_rng(0)
     n_random = shape[0]
     if math.prod(shape) > _ALL_RANDOM:

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from ..model.units import format_bytes
+from .call_inputs import is_sized
 from .memory_budget import budget_of, device_of
-from .model_step import ModelStep, precision
+from .model_step import ModelStep, precision, shape_text
 from .nn_errors import ModelArgumentError, TooLargeError
 from .receptive_field import ReceptiveField, receptive_field
 from .replay import Spec, Trace, Workspaces
@@ -180,6 +181,12 @@ def best_tiles(
     ModelArgumentError
         If the network has no exact tiles.
     """
+    if not is_sized(image) or len(image.shape) < 3:
+        given = shape_text(image) if is_sized(image) else repr(image)
+        raise ModelArgumentError(
+            "image is a tensor or Spec with batch, channels and axes, such as "
+            f"Spec((1, 1, 4096, 4096)), not {given}"
+        )
     shape, n_batch, channels = tuple(image.shape[2:]), image.shape[0], image.shape[1]
     budget = budget_of(model, device_of(model, device, memory), memory)
     known = receptive_field(model, channels, len(shape)) if field is None else field

@@ -21,8 +21,8 @@ LEAST_SIDE = 65
 """Smallest side that is tried. Six levels leave more than one value of it, which norms need."""
 
 
-def runs(step: ModelStep, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """True if one step of the model runs on an input.
+def why_not(step: ModelStep, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    """Reason why one step of the model does not run on an input; empty if it does.
 
     Raises
     ------
@@ -33,9 +33,9 @@ def runs(step: ModelStep, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
         step.trace((Spec(shape, dtype),), Workspaces.none(), steps=1)
     except DataDependentError:
         raise
-    except (TraceError, ModelArgumentError):
-        return False
-    return True
+    except (TraceError, ModelArgumentError) as error:
+        return str(error)
+    return ""
 
 
 def input_channels(
@@ -70,14 +70,16 @@ def input_channels(
         return given
     known = [m.in_channels for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
     tried = tuple(dict.fromkeys([*known, *CHANNELS]))
+    reasons = []
     for n in tried:
-        if runs(step, (2, n, *shape), dtype):
+        reasons.append(why_not(step, (2, n, *shape), dtype))
+        if not reasons[-1]:
             return (n,)
     sizes = "x".join(map(str, shape))
     raise ModelArgumentError(
         f"{type(model).__name__} has no attribute in_channels, and runs on no image of {sizes} "
         f"with {', '.join(map(str, tried))} channels: pass in_channels (--channels on the command "
-        "line), 0 if the input has no channel axis, or another size"
+        f"line), 0 if the input has no channel axis, or another size. With {tried[0]}: {reasons[0]}"
     )
 
 
@@ -105,7 +107,7 @@ def input_divisors(
         except ModelArgumentError:
             continue
         second = tuple(size + 2 * divisor for size in first)
-        if all(runs(step, (batch, *channels, *size), dtype) for size in (first, second)):
+        if not any(why_not(step, (batch, *channels, *size), dtype) for size in (first, second)):
             return channels, (divisor,) * ndim
     raise ModelArgumentError(
         f"{type(model).__name__} runs on no multiples of {', '.join(map(str, DIVISORS))}: perhaps "

@@ -13,7 +13,7 @@ from torch import nn
 
 from .call_inputs import called, is_sized
 from .losses import Loss, OutputLoss, completed, predictions_in, targets_like
-from .nn_errors import ModelArgumentError
+from .nn_errors import ModelArgumentError, first_line
 from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay, steady_state
 from .replay.cuda_kernels import Capability
 from .replay.meta_copy import meta_copy, optimizer_for
@@ -171,9 +171,8 @@ class ModelStep:
             shapes = _shapes_text(inputs)
             if targets and self.targets is not None:
                 shapes += f" with targets of {_shapes_text(targets)}"
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ModelArgumentError(
-                f"{type(self.model).__name__} does not run on {shapes}: {first}"
+                f"{type(self.model).__name__} does not run on {shapes}: {first_line(error)}"
             ) from error
 
     def target_specs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -31,3 +31,8 @@ class RewriteError(MaxslicesError, RuntimeError):
             f"{path or 'the model'} cannot be {how}, as {reason}: gradients or state would be "
             "wrong. Reduce the model again with inputs like these, or leave this module as it is"
         )
+
+
+def first_line(error: BaseException | None) -> str:
+    """First line of an error's text, or its kind: torch adds stacks of C++."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -28,7 +28,7 @@ from .call_inputs import called
 from .materialize import materialize
 from .memory_budget import foreign_bytes, limit
 from .model_step import ModelStep, meta_optimizer, real_tensors, run_step
-from .nn_errors import ModelArgumentError
+from .nn_errors import ModelArgumentError, first_line
 from .replay import Spec
 from .replay.meta_copy import meta_copy
 
@@ -117,7 +117,7 @@ class RealSteps:
             )
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self.in_process_reason = (
-                f"the model cannot be sent to another process ({_first(error)})"
+                f"the model cannot be sent to another process ({first_line(error)})"
             )
             return None
         if _needs_main(payload):
@@ -253,7 +253,3 @@ def _as_error(answer: dict[str, Any]) -> Exception:
     except Exception:  # noqa: BLE001 - an exception class may do anything when it is rebuilt
         error = None
     return error if isinstance(error, Exception) else ModelArgumentError(answer["text"])
-
-
-def _first(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -8,11 +8,12 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from .nn_errors import ModelArgumentError
+from .nn_errors import ModelArgumentError, first_line
 
 STRIDES = (1, 2, 4, 8, 16, 32)
 """Strides of the grid that are tried: networks of up to five levels that halve each axis."""
@@ -53,8 +54,12 @@ def receptive_field(model: nn.Module, channels: int, ndim: int) -> ReceptiveFiel
     ------
     ModelArgumentError
         If a result depends on all of the input (instance norm, attention, pooling over all),
-        or has other sizes: there are no tiles then.
+        has other sizes, or the network takes images of one size alone: there are no tiles then.
     """
+    if ndim not in LARGEST_PROBE:
+        raise ModelArgumentError(
+            f"tiles are for images with batch, channels and 1, 2 or 3 axes, not {ndim} axes"
+        )
     real = copy.deepcopy(model).cpu().double().eval()
     side = 64 if ndim > 1 else 256
     while side <= LARGEST_PROBE[ndim]:
@@ -81,8 +86,7 @@ def _extent(
         position = side // 2 - N_POSITIONS // 2 + offset
         x = base.clone()
         x[0].view(channels, -1)[:, sum(position * side**axis for axis in range(ndim))] = math.nan
-        with torch.no_grad():
-            y = model(x)
+        y = _result(model, x)
         if not torch.is_tensor(y) or y.shape[2:] != x.shape[2:]:
             given = tuple(y.shape[2:]) if torch.is_tensor(y) else type(y).__name__
             raise ModelArgumentError(
@@ -103,22 +107,40 @@ def _extent(
     return tuple(before), tuple(after)
 
 
+def _result(model: nn.Module, x: torch.Tensor) -> Any:
+    """What a network makes of an input.
+
+    Raises
+    ------
+    ModelArgumentError
+        If it does not run on one of this size.
+    """
+    try:
+        with torch.no_grad():
+            return model(x)
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        raise ModelArgumentError(
+            f"{type(model).__name__} does not run on {'x'.join(map(str, x.shape))}, with which its "
+            f"receptive field is looked for: {first_line(error)}. Tiles are for networks that take "
+            "images (batch, channels, axes) of any size"
+        ) from error
+
+
 def _stride(model: nn.Module, channels: int, ndim: int, side: int, reach: int) -> int:
     """Smallest shift of the input that only shifts the result."""
     generator = torch.Generator().manual_seed(1)
     size = 2 * (reach // 32 + 1) * 32 + 64
     x = torch.rand((1, channels, *(size,) * ndim), dtype=torch.float64, generator=generator)
-    with torch.no_grad():
-        whole = model(x)
-        for stride in STRIDES:
-            if size % stride:
-                continue
-            # Sizes are multiples of 32, as networks with five levels need them.
-            part = (slice(None), slice(None), *(slice(stride, size - 32 + stride),) * ndim)
-            middle = (slice(None), slice(None), *(slice(reach, size - 32 - reach),) * ndim)
-            shifted = model(x[part])
-            if torch.allclose(shifted[middle], whole[part][middle], rtol=1e-9, atol=1e-12):
-                return stride
+    whole = _result(model, x)
+    for stride in STRIDES:
+        if size % stride:
+            continue
+        # Sizes are multiples of 32, as networks with five levels need them.
+        part = (slice(None), slice(None), *(slice(stride, size - 32 + stride),) * ndim)
+        middle = (slice(None), slice(None), *(slice(reach, size - 32 - reach),) * ndim)
+        shifted = _result(model, x[part])
+        if torch.allclose(shifted[middle], whole[part][middle], rtol=1e-9, atol=1e-12):
+            return stride
     raise ModelArgumentError(
         f"{type(model).__name__}: no shift of up to {STRIDES[-1]} items of the input shifts the "
         "result: it has no exact tiles"

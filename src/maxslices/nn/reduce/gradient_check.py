@@ -22,7 +22,7 @@ from torch import nn
 from ...system.random_state import HostDraws
 from ..call_inputs import is_sized
 from ..model_step import ModelStep
-from ..nn_errors import ModelArgumentError
+from ..nn_errors import ModelArgumentError, first_line
 from ..replay import Replay, Spec, TraceError, Workspaces
 from ..replay.nested import mapped, tensors_in
 from ..replay.object_copies import walked
@@ -144,7 +144,7 @@ class GradientCheck:
                 last = error
             else:
                 return given
-        text = str(last).splitlines()[0] if str(last) else type(last).__name__
+        text = first_line(last)
         raise ModelArgumentError(
             f"{type(self.step.model).__name__} does not run on small inputs like those given, so "
             f"no plan can be compared with it: {text}"
@@ -160,7 +160,7 @@ class GradientCheck:
             apply_rewrites(model, rewrites)
             made = self._ran(model, inputs, double, draws)
         except _ERRORS as error:
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            text = first_line(error)
             precision = " in double precision" if double else ""
             return StepDifference("", math.inf, f"it does not run{precision}: {text}")
         most = max(

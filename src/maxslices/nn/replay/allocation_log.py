@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .attribution import Attribution
+from .replay_errors import TraceError
 from .storages import Category, ReplayEvent, StageMark, Storage
 from .workspaces import OperatorCall
 
@@ -100,6 +101,12 @@ class AllocationLog:
 
     def add_result(self, tensor: torch.Tensor, op: str) -> None:
         """Count the storage of an operator's result, if it is new."""
+        if tensor.layout is not torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise TraceError(
+                f"{op} makes a tensor of layout {layout}, whose memory is not followed: leave "
+                "sparse=True out, and the estimate is that of dense tensors"
+            )
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:

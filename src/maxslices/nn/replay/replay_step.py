@@ -151,6 +151,7 @@ def _train(
             alive[0] = model(*given, **named)
         with record.stage("loss", "activations"):
             alive[1] = total_of(alive[0]) if loss is None else loss(alive[0], *wanted)
+            _require_scalar(alive[1])
             if not keep_output:
                 alive[0] = None
     record.backward(alive[1])
@@ -161,6 +162,25 @@ def _train(
         record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
     if not zero_grad_first:
         _zero_grad(model, optimizer)
+
+
+def _require_scalar(loss: Any) -> None:
+    """Require that a loss can be differentiated.
+
+    Raises
+    ------
+    TraceError
+        If it is no tensor of one number, or depends on no parameter.
+    """
+    if not isinstance(loss, torch.Tensor):
+        given = f"a {type(loss).__name__}" if loss is not None else "nothing"
+    elif loss.numel() != 1:
+        given = f"a tensor of {'x'.join(map(str, loss.shape))}: average it"
+    elif not loss.requires_grad:
+        given = "a tensor that depends on no parameter that is trained"
+    else:
+        return
+    raise TraceError(f"the loss must return a tensor of one number, not {given}")
 
 
 def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:

@@ -146,7 +146,7 @@ def _remember(key: Any, made: Any, args: tuple[Any, ...]) -> None:
         if each is None:
             described.append(None)
             continue
-        if type(each) is not torch.Tensor or not each.is_meta:
+        if type(each) is not torch.Tensor or not each.is_meta or each.layout is not torch.strided:
             return
         storage = each.untyped_storage()
         shape, strides, dtype = each.shape, each.stride(), each.dtype
