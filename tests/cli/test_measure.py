@@ -215,6 +215,28 @@ def test_a_function_without_an_estimator_is_measured_line_by_line(
     assert "return np.sqrt(twice)" in text
 
 
+@pytest.mark.parametrize(
+    ("function", "returned"),
+    [("builtins:len", "a int"), ("numpy:ravel", "480 float32"), ("numpy:diff", None)],
+)
+def test_a_function_that_returns_no_block_is_no_method_and_that_is_said(capsys, function, returned):
+    assert main(["measure", function, "--shape", "6x8x10", "--device", "cpu"]) == 0
+    said = "no method as it is: it returned"
+    text = capsys.readouterr().out
+    assert f"{said} {returned}: it must return" in text if returned else said not in text
+
+
+def test_a_partial_that_cannot_be_called_is_found_by_its_function(capsys, tmp_path, monkeypatch):
+    (tmp_path / "wrong_partial.py").write_text(
+        "from functools import partial\n\n\n"
+        "def power(data, n):\n    return data**n\n\n\nsquare = partial(power, m=2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["measure", "wrong_partial:square", "--shape", "6x8x10", "--device", "cpu"]) == 1
+    assert capsys.readouterr().err.endswith("argument 'm' (wrong_partial.py:4)\n")
+
+
 def test_a_picture_without_an_estimator_is_refused(capsys, own_methods):
     arguments = ["own_methods:faulty", "--shape", "6x5x4", "--device", "cpu", "--plot", "a.png"]
     assert main(["measure", *arguments]) == 2

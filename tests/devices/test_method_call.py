@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import maxslices
-from maxslices import method
+from maxslices import Registry, method
 from maxslices.devices import call_method, require_libraries, select_backend
 from maxslices.errors import DeviceError, MethodError, RegistrationError
 from maxslices.registry.declaration import describe
@@ -196,3 +198,19 @@ def test_a_failure_names_method_and_slices():
         maxslices.run(
             np.ones((4, 5, 6), np.float32), [{"method": "fails_with_torch"}], device="cpu"
         )
+
+
+def test_a_method_that_changes_the_working_directory_finds_it_put_back(tmp_path, monkeypatch):
+    """It put results with a relative path into another folder."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+
+    def goes_elsewhere(data):
+        os.chdir(elsewhere)
+        return data * 2
+
+    meta = Registry().register(goes_elsewhere, pattern="all", calc_max_slices=None)
+    call_method(meta, np.ones((1, 2, 3)), {}, select_backend("cpu"))
+    assert Path.cwd() == here

@@ -16,7 +16,7 @@ from .check_result import CheckResult
 from .estimate_check import check_call, find_method
 from .explained_call import explain_call
 from .explained_peak import explained_peak
-from .measured_call import MeasuredCall
+from .measured_call import CallResult, MeasuredCall
 from .result_table import to_dict
 
 
@@ -98,7 +98,7 @@ def measure_method(
     """
     call = call_of(method, shape, dtype, parameters, device, slice_dim)
     result = check_call(call, trace=False)
-    peak = traced_peak(call)
+    peak = traced(call).peak
     half = None
     if with_half and not call.looked_at and call.n_slices > 1:
         fewer = call.with_slices(-(-call.n_slices // 2))
@@ -121,7 +121,7 @@ def call_of(
     return MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
 
 
-def traced_peak(call: MeasuredCall) -> Peak:
+def traced(call: MeasuredCall) -> CallResult:
     """Measure a call with the places where it allocates.
 
     Raises
@@ -129,8 +129,8 @@ def traced_peak(call: MeasuredCall) -> Peak:
     DeviceError
         If no meter gives its memory.
     """
-    peak = call.measure(trace=True).peak
-    if peak.counted_bytes is None:
+    found = call.measure(trace=True)
+    if found.peak.counted_bytes is None:
         name = call.meta.full_name
-        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(peak.unseen)}")
-    return peak
+        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(found.peak.unseen)}")
+    return found

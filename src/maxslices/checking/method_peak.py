@@ -13,7 +13,7 @@ from ..model.peak_model import PeakModel
 from ..model.units import format_bytes
 from .explained_call import explain_call
 from .explained_peak import explained_peak
-from .measurement import call_of, traced_peak
+from .measurement import call_of, traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class MethodPeak:
     """Every meter's figure, with what was alive and the memory over time."""
     peaks: PeakModel | None
     """The peak as a sum of allocations, each a formula in the slices; None where none is found."""
+    no_method: str = ""
+    """Why no pipeline can have it as it is: it returned no array of these slices; else empty."""
 
     @property
     def explained(self) -> list[str]:
@@ -40,7 +42,10 @@ class MethodPeak:
         if self.explained:
             lines += [f"  alive at the peak: {self.explained[0]}"]
             lines += [f"  {line}" for line in self.explained[1:]]
-        return "\n".join([*lines, str(self.peak)])
+        lines.append(str(self.peak))
+        if self.no_method:
+            lines.append(f"no method as it is: it {self.no_method}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as values that JSON knows."""
@@ -50,6 +55,7 @@ class MethodPeak:
             "peak_bytes": self.peak.counted_bytes,
             "explained": self.explained,
             "unseen": list(self.peak.unseen),
+            "no_method": self.no_method,
         }
 
 
@@ -71,4 +77,6 @@ def measure_undeclared(
         If no meter gives its memory.
     """
     call = call_of(method, shape, dtype, parameters, device, slice_dim)
-    return MethodPeak(call.meta.full_name, call.n_slices, traced_peak(call), explain_call(call))
+    found, meta = traced(call), call.meta
+    no_method = "" if meta.side_results else found.output.no_block(call.n_slices, call.slice_dim)
+    return MethodPeak(meta.full_name, call.n_slices, found.peak, explain_call(call), no_method)

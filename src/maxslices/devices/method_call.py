@@ -8,6 +8,7 @@ same way. Nothing is copied but read-only arrays, for which torch has no tensors
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,7 +50,13 @@ def call_method(
     RuntimeError
         If the method calls `sys.exit`, which would end the program without a message, or raises
         another exception that is none of `Exception`.
+
+    Notes
+    -----
+    A method that changes the working directory finds it put back: the results may have a relative
+    path.
     """
+    folder = _working_directory()
     try:
         if meta.array_module is None:
             return meta.function(data, **parameters)
@@ -65,6 +72,17 @@ def call_method(
         raise RuntimeError(f"it called sys.exit({error.code!r})") from error
     except BaseException as error:
         raise RuntimeError(f"it raised {what_raised(error)}") from error
+    finally:
+        if folder is not None and _working_directory() != folder:
+            os.chdir(folder)
+
+
+def _working_directory() -> str | None:
+    """The working directory; None if somebody removed it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def require_libraries(methods: Iterable[MethodMeta]) -> bool:

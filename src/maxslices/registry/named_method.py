@@ -51,12 +51,16 @@ def _with_signature(function: Any) -> Any:
     try:
         inspect.signature(function)
     except (TypeError, ValueError):
-        return _called(function)
+        return _Caller(function)
     return function
 
 
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(data: Any, **parameters: Any) -> Any:
-        return function(data, **parameters)
+class _Caller:
+    """Calls a function; messages name the function's own line, if it has one."""
 
-    return call
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.func = function
+        self.__module__ = getattr(function, "__module__", "")
+
+    def __call__(self, data: Any, **parameters: Any) -> Any:
+        return self.func(data, **parameters)

@@ -31,6 +31,17 @@ class ReturnedOutput:
             return "nothing" if self.type_name == "NoneType" else f"a {self.type_name}"
         return f"{'x'.join(map(str, self.shape))} {self.dtype}"
 
+    def no_block(self, n_slices: int, slice_dim: int) -> str:
+        """Reason why this cannot be the result for a number of slices; empty if it can."""
+        if not self.shape or len(self.shape) != 3:
+            return f"returned {self}: it must return an array with three axes"
+        if self.shape[slice_dim] != n_slices:
+            return (
+                f"returned {self}, {self.shape[slice_dim]} slices along axis {slice_dim}: it must "
+                f"return as many as it is given, {n_slices}"
+            )
+        return ""
+
     def mismatch(self, meta: MethodMeta, expected: ArraySpec, slice_dim: int) -> str:
         """Difference from what the method declares, and what to correct; empty if there is none.
 
@@ -47,13 +58,8 @@ class ReturnedOutput:
         if right_dims and right_dtype:
             return ""
         says, cures = "by its declaration", []
-        if self.shape and len(self.shape) != len(expected.shape):
-            return f"returned {self}: it must return an array with three axes, such as {expected}"
-        if self.shape and self.shape[slice_dim] != expected.shape[slice_dim]:
-            return (
-                f"returned {self}, {self.shape[slice_dim]} slices along axis {slice_dim}: it must "
-                f"return as many as it is given, {expected.shape[slice_dim]}"
-            )
+        if self.shape and (text := self.no_block(expected.shape[slice_dim], slice_dim)):
+            return text if len(self.shape) == 3 else f"{text}, such as {expected}"
         if not right_dims:
             cures.append("its output_dims")
         if not right_dtype:
