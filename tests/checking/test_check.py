@@ -13,6 +13,7 @@ from maxslices.checking.estimate_check import compare, fractional_slices
 from maxslices.checking.measured_call import MeasuredCall
 from maxslices.checking.result_table import to_dict
 from maxslices.errors import OutOfMemoryError, ParameterError, UnknownMethodError, UsageError
+from maxslices.model.units import format_bytes
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
 OTHER = (70, 90)
@@ -118,8 +119,8 @@ def test_a_wrong_estimate_raises_with_the_result_in_it():
     first, *table = str(caught.value).splitlines()
     assert first == (
         f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
-        "memory that 60 slices took (2.000, allowed 0.80 to 1.00); 1.51 MB in place of 3.02 MB at "
-        f"checking/test_check.py:{result.where.line}: {result.where.code}"
+        "memory that 60 slices took (2.000, allowed 0.80 to 1.00); 1.51 MB in place of "
+        f"{format_bytes(result.peak_bytes)} at checking/test_check.py:{result.where.line}: {result.where.code}"
     )
     text = "\n".join(table)
     assert "60x70x90 float32, slices along dim 0, on cpu" in text
@@ -169,7 +170,7 @@ def test_a_declaration_that_is_wrong_about_the_output_fails():
         "WRONG OUTPUT (a run would stop): lab.suspect returned 60x70x90 float32; by its "
         "declaration it is 60x70x7 float32: correct its output_dims"
     )
-    assert "lab.suspect returned nothing; by its declaration" in check_output(lambda data: None)
+    assert "lab.suspect returned nothing: it must return" in check_output(lambda data: None)
 
 
 def test_no_declaration_is_blamed_for_a_number_of_slices_or_axes_that_none_can_allow():

@@ -233,7 +233,8 @@ def test_dtype_and_dims_of_the_result_are_told():
     def mean(data):
         return float(data.mean())
 
-    assert probed_on(mean, 10**7).output_dtype is None
+    with pytest.raises(EstimatorError, match="it returned a float: it must return an array"):
+        probed_on(mean, 10**7)
 
 
 def test_a_slope_that_changes_at_half_the_answer_is_found():

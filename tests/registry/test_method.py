@@ -347,13 +347,21 @@ def test_sample_slices_must_name_slices(named):
         (lambda *, data: None, "by position"),
         (lambda data, size, /: None, "'size' is by position only"),
         (5, "5 is not a function"),
+        (staticmethod(lambda data: data), "write @staticmethod above @method"),
+        (classmethod(lambda cls, data: data), "write @staticmethod above @method"),
     ],
 )
 def test_a_method_that_could_not_be_called_is_refused(function, message):
-    if callable(function):
+    if callable(function) and not isinstance(function, staticmethod):
         function.__name__ = "candidate"
     with pytest.raises(RegistrationError, match=message):
         declare(function)
+
+
+def test_a_partial_that_cannot_be_called_is_refused_with_the_reason():
+    wrong = functools.partial(plain, weight=3)
+    with pytest.raises(RegistrationError, match=r"lab.p: .*signature .*incorrect arguments"):
+        Registry().register(wrong, pattern="all", name="p", module="lab")
 
 
 def missing_argument(slice_dim, other_dims, dtype): ...

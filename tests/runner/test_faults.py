@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
-from maxslices.errors import MethodError, OutOfMemoryError, StoreError
+from maxslices.errors import EstimatorError, MethodError, OutOfMemoryError, StoreError
 from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
 from maxslices.runner.earlier_run import RECORD_NAMES
@@ -54,9 +54,9 @@ WRONG = {
     ),
     "nothing": (
         lambda data: None,
-        "suspect returned nothing; by its declaration it is 8x6x40 float32: it must return an",
+        "suspect returned nothing: it must return an array with three axes, such as 8x6x40 float32",
     ),
-    "number": (lambda data: 3.0, "suspect returned a float; by its"),
+    "number": (lambda data: 3.0, "suspect returned a float: it must"),
     "other dtype": (
         lambda data: data.astype(np.float64),
         "suspect returned 8x6x40 float64; by its declaration it is 8x6x40 float32: correct",
@@ -70,6 +70,14 @@ WRONG = {
         lambda data: data[0],
         "suspect returned 6x40 float32: it must return an array with three axes",
     ),
+    "text": (
+        lambda data: data.astype("U3"),
+        "suspect returned 8x6x40 <U3: it must return an array of numbers",
+    ),
+    "mask": (
+        lambda data: np.ma.masked_less(data, 3),
+        "suspect returned a MaskedArray, whose mask would be lost: return what .filled() gives",
+    ),
 }
 
 
@@ -81,6 +89,25 @@ def test_a_method_that_does_not_keep_its_word_is_named(tmp_path, case):
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda data: (data, data), "a tuple: it must return an array with three axes"),
+        (lambda data: data.astype(object), "1x6x40 object: it must return an array of numbers"),
+        (lambda data: data.view([("a", "f4")]), "it must return an array of numbers"),
+        (lambda data: memoryview(data.copy()), "1x6x40 None: it must return an array of numbers"),
+        (lambda data: np.ma.masked_less(data, 3), "a MaskedArray, whose mask would be lost"),
+    ],
+)
+def test_what_is_no_data_is_told_when_it_is_measured(returned, said):
+    registry = Registry()
+    registry.register(returned, name="suspect", module="lab", pattern="all")
+    with pytest.raises(EstimatorError) as caught:
+        run(DATA, Pipeline.from_steps(["suspect"], registry), device="cpu")
+    assert str(caught.value).startswith("lab.suspect cannot be measured: it returned ")
+    assert said in str(caught.value)
 
 
 def test_a_dtype_that_the_estimator_promised_is_said_to_be_its():

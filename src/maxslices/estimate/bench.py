@@ -12,14 +12,16 @@ import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
 from ..devices.sample_data import Samples, array_module, finish, made_up
-from ..errors import RecordingError
+from ..errors import MethodError, RecordingError
 from ..measure import measure_peak
 from ..measure.alive import alive_bytes
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.plain_records import PlainRecord
+from ..registry.author_lines import defined_at
 from ..registry.method_meta import MethodMeta
+from ..registry.returned_output import ReturnedOutput
 from ..system.quiet import quiet
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
@@ -195,7 +197,9 @@ class Bench:
     def _call(self, data: Any, side: dict[str, Any]) -> None:
         with quiet():  # what it says about made-up data is of no use
             result = call_method(self.meta, data, side | self.parameters, self.backend)
-        if not self.meta.side_results and getattr(result, "ndim", 0) == 3:
+        if not self.meta.side_results:
+            if fault := ReturnedOutput.of(result).no_data:
+                raise MethodError(f"it {fault}{defined_at(self.meta.function)}")
             self.output_dtype = str(result.dtype)
             rows, columns = np.delete(result.shape, self.samples.slice_dim).tolist()
             self.output_dims = rows, columns

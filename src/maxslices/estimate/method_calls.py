@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
-from ..errors import DeviceError, EstimatorError
+from ..errors import DeviceError, EstimatorError, MethodError
 from ..model.bisection import last_true
 from ..registry.author_lines import raised_at, what_raised
 from .bench import Bench, Rung
@@ -159,8 +159,10 @@ class MethodCalls:
         if self.backend.is_out_of_memory(error):
             return EstimatorError(
                 f"{self.name} cannot be measured: {self.backend.name} has not the memory for "
-                f"{slices} ({error})"
+                f"{slices}{f' ({error})' if str(error) else ''}"
             )
+        if isinstance(error, MethodError):
+            return EstimatorError(f"{self.name} cannot be measured: {error}")
         place = raised_at(error, self.bench.meta.function)
         return EstimatorError(
             f"{self.name} cannot be measured: it raised {what_raised(error)}{place} "

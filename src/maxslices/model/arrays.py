@@ -15,6 +15,9 @@ from ..errors import UsageError
 SLICE_NAMES = {0: "projection", 1: "sinogram"}
 """Name of a slice, by the axis that arrays are cut along."""
 
+NUMBER_KINDS = "biufc"
+"""Kinds of `numpy.dtype` that are processed: bool, integers, floats and complex."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
@@ -81,7 +84,7 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
         result: np.dtype[Any] = dtype.dtype if isinstance(dtype, np.generic) else np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{dtype!r} is not a dtype: {error}") from None
-    if result.kind not in "biufc":
+    if result.kind not in NUMBER_KINDS:
         raise UsageError(f"arrays of dtype {result} cannot be processed: it is not one of numbers")
     return result
 

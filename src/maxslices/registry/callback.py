@@ -188,9 +188,10 @@ def signature_of(label: str, function: Callable[..., Any]) -> list[inspect.Param
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
         raise RegistrationError(
-            f"{label}: Python cannot read its signature; wrap it in a function that has one"
+            f"{label}: Python cannot read its signature ({error}); wrap it in a function that has "
+            "one"
         ) from None
     for each in (function, getattr(function, "__call__", None)):  # noqa: B004
         if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):

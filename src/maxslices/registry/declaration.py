@@ -61,6 +61,11 @@ def describe(
     RegistrationError
         Naming the method, the callback at fault and what does not match.
     """
+    if isinstance(function, staticmethod | classmethod):
+        raise RegistrationError(
+            f"{name_of(function.__func__)}: a method of a class is a function of its data alone: "
+            "write @staticmethod above @method"
+        )
     if not callable(function):
         raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
     name = name_of(function) if name is None else name
