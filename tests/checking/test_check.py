@@ -120,7 +120,8 @@ def test_a_wrong_estimate_raises_with_the_result_in_it():
     assert first == (
         f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
         "memory that 60 slices took (2.000, allowed 0.80 to 1.00); 1.51 MB in place of "
-        f"{format_bytes(result.peak_bytes)} at checking/test_check.py:{result.where.line}: {result.where.code}"
+        f"{format_bytes(result.peak_bytes)} at checking/test_check.py:{result.where.line}: "
+        f"{result.where.code}"
     )
     text = "\n".join(table)
     assert "60x70x90 float32, slices along dim 0, on cpu" in text
