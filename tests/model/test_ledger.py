@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maxslices import Ledger, from_ledger
-from maxslices.errors import UsageError
+from maxslices.errors import RegistrationError, UsageError
 
 
 def rounded(n_bytes: int) -> int:
@@ -194,3 +194,9 @@ def test_what_stays_after_the_call_counts_from_there_on(device, kept_bytes):
     ledger.free(before)
     assert ledger.kept_bytes == ledger.in_use_bytes == kept_bytes
     assert ledger.peak_bytes == 5 * 512 + kept_bytes
+
+
+@pytest.mark.parametrize("given", [None, 3, int])
+def test_what_is_no_function_is_no_ledger(given):
+    with pytest.raises(RegistrationError, match="a ledger is a function of m, shape and dtype"):
+        from_ledger(given)

@@ -358,6 +358,17 @@ def test_a_method_that_could_not_be_called_is_refused(function, message):
         declare(function)
 
 
+@pytest.mark.parametrize("side_results", [5, [5], ["a name"], ("center", None)])
+def test_names_of_side_results_are_names(side_results):
+    with pytest.raises(RegistrationError, match="side_results are names, such as 'center', not"):
+        declare(plain, side_results=side_results, combine=max)
+
+
+def test_the_name_of_a_method_is_text():
+    with pytest.raises(RegistrationError, match="the name of a method is text, not 5"):
+        Registry().register(plain, pattern="all", name=5)
+
+
 def test_a_partial_that_cannot_be_called_is_refused_with_the_reason():
     wrong = functools.partial(plain, weight=3)
     with pytest.raises(RegistrationError, match=r"lab.p: .*signature .*incorrect arguments"):

@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from ..errors import UsageError
+from ..errors import RegistrationError, UsageError
 from .allocators import CUDA_GRANULE_BYTES, Device
 from .arrays import as_dtype, block_shape
 from .cufft import Kind, work_bytes
@@ -239,7 +239,14 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
     ...     m.alloc(shape, "float32")      # the result
     >>> needs(0, (10, 20), "float32", 20_000, device="cpu")
     (12, None)
+
+    Raises
+    ------
+    RegistrationError
+        If it is no function.
     """
+    if not callable(function) or isinstance(function, type):
+        raise RegistrationError(f"a ledger is a function of m, shape and dtype, not {function!r}")
     return LedgerEstimator(function)
 
 

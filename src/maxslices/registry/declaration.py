@@ -71,6 +71,8 @@ def describe(
     name = name_of(function) if name is None else name
     module = getattr(function, "__module__", None) or "" if module is None else module
     label = f"{module}.{name}"
+    if not isinstance(name, str):
+        raise RegistrationError(f"the name of a method is text, not {name!r}")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise RegistrationError(
             f"{function!r}: pipelines cannot call a method {label!r}; register it with "
@@ -194,7 +196,11 @@ def _check_side_results(
         raise RegistrationError(
             f"{label}: side_results are several names: write [{side_results!r}]"
         )
-    names = tuple(side_results)
+    names = tuple(side_results) if isinstance(side_results, Iterable) else (side_results,)
+    if wrong := [name for name in names if not isinstance(name, str) or not name.isidentifier()]:
+        raise RegistrationError(
+            f"{label}: side_results are names, such as 'center', not {wrong[0]!r}"
+        )
     if names and sample_slices is None and combine is None:
         raise RegistrationError(
             f"{label}: side results of every block need `combine`, "
