@@ -44,8 +44,8 @@ def test_the_arguments_are_those_of_the_search_that_it_replaces():
         "model", "patch_shape", "in_channels", "device", "dtype", "safety_factor",
         "max_batch_size", "prediction_function",
     ]  # fmt: skip
-    # Without a bound, the search goes up to the memory.
-    assert [p.default for p in names[2:8]] == [None, None, torch.float32, 0.9, None, None]
+    # Without a bound, the search goes up to the memory; the dtype is the model's, there float32.
+    assert [p.default for p in names[2:8]] == [None, None, None, 0.9, None, None]
 
 
 @pytest.mark.parametrize(
@@ -330,3 +330,27 @@ def test_the_largest_batch_is_replayed_itself():
     image_bytes = 254 * 254 * 4 * 4
     assert 8 < n < 8 * 10**9 / (8 * image_bytes)
     assert n.result.predicted >= n
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_input_has_the_dtype_of_the_model(dtype):
+    """Of float32 it was, and 1.9 times as many were said to fit into a model in float64."""
+    model = torch.nn.Conv2d(2, 8, 3).to(dtype)
+    arguments = {"memory": "1GB", "max_batch_size": 20_000}
+    assert max_batch_size(model, (64, 64), **arguments) == max_batch_size(
+        model, (64, 64), dtype=dtype, **arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (torch.nn.Conv2d(2, 8, 3, bias=False), (1, 2, 9, 9)),
+        (torch.nn.Linear(9, 4), (1, 9)),
+        (torch.nn.Linear(9, 4), (1, 3, 9)),
+    ],
+)
+def test_an_input_of_another_dtype_than_the_weights_is_told(model, shape):
+    for dtype in (torch.float16, torch.float64):
+        with pytest.raises(MaxslicesError, match="give inputs the dtype of the weights"):
+            max_batch_size(model, Spec(shape, dtype), memory="1GB")

@@ -17,7 +17,7 @@ from .answers import BatchSize, SearchLog, VerifiedStep
 from .call_inputs import CallInputs
 from .input_trials import input_channels
 from .memory_budget import MemoryBudget, budget_of, capability_of, check_model, device_of
-from .model_arguments import check_safety, positive, shape_of
+from .model_arguments import check_safety, dtype_of, positive, shape_of
 from .model_step import Mode, ModelStep, Targets, optimizer_named, precision
 from .nn_errors import ModelArgumentError, TooLargeError
 from .real_step import RealSteps
@@ -44,7 +44,7 @@ def max_batch_size(
     patch_shape: Any,
     in_channels: int | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     safety_factor: float = 0.9,
     max_batch_size: int | None = None,
     prediction_function: Callable[..., Any] | str | None = None,
@@ -76,8 +76,8 @@ def max_batch_size(
         found to run; 0 if it has no channel axis.
     device : torch.device or str, optional
         CUDA device; by default that of the model's parameters.
-    dtype : torch.dtype
-        Dtype of the input.
+    dtype : torch.dtype, optional
+        Dtype of the input; by default that of the model's parameters.
     safety_factor : float
         Part of the memory that may be used, above 0 and at most 1. At least that part of the
         largest batch is returned, and at least 1.
@@ -131,6 +131,7 @@ def max_batch_size(
     bound = MOST if max_batch_size is None else positive(max_batch_size, "max_batch_size")
     check_safety(safety_factor)
     cuda_device = device_of(model, device, memory)
+    dtype = dtype_of(model) if dtype is None else dtype
     samples = CallInputs.of_samples(patch_shape)
     shape = () if samples is not None else shape_of(patch_shape, "patch_shape")
     step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function, keep_output)

@@ -114,7 +114,7 @@ _SEARCH = [
         type=int,
         help="channels of the input (default: in_channels); 0: no such axis",
     ),
-    click.Option(["--dtype"], default="float32", show_default=True, help="dtype of the input"),
+    click.Option(["--dtype"], help="dtype of the input (default: the model's)"),
     click.Option(
         ["--safety-factor"],
         type=float,
@@ -367,11 +367,13 @@ def _step(
     }
 
 
-def _search(margin: str | None, safety_factor: float, dtype: str, **options: Any) -> dict[str, Any]:
+def _search(
+    margin: str | None, safety_factor: float, dtype: str | None, **options: Any
+) -> dict[str, Any]:
     return {
         **_step(**options),
         **_card(**options),
         "margin": 0 if margin == "0" else margin,
         "safety_factor": safety_factor,
-        "dtype": dtype_of_text(dtype),
+        "dtype": None if dtype is None else dtype_of_text(dtype),
     }

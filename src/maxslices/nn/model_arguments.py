@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from .nn_errors import ModelArgumentError
@@ -20,6 +21,12 @@ def channel_axis(model: nn.Module, in_channels: int | None) -> tuple[int, ...] |
         return None
     is_none = type(found) is int and found == 0
     return () if is_none else (positive(found, "in_channels"),)
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Dtype of a model's first parameter of floating point; float32 without one."""
+    found = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(found, torch.float32)
 
 
 def divisors_of(

@@ -17,7 +17,7 @@ from .answers import PatchShape, SearchLog, VerifiedStep
 from .batch import MOST, STEP_DOWN, in_process_note, make_step, margin_bytes
 from .input_trials import example_of, input_channels, input_divisors
 from .memory_budget import MemoryBudget, budget_of, capability_of, device_of
-from .model_arguments import check_safety, divisors_of, positive
+from .model_arguments import check_safety, divisors_of, dtype_of, positive
 from .model_step import Mode, Targets
 from .nn_errors import TooLargeError
 from .patch_finder import PatchFinder
@@ -33,7 +33,7 @@ def max_patch_shape(
     min_divisible: Sequence[int] | None = None,
     in_channels: int | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     safety_factor: float = 0.9,
     max_scale_factor: int | None = None,
     prediction_function: Callable[..., Any] | str | None = None,
@@ -98,6 +98,7 @@ def max_patch_shape(
     check_safety(safety_factor)
     bound = MOST if max_scale_factor is None else positive(max_scale_factor, "max_scale_factor")
     cuda_device = device_of(model, device, memory)
+    dtype = dtype_of(model) if dtype is None else dtype
     batch = positive(batch_size, "batch_size")
     step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function, keep_output)
     step = replace(step, capability=capability_of(cuda_device, memory))

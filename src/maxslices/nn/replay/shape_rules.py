@@ -29,8 +29,30 @@ _known: dict[Any, _Results] = {}
 _makes_new: dict[Any, bool] = {}
 
 
+_FACTORS = {
+    aten.convolution.default: (0, 1),
+    aten.mm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.addmv.default: (1, 2),
+    aten.mv.default: (0, 1),
+}
+"""Operands of one dtype, which devices require and the meta device does not."""
+
+
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator, or make its result from the cache."""
+    """Run an operator, or make its result from the cache.
+
+    Raises
+    ------
+    RuntimeError
+        If it multiplies tensors of two dtypes, such as an input in float32 by weights in float16.
+    """
+    if func in _FACTORS:
+        one, other = (args[place].dtype for place in _FACTORS[func])
+        if one != other:
+            raise RuntimeError(
+                f"{func.name()} is given {one} and {other}: give inputs the dtype of the weights"
+            )
     if func._schema.is_mutable:
         # Optimizers change long lists of tensors at once; without data there is nothing to do.
         if _is_for_each(func) and _all_meta(args):
