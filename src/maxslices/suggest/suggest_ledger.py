@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,10 +140,9 @@ def _suggested(
     found: SuggestedLedger | None = None
     header = _header(meta, [element], maker.parameters, kind)
     if folded is not None:
-        named = header
         other, follows = with_other_dtype(maker, folded, element)
-        if other is not None:
-            named = _header(meta, [element, other], maker.parameters, kind)
+        dtypes = [element] if other is None else [element, other]
+        named = _header(meta, dtypes, maker.parameters, kind)
         notes: tuple[str, ...] = ()
         own = finder
         if len(folded.runs) < len(runs):
@@ -151,7 +150,7 @@ def _suggested(
             others = len(runs) - len(folded.runs)
             notes = (f"{others} of {len(runs)} blocks take another way: covered by their peak",)
         parts = sequence_parts(folded, own, element.itemsize, follows, named)
-        found = None if parts is None else _completed(parts, runs, finder, kind, notes)
+        found = None if parts is None else _completed(parts, runs, finder, kind, notes, dtypes)
     if found is None:
         parts = peak_parts(runs, finder, line_of, header, element.itemsize)
         found = _completed(parts, runs, finder, kind, (_BY_PEAK,))
@@ -182,9 +181,14 @@ def _completed(
     finder: SizeFinder,
     kind: Device,
     notes: tuple[str, ...],
+    dtypes: Sequence[np.dtype[Any]] = (),
 ) -> SuggestedLedger | None:
-    """Add what the lines do not explain, and hold the text against the runs; None if it fails."""
-    parts = _with_plans(parts, runs, finder)
+    """Add what the lines do not explain, and hold the text against the runs; None if it fails.
+
+    Without `dtypes`, it is right for that of the runs alone.
+    """
+    names = tuple(map(str, dtypes or [runs[0].dtype]))
+    parts = replace(_with_plans(parts, runs, finder), dtypes=names)
     text = ledger_text(parts)
     try:
         peaks = [_peak(text, run, kind) for run in runs]
