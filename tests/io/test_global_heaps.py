@@ -154,6 +154,38 @@ def test_of_a_structure(tmp_path, dls):
     assert ends(f"{code} print(s(Path({str(path)!r})))") == "None"
 
 
+def a_result(path):
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("entry/data/data", data=DATA, chunks=(1, *DATA.shape[1:]))
+        data.dims[0].label = "z"
+    return path
+
+
+SLICE = (
+    "from pathlib import Path; from maxslices.io.result_slice import middle_slice;"
+    "print(middle_slice(Path({!r}))[0])"
+)
+
+
+def test_of_the_axes_of_a_result(tmp_path):
+    path = a_result(tmp_path / "result.h5")
+    assert ends(SLICE.format(str(path))) == str(len(DATA) // 2)
+    assert "is damaged" in ends(SLICE.format(str(damage(path))))
+
+
+def test_of_a_map_where_a_result_should_be(tmp_path):
+    path = virtual(tmp_path / "result.h5", str(tmp_path / "x.h5"), name="entry/data/data")
+    assert "is damaged" in ends(SLICE.format(str(damage(path))))
+
+
+def test_notes_of_a_result_are_not_read_for_its_slices(tmp_path, monkeypatch):
+    from maxslices.io.result_slice import middle_slice
+
+    path = a_result(tmp_path / "result.h5")
+    monkeypatch.setattr(CheckedHeaps, "read_all", None)
+    np.testing.assert_array_equal(middle_slice(path)[1], DATA[len(DATA) // 2])
+
+
 def test_a_sound_heap_of_any_size_is_read(tmp_path):
     with h5py.File(tmp_path / "texts.h5", "w") as file:
         file["texts"] = [b"x" * (n % 50) for n in range(3000)]
@@ -203,7 +235,7 @@ _OWN = ("global_heaps", "hdf5_sink", "nexus_notes", "export_hdf5", "export_zarr"
 
 
 def test_scans_attributes_are_read_in_one_place():
-    """What reads them elsewhere may hang. Results are read whole before, and written."""
+    """What reads them elsewhere may hang. Results are written, and checked where they are read."""
     own = {f"{each}.py" for each in _OWN}
     modules = {path.name: path.read_text() for path in Path(io.__file__).parent.glob("*.py")}
     assert own <= set(modules)

@@ -88,18 +88,21 @@ def _of_zarr(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[A
 def _of_hdf5(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import h5py
 
-    from .global_heaps import CheckedHeaps  # and with it h5py
+    from .global_heaps import CheckedHeaps, read_attribute  # and with it h5py
+    from .open_hdf5 import open_hdf5
 
-    with CheckedHeaps() as heaps:
-        heaps.read_all(path)
-    with h5py.File(path) as file:
+    with open_hdf5(path, "r") as file:
+        with CheckedHeaps() as heaps:
+            heaps.open(file, DATA_PATH)
         data = file[DATA_PATH]
         if not isinstance(data, h5py.Dataset) or data.ndim != 3 or not data.chunks:
             raise SourceError(f"{path}: {DATA_PATH} is no result of a run")
         along = [axis for axis, n in enumerate(data.chunks) if n == 1]
         # A slice may have a single row too; the axis with more than one is that of the slices.
         axis = next((axis for axis in along if data.shape[axis] > 1), along[0] if along else 0)
-        if data.dims[0].label == "z":  # slices of a reconstruction, whatever its chunks are
+        # Slices of a reconstruction, whatever its chunks are. Where the heap of the labels is
+        # damaged, `data.dims[0].label` ends the process.
+        if read_attribute(data, "DIMENSION_LABELS", ("",))[0] == "z":
             axis = 0
         whole = [slice(None)] * 3
         found = []
