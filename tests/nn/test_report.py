@@ -71,7 +71,7 @@ def test_deleting_all_leaves_the_workspaces_that_libraries_keep():
 def test_parts_hold_what_the_forward_pass_leaves(report):
     trace = report.trace
     event = [mark.event for mark in trace.marks if mark.name == "forward"][-1]
-    held = sum(trace.moment(event).by_module("activations").values())
+    held = trace.moment(event).by_category()["activations"]
     assert sum(part.held_bytes for part in report.parts) == held
     parts = {part.path: part for part in report.parts}
     assert list(parts) == ["", "down", "pool", "inner", "last"]

@@ -34,8 +34,6 @@ rows; else one of them all."""
 class ValuePlans:
     """Plans of the steps that run for each value."""
 
-    cut: SweptPipeline
-    """The pipeline."""
     plans: dict[Any, Stages]
     """Structure of a value's sections -> their plans; see `structure`."""
     data: ArraySpec
@@ -174,7 +172,7 @@ def plan_values(
                 stages.append(made)
             plans.append(tuple(stages))
         chosen[key] = max(plans, key=_peak)
-    return ValuePlans(cut, chosen, data, middle, window, picture, pictures)
+    return ValuePlans(chosen, data, middle, window, picture, pictures)
 
 
 def _window_after(

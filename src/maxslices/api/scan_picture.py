@@ -51,13 +51,13 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     FigureCanvasAgg(figure)
     figure.suptitle(name, ha="left", x=0.02, size=11)
     axes = figure.subplots(2, 2)
-    _show(axes[0, 0], projection, "projection in the middle of the scan", "column", "row")
+    _show(axes[0, 0], projection, "projection in the middle of the scan", "row")
     if flat is None:
         axes[0, 1].text(0.5, 0.5, "no flats", ha="center")
         axes[0, 1].set_axis_off()
     else:
-        _show(axes[0, 1], flat, "mean flat", "column", "row")
-    _show(axes[1, 0], sinogram, "sinogram of the middle row", "column", "projection")
+        _show(axes[0, 1], flat, "mean flat", "row")
+    _show(axes[1, 0], sinogram, "sinogram of the middle row", "projection")
     axes[1, 0].set_aspect("auto")
     values = projection[np.isfinite(projection)].ravel()
     axes[1, 1].hist(values, bins=BINS, log=True, color="#1f5f99")
@@ -82,10 +82,10 @@ def _parts(source: Source) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[A
     return projection[0], flat, sinogram[:, 0]
 
 
-def _show(axes: Any, image: NDArray[Any], title: str, across: str, down: str) -> None:
+def _show(axes: Any, image: NDArray[Any], title: str, down: str) -> None:
     finite = image[np.isfinite(image)]
     low, high = np.percentile(finite, LIMITS) if finite.size else (0.0, 1.0)
     axes.imshow(image, cmap="gray", vmin=low, vmax=high, interpolation="none")
     axes.set_title(title, loc="left", size=10)
-    axes.set_xlabel(across)
+    axes.set_xlabel("column")
     axes.set_ylabel(down)

@@ -147,7 +147,6 @@ class _OpenSection:
 
     job: SectionJob
     backend: Backend
-    source: Source
     reader: Source | ScratchStore
     store: ScratchStore | None
     sinks: dict[int, Sink]
@@ -177,7 +176,7 @@ class _OpenSection:
                 held.callback(sinks[index].suspend)
             resolve = job.side_results.resolve
             frames = SideFrames(source, run.pipeline.steps, backend, resolve)
-            found = cls(job, backend, source, reader, store, sinks, frames)
+            found = cls(job, backend, reader, store, sinks, frames)
             found.held = held.pop_all()
         return found
 

@@ -19,9 +19,6 @@ N_FRAMES = 5
 """Frames of flats, and of darks, that are made up if the user gave none."""
 _PERIOD = 1_000_003
 """Made-up data repeat after this many values: a prime, so that rows do not begin alike."""
-KINDS = ("even", "dark", "highest", "lowest")
-"""Kinds of made-up data: spread evenly over a detector's range; the same squared, for another
-histogram; all values at the upper end; all at the lower."""
 
 
 def detector_values(even: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -49,7 +46,11 @@ def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def made_up(dtype: np.dtype[Any], kind: str) -> np.ndarray:
-    """First values of made-up data of a kind; the data repeat them."""
+    """First values of made-up data of a kind; the data repeat them.
+
+    "even" are spread evenly over a detector's range; "dark" are the same squared, for another
+    histogram; "highest" and "lowest" are all at an end of it.
+    """
     even = np.random.default_rng(0).random(_PERIOD, np.float32)
     if kind == "dark":
         np.square(even, out=even)
@@ -119,7 +120,7 @@ class Samples:
         return round_to_granule(n_bytes) if self.backend.kind == "cuda" else n_bytes
 
     def block(self, n_slices: int, kind: str) -> Any:
-        """Make an input on the device; `kind` is one of `KINDS`."""
+        """Make an input on the device; `kind` as for `made_up`."""
         return _tiled(self.shape(n_slices), made_up(self.dtype, kind), self.backend)
 
     def side(self, n_slices: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def edit_signature(
         if parameter.name in (*HIDDEN, *hidden):
             continue
         if parameter.name == "axis" and axis_is_filled_in:
-            _accept_auto(stub, "axis")
+            _accept_auto(stub)
             parameter = parameter.replace(default="auto")
         # Keyword-only, so that one without a default may follow one with a default.
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
@@ -67,12 +67,12 @@ def edit_signature(
     stub.__signature__ = signature.replace(parameters=kept + rest)  # type: ignore[attr-defined]
 
 
-def _accept_auto(stub: Callable[..., Any], name: str) -> None:
-    """Add "auto" to the values that a textual annotation accepts."""
-    annotation = stub.__annotations__.get(name)
+def _accept_auto(stub: Callable[..., Any]) -> None:
+    """Add "auto" to the values that a textual annotation of `axis` accepts."""
+    annotation = stub.__annotations__.get("axis")
     if annotation is not None:
         stub.__globals__["_maxslices_auto"] = _AUTO
-        stub.__annotations__[name] = f"_maxslices_auto | ({annotation})"
+        stub.__annotations__["axis"] = f"_maxslices_auto | ({annotation})"
 
 
 class FilledCall:

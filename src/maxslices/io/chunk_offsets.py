@@ -99,9 +99,7 @@ def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chun
         return PlainFrames(
             _frames_in(offsets.ravel(), data), data.shape[1:], data.dtype, _fill(data)
         )
-    return Chunks(
-        data.shape, data.chunks, data.dtype, _fill(data), filters, offsets, sizes, skipped
-    )
+    return Chunks(data.chunks, data.dtype, _fill(data), filters, offsets, sizes, skipped)
 
 
 def _check_places(

@@ -45,8 +45,6 @@ class OversizeError(Exception):
 class Chunks:
     """Offsets and filters of the chunks of a data set."""
 
-    shape: tuple[int, int, int]
-    """Shape of the data set."""
     chunk: tuple[int, int, int]
     """Shape of a chunk; chunks at the edges are as large, and reach beyond the data."""
     dtype: np.dtype[Any]

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import SourceError
 from .frame_source import FrameSource
 from .loader_options import LoaderOptions, SideData
 from .selection import Selection
 from .side_data import angles_option, dummies_of, open_side, side_option
-from .side_name import SideName
+from .side_name import SIDE_NAMES, SideName
 
 
 def plain_source(
     name: str,
     data: Selection,
     options: LoaderOptions,
-    *,
-    angles: NDArray[np.float32] | None = None,
-    flats: Selection | None = None,
-    darks: Selection | None = None,
 ) -> FrameSource:
     """Make the source of a file without a layout.
 
@@ -34,8 +27,6 @@ def plain_source(
         The projections; closed if an error is raised.
     options : LoaderOptions
         Must not name paths within an HDF5 file.
-    angles, flats, darks : optional
-        Used unless `options` give others.
     """
     with ExitStack() as opened:
         opened.callback(data.frames.close)
@@ -44,8 +35,8 @@ def plain_source(
                 f"{name}: is not an HDF5 file, so it has no data_path and no image_key_path: "
                 "leave them out"
             )
-        found: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
-        for side, selection in found.items():
+        found: dict[SideName, Selection] = {}
+        for side in SIDE_NAMES:
             given = side_option(options, side)
             if isinstance(given, SideData):
                 if given.file is None:
@@ -60,10 +51,6 @@ def plain_source(
                     opened,
                     allow_missing=options.allow_missing_frames,
                 )
-            elif given == "ignore":
-                found[side] = None
-            elif selection is not None:
-                opened.callback(selection.frames.close)
         given_angles = angles_option(name, options, data)
         if isinstance(given_angles, str):
             raise SourceError(
@@ -73,9 +60,9 @@ def plain_source(
         source = FrameSource(
             name,
             data,
-            flats=found["flats"],
-            darks=found["darks"],
-            angles=angles if given_angles is None else given_angles,
+            flats=found.get("flats"),
+            darks=found.get("darks"),
+            angles=given_angles,
             preview=options.preview,
             dummies=dummies_of(options),
             allow_missing_frames=options.allow_missing_frames,

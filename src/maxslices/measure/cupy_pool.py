@@ -32,9 +32,9 @@ class _PoolEvent:
 
     __slots__ = ("change_bytes", "pointer", "time_s", "what", "where")
 
-    def __init__(self, pointer: int, change_bytes: int, where: Place, what: str) -> None:
+    def __init__(self, pointer: int, change_bytes: int, where: Place) -> None:
         self.time_s = time.perf_counter()
-        self.pointer, self.change_bytes, self.where, self.what = pointer, change_bytes, where, what
+        self.pointer, self.change_bytes, self.where, self.what = pointer, change_bytes, where, ""
 
 
 class CupyMeter:
@@ -93,7 +93,7 @@ class CupyMeter:
         if self.trace:
             frame = sys._getframe(1)
             self._name_arrays(frame)
-            self.live[pointer] = _PoolEvent(pointer, n_bytes, current_place(frame), "")
+            self.live[pointer] = _PoolEvent(pointer, n_bytes, current_place(frame))
             self.events.append(self.live[pointer])
         if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
             self.compare()
@@ -120,7 +120,7 @@ class CupyMeter:
             frame = sys._getframe(1)
             self._name_arrays(frame)
             self.live.pop(pointer, None)
-            self.events.append(_PoolEvent(pointer, -own, current_place(frame), ""))
+            self.events.append(_PoolEvent(pointer, -own, current_place(frame)))
 
     def pool_grew(self, pointer: int, n_bytes: int) -> None:
         """Count what the pool took from the driver."""

@@ -32,7 +32,6 @@ class TorchSequence:
             self._building.alloc(input_bytes, self._building.site(INPUT), "input")
         self._times: list[int] = []
         self._lines: list[tuple[CallSite, str]] = []
-        self._previous: Any = None
 
     def sequence(self) -> AllocationSequence:
         """What was recorded."""

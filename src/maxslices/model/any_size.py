@@ -6,7 +6,7 @@ apart, which real FFTs treat differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -75,7 +75,10 @@ class SizeEvidence:
     @property
     def sizes(self) -> dict[int, int]:
         """Peaks by slices, never falling."""
-        return _rising(self.model.bytes, _ALL)
+        found, most = {}, 0
+        for n in sorted(set(_ALL)):
+            most = found[n] = max(most, self.model.bytes(n))
+        return found
 
 
 def fit_sizes(recorded: Mapping[Dims, SizeEvidence]) -> tuple[SizeClass, ...]:
@@ -137,14 +140,6 @@ def _holds(found: SizeModel | SizeBound, recorded: Mapping[Dims, SizeEvidence]) 
             if not size <= model.bytes(n) <= (1 + most) * size:
                 return False
     return True
-
-
-def _rising(bytes_at: Callable[[int], int], slices: Iterable[int]) -> dict[int, int]:
-    """Bytes by slices, never falling."""
-    found, most = {}, 0
-    for n in sorted(set(slices)):
-        most = found[n] = max(most, bytes_at(n))
-    return found
 
 
 def _moments(peaks: Mapping[Dims, PeakModel]) -> list[dict[Dims, dict[int, int]]]:

@@ -64,9 +64,9 @@ class Holder:
     """Main category of the bytes, and the largest tensor."""
 
 
-def last_mark(trace: Trace, name: str) -> int:
-    """Index of the last mark with a name."""
-    return max(index for index, mark in enumerate(trace.marks) if mark.name == name)
+def last_forward(trace: Trace) -> int:
+    """Index of the mark of the last step's forward."""
+    return max(index for index, mark in enumerate(trace.marks) if mark.name == "forward")
 
 
 def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
@@ -86,7 +86,7 @@ def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
     stages: list[MemoryStage] = []
     first = 0
     marks = trace.marks
-    last = last_mark(trace, "forward")
+    last = last_forward(trace)
     for index, mark in enumerate(marks):
         if index < 2 or index >= last:
             end, most = usage[mark.event], max(usage[first : mark.event + 1], default=0)

@@ -45,8 +45,6 @@ class Traced:
         Dtype of the result; None if it is not an array.
     output_dims : (int, int) or None
         The result's other two dims; None if it is not an array of as many slices.
-    duration_s : float
-        Duration of all replays.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class Traced:
         self.family = family
         self.workspaces = workspaces
         self.notes = family.trace(1).notes
-        self.duration_s = sum(family.trace(n).duration_s for n in (1, *FAMILY_AT))
         self.output_dtype, self.output_dims = None, None
         if result is not None:
             shape, self.output_dtype = result

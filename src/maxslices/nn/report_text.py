@@ -70,7 +70,7 @@ def _peak(report: ReportFigures) -> str:
         part = f"{n_bytes / max(1, report.device_bytes):6.1%}"
         lines.append(f"  {name:<22}{format_bytes(n_bytes):>10}{part:>8}")
     lines.append(f"  (workspaces: {report.workspaces}; the context is allowed for)")
-    lines += [line for note in report.trace.notes for line in _wrapped(f"({note})", "  ")]
+    lines += [line for note in report.trace.notes for line in _wrapped(f"({note})")]
     return "\n".join(lines)
 
 
@@ -134,7 +134,7 @@ def _why(report: ReportFigures) -> str:
             sentences.append(
                 f"{report.at_full_size:.0%} of them are as large in each axis as the input."
             )
-    lines = ["Why it takes so much", *_wrapped(" ".join(sentences), "  "), ""]
+    lines = ["Why it takes so much", *_wrapped(" ".join(sentences)), ""]
     lines.append("The largest holders")
     lines += [
         f"  {format_bytes(holder.n_bytes):>9}  {_part_name(holder.path)} ({holder.kind}): "
@@ -181,8 +181,8 @@ def _saving(saving: Saving, total: int) -> list[str]:
     return textwrap.wrap(head + saving.how, WIDTH, subsequent_indent=" " * len(head))
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def report_json(report: ReportFigures) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .breakdown import (
     categories_of,
     groups_of,
     holders_of,
-    last_mark,
+    last_forward,
     part_at_full_size,
     parts_of,
     stages_of,
@@ -135,7 +135,7 @@ def memory_report(
         trace = trace.with_workspaces(known)
     names = groups_of(model, trace)
     unused = unused_ends_bytes(trace)
-    after = trace.marks[last_mark(trace, "forward")].event
+    after = trace.marks[last_forward(trace)].event
     held = trace.moment(after)
     return MemoryReport(
         type(model).__name__,

@@ -14,6 +14,7 @@ from ..devices.cpu import CpuBackend
 from ..devices.in_place import slices_in_place
 from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
 from ..io import HasDummies, SideName, Sink, Store
+from ..io.side_name import SIDE_NAMES
 from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
@@ -244,11 +245,10 @@ class BlockRunner:
         means: dict[SideName, NDArray[np.float64]] = {}
         source, slice_dim = self.side_frames.source, self.plan.slice_dim
         made_up = source.dummies if isinstance(source, HasDummies) else ()
-        sides: tuple[SideName, ...] = ("flats", "darks")
         for planned, step in zip(self.plan.steps, self.steps, strict=True):
             given.append({})
             changed_by = self.side_frames.changed_by(planned.index)
-            for name in sides:
+            for name in SIDE_NAMES:
                 if name not in step.meta.supplied or getattr(source, name) is None:
                     continue
                 if (name, changed_by) not in found:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..devices import Backend, call_method
 from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Source, SupportsSideWindow
+from ..io.side_name import SIDE_NAMES
 from ..pipeline import Step
 from ..pipeline.changed_frames import CHANGED_DTYPE, changes_frames
 from ..registry.author_lines import defined_at, raised_at, what_raised
@@ -58,8 +59,7 @@ class SideFrames:
         return self._changed[index]
 
     def _names(self) -> list[SideName]:
-        sides: tuple[SideName, ...] = ("flats", "darks")
-        return [side for side in sides if getattr(self.source, side) is not None]
+        return [side for side in SIDE_NAMES if getattr(self.source, side) is not None]
 
     def _change(self, index: int, name: SideName) -> NDArray[Any]:
         """Put flats or darks through a step."""

@@ -101,7 +101,7 @@ class SizeFinder:
         found = self._product(tuple(sizes))
         if found is not None:
             lengths, factor = found
-            return _as_array([length.text for length in lengths], factor, "", input_itemsize)
+            return _as_array([length.text for length in lengths], factor, input_itemsize)
         text = self._sum(tuple(sizes))
         if text is not None:
             return AllocCall((), "", text)
@@ -319,7 +319,7 @@ def _roomy(cap: int) -> int:
     return min(math.ceil(cap * _CAP_ROOM), 1 << (cap - 1).bit_length())
 
 
-def _as_array(lengths: list[str], factor: int, dtype: str, input_itemsize: int | None) -> AllocCall:
+def _as_array(lengths: list[str], factor: int, input_itemsize: int | None) -> AllocCall:
     """Shape and dtype for a product of lengths and bytes."""
     if input_itemsize and factor % input_itemsize == 0:
         itemsize, dtype = input_itemsize, "dtype"

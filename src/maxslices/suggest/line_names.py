@@ -64,7 +64,7 @@ def is_own_call(filename: str) -> bool:
     return filename in (measured_call.__file__, method_call.__file__, named_method.__file__)
 
 
-def code_at(filename: str, line: int, most: int = 60) -> str:
+def code_at(filename: str, line: int) -> str:
     """Text of a line, shortened."""
     text = linecache.getline(filename, line).strip()
-    return text if len(text) <= most else text[: most - 3].rstrip() + "..."
+    return text if len(text) <= 60 else text[:57].rstrip() + "..."

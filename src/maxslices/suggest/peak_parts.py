@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..measure.sequence_recorder import INPUT
 from ..model.allocation_sequence import Allocated, Freed
 from .alloc_call import AllocCall, SizeFinder
 from .fold_loops import FoldedEvent, Token
 from .ledger_text import AllocatingLine, KeyUse, LedgerParts
+from .sequence_parts import line_of
 from .traced_runs import TracedRun, small_paths
 
 
 def peak_parts(
     runs: list[TracedRun],
     finder: SizeFinder,
-    site_of: Callable[[str, list[TracedRun]], AllocatingLine],
     header: list[str],
     itemsize: int,
     is_summed: bool = False,
@@ -31,8 +29,6 @@ def peak_parts(
         The runs.
     finder : SizeFinder
         Finds their formulas.
-    site_of : callable
-        Line of a call path.
     header : list of str
         Lines of the docstring.
     itemsize : int
@@ -49,7 +45,7 @@ def peak_parts(
         step = FoldedEvent(Token(key, False))
         known = itemsize if key == INPUT.path else None
         formulas[step] = finder.formula(sizes, [], known) if all(sizes) else finder.bound(sizes)
-    sites = {key: site_of(key, runs) for key in keys}
+    sites = {key: line_of(key, runs) for key in keys}
     bounds = [step for step, formula in formulas.items() if formula.is_bound] if is_summed else []
     if bounds:
         inexact = [step.token.key for step in bounds]

@@ -22,7 +22,7 @@ from .dim_expressions import Blocks
 from .fft_plans import plan_lines
 from .ledger_text import LedgerParts, ledger_text
 from .peak_parts import peak_parts
-from .sequence_parts import fold_runs, line_of, sequence_parts, with_other_dtype
+from .sequence_parts import fold_runs, sequence_parts, with_other_dtype
 from .traced_runs import RunMaker, TracedRun
 
 _NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 0}
@@ -152,11 +152,11 @@ def _suggested(
         parts = sequence_parts(folded, own, element.itemsize, follows, named)
         found = None if parts is None else _completed(parts, runs, finder, kind, notes, dtypes)
     if found is None:
-        parts = peak_parts(runs, finder, line_of, header, element.itemsize)
+        parts = peak_parts(runs, finder, header, element.itemsize)
         found = _completed(parts, runs, finder, kind, (_BY_PEAK,))
     assert found is not None
     if max(found.ratios) > 1 + CLOSE:
-        parts = peak_parts(runs, finder, line_of, header, element.itemsize, is_summed=True)
+        parts = peak_parts(runs, finder, header, element.itemsize, is_summed=True)
         summed = _completed(parts, runs, finder, kind, (_SUMMED,))
         if summed is not None and max(summed.ratios) < max(found.ratios):
             found = summed

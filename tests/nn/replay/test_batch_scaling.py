@@ -45,7 +45,6 @@ def test_a_family_knows_every_number():
     family = StepFamily(unet)
     assert family.is_linear
     trace = unet(29)
-    assert family.reserved_bytes(29) == trace.reserved_bytes
     assert family.allocated_bytes(29) == trace.allocated_bytes
     assert family.needed_bytes(29) == trace.needed_bytes
 
@@ -238,7 +237,7 @@ def test_a_number_must_run_in_later_steps_too():
 
 def test_a_limit_above_one_that_was_not_met_needs_no_simulation(monkeypatch):
     family = StepFamily(unet)
-    most = family.reserved_bytes(8)
+    most = unet(8).reserved_bytes
     assert family.fits(8, most)
     assert family.lasts(8, 2 * most)
     monkeypatch.setattr(step_family, "CachingAllocator", None)

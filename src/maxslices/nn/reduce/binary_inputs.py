@@ -39,9 +39,7 @@ def may_be_binary(model: nn.Module, trace: Trace) -> bool:
     )
 
 
-def probe_binary(
-    model: nn.Module, inputs: Sequence[Any], n_trials: int = N_TRIALS
-) -> dict[str, tuple[bool, ...]]:
+def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[bool, ...]]:
     """Find the tensor arguments of each module that hold only 0 and 1, and at least one 1.
 
     The model is run without gradients on its own device in eval mode. Norms are in train mode
@@ -87,7 +85,7 @@ def probe_binary(
         norm.momentum = 0.0
         norm._buffers["num_batches_tracked"] = None
     try:
-        for trial in range(n_trials):
+        for trial in range(N_TRIALS):
             given = mapped(lambda x: _sample(x, trial, has_time, device), tuple(inputs))  # noqa: B023
             with torch.no_grad(), BlockState(model).unchanged():
                 model(*given)

@@ -7,7 +7,7 @@ follow each other without a module of their own can so be rewritten as one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -62,18 +62,10 @@ def is_plain(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def modules_and_ranges(
-    model: nn.Module, paths: Iterable[str] | None = None
-) -> dict[str, nn.Module]:
-    """Modules by path, with ranges as a Sequential of the same children.
-
-    The ranges are those among `paths`; by default, all of `ranges_of`.
-    """
+def modules_and_ranges(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules by path, with those of `ranges_of` as a Sequential of the same children."""
     found = dict(model.named_modules())
-    given = (
-        ranges_of(model) if paths is None else [r for p in paths if (r := range_at(p)) is not None]
-    )
-    for run in given:
+    for run in ranges_of(model):
         found[run.path] = nn.Sequential(*(found[p] for p in children_of(run, found)))
     return found
 

@@ -92,16 +92,9 @@ class StepFamily:
 
     def allocated_bytes(self, n: int) -> int:
         """Most bytes handed out for n images."""
-        return self._simulated(n).peak_allocated_bytes
-
-    def reserved_bytes(self, n: int) -> int:
-        """Most bytes that the allocator holds for n images without a limit."""
-        return self._simulated(n).peak_reserved_bytes
-
-    def _simulated(self, n: int) -> CachingAllocator:
         allocator = CachingAllocator()
         allocator.run(self.requests(n))
-        return allocator
+        return allocator.peak_allocated_bytes
 
     def needed_bytes(self, n: int) -> int:
         """Smallest limit, to 2 MiB, from which on n images run."""

@@ -111,12 +111,10 @@ class ReplayPeak:
             sums[storage.category] += round_to_granule(storage.n_bytes)
         return sums
 
-    def by_module(self, category: str | None = None) -> dict[str, int]:
-        """Bytes by module path, largest first; of one category, or of all."""
+    def by_module(self) -> dict[str, int]:
+        """Bytes by module path, largest first."""
         sums: dict[str, int] = {}
         for storage in self.alive:
-            if category in (None, storage.category):
-                sums[storage.module] = sums.get(storage.module, 0) + round_to_granule(
-                    storage.n_bytes
-                )
+            n_bytes = round_to_granule(storage.n_bytes)
+            sums[storage.module] = sums.get(storage.module, 0) + n_bytes
         return dict(sorted(sums.items(), key=lambda item: -item[1]))

@@ -171,21 +171,9 @@ class Trace:
         """Bytes in use when a module's forward has returned."""
         return self.in_use_bytes[call.end - 1] if call.end else 0
 
-    def requests(
-        self,
-        sizes: Sequence[int] | None = None,
-        call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
-    ) -> list[AllocatorRequest]:
-        """Requests to the allocator, workspaces included.
-
-        Parameters
-        ----------
-        sizes : sequence of int, optional
-            Bytes of the storages, in place of their own.
-        call_workspaces : sequence of tuple of Workspace, optional
-            Workspaces of the calls, in place of their own.
-        """
-        return [each for made in self.requests_by_event(sizes, call_workspaces) for each in made]
+    def requests(self) -> list[AllocatorRequest]:
+        """Requests to the allocator, workspaces included."""
+        return [each for made in self.requests_by_event() for each in made]
 
     def requests_by_event(
         self,
@@ -196,8 +184,10 @@ class Trace:
 
         Parameters
         ----------
-        sizes, call_workspaces
-            As for `requests`.
+        sizes : sequence of int, optional
+            Bytes of the storages, in place of their own.
+        call_workspaces : sequence of tuple of Workspace, optional
+            Workspaces of the calls, in place of their own.
         """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
         needed = self.call_workspaces if call_workspaces is None else call_workspaces
