@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from maxslices.devices.cuda_context import reserved_bytes
@@ -44,6 +46,14 @@ def test_the_least_is_kept(cupy, tmp_path):
     reserved_of_a_program(cupy, CONTEXT_BYTES + 10 * MIB)
     assert file.stat().st_mtime_ns == written
     assert reserved_of_a_program(cupy, 2**31) == CONTEXT_BYTES + MODULES_BYTES
+
+
+def test_what_is_no_file_in_place_of_the_record_is_not_waited_for(cupy, tmp_path):
+    reserved_of_a_program(cupy, CONTEXT_BYTES)
+    (file,) = (tmp_path / "records" / "contexts").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert reserved_of_a_program(cupy, 5 * 2**30) == UNMEASURED_RESERVE_BYTES
 
 
 def test_it_is_never_more_than_without_a_measurement(cupy):

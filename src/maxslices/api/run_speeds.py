@@ -7,18 +7,15 @@ import hashlib
 import json
 import math
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..measure.cache_dir import records_folder
+from ..measure.cache_dir import keep, read_cached, records_folder
 from ..model.units import format_duration
 from ..planner import Plan, SectionPlan
 from ..planner.sweep_plan import SweepPlan
 from ..runner import Report
-from ..system.fresh_files import replace_text
-from ..system.small_files import read_small_text
 
 FILE_NAME = "speeds"
 """Name of the file in the folder of the records, whose own names end in ``.json``."""
@@ -31,7 +28,6 @@ REACH = 4
 """Slices of a plan, over those that ran, up to which their time is told: of a few slices what goes
 before them is the most. Four rows of a scan that took 8.8 s told 53 s. Chosen as the distance to
 which the memory of few slices is followed (`maxslices.estimate.method_calls`)."""
-_MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +78,7 @@ def keep_speeds(report: Report) -> None:
     if new:
         earlier = {key: entry for key, entry in known.items() if key not in new}
         latest = dict(list((earlier | new).items())[-MOST_SECTIONS:])
-        with suppress(OSError):  # the run itself is whole
-            _path().parent.mkdir(parents=True, exist_ok=True)
-            replace_text(_path(), json.dumps(latest, indent=1))
+        keep(_path(), latest)
 
 
 def likely_time(plan: Plan) -> LikelyTime | None:
@@ -145,8 +139,5 @@ def _path() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    try:
-        found = json.loads(read_small_text(_path(), _MAX_BYTES))
-    except (OSError, ValueError):
-        return {}
+    found = read_cached(_path())
     return found if isinstance(found, dict) else {}

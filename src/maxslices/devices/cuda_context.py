@@ -9,16 +9,13 @@ record, however busy the GPU is by then.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..measure.cache_dir import records_folder
+from ..measure.cache_dir import cache_file, keep, read_cached
 from ..model.block_memory import CONTEXT_BYTES, MODULES_BYTES
-from ..system.fresh_files import replace_text
 
 _COMPUTE_UNITS, _MAJOR, _MINOR = 16, 75, 76
 """Attributes of a device (``cudaDeviceAttr``)."""
@@ -32,18 +29,15 @@ def reserved_bytes(cupy: Any) -> int:
     known = _read(path)
     least = min(total - free, known)
     if least < known:
-        # If the record cannot be written, the next program measures again.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(path, json.dumps({"context_bytes": least}))
+        keep(path, {"context_bytes": least})
     return least + MODULES_BYTES
 
 
 def _read(path: Path) -> int:
     """Smallest amount on record, or the assumed one."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["context_bytes"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_cached(path)["context_bytes"]
+    except (KeyError, TypeError):
         return CONTEXT_BYTES  # no record, or a damaged one
     return found if type(found) is int and 0 < found < CONTEXT_BYTES else CONTEXT_BYTES
 
@@ -57,6 +51,4 @@ def _file(cupy: Any, total_bytes: int) -> Path:
     with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
         versions.append(file.readline())
     loading = os.environ.get("CUDA_MODULE_LOADING", "")  # EAGER: much more at once
-    text = json.dumps([total_bytes, *kind, *versions, loading])
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return records_folder() / "contexts" / f"{name}.json"
+    return cache_file("contexts", [total_bytes, *kind, *versions, loading])

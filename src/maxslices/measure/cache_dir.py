@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from ..system.fresh_files import replace_text
+from ..system.small_files import read_small_text
 
 FOLDER_VARIABLE = "MAXSLICES_RECORDS"
 """Environment variable that names the folder of the records."""
+_MOST_BYTES = 2**26
+"""Most of a file that is read, so that none of another kind in its place fills memory."""
 
 
 def records_folder() -> Path:
@@ -17,3 +26,23 @@ def records_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("maxslices", appauthor=False) / "records"
+
+
+def cache_file(folder: str, conditions: Any) -> Path:
+    """File of what was measured under some conditions, of which its name is a hash."""
+    text = json.dumps(conditions, sort_keys=True)
+    return records_folder() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def read_cached(path: Path) -> Any:
+    """Read what `keep` wrote; None if it is not there, or damaged: then it is measured again."""
+    with suppress(OSError, ValueError):
+        return json.loads(read_small_text(path, _MOST_BYTES))
+    return None
+
+
+def keep(path: Path, content: Any) -> None:
+    """Write what was measured; if that cannot be done, the next program measures again."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(content))

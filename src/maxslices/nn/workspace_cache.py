@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from ..measure.cache_dir import records_folder
-from ..system.fresh_files import replace_text
+from ..measure.cache_dir import cache_file, keep, read_cached
 from .replay import OperatorCall, Workspaces
 from .replay.measure_workspaces import calibrate, no_limit, place
 
@@ -39,7 +35,7 @@ def measured_workspaces(
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     with torch.cuda.device(device):
-        path = _file(place())
+        path = cache_file("workspaces", place())
         known = _read(path)
         missing = list(calls) if known is None else known.missing(calls)
         if known is not None and not missing:
@@ -48,24 +44,12 @@ def measured_workspaces(
         with no_limit(device):
             found = calibrate(missing, known)
         torch.cuda.empty_cache()
-    _write(path, found)
+    keep(path, found.as_plain())
     return found, time.perf_counter() - began
-
-
-def _file(where: dict[str, str]) -> Path:
-    digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode()).hexdigest()[:16]
-    return records_folder() / "workspaces" / f"{digest}.json"
 
 
 def _read(path: Path) -> Workspaces | None:
     try:
-        return Workspaces.from_plain(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Workspaces.from_plain(read_cached(path))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None  # not there, or not what was written: it is measured again
-
-
-def _write(path: Path, workspaces: Workspaces) -> None:
-    # If the file cannot be written, they are measured again next time.
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(workspaces.as_plain()))
