@@ -19,6 +19,8 @@ from .frames import FramesWritten, IndexRange
 class ArrayFrames:
     """Frames in an array."""
 
+    reads_rows = True
+
     def __init__(self, name: str, array: NDArray[Any]) -> None:
         if isinstance(array, np.ma.MaskedArray):
             raise SourceError(
@@ -30,19 +32,9 @@ class ArrayFrames:
                 f"{name}: has shape {array.shape}: a scan has three dims, (angles, detector_y, "
                 f"detector_x), of at least 1{without_ones(array.shape)}"
             )
-        self._name = name
+        self.name = name
         self._array: NDArray[Any] | None = array
-        self._spec = ArraySpec(array.shape, check_dtype(name, array.dtype))
-
-    @property
-    def name(self) -> str:
-        """Name of the stack in messages."""
-        return self._name
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype."""
-        return self._spec
+        self.spec = ArraySpec(array.shape, check_dtype(name, array.dtype))
 
     @property
     def array(self) -> NDArray[Any] | None:
@@ -54,11 +46,6 @@ class ArrayFrames:
         """Files that the frames are read from."""
         return ()
 
-    @property
-    def reads_rows(self) -> bool:
-        """True: rows are where they are."""
-        return True
-
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """All frames: such files have no others."""
         return FramesWritten()
@@ -68,7 +55,7 @@ class ArrayFrames:
     ) -> None:
         """Copy a box into `out`."""
         if self._array is None:
-            raise SourceError(f"{self._name}: is closed")
+            raise SourceError(f"{self.name}: is closed")
         parallel_copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
 
     def close(self) -> None:

@@ -57,9 +57,9 @@ class AtomicSink(ABC):
         start: SinkStart,
         info: ResultInfo,
     ) -> None:
-        self._info = info
-        self._path = path
-        self._spec = spec
+        self.info = info
+        self.path = path
+        self.spec = spec
         self._slice_dim = slice_dim
         self._needed_bytes = needed_bytes
         self._part = hidden_path(path)
@@ -81,39 +81,24 @@ class AtomicSink(ABC):
                 raise
         self._open = True
 
-    @property
-    def path(self) -> Path:
-        """Path of the finished result."""
-        return self._path
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole result."""
-        return self._spec
-
-    @property
-    def info(self) -> ResultInfo:
-        """What the result is."""
-        return self._info
-
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block; see `Sink.write`."""
-        check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
+        check_block(self.spec, slice_dim, start, start + block.shape[slice_dim], block)
         if not self._open:
-            raise StoreError(f"{self._path}: is finished or abandoned, and takes no more blocks")
-        with store_errors(self._path, self._needed_bytes):
+            raise StoreError(f"{self.path}: is finished or abandoned, and takes no more blocks")
+        with store_errors(self.path, self._needed_bytes):
             self._write(slice_dim, start, block)
 
     def finish(self) -> Path:
         """Give the result its name; see `Sink.finish`."""
-        with store_errors(self._path, self._needed_bytes):
+        with store_errors(self.path, self._needed_bytes):
             self._open = False
             self._close()
-            return give_name(self._path)
+            return give_name(self.path)
 
     def set_aside(self, n_slices: int) -> Path:
         """Keep the first slices under another name; see `Sink.set_aside`."""
-        path = incomplete_path(self._path)
+        path = incomplete_path(self.path)
         with store_errors(path, self._needed_bytes):
             self._open = False
             self._close()
@@ -129,7 +114,7 @@ class AtomicSink(ABC):
 
     def sync(self) -> None:
         """Put what was written on disk; see `Sink.sync`."""
-        with store_errors(self._path, self._needed_bytes):
+        with store_errors(self.path, self._needed_bytes):
             self._sync()
 
     def abandon(self) -> None:

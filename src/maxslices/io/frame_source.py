@@ -86,7 +86,7 @@ class FrameSource(
         allow_missing_frames: bool = False,
     ) -> None:
         preview = preview or Preview()
-        self._name = name
+        self.name = name
         self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
         _, n_rows, n_columns = data.spec.shape
         for side, selection in self._sides.items():
@@ -97,14 +97,15 @@ class FrameSource(
                     f"projections of {name}, {n_rows}x{n_columns}: give {side} taken with the "
                     "same detector window"
                 )
-        self._angles = None
+        self.angles: NDArray[np.float32] | None = None
+        """Read-only."""
         if angles is not None:
             check_angle_count(name, angles.size, data, preview)
             angles = projections_angles(angles, data, preview)
             if angles.size == data.spec.shape[0]:  # a preview may be of few degrees
                 warn_of_narrow_angles(name, angles)
-            self._angles = previewed_angles(angles, data, preview).copy()
-            self._angles.flags.writeable = False
+            self.angles = previewed_angles(angles, data, preview).copy()
+            self.angles.flags.writeable = False
         angle_range = previewed(data, preview)
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
@@ -113,7 +114,7 @@ class FrameSource(
         for side, selection in self._sides.items():
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)
-        self._spec = self._data.spec
+        self.spec = self._data.spec
         used = (self._data, *(each for each in self._sides.values() if each is not None))
         stacks = {id(each.frames): each.frames for each in used}
         warn_of_gaps(stacks.values(), allow_missing=allow_missing_frames)
@@ -127,26 +128,21 @@ class FrameSource(
         self._dummies = tuple(side for side in dummies if self._sides[side] is None)
         for side in self._dummies:
             made = np.ones if side == "flats" else np.zeros
-            frame = made((1, *self._spec.shape[1:]), self._spec.dtype)
+            frame = made((1, *self.spec.shape[1:]), self.spec.dtype)
             self._sides[side] = Selection.of(ArrayFrames(f"dummy {side} of {name}", frame))
 
     def with_rows(self, start: int, stop: int) -> FrameSource:
         """The same scan with some of its rows; both read, and close, the same files."""
         part = copy.copy(self)
-        columns = (0, self._spec.shape[2])
+        columns = (0, self.spec.shape[2])
         part._data = self._data.crop((start, stop), columns)
         part._sides = {
             side: None if each is None else each.crop((start, stop), columns)
             for side, each in self._sides.items()
         }
-        part._spec = part._data.spec
+        part.spec = part._data.spec
         part._detector_start = self._detector_start[0] + start, self._detector_start[1]
         return part
-
-    @property
-    def name(self) -> str:
-        """Name of the scan in messages."""
-        return self._name
 
     @property
     def frame_runs(self) -> tuple[IndexRange, ...]:
@@ -154,24 +150,19 @@ class FrameSource(
         return self._data.runs
 
     @property
-    def detector_start(self) -> tuple[int, int]:
-        """First row and first column of the detector that are read."""
-        return self._detector_start
-
-    @property
     def reads_rows(self) -> bool:
         """True if some rows of all projections are read without the rest of these."""
         return self._data.frames.reads_rows
 
     @property
+    def detector_start(self) -> tuple[int, int]:
+        """First row and first column of the detector that are read."""
+        return self._detector_start
+
+    @property
     def dummies(self) -> tuple[SideName, ...]:
         """Which of flats and darks are made up."""
         return self._dummies
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype of the projections."""
-        return self._spec
 
     @property
     def flats(self) -> ArraySpec | None:
@@ -185,15 +176,10 @@ class FrameSource(
         darks = self._sides["darks"]
         return None if darks is None else darks.spec
 
-    @property
-    def angles(self) -> NDArray[np.float32] | None:
-        """Angle of each projection in radians (read-only); None if the scan has none."""
-        return self._angles
-
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read a block into `out`; see `Source.read`."""
-        check_output_block(self._spec, slice_dim, start, stop, out)
-        n_angles, n_rows, _ = self._spec.shape
+        check_output_block(self.spec, slice_dim, start, stop, out)
+        n_angles, n_rows, _ = self.spec.shape
         spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
         self._data.read(*spans, out)
 
@@ -222,7 +208,7 @@ class FrameSource(
         side = self._sides[name]
         if side is None:
             raise SourceError(
-                f"{self._name}: there are no {name} in this scan: give them to the loader "
+                f"{self.name}: there are no {name} in this scan: give them to the loader "
                 f"({name}: file and data_path)"
             )
         n_frames, n_rows, n_columns = side.spec.shape

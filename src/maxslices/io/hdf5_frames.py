@@ -43,33 +43,23 @@ class Hdf5Frames:
     """
 
     def __init__(self, path: Path, file: h5py.File, data_path: str) -> None:
-        self._name = f"{path}:/{data_path.strip('/')}"
+        self.name = f"{path}:/{data_path.strip('/')}"
         self._file = file
         self._data = dataset(path, file, data_path, "data_path")
-        with library_errors(self._name):
+        with library_errors(self.name):
             shape, dtype = self._data.shape, self._data.dtype
         if shape is None or len(shape) != 3 or 0 in shape:
             found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
-                f"{self._name}: holds {found}: a scan has three dims, (angles, detector_y, "
+                f"{self.name}: holds {found}: a scan has three dims, (angles, detector_y, "
                 f"detector_x){without_ones(shape)}{list_stacks(file)}"
             )
-        self._spec = ArraySpec(shape, check_dtype(self._name, dtype))
+        self.spec = ArraySpec(shape, check_dtype(self.name, dtype))
         self._written: FramesWritten | None = None
         self._locations: PlainFrames | Chunks | None = None
         self._fd: int | None = None
         self._located = self._closed = False
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """Path of the file and of the data set."""
-        return self._name
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype."""
-        return self._spec
 
     @property
     def files(self) -> Iterable[Path]:
@@ -87,7 +77,7 @@ class Hdf5Frames:
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `frames_written`."""
         if self._written is None:
-            self._written = frames_written(self._data, self._name, allow_missing=allow_missing)
+            self._written = frames_written(self._data, self.name, allow_missing=allow_missing)
         return self._written
 
     def read_box(
@@ -100,19 +90,19 @@ class Hdf5Frames:
                 self._data.read_direct(out, source_sel=box)
         except EOFError as error:
             raise SourceError(
-                f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
+                f"{self.name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
                 "became shorter after it was opened; copy it again"
             ) from None
         except OversizeError as error:
             raise SourceError(
-                f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
+                f"{self.name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
                 "is damaged; copy it again"
             ) from None
         except Exception as error:
             if not isinstance(error, OSError) and not raised_by_library(error):
                 raise
             if isinstance(error, MemoryError) or found_no_memory(error):
-                raise MemoryError(f"{self._name}: {cause_of(error)}") from None
+                raise MemoryError(f"{self.name}: {cause_of(error)}") from None
             missing: list[str] = []
             with suppress(RuntimeError, ValueError):  # what else it cannot read
                 missing = missing_filters(self._data)
@@ -123,7 +113,7 @@ class Hdf5Frames:
                     "install that HDF5 plugin and name its folder in HDF5_PLUGIN_PATH"
                 )
             raise SourceError(
-                f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read "
+                f"{self.name}: frames {frames[0]}:{frames[1]} cannot be read "
                 f"({cause_of(error)}): {hint}"
             ) from None
 
@@ -140,7 +130,7 @@ class Hdf5Frames:
         locations = self._locate()
         with self._lock:
             if self._closed:
-                raise SourceError(f"{self._name}: is closed")
+                raise SourceError(f"{self.name}: is closed")
             if self._fd is None or locations is None:
                 return False
             fd = os.dup(self._fd)

@@ -80,10 +80,10 @@ class Hdf5Sink(AtomicSink):
         super().__init__(path, spec, slice_dim, needed_bytes, start, info)
 
     def _create(self) -> None:
-        beside_bytes = _OVERHEAD_BYTES + notes_bytes(self._info, self._spec.shape)
+        beside_bytes = _OVERHEAD_BYTES + notes_bytes(self.info, self.spec.shape)
         reserve(self._part, beside_bytes, os.O_CREAT | os.O_EXCL)
         self._part.unlink()
-        self._offsets = _create_file(self._part, self._file_spec, self._axis, self._info)
+        self._offsets = _create_file(self._part, self._file_spec, self._axis, self.info)
         self._open_fd()
 
     def _reopen(self) -> None:
@@ -104,7 +104,7 @@ class Hdf5Sink(AtomicSink):
         if mode == "r+":
             reserve(self._part, _OVERHEAD_BYTES)
         try:
-            self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info, mode)
+            self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self.info, mode)
         except (KeyError, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
@@ -115,11 +115,11 @@ class Hdf5Sink(AtomicSink):
     @property
     def _file_spec(self) -> ArraySpec:
         """Shape and dtype of the data set."""
-        return ArraySpec(self._info.file_shape(self._spec), self._spec.dtype)
+        return ArraySpec(self.info.file_shape(self.spec), self.spec.dtype)
 
     def _open_fd(self) -> None:
         """Open the file for writing, and find the ways in which it can be written."""
-        slice_bytes = self._spec.with_slices(self._slice_dim, 1).nbytes
+        slice_bytes = self.spec.with_slices(self._slice_dim, 1).nbytes
         has_no_gaps = bool((np.diff(self._offsets) == slice_bytes).all())
         may_map = has_no_gaps and threads.N_THREADS > 1 and is_safe_to_map(self._part)
         # On a network, where nothing is mapped, for writing alone: see `_FLAGS` of `ScratchStore`.
@@ -162,7 +162,7 @@ class Hdf5Sink(AtomicSink):
         box = [(0, n) for n in block.shape[:2]]
         box[slice_dim] = (start, start + block.shape[slice_dim])
         slices, rows = box[self._slice_dim], box[1 - self._slice_dim]
-        row_bytes = self._spec.shape[2] * self._spec.dtype.itemsize
+        row_bytes = self.spec.shape[2] * self.spec.dtype.itemsize
 
         def part(some: tuple[int, int], of_rows: tuple[int, int], values: NDArray[Any]) -> None:
             for i, piece in zip(range(*some), values, strict=True):
@@ -184,10 +184,10 @@ class Hdf5Sink(AtomicSink):
         with _os_errors(), open_hdf5(self._part, "r+") as file:
             data = file[DATA_PATH]
             data.resize(n_slices, axis=self._axis)
-            axes = list(self._info.axes)
+            axes = list(self.info.axes)
             axes[self._axis] = "."  # its positions are more than the slices that are left
             data.parent.attrs["axes"] = axes
-            data.attrs["incomplete"] = f"{n_slices} of {self._spec.shape[self._slice_dim]} slices"
+            data.attrs["incomplete"] = f"{n_slices} of {self.spec.shape[self._slice_dim]} slices"
 
     def _remove(self) -> None:
         self._part.unlink(missing_ok=True)

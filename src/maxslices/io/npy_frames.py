@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from ..model.arrays import ArraySpec
 from ..system.positional_io import bytes_of, pread_all
 from ..system.threads import fit_in_buffer, parallel_for
 from .array_frames import ArrayFrames
@@ -43,11 +42,13 @@ class NpyFrames:
         If it is not an ``.npy`` file, is cut off or holds Python objects.
     """
 
+    reads_rows = True
+
     def __init__(self, path: Path, *, may_be_one: bool = False) -> None:
-        self._path = path
+        self._path, self.name = path, str(path)
         mapped = self._mapped()
         array = mapped[np.newaxis] if may_be_one and mapped.ndim == 2 else mapped
-        self._spec = ArrayFrames(str(path), array).spec
+        self.spec = ArrayFrames(str(path), array).spec
         self._dtype, self._offset = array.dtype, mapped.offset
         self._contiguous: PlainFrames | None = None
         if array.flags.c_contiguous:
@@ -57,24 +58,9 @@ class NpyFrames:
             self._contiguous = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
 
     @property
-    def name(self) -> str:
-        """Path of the file."""
-        return str(self._path)
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype."""
-        return self._spec
-
-    @property
     def files(self) -> Iterable[Path]:
         """Files that the frames are read from."""
         return (self._path,)
-
-    @property
-    def reads_rows(self) -> bool:
-        """True: pixels are not compressed."""
-        return True
 
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """All frames: such files have no others."""
@@ -100,7 +86,7 @@ class NpyFrames:
         self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
         """Read a box where the frames of a pixel are contiguous, in several threads."""
-        n_frames, n_rows, _ = self._spec.shape
+        n_frames, n_rows, _ = self.spec.shape
         row_bytes = n_frames * self._dtype.itemsize
         step = fit_in_buffer(row_bytes)
         n_parts = -(-(rows[1] - rows[0]) // step)

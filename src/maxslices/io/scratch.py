@@ -164,7 +164,7 @@ class ScratchStore(Closing):
     ) -> None:
         """Decide where everything lies."""
         self._paths = []
-        self._spec = spec
+        self.spec = spec
         self._folder = folder
         self._row_bytes = spec.shape[2] * spec.dtype.itemsize
         if band_rows is None:
@@ -213,7 +213,7 @@ class ScratchStore(Closing):
         """What another process needs to join it."""
         named = tuple(path.absolute() for path in self._paths)
         return ScratchLayout(
-            self._spec,
+            self.spec,
             self._folder.absolute(),
             self._band_rows,
             self.memory_bytes,
@@ -223,14 +223,14 @@ class ScratchStore(Closing):
 
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
-        with store_errors(self._folder, self._spec.nbytes):
+        with store_errors(self._folder, self.spec.nbytes):
             for file in self._on_disk.opened:
                 os.fdatasync(file.fileno())
 
     def _reopen(self, files: _Files, paths: Sequence[Path], flags: int) -> None:
         """Open files that another process made."""
         folder = paths[0].parent if paths else self._folder
-        with store_errors(folder, self._spec.nbytes), ExitStack() as opened:
+        with store_errors(folder, self.spec.nbytes), ExitStack() as opened:
             for path, n_bytes in zip(paths, files.sizes, strict=True):
                 is_nameless = path.is_relative_to(_OF_PROCESSES)  # there it is a link
                 fd = os.open(path, flags | os.O_CLOEXEC | (0 if is_nameless else os.O_NOFOLLOW))
@@ -242,15 +242,10 @@ class ScratchStore(Closing):
             opened.pop_all()
 
     @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole."""
-        return self._spec
-
-    @property
     def memory_bytes(self) -> int:
         """Host memory that it takes once all is written."""
-        rows = min(self._on_disk.first_band * self._band_rows, self._spec.shape[1])
-        return rows * self._row_bytes * self._spec.shape[0]
+        rows = min(self._on_disk.first_band * self._band_rows, self.spec.shape[1])
+        return rows * self._row_bytes * self.spec.shape[0]
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block whose first slice along `slice_dim` is `start`.
@@ -260,12 +255,12 @@ class ScratchStore(Closing):
         StoreError
             If the disk is full.
         """
-        check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
+        check_block(self.spec, slice_dim, start, start + block.shape[slice_dim], block)
         self._transfer(slice_dim, start, block, writes=True)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_output_block(self._spec, slice_dim, start, stop, out)
+        check_output_block(self.spec, slice_dim, start, stop, out)
         self._transfer(slice_dim, start, out, writes=False)
 
     def _transfer(self, slice_dim: int, start: int, block: NDArray[Any], *, writes: bool) -> None:
@@ -292,7 +287,7 @@ class ScratchStore(Closing):
             fd, offsets = self._locate(at_unit, at_band, begin, end, top)
             (_write if writes else _read)(fd, offsets, part)
 
-        with store_errors(self._folder, self._spec.nbytes):
+        with store_errors(self._folder, self.spec.nbytes):
             parallel_for(n_units * n_bands, one)
 
     def _locate(
@@ -306,7 +301,7 @@ class ScratchStore(Closing):
         n_files = len(files.opened)
         file = (unit + band) % n_files
         first_row = band * self._band_rows
-        height = min(self._band_rows, self._spec.shape[1] - first_row)
+        height = min(self._band_rows, self.spec.shape[1] - first_row)
         # The units of the band before it in the file all have the same number of angles.
         before = unit // n_files * self._unit_angles - unit * self._unit_angles
         angles = np.arange(before + begin, before + end, dtype=np.int64)

@@ -63,7 +63,7 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
     def __init__(
         self, spec: ArraySpec, allocate: Callable[[tuple[int, ...], Any], NDArray[Any]] = np.empty
     ) -> None:
-        self._spec = spec
+        self.spec = spec
         try:
             self._array: NDArray[Any] | None = allocate(spec.shape, spec.dtype)
         except MemoryError:
@@ -71,11 +71,6 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
                 f"{format_bytes(spec.nbytes)} for a result between two sections ({spec}) are more "
                 "memory than there is: allow less memory, so that it goes to a scratch file"
             ) from None
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole."""
-        return self._spec
 
     @property
     def array(self) -> NDArray[Any]:
@@ -87,12 +82,12 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block whose first slice along `slice_dim` is `start`."""
         stop = start + block.shape[slice_dim]
-        check_block(self._spec, slice_dim, start, stop, block)
+        check_block(self.spec, slice_dim, start, stop, block)
         parallel_copy(self._slices(slice_dim, start, stop), block)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_output_block(self._spec, slice_dim, start, stop, out)
+        check_output_block(self.spec, slice_dim, start, stop, out)
         parallel_copy(out, self._slices(slice_dim, start, stop))
 
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:

@@ -56,20 +56,10 @@ class TiffFrames:
                     f"{_size(first)}: the frames of a scan are of one size and type; move what "
                     "does not belong to it elsewhere"
                 )
-        self._name = name
+        self.name = name
         self._images = images
         dtype = check_dtype(str(first.path), first.dtype)
-        self._spec = ArraySpec((len(images), *first.shape), dtype)
-
-    @property
-    def name(self) -> str:
-        """Name of the stack in messages."""
-        return self._name
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype."""
-        return self._spec
+        self.spec = ArraySpec((len(images), *first.shape), dtype)
 
     @property
     def files(self) -> Iterable[Path]:

@@ -58,22 +58,22 @@ class TiffSink(AtomicSink):
         self._reopen()
 
     def _make_header(self) -> None:
-        shape = self._spec.with_slices(self._slice_dim, 1).shape
+        shape = self.spec.with_slices(self._slice_dim, 1).shape
         image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
-        axes = self._info.axes
-        rows = axes[1 - self._info.file_axis(self._slice_dim)]
+        axes = self.info.axes
+        rows = axes[1 - self.info.file_axis(self._slice_dim)]
         self._header = tiff_header(
             (image[0], image[1]),
-            self._spec.dtype,
-            self._info.pixel_um(rows),
-            self._info.pixel_um(axes[2]),
+            self.spec.dtype,
+            self.info.pixel_um(rows),
+            self.info.pixel_um(axes[2]),
         )
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write the slices of a block along the sink's own slice dim."""
         if slice_dim != self._slice_dim:
             raise UsageError(
-                f"{self._path}: has a TIFF for each slice along dim {self._slice_dim}, a block "
+                f"{self.path}: has a TIFF for each slice along dim {self._slice_dim}, a block "
                 f"along dim {slice_dim} would be parts of all of them: write HDF5"
             )
 
@@ -91,10 +91,10 @@ class TiffSink(AtomicSink):
         parallel_for(block.shape[slice_dim], work)
 
     def _file_name(self, number: int) -> str:
-        return tiff_name(self._path.name, number, self._spec.shape[self._slice_dim])
+        return tiff_name(self.path.name, number, self.spec.shape[self._slice_dim])
 
     def _shorten(self, n_slices: int) -> None:
-        for number in range(n_slices, self._spec.shape[self._slice_dim]):
+        for number in range(n_slices, self.spec.shape[self._slice_dim]):
             (self._part / self._file_name(number)).unlink(missing_ok=True)
 
     def _sync(self) -> None:

@@ -8,6 +8,8 @@ from numbers import Integral
 
 from ..errors import UsageError
 
+MIB = 2**20
+"""Bytes of a mebibyte, in which allocators count."""
 _FACTORS = {
     "B": 1,
     "KB": 10**3,
@@ -15,7 +17,7 @@ _FACTORS = {
     "GB": 10**9,
     "TB": 10**12,
     "KIB": 2**10,
-    "MIB": 2**20,
+    "MIB": MIB,
     "GIB": 2**30,
     "TIB": 2**40,
 }

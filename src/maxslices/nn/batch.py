@@ -153,7 +153,7 @@ def max_batch_size(
     family, calibration_s = _measured(family, budget, bound)
     predicted = family.largest(budget.limit_bytes, bound)
     if not predicted:
-        raise _too_large(family.needed_bytes(1), budget, sample)
+        raise too_large(sample, family.needed_bytes(1), budget)
     at_bound = predicted >= bound
     kept = budget.limit_bytes - (0 if margin is None else margin_bytes(margin))
     if at_bound and margin is None:
@@ -161,7 +161,7 @@ def max_batch_size(
     elif margin is not None:
         asked = family.largest(kept, bound) if kept > 0 else 0
         if not asked:
-            raise _too_large(family.needed_bytes(1), budget, sample, margin_bytes(margin))
+            raise too_large(sample, family.needed_bytes(1), budget, margin_bytes(margin))
     else:
         asked = max(
             1,
@@ -237,7 +237,7 @@ def _verified(
     while not runs(n):
         part, step_down, failed = part - step_down, 2 * step_down, n
         if n == 1 or part <= 0:
-            raise _too_large(family.allocated_bytes(1), budget, "a batch of 1")
+            raise too_large("a batch of 1", family.allocated_bytes(1), budget)
         # This size fitted by chance, between sizes that do not: so the next must fit steadily.
         n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
     n = _largest_tried(runs, n, failed, most)
@@ -333,11 +333,14 @@ def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
     )
 
 
-def _too_large(needed: int, budget: MemoryBudget, what: str, margin: int = 0) -> TooLargeError:
+def too_large(
+    what: str, needed: int, budget: MemoryBudget, margin: int = 0, smaller: str = "patch"
+) -> TooLargeError:
+    """Error of what does not fit, with the part of a step that may be `smaller`."""
     less = f" less a margin of {format_bytes(margin)}" if margin else ""
     return TooLargeError(
         f"{what} does not fit: it needs {format_bytes(needed)}, and there are "
-        f"{format_bytes(budget.limit_bytes)}{less} ({budget.origin}); take a smaller patch or "
+        f"{format_bytes(budget.limit_bytes)}{less} ({budget.origin}); take a smaller {smaller} or "
         "model, or a card with more memory"
     )
 

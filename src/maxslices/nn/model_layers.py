@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..model.units import MIB
 from .call_inputs import CallInputs
 from .memory_budget import check_model
 from .model_step import ModelStep
@@ -15,7 +16,6 @@ from .module_flops import module_flops
 from .replay import Replay, Workspaces
 from .replay.nested import tensors_in
 
-MIB = 2**20
 _HEADS = ("layer", "input", "output", "kernel", "parameters", "mult-adds", "output MiB")
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.units import format_bytes
 from .answers import PatchShape, SearchLog, VerifiedStep
-from .batch import MOST, STEP_DOWN, in_process_note, make_step, margin_bytes
+from .batch import MOST, STEP_DOWN, in_process_note, make_step, margin_bytes, too_large
 from .input_trials import example_of, input_channels, input_divisors
 from .memory_budget import MemoryBudget, budget_of, capability_of, device_of
 from .model_arguments import check_safety, divisors_of, dtype_of, positive
@@ -190,9 +189,5 @@ def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]
 
 
 def _too_large(shape: Shape, needed: int, budget: MemoryBudget, margin: int = 0) -> TooLargeError:
-    less = f" less a margin of {format_bytes(margin)}" if margin else ""
-    return TooLargeError(
-        f"a patch of {'x'.join(map(str, shape))}, the smallest, does not fit: it needs "
-        f"{format_bytes(needed)}, and there are {format_bytes(budget.limit_bytes)}{less} "
-        f"({budget.origin}); take a smaller batch or model, or a card with more memory"
-    )
+    what = f"a patch of {'x'.join(map(str, shape))}, the smallest,"
+    return too_large(what, needed, budget, margin, "batch")

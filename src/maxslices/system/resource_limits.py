@@ -15,9 +15,10 @@ from functools import lru_cache
 from math import ceil
 from pathlib import Path
 
+from ..model.units import MIB
+
 _NO_LIMIT = 2**60
 """Limits from here on are none: version 1 writes nearly 2^63 where no limit is set."""
-_MIB = 2**20
 PROC = Path("/proc/self")
 """What the kernel says of this process; another folder in tests."""
 _AS_SPARE_BYTES = 2**28
@@ -113,7 +114,7 @@ def _slurm_limits() -> Iterator[MemoryLimit]:
     if total is None and (per_core := _variable("SLURM_MEM_PER_CPU")):
         total = per_core * (_variable("SLURM_CPUS_ON_NODE") or 1)
     if total:  # 0 is all of the node
-        limit = total * _MIB
+        limit = total * MIB
         yield MemoryLimit("SLURM's job", limit, max(0, limit - _status_bytes("VmRSS")))
 
 

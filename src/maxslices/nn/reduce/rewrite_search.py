@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...model.units import MIB
 from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError, RewriteError
 from ..replay import Trace, TraceError, Workspaces
@@ -25,7 +26,6 @@ from .reduction_plan import ReductionPlan, SearchSpace
 from .rewrite import Rewrite, apply_rewrites
 from .uniform_plan import uniform_sets
 
-MIB = 2**20
 ROUNDS = 8
 """Maximum number of plans that one bisection replays."""
 CLOSE = 0.02

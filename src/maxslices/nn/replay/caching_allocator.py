@@ -13,12 +13,12 @@ from typing import Any
 
 from ...model.allocators import CUDA_GRANULE_BYTES, round_to_granule
 from ...model.bisection import last_true
+from ...model.units import MIB
 
 AllocatorRequest = tuple[int, int]
 """(key, bytes) allocates; (key, -1) frees. A request with a key below 0 may fail: where there is no
 room for the workspace of a convolution, cuDNN takes another kernel."""
 
-MIB = 2**20
 SMALL_BYTES = MIB
 """Largest request that the pool of small blocks serves (torch's ``kSmallSize``)."""
 SMALL_SEGMENT_BYTES = 2 * MIB

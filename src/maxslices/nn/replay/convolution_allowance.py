@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 
-MIB = 2**20
+from ...model.units import MIB
+
 TILE_BYTES = 128 * 128 * 4
 """Partial sums of one multiprocessor: a kernel that divides a long sum among them keeps tiles of
 128 x 128 numbers, one or two of each. Beside copies, a forward pass was measured to take up

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .caching_allocator import MIB, SMALL_BYTES
+from ...model.units import MIB
+from .caching_allocator import SMALL_BYTES
 from .trace import Trace
 from .workspaces import STATED
 

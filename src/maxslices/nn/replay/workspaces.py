@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from ...model.units import MIB
 from .convolution_allowance import convolution_bytes
 from .recorded_convolutions import recorded_bytes
 from .reductions import reduction_bytes
@@ -34,7 +35,6 @@ state is that of cuDNN's random generator, for recurrent layers."""
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
 """Kinds whose workspaces are measured."""
 
-MIB = 2**20
 CUBLAS_BYTES = 32 * MIB
 """Workspace that torch gives cuBLAS for each thread on compute capability 9."""
 CUBLASLT_BYTES = MIB
