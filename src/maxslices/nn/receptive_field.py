@@ -65,7 +65,7 @@ def receptive_field(model: nn.Module, channels: int, ndim: int) -> ReceptiveFiel
     while side <= LARGEST_PROBE[ndim]:
         found = _extent(real, channels, ndim, side)
         if found is not None:
-            stride = _stride(real, channels, ndim, side, max(max(found[0]), max(found[1])))
+            stride = _stride(real, channels, ndim, max(max(found[0]), max(found[1])))
             return ReceptiveField(found[0], found[1], stride)
         side *= 2
     raise ModelArgumentError(
@@ -126,7 +126,7 @@ def _result(model: nn.Module, x: torch.Tensor) -> Any:
         ) from error
 
 
-def _stride(model: nn.Module, channels: int, ndim: int, side: int, reach: int) -> int:
+def _stride(model: nn.Module, channels: int, ndim: int, reach: int) -> int:
     """Smallest shift of the input that only shifts the result."""
     generator = torch.Generator().manual_seed(1)
     size = 2 * (reach // 32 + 1) * 32 + 64

@@ -119,7 +119,7 @@ def reduce_memory(
     call = CallInputs.of(inputs)
     specs = call.specs
     undo_rewrites(model)
-    cuda_device = device_of(model, device or _own_device(model, memory), memory)
+    cuda_device = device_of(model, device or _own_device(model), memory)
     budget = budget_of(model, cuda_device, memory)
     step = with_targets(
         ResettingStep(
@@ -212,7 +212,7 @@ def _handed_over(
     return [best] if searcher.fits(best) else []
 
 
-def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
+def _own_device(model: nn.Module) -> torch.device | None:
     first = next(iter(model.parameters()), None)
     if first is not None and first.device.type == "cuda":
         return first.device
