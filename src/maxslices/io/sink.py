@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, get_args
 
 from numpy.typing import NDArray
@@ -97,12 +96,7 @@ class Sink(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *exc_info: object) -> None: ...
 
 
 SinkMaker = Callable[[Path, ArraySpec, int, SinkStart, ResultInfo | None], Sink]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import warnings
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -43,12 +42,7 @@ class RunLog(logging.Handler):
         logging.getLogger().addHandler(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         logging.getLogger().removeHandler(self)
         warnings.showwarning = self._show
 
