@@ -33,7 +33,6 @@ class SupportsView(Protocol):
             C-contiguous; None where the slices are not in memory, or not contiguous there.
             The runner takes the answer for a section's first block to hold for its others.
         """
-        ...
 
 
 @runtime_checkable
@@ -56,7 +55,6 @@ class SupportsWindow(Protocol):
             Memory of the slices itself, with gaps between the rows of several projections
             along dim 1; None where the slices are not in memory.
         """
-        ...
 
 
 @runtime_checkable
@@ -87,7 +85,6 @@ class SupportsSideWindow(Protocol):
         ndarray or None
             None where there are none, or they are not in memory.
         """
-        ...
 
 
 @runtime_checkable
@@ -97,7 +94,6 @@ class ReadsRows(Protocol):
     @property
     def reads_rows(self) -> bool:
         """True if some rows of all projections are read without the rest of these."""
-        ...
 
 
 @runtime_checkable
@@ -107,7 +103,6 @@ class HasDetectorStart(Protocol):
     @property
     def detector_start(self) -> tuple[int, int]:
         """First row and first column of the detector that are read."""
-        ...
 
 
 @runtime_checkable
@@ -117,7 +112,6 @@ class HasDummies(Protocol):
     @property
     def dummies(self) -> tuple[SideName, ...]:
         """Which of them are."""
-        ...
 
 
 @runtime_checkable
@@ -132,4 +126,3 @@ class SupportsChangeCheck(Protocol):
         SourceError
             Naming a file that was removed, replaced, cut or changed.
         """
-        ...

@@ -38,26 +38,21 @@ class Frames(Protocol):
     @property
     def name(self) -> str:
         """Name of the stack in messages."""
-        ...
 
     @property
     def spec(self) -> ArraySpec:
         """Shape (frames, rows, columns) and native dtype."""
-        ...
 
     @property
     def files(self) -> Iterable[Path]:
         """Files that the frames are read from; none for an array."""
-        ...
 
     @property
     def reads_rows(self) -> bool:
         """True if some rows of a frame are read without the rest of it."""
-        ...
 
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `unwritten_frames.frames_written`."""
-        ...
 
     def read_box(
         self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
@@ -69,8 +64,6 @@ class Frames(Protocol):
         SourceError
             If it cannot be read.
         """
-        ...
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        ...

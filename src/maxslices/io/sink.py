@@ -30,17 +30,14 @@ class Sink(Protocol):
     @property
     def path(self) -> Path:
         """Path of the finished result."""
-        ...
 
     @property
     def spec(self) -> ArraySpec:
         """Shape and dtype of the whole result."""
-        ...
 
     @property
     def info(self) -> ResultInfo:
         """What the result is."""
-        ...
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block of the sink's dtype whose first slice along `slice_dim` is `start`.
@@ -50,7 +47,6 @@ class Sink(Protocol):
         StoreError
             If it cannot be written: the disk is full or out of reach.
         """
-        ...
 
     def finish(self) -> Path:
         """Give the result its name.
@@ -60,7 +56,6 @@ class Sink(Protocol):
         Path
             Path of the result.
         """
-        ...
 
     def set_aside(self, n_slices: int) -> Path:
         """Keep the first slices as a result named ``<name>.incomplete``.
@@ -80,19 +75,15 @@ class Sink(Protocol):
         StoreError
             If that name is taken, or the disk cannot be written.
         """
-        ...
 
     def suspend(self) -> None:
         """Close the result, which keeps its hidden name, so that another process may go on."""
-        ...
 
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
-        ...
 
     def abandon(self) -> None:
         """Remove what was written; no effect after `finish`, or a second time."""
-        ...
 
     def __enter__(self) -> Self: ...
 

@@ -24,27 +24,22 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """Name of the scan in messages: the file, and the data set in it."""
-        ...
 
     @property
     def spec(self) -> ArraySpec:
         """Shape and native dtype of the projections."""
-        ...
 
     @property
     def flats(self) -> ArraySpec | None:
         """Shape (frames, detector_y, detector_x) and dtype of the flats; None without any."""
-        ...
 
     @property
     def darks(self) -> ArraySpec | None:
         """Shape (frames, detector_y, detector_x) and dtype of the darks; None without any."""
-        ...
 
     @property
     def angles(self) -> NDArray[np.float32] | None:
         """Angle of each projection in radians; None if the scan has none."""
-        ...
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` (excluded) along `slice_dim` (0 or 1) into `out`.
@@ -63,7 +58,6 @@ class Source(Protocol):
         SourceError
             If the file cannot be read.
         """
-        ...
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         """Read the flats or darks for a block.
@@ -88,11 +82,9 @@ class Source(Protocol):
         SourceError
             If there are none, or the file cannot be read.
         """
-        ...
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
-        ...
 
     def __enter__(self) -> Self: ...
 

@@ -24,19 +24,15 @@ class Store(Protocol):
     @property
     def spec(self) -> ArraySpec:
         """Shape and dtype of the whole."""
-        ...
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block whose first slice along `slice_dim` is `start`."""
-        ...
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`, C-contiguous."""
-        ...
 
     def close(self) -> None:
         """Free its memory and disk space; a second call has no effect."""
-        ...
 
     def __enter__(self) -> Self: ...
 

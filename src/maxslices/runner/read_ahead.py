@@ -27,11 +27,9 @@ class Readable(Protocol):
     @property
     def spec(self) -> ArraySpec:
         """Shape and dtype of the whole."""
-        ...
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        ...
 
 
 class _Stop(Exception):

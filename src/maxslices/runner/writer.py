@@ -21,7 +21,6 @@ class Target(Protocol):
     @property
     def spec(self) -> ArraySpec:
         """Shape and dtype of the whole."""
-        ...
 
     def write(self, slice_dim: int, start: int, block: Any) -> None:
         """Write a block whose first slice along `slice_dim` is `start`."""
