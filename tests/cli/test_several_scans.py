@@ -210,6 +210,12 @@ def test_names_of_folders(tmp_path, monkeypatch):
         find_scans([], tmp_path)
 
 
+def test_a_folder_that_cannot_be_is_not_to_be_resumed(cli, scan, pipeline):
+    status, _, err = cli("run", scan, pipeline(*STEPS), "--output-dir", scan, "-q")
+    assert (status, "is a file, so results cannot be put there" in err) == (1, True)
+    assert "--resume" not in err
+
+
 def test_folders_are_checked_before_the_first_scan(scans, pipeline, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "s4").write_text("a file")

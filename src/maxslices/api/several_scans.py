@@ -146,7 +146,7 @@ def run_scans_announced(
         scan: RunRequest(scan, read, folder, announce, plans=plans, **options)
         for scan, folder in found.items()
     }
-    checked = _check([*requests.values()])
+    checked = _check({found[scan]: request for scan, request in requests.items()})
     outcomes: list[ScanOutcome] = []
     with held_workers(next(iter(requests.values()))) as engine:
         for scan, request in requests.items():
@@ -168,7 +168,7 @@ def run_scans_announced(
     return ScansReport(tuple(outcomes))
 
 
-def _check(requests: list[RunRequest]) -> Pipeline:
+def _check(requests: dict[Path, RunRequest]) -> Pipeline:
     """Check, before the first scan, what is the same for all; the pipeline as it will run.
 
     Raises
@@ -176,17 +176,19 @@ def _check(requests: list[RunRequest]) -> Pipeline:
     MaxslicesError
         If no scan could run, or a folder holds a run that is neither replaced nor continued.
     """
-    first = requests[0]
+    first = next(iter(requests.values()))
     if first.resume and first.overwrite:
         raise UsageError("runs either go on (resume) or are replaced (overwrite)")
     pipeline, _ = replace(first, resume=False).checked()
     check_for_workers(first)
-    for request in requests:
+    for folder, request in requests.items():
         if request.resume:
             continue
         try:
             request.folder(pipeline)
         except StoreError as error:
+            if not any((folder / name).exists() for name in (REPORT_NAME, JOURNAL_NAME)):
+                raise
             raise StoreError(
                 f"{error}; the same command with --resume runs what is missing"
             ) from None
