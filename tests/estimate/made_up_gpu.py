@@ -98,12 +98,11 @@ class Gpu:
 
 
 def probed_on(gpu, take, available_bytes, **kw):
-    meta = describe(
-        lambda data, flats: gpu.take(data.shape[1], **take(data.shape[1])),
-        pattern="sinogram",
-        name="f",
-        module="m",
-    )
+    def method(data, flats):
+        gpu.take(data.shape[1], **take(data.shape[1]))
+        return data
+
+    meta = describe(method, pattern="sinogram", name="f", module="m")
     request = ModelRequest(meta, 1, DIMS, np.dtype("f4"), {}, 2160)
     return probe(request, gpu, available_bytes=available_bytes, **kw)
 

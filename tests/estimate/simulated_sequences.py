@@ -102,8 +102,10 @@ class SequenceGpu(Gpu):
 
 
 def probed_program(gpu, method, available_bytes, total=2160, **kw):
-    meta = describe(
-        lambda data: gpu.run(method, data.shape[1]), pattern="sinogram", name="f", module="m"
-    )
+    def run(data):
+        gpu.run(method, data.shape[1])
+        return data
+
+    meta = describe(run, pattern="sinogram", name="f", module="m")
     request = ModelRequest(meta, 1, DIMS, np.dtype("f4"), {}, total)
     return probe(request, gpu, available_bytes=available_bytes, **kw)
