@@ -158,6 +158,8 @@ def test_the_answer_is_an_int_that_survives_pickling():
         (Small(), (64, 64), {"mode": "train"}, "'training', not 'train'"),
         (Small(), (64, 64), {"optimizer": "adam"}, "goes with mode='training'"),
         (Small(), (64, 64), {"mode": "training", "optimizer": "lion"}, "sgd, momentum, adam"),
+        (Small(), (64, 64), {"mode": "training", "optimizer": 5}, "5 is no optimizer known"),
+        (Small(), (64, 64), {"mode": "training", "optimizer": lambda p: 5}, "it made a int"),
         (
             Small(),
             (64, 64),

@@ -46,10 +46,10 @@ Targets = Callable[..., Any]
 
 
 def optimizer_named(optimizer: Any) -> Any:
-    """Optimizer of a name in `OPTIMIZERS`; anything else is returned unchanged."""
-    if not isinstance(optimizer, str):
+    """Optimizer of a name in `OPTIMIZERS`; one, or what makes one, is returned unchanged."""
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer):
         return optimizer
-    if optimizer.lower() not in _OPTIMIZERS:
+    if not isinstance(optimizer, str) or optimizer.lower() not in _OPTIMIZERS:
         raise ModelArgumentError(
             f"{optimizer!r} is no optimizer known by name: one of {', '.join(OPTIMIZERS)}; or "
             "give a class such as torch.optim.Adam"

@@ -145,6 +145,11 @@ def optimizer_for(
         made.defaults = dict(optimizer.defaults)
     else:
         made = optimizer([p for p in own if p.requires_grad])
+        if not isinstance(made, torch.optim.Optimizer):
+            raise TraceError(
+                "the optimizer must be one of torch.optim or a function that makes one of a list "
+                f"of parameters; it made a {type(made).__name__}"
+            )
     for group in (*made.param_groups, made.defaults):
         if group.get("fused"):
             group["fused"], group["foreach"] = None, False
