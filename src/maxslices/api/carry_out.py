@@ -17,6 +17,7 @@ from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, Usa
 from ..estimate import Chooser
 from ..io import HasDetectorStart, Source, parse_loader
 from ..io.chosen_part import preview_words
+from ..io.result_format import parse_formats
 from ..io.result_info import ResultInfo
 from ..measure.process_peak import ProcessPeak
 from ..model.units import format_bytes
@@ -41,7 +42,7 @@ from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .run_speeds import keep_speeds
-from .scan_and_output import check_result, files_read, opened, spec_of
+from .scan_and_output import check_formats, check_result, files_read, opened, spec_of
 
 
 def carry_out(request: RunRequest) -> Report:
@@ -88,6 +89,8 @@ def carry_out(request: RunRequest) -> Report:
             made = _with_formats(made, pipeline, folder)
         if request.given is not None:
             check_result(request.given, made)
+        if folder is not None:
+            check_formats(parse_formats(request.format), made)
         wall_time.begin("preparing")
         request.announce(made)
         log.add(str(made))

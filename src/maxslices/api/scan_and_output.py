@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..io import HasDummies, ReadsRows, Source, open_source
 from ..io.chosen_part import PartLike
 from ..io.loader_options import AngleFile, SideData
+from ..io.result_format import ResultFormat
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 
@@ -86,6 +87,18 @@ def _is_same_folder(scan: Path, out: Path) -> bool:
         return scan.is_dir() and out.samefile(scan)
     except (OSError, ValueError):  # one is not there or cannot be reached, which is said later
         return False
+
+
+def check_formats(formats: Sequence[ResultFormat], plan: Plan) -> None:
+    """Check that what is saved can be written in the formats that are asked for."""
+    for section in plan.sections:
+        dtype = section.output.dtype
+        refused = [str(each) for each in formats if not each.holds(dtype)]
+        if section.destination == "result" and refused:
+            raise UsageError(
+                f"{' and '.join(refused)} cannot hold {dtype}, which {section.steps[-1].name} "
+                "returns: use --format hdf5, or convert the data in a further step"
+            )
 
 
 def check_result(array: np.ndarray, plan: Plan) -> None:

@@ -126,6 +126,7 @@ def _metadata(
 def _contrast(image: NDArray[Any]) -> dict[str, Any]:
     """Contrast for viewers: percentiles of the middle slice of the smallest level."""
     finite = image[np.isfinite(image)]
+    finite = finite.astype(np.uint8) if finite.dtype == bool else finite  # NumPy subtracts no bools
     low, high = np.percentile(finite, (0.1, 99.9)) if finite.size else (0.0, 1.0)
     least, most = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     window = {"min": float(least), "max": float(most), "start": float(low), "end": float(high)}

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from ..errors import UsageError
 from .paths import HDF5_SUFFIXES
@@ -19,6 +21,8 @@ _SUFFIXES = {"hdf5": ".h5", "tiff": "", "tiff-stack": ".tif", "ome-zarr": ".ome.
 DEFAULT_PERCENTILES = (0.1, 99.9)
 """Percentiles that become black and white: one voxel in a thousand at each end is cut off, which
 are rings, hot pixels and metal; ImageJ saturates 0.35 % in all by default."""
+_NOT_OF_OME = ("float16", "int64", "uint64")
+"""Dtypes that OME-XML has no name for."""
 _PERCENTILES = re.compile(r"([0-9.]+)-([0-9.]+)")
 
 
@@ -53,6 +57,25 @@ class ResultFormat:
             return result
         bits = "" if self.bits is None else f"_{self.bits}bit"
         return result.with_name(f"{result.name}{bits}{suffix}")
+
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """True if a result of this dtype can be written.
+
+        Examples
+        --------
+        >>> whole, stack = parse_formats("hdf5,tiff-stack")
+        >>> whole.holds(np.dtype("float16")), stack.holds(np.dtype("float16"))
+        (True, False)
+        """
+        if self.bits is not None:  # there is no order of complex numbers
+            return dtype.kind != "c"
+        if self.name == "hdf5":
+            return True
+        if dtype.itemsize > (16 if dtype.kind == "c" else 8):
+            return False
+        if self.name == "tiff-stack":
+            return dtype.name not in _NOT_OF_OME
+        return self.name == "tiff" or dtype.kind != "c"
 
     def n_bytes(self, result_bytes: int, itemsize: int) -> int:
         """Disk space of a result of `result_bytes` at most; compression is not counted on."""
