@@ -231,3 +231,12 @@ def test_a_ledger_refuses_dtypes_that_it_was_not_tried_with():
     )
     with pytest.raises(EstimatorError, match="suggest a ledger with --dtype uint16"):
         declared.calc_max_slices(0, (50, 60), "uint16", 10**6)
+
+
+def test_a_sum_that_grows_with_the_dtype_is_written_in_its_items():
+    """It was in bytes of float32, and two thirds of what fits were answered for uint16."""
+    text = suggest_ledger(method_named("numpy:diff"), device="cpu").text
+    needs = {}
+    exec(text, needs)
+    few, many = (needs["needs"](0, (80, 90), each, 10**7, device="cpu")[0] for each in ("f4", "u2"))
+    assert many == pytest.approx(2 * few, rel=0.05)

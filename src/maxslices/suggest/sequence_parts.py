@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,9 @@ def sequence_parts(
                 formula = covering
         if formula is None:
             return None
+        if known and not formula.shape:  # a sum, of bytes
+            items = f"({formula.n_bytes}) // {known}"
+            formula = replace(formula, shape=(items,), dtype="dtype", n_bytes="")
         formulas[step] = formula
     passes: dict[Loop, str] = {}
     for loop in dict.fromkeys(loop for reading in readings for loop in reading.passes):
