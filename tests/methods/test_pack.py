@@ -17,6 +17,8 @@ class TestPack(MethodConformance):
     cases = CASES
     gpu_cases = GPU_CASES
 
+    # The cases' axis, which is not on detectors of a few columns.
+    @pytest.mark.filterwarnings("ignore:the axis at center:UserWarning")
     def test_estimate_at_random_shapes(
         self, tried_method: str, max_slices: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
