@@ -15,7 +15,8 @@ from ..system.small_files import read_small_text
 FOLDER_VARIABLE = "MAXSLICES_RECORDS"
 """Environment variable that names the folder of the records."""
 _MOST_BYTES = 2**26
-"""Most of a file that is read, so that none of another kind in its place fills memory."""
+"""Most of a file that is read, so that none of another kind in its place fills memory: 64 MiB,
+chosen as for the report of an earlier run."""
 
 
 def records_folder() -> Path:

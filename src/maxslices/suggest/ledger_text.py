@@ -59,14 +59,12 @@ class LedgerParts:
     """Calls for the workspaces of FFT plans, and comments above them."""
     header: Sequence[str] = field(default=())
     """Lines of the docstring."""
-    dtypes: Sequence[str] = ()
-    """Dtypes of data that it is right for: it refuses others."""
     name: str = "needs"
     """Of the function."""
 
 
-def ledger_text(parts: LedgerParts) -> str:
-    """Write the ledger function, with its imports."""
+def ledger_text(parts: LedgerParts, dtypes: Sequence[str]) -> str:
+    """Write the ledger function, with its imports; it refuses data of other dtypes than these."""
     writer = _LedgerWriter(parts)
     body = list(writer.body())
     text = "\n".join(body)
@@ -82,9 +80,9 @@ def ledger_text(parts: LedgerParts) -> str:
         lines.append(f'{INDENT}"""{first}' + ('"""' if not others else ""))
         if others:
             lines += ["", *(f"{INDENT}{line}" if line else "" for line in others), f'{INDENT}"""']
-    names = ", ".join(f'"{name}"' for name in parts.dtypes)
-    is_other = f"!= {names}" if len(parts.dtypes) == 1 else f"not in ({names})"
-    said = f"for {' and '.join(parts.dtypes)} data: suggest a ledger with --dtype {{dtype}}"
+    names = ", ".join(f'"{name}"' for name in dtypes)
+    is_other = f"!= {names}" if len(dtypes) == 1 else f"not in ({names})"
+    said = f"for {' and '.join(dtypes)} data: suggest a ledger with --dtype {{dtype}}"
     lines += [f"{INDENT}if dtype.name {is_other}:", f'{INDENT * 2}raise ValueError(f"{said}")']
     if set(dims) != {"_"}:
         lines.append(f"{INDENT}{', '.join(dims)} = shape")

@@ -156,11 +156,11 @@ def _suggested(
         found = None if parts is None else _completed(parts, runs, finder, kind, notes, dtypes)
     if found is None:
         parts = peak_parts(runs, finder, header, element.itemsize)
-        found = _completed(parts, runs, finder, kind, (_BY_PEAK,))
+        found = _completed(parts, runs, finder, kind, (_BY_PEAK,), [element])
     assert found is not None
     if max(found.ratios) > 1 + CLOSE:
         parts = peak_parts(runs, finder, header, element.itemsize, is_summed=True)
-        summed = _completed(parts, runs, finder, kind, (_SUMMED,))
+        summed = _completed(parts, runs, finder, kind, (_SUMMED,), [element])
         if summed is not None and max(summed.ratios) < max(found.ratios):
             found = summed
     return found
@@ -184,15 +184,12 @@ def _completed(
     finder: SizeFinder,
     kind: Device,
     notes: tuple[str, ...],
-    dtypes: Sequence[np.dtype[Any]] = (),
+    dtypes: Sequence[np.dtype[Any]],
 ) -> SuggestedLedger | None:
-    """Add what the lines do not explain, and hold the text against the runs; None if it fails.
-
-    Without `dtypes`, it is right for that of the runs alone.
-    """
-    names = tuple(map(str, dtypes or [runs[0].dtype]))
-    parts = replace(_with_plans(parts, runs, finder), dtypes=names)
-    text = ledger_text(parts)
+    """Add what the lines do not explain, and hold the text against the runs; None if it fails."""
+    names = [str(dtype) for dtype in dtypes]
+    parts = _with_plans(parts, runs, finder)
+    text = ledger_text(parts, names)
     try:
         peaks = [_peak(text, run, kind) for run in runs]
     except (ValueError, IndexError, UnboundLocalError):
@@ -208,7 +205,7 @@ def _completed(
         )
         said = "buffers of ufuncs and small objects" if kind == "cpu" else "outside the pool"
         parts = replace(parts, beside=beside, beside_is=said)
-        text = ledger_text(parts)
+        text = ledger_text(parts, names)
         peaks = [_peak(text, run, kind) for run in runs]
     bounds = sum(formula.is_bound for formula in parts.formulas.values())
     if bounds:
