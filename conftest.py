@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.tuning import garbage_collection
 
 # No deadlines: machines that run tests are shared and noisy. Continuous integration tries the same
@@ -52,6 +53,17 @@ def why_no_gpu() -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Measure methods anew in every session: what is recorded may be of another state of the code.
+
+    A method of a test that another commit measured, and this one refuses, was found there.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("records")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
