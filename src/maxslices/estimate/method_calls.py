@@ -51,17 +51,16 @@ class MethodCalls:
         self, bench: Bench, available_bytes: int, total_slices: int, run_bytes: int
     ) -> None:
         self.bench, self.backend = bench, bench.backend
-        self.name = bench.meta.full_name
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
-        self.refusal = ""
-        """Why it does not run on fewer slices."""
-        self._fewest, self._side_bytes = 1, 0
+        self.notes: list[str] = []
+        """Why it does not run on fewer slices, if it does not."""
+        self._whole_bytes, self._side_bytes = self.run_bytes, 0
         self._has_pool = self.backend.kind == "cuda"
         self._before_bytes = bench.pool_bytes() if self._has_pool else 0
         self._durations_s: dict[int, float] = {}
 
-    def first(self) -> Rung:
+    def start(self) -> None:
         """Make the first call, which imports and compiles, with the fewest slices that run.
 
         Raises
@@ -73,18 +72,19 @@ class MethodCalls:
         errors: list[Exception] = []
         for n in tried:
             try:
-                rung = self.bench.once(n)
+                self.first = self.bench.once(n)
             except DeviceError:  # its text says what to do
                 raise
             except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
                 errors.append(error)
-                self.refusal = what_raised(error)
                 if isinstance(error, _NOT_SIZES) or self.backend.is_out_of_memory(error):
                     break
             else:
-                self._fewest, self._first = n, rung
                 self._leave_room()
-                return rung
+                if errors:
+                    why = what_raised(errors[-1])
+                    self.notes.append(f"it cannot be run on fewer than {n} slices ({why})")
+                return
         worst = errors[-1] if self.backend.is_out_of_memory(errors[-1]) else errors[0]
         raise self._cannot(worst, tried[: len(errors)]) from worst
 
@@ -104,7 +104,7 @@ class MethodCalls:
     def duration_s(self, n: int) -> float:
         """Duration of a call by a line through the shortest and the longest, or by the first."""
         if not self._durations_s:
-            return self._first.duration_s * n / self._first.n_slices
+            return self.first.duration_s * n / self.first.n_slices
         (few, few_s), *_, (many, many_s) = sorted(2 * list(self._durations_s.items()))
         slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
         return max(0.0, many_s + slice_s * (n - many))
@@ -116,37 +116,34 @@ class MethodCalls:
         return last_true(lambda k: self.duration_s(k) <= time_s, least, wanted)
 
     def may_take(self, n_bytes: float) -> bool:
-        """True if a call may be made that takes as much at worst."""
-        return n_bytes <= self.run_bytes or self.is_limited
-
-    @property
-    def is_limited(self) -> bool:
-        """True if no call can take too much, because the pool refuses."""
+        """True if a call may be made that takes as much at worst: the pool refuses too much."""
         takes_elsewhere = self.bench.uses_outside or self.bench.meta.array_module == "torch"
-        return self._has_pool and not takes_elsewhere
+        return n_bytes <= self.run_bytes or (self._has_pool and not takes_elsewhere)
 
-    def worst_bytes(self, n: int, points: Sequence[tuple[int, int]]) -> float:
-        """Bytes of n slices at worst, given peaks (slices, bytes) with fewer.
+    def reach(self, n: int, points: Sequence[tuple[int, int]]) -> int:
+        """Most slices, up to n, that may be called after those with these peaks (slices, bytes).
 
-        Either as much per slice as any peak near the last, or far more per slice from there on.
+        At worst they take as much per slice as any peak near the last, or far more per slice from
+        there on.
         """
-        k, size = points[-1]
-        near = [b / m for m, b in points if REACH * m >= k]
+        last, size = points[-1]
+        near = max(b / m for m, b in points if REACH * m >= last)
         slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
-        slice_bytes = max(self.bench.samples.nbytes(1), *slopes, 0.0)
-        return min(max(near) * n, size + REACH * slice_bytes * (n - k))
+        slice_bytes = REACH * max(self.bench.samples.nbytes(1), *slopes, 0.0)
+        return last_true(
+            lambda k: self.may_take(min(near * k, size + slice_bytes * (k - last))), last, n + 1
+        )
 
     def _limit(self, n: int) -> AbstractContextManager[None]:
         """Limit the pool to the memory that may be used, side data and what calls left included.
 
         The fewest slices are not limited: a plan must know their peak even if they do not fit.
         """
-        if not self._has_pool or n <= self._fewest:
+        if not self._has_pool or n <= self.first.n_slices:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
-        room_bytes = self.run_bytes + self._side_bytes - self.bench.stays_bytes
-        return self.backend.limited(max(1, room_bytes - held_bytes))
+        return self.backend.limited(max(1, self._whole_bytes - self.bench.stays_bytes - held_bytes))
 
     def _leave_room(self) -> None:
         """Leave room for flats and darks, which must stay within the memory, too."""
@@ -157,14 +154,12 @@ class MethodCalls:
     def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
         slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"
         if self.backend.is_out_of_memory(error):
-            return EstimatorError(
-                f"{self.name} cannot be measured: {self.backend.name} has not the memory for "
-                f"{slices}{f' ({error})' if str(error) else ''}"
-            )
-        if isinstance(error, MethodError):
-            return EstimatorError(f"{self.name} cannot be measured: {error}")
-        place = raised_at(error, self.bench.meta.function)
-        return EstimatorError(
-            f"{self.name} cannot be measured: it raised {what_raised(error)}{place} "
-            f"(with {slices}, parameters {self.bench.parameters})"
-        )
+            why = f" ({error})" if str(error) else ""
+            said = f"{self.backend.name} has not the memory for {slices}{why}"
+        elif isinstance(error, MethodError):
+            said = str(error)
+        else:
+            place = raised_at(error, self.bench.meta.function)
+            given = f"(with {slices}, parameters {self.bench.parameters})"
+            said = f"it raised {what_raised(error)}{place} {given}"
+        return EstimatorError(f"{self.bench.meta.full_name} cannot be measured: {said}")

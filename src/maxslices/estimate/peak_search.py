@@ -12,7 +12,6 @@ from itertools import accumulate, pairwise
 from ..errors import EstimatorError
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import CallSite
-from ..model.bisection import last_true
 from ..model.growth import Growth
 from ..model.memory_model import MemoryModel
 from ..model.peak_model import Moment, Observation, PeakModel
@@ -20,7 +19,6 @@ from ..model.units import format_bytes
 from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
 from .method_calls import LIMIT_S, REACH, MethodCalls
 from .probe_result import Probe
-from .retained_memory import RetainedMemory
 from .sequence_probe import SAME, TRUSTED, SequenceProbe
 
 OF_SCAN, LONGEST_S = 0.08, 40.0
@@ -33,24 +31,25 @@ _WHOLE = CallSite("", 0, "", "whole call")
 
 
 class PeakSearch(SequenceProbe):
-    """Calls a method with more and more slices."""
+    """Calls a method with more and more slices.
 
-    def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
-        super().__init__(calls, retained)
+    Parameters
+    ----------
+    calls : MethodCalls
+        The method, called once.
+    known : sequence of Rung
+        Other calls that were made.
+    """
+
+    def __init__(self, calls: MethodCalls, known: Sequence[Rung]) -> None:
+        super().__init__(calls)
         self._measure, self._room_bytes = self.bench.run, self._noise_bytes
+        self._known = known
         self._is_refused = self._is_stopped = False
 
-    def run(self, first: Rung, known: Sequence[Rung] = ()) -> PeakModel:
-        """Make all calls.
-
-        Parameters
-        ----------
-        first : Rung
-            The first call, which compiled and filled caches.
-        known : sequence of Rung
-            Other calls that were made.
-        """
-        self._first, usual = first, self.bench.kind
+    def run(self) -> PeakModel:
+        """Make all calls."""
+        first, usual = self._first, self.bench.kind
         again = self._measured(first.n_slices)  # the first may have compiled
         # `_few_kinds` makes three calls or more, and one is to prove the answer.
         if again is None or 4 * again.duration_s > self._limit_s():
@@ -59,13 +58,10 @@ class PeakSearch(SequenceProbe):
             self._enter(again)
         else:
             self._few_kinds(again)
-        for rung in known if self.bench.kind == usual else ():
+        for rung in self._known if self.bench.kind == usual else ():
             self._enter(rung)
         model = self._proven()
-        allowed = self._allowed(model)
-        if allowed < self.total_slices:
-            model = model.with_measured({allowed + 1: self.available_bytes + 1})
-        return model
+        return model.with_measured(self._too_much(self._allowed(model) + 1))
 
     def _allowed(self, model: PeakModel) -> int:
         """Most slices for which the model is believed."""
@@ -91,9 +87,8 @@ class PeakSearch(SequenceProbe):
         n, usual = again.n_slices, self.bench.kind
         found: dict[int, Rung | None] = {n: again}
         for more in (n + 2, n + 1):
-            worst = self.calls.worst_bytes(more, [(n, again.n_bytes)])
-            fits = again.n_bytes <= self.calls.run_bytes and self.calls.may_take(worst)
-            if fits and more <= self.calls.total_slices:
+            fits = again.n_bytes <= self.calls.run_bytes and more <= self.total_slices
+            if fits and self.calls.reach(more, [(n, again.n_bytes)]) == more:
                 found[more] = self._measured(more)
         other = self._with_other_data(found.get(n + 2) or found.get(n + 1) or again)
         self.retained.judge(again, found.get(n + 1), other or again)
@@ -182,11 +177,8 @@ class PeakSearch(SequenceProbe):
         fitting = [one_array(n, size) for n, size in points if n < self._too_many]
         if not fitting:
             fitting = [one_array(*(points or [(1, self.available_bytes + 1)])[0])]
-        model = PeakModel.fit(fitting, 1)
-        measured = dict(points)
-        if self._too_many <= self.total_slices:
-            measured[self._too_many] = self.available_bytes + 1
-        return model.with_measured(measured)
+        measured = dict(points) | self._too_much(self._too_many)
+        return PeakModel.fit(fitting, 1).with_measured(measured)
 
     def _next(self, model: PeakModel) -> int | None:
         most = self._most
@@ -199,10 +191,7 @@ class PeakSearch(SequenceProbe):
         if self._too_many > self.total_slices:
             # Odd and even in turn: of even ones alone LPRec3d_tomobar's 36 slices were told as 40.
             n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
-        points = [point for point in self._points() if point[0] <= most]
-        may_run = last_true(
-            lambda k: self.calls.may_take(self.calls.worst_bytes(k, points)), most, n + 1
-        )
+        may_run = self.calls.reach(n, [point for point in self._points() if point[0] <= most])
         self._is_refused = may_run == most
         return may_run if may_run > most else None
 
@@ -216,10 +205,8 @@ class PeakSearch(SequenceProbe):
         else:
             super()._ran_out(n, model)
 
-    def _affordable(self, n: int, elapsed_s: float) -> int:
-        if self._is_stopped:
-            return max(self._seen)
-        return self.calls.in_time(max(self._seen), n, self._limit_s() - elapsed_s)
+    def _time_s(self, elapsed_s: float) -> float:
+        return -1.0 if self._is_stopped else self._limit_s() - elapsed_s
 
     def _limit_s(self) -> float:
         """Time that a search may take."""
@@ -229,16 +216,15 @@ class PeakSearch(SequenceProbe):
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what a leak takes in a whole scan."""
         rising = MemoryModel(model.rising)
-        lost, note = self.retained.lost(rising, self.available_bytes, self.total_slices)
+        note = self.retained.lose(rising, self.available_bytes, self.total_slices)
         self.notes += [note] if note else []
-        model = model.plus("lost by each call", Growth(lost))
+        model = model.plus("lost by each call", Growth(self.retained.lost_bytes))
         found = super().result(model, available_bytes, duration_s)
         notes = found.notes
         if self._is_refused and found.answer > self._most:
             notes += (f"{self._most} slices were called, more might take too much: not proven",)
         return replace(
             found,
-            kept=tuple((n, size + lost) for n, size in self.retained.kept()),
             sure=found.sure and not self._is_refused and self._too_many > self.total_slices,
             notes=notes,
             keeps_its_ways=False,

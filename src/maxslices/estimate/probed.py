@@ -23,7 +23,6 @@ from .method_calls import MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
 from .probe_result import Probe
-from .retained_memory import RetainedMemory
 from .sequence_probe import NotExplainedError, SequenceProbe
 
 __all__ = ["Probe", "probe"]
@@ -74,27 +73,19 @@ def probe(
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
         calls = MethodCalls(bench, available_bytes, request.most_slices, run_bytes)
-        notes: list[str] = []
+        calls.start()
+        explained = SequenceProbe(calls)
         how: list[str] = []
-        first = calls.first()
-        retained = RetainedMemory(bench, first)
-        if first.n_slices > 1:
-            n = first.n_slices
-            notes.append(f"it cannot be run on fewer than {n} slices ({calls.refusal})")
-        explained = SequenceProbe(calls, retained)
         try:
-            peaks = explained.run(first)
+            peaks = explained.run()
         except NotExplainedError as error:
             how = [f"found by its peaks alone: {error}"]
-            search = PeakSearch(calls, retained)
-            peaks, explained = search.run(first, explained.usual_rungs), search
-        else:
-            for rung in explained.rungs or [first]:
-                retained.enter(rung, retained.left_bytes)
+            explained = PeakSearch(calls, explained.usual_rungs)
+            peaks = explained.run()
         bench.close()
         found = explained.result(peaks, available_bytes, time.perf_counter() - began)
-    notes += [*found.notes, *_noticed(found.rungs, bench), *how]
-    return replace(found, notes=tuple(notes))
+    notes = (*calls.notes, *found.notes, *_noticed(found.rungs, bench), *how)
+    return replace(found, notes=notes)
 
 
 def _noticed(rungs: Sequence[Rung], bench: Bench) -> list[str]:

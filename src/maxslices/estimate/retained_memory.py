@@ -26,6 +26,8 @@ class RetainedMemory:
         self._bench = bench
         self.left_bytes = first.left_bytes
         """Bytes that the first call left allocated for good."""
+        self.lost_bytes = 0
+        """Bytes that a leak takes in a whole scan."""
         self.accumulates = self.leaks = False
         """`accumulates`: each new number of slices leaves something; `leaks`: every call does."""
         self._kept: dict[int, int] = {}
@@ -75,16 +77,16 @@ class RetainedMemory:
         """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
-        stays = self._bench.stays_bytes
+        stays = self._bench.stays_bytes + self.lost_bytes
         found = [(n, size + stays) for n, size in sorted(self._kept.items())]
         n, size = found[-1]
         slope = max([0, *(-(-(size - less) // (n - m)) for m, less in found[:-1])])
         return (*found, (2 * n, size + slope * n))
 
-    def lost(self, model: MemoryModel, available_bytes: int, total_slices: int) -> tuple[int, str]:
-        """Bytes that a leak takes in a whole scan, in the largest blocks that fit, and a note."""
+    def lose(self, model: MemoryModel, available_bytes: int, total_slices: int) -> str:
+        """Count what a leak takes in a whole scan, in the largest blocks that fit; a note on it."""
         if not self._lost:
-            return 0, ""
+            return ""
         n, a_call = max(self._lost.items())
         per_slice = max(size / k for k, size in self._lost.items() if k * 2 >= n)
         constant = max(self._lost.values()) == min(self._lost.values())
@@ -96,8 +98,8 @@ class RetainedMemory:
         block = total_slices
         while block > (fits := model.max_slices(available_bytes - lost(block), block)) > 0:
             block = fits  # smaller blocks are more calls, which lose more
-        found = lost(block if fits else 1)
-        return found, (
+        self.lost_bytes = lost(block if fits else 1)
+        return (
             f"each call loses memory ({format_bytes(a_call)} with {n} slices): "
-            f"{format_bytes(found)} are counted for the {total_slices} slices of a scan"
+            f"{format_bytes(self.lost_bytes)} are counted for the {total_slices} slices of a scan"
         )

@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 
 from ..errors import EstimatorError
-from ..model.bisection import last_true
 from ..model.growth import Growth
 from ..model.memory_model import MAX_BYTES, MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
@@ -57,13 +56,12 @@ class SequenceProbe:
     Parameters
     ----------
     calls : MethodCalls
-        The method.
-    retained : RetainedMemory
-        Memory that calls leave: here the first one alone, which is a constant of the method.
+        The method, called once.
     """
 
-    def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
-        self.calls, self.bench, self.retained = calls, calls.bench, retained
+    def __init__(self, calls: MethodCalls) -> None:
+        self.calls, self.bench = calls, calls.bench
+        self.retained = RetainedMemory(calls.bench, calls.first)
         self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
         self._granule = GRANULE_BYTES[calls.backend.kind]
         self.rungs: list[Rung] = []
@@ -83,17 +81,12 @@ class SequenceProbe:
         self._off = 1.0
         """Bytes of the last call that contradicted over those predicted; at least 1."""
         self._objects_bytes = 0
-        self._measure = self.bench.once
+        self._first, self._measure = calls.first, self.bench.once
         self._room_bytes = 2 * CUSHION_BYTES[calls.backend.kind]
         """By which a prediction that is met may be off, beside `NEAR`."""
 
-    def run(self, first: Rung) -> PeakModel:
-        """Make the calls.
-
-        Parameters
-        ----------
-        first : Rung
-            The first call, which compiled and filled caches.
+    def run(self) -> PeakModel:
+        """Make the other calls.
 
         Raises
         ------
@@ -101,16 +94,21 @@ class SequenceProbe:
             If memory is allocated where no sequence shows it, stays after calls, or depends on the
             data.
         """
-        self._first = first
-        self._first_seen = self._observed(first)
+        self._first_seen = self._observed(self._first)
         self._few()
         model = self._proven()
         if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
             off = self._off if self._met < TRUSTED - 1 else 1.0
-            safe = self._fitting(model, int(self.available_bytes / off))
-            safe = min(safe, max(self._seen, default=self._first.n_slices))
+            safe = min(self._fitting(model, int(self.available_bytes / off)), self._most_called)
             model = model.with_measured({safe + 1: self.available_bytes + 1})
+        for rung in self.rungs or [self._first]:
+            self.retained.enter(rung, self.retained.left_bytes)
         return model
+
+    @property
+    def _most_called(self) -> int:
+        """Most slices of a call that counts."""
+        return max(self._seen, default=self._first.n_slices)
 
     def _proven(self) -> PeakModel:
         """Call as many slices as fit, until the answer is known or time is up."""
@@ -121,7 +119,8 @@ class SequenceProbe:
             if n is None:
                 self._not_run = 0  # the answer was, in the end
                 break
-            affordable = self._affordable(n, time.perf_counter() - began)
+            time_s = self._time_s(time.perf_counter() - began)
+            affordable = self.calls.in_time(self._most_called, n, time_s)
             if affordable != n:
                 self._not_run = self._not_run or n
             if affordable in self._seen or affordable <= self._first.n_slices:
@@ -129,36 +128,27 @@ class SequenceProbe:
             self._call(affordable, model)
         return model
 
-    def _affordable(self, n: int, elapsed_s: float) -> int:
-        """Slices that may be called when n are wanted: as many as there is time for."""
+    def _time_s(self, elapsed_s: float) -> float:
+        """Time that the next call may take."""
         if self.keeps_its_ways:
-            time_s = 0.0 if self._not_run else PROOF_S
-        else:
-            time_s = LIMIT_S - elapsed_s
-        return self.calls.in_time(max(self._seen, default=self._first.n_slices), n, time_s)
+            return 0.0 if self._not_run else PROOF_S
+        return LIMIT_S - elapsed_s
 
-    def result(
-        self,
-        model: PeakModel,
-        available_bytes: int,
-        duration_s: float,
-    ) -> Probe:
+    def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what stays outside the pool."""
         peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
-        rungs = tuple(self.rungs) or (self._first,)
-        not_proven = []
         if n := self._not_run:
             seconds = f"{self.calls.duration_s(n):.1f} s"
-            not_proven.append(f"{n} slices were not run, which takes {seconds}: not proven")
+            self.notes.append(f"{n} slices were not run, which takes {seconds}: not proven")
         return Probe(
             peaks=peaks,
             kept=self.retained.kept(),
-            rungs=rungs,
+            rungs=tuple(self.rungs) or (self._first,),
             available_bytes=available_bytes,
             total_slices=self.total_slices,
             sure=not self._not_run,
             duration_s=duration_s,
-            notes=(*self.notes, *not_proven),
+            notes=tuple(self.notes),
             output_dtype=self.bench.output_dtype,
             output_dims=self.bench.output_dims,
             keeps_its_ways=self.keeps_its_ways,
@@ -180,10 +170,9 @@ class SequenceProbe:
             n = others.pop(0)
             last = self.rungs[-1] if self.rungs else self._first
             if last.n_slices < n:
-                n = last_true(self._may_try, last.n_slices, min(n, self._too_many - 1) + 1)
-            if n == last.n_slices or n >= self._too_many:
-                continue
-            if n > fewest + MORE[-1] and self._is_dear(n):
+                most = min(n, self._too_many - 1)
+                n = self.calls.reach(most, [(last.n_slices, last.n_bytes)])
+            if n == last.n_slices or (not self._is_small(n) and self._is_dear(n)):
                 continue
             if not other_data and self._first.n_slices < last.n_slices < n:
                 self.bench.kind, other_data = "dark", n
@@ -205,11 +194,6 @@ class SequenceProbe:
     def _is_dear(self, n: int) -> bool:
         """True if n slices are near the answer anyway, or take long."""
         return self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n
-
-    def _may_try(self, n: int) -> bool:
-        """True if n slices are not likely to take too much where nothing limits a call."""
-        last = self.rungs[-1] if self.rungs else self._first
-        return self.calls.may_take(self.calls.worst_bytes(n, [(last.n_slices, last.n_bytes)]))
 
     def _is_told(self, model: PeakModel) -> bool:
         """True if the calls prove the formulas of the moments that matter."""
@@ -237,7 +221,7 @@ class SequenceProbe:
 
     def _may_call(self, n: int, model: PeakModel) -> bool:
         """True if n slices may fit, by the model or by as much per slice as the most called."""
-        most = max(self._seen, default=self._first.n_slices)
+        most = self._most_called
         n_bytes = min(model.bytes(n), model.bytes(most) * n // most)
         return n < self._too_many and self.calls.may_take(n_bytes)
 
@@ -312,12 +296,14 @@ class SequenceProbe:
                 measured[n] = told
             elif self._is_small(n):
                 raise NotExplainedError("memory outside the pool is not that of arrays")
-        if self._too_many <= self.total_slices:
-            measured[self._too_many] = self.available_bytes + 1
-        return model.with_measured(measured)
+        return model.with_measured(measured | self._too_much(self._too_many))
+
+    def _too_much(self, n: int) -> dict[int, int]:
+        """Bytes of n slices that are more than there is memory; of none if no call has as many."""
+        return {n: self.available_bytes + 1} if n <= self.total_slices else {}
 
     def _is_small(self, n: int) -> bool:
-        """True for the slices of the small calls on a GPU."""
+        """True for slices of the small calls that are made on a GPU, too."""
         return n <= self._first.n_slices + MORE[-1]
 
     def _outside(self) -> dict[str, Growth]:
