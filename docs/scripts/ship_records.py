@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from maxslices.estimate.fingerprint import RequestKey
-from maxslices.estimate.record_files import Entry, entries_of
+from maxslices.estimate.recorded import Entry, read_entries
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
 from maxslices.model.size_model import LEAST_SIZES
@@ -46,7 +46,7 @@ def read(path: Path) -> list[Entry]:
     for entry in content["entries"]:
         for site in entry["probe"]["peaks"]["sites"].values():
             site[0] = "/".join(site[0].split("/")[-2:])
-    return entries_of(content)
+    return read_entries(json.dumps(content))
 
 
 def apart(question: RequestKey) -> str:

@@ -14,8 +14,7 @@ from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
 from maxslices.estimate.fingerprint import Environment, request_key
 from maxslices.estimate.probe_result import OUTSIDE
-from maxslices.estimate.record_files import Entry
-from maxslices.estimate.recorded import Records
+from maxslices.estimate.recorded import Entry, Records
 from maxslices.estimate.shipped_records import find_shipped, read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
 from maxslices.model.allocation_sequence import CallSite, SequenceBuilder

@@ -13,8 +13,7 @@ from ..model.units import format_bytes
 from .options import JSON, PATH
 
 if TYPE_CHECKING:
-    from ..estimate.record_files import Entry
-    from ..estimate.recorded import Records
+    from ..estimate.recorded import Entry, Records
     from ..estimate.size_record import SizeRecord
 
 

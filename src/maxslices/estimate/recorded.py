@@ -8,31 +8,87 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
+from ..model.plain_records import PlainRecord, json_text, to_plain
 from ..registry.source_hash import canonical
 from ..system.disk_space import store_errors
 from ..system.fresh_files import replace_text
 from .fingerprint import Environment, RequestKey
-from .probe_result import Probe
-from .record_files import (
-    PARSE_ERRORS,
-    AnotherVersionError,
-    Entry,
-    file_text,
-    not_understood,
-    read_entries,
-)
+from .probe_result import LATEST_S, Probe
 
+FORMAT = 7
+"""Version of the files, raised whenever their layout or meaning changes; entries of another version
+are ignored, and replaced when the method is measured again."""
+PARSE_ERRORS = (
+    *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    UsageError,
+)
+"""Exceptions that reading a file that is not one of records may raise."""
 _DIGITS = 12
 """Of each of two hashes in a file's name, in hexadecimal: 48 bits, which no two of some thousand
 share."""
+
+
+class AnotherVersionError(ValueError):
+    """A file is from another version of maxslices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(PlainRecord):
+    """A probe, with what it answers."""
+
+    question: RequestKey
+    place: Environment
+    time_s: float
+    """When it was measured, in seconds since 1970."""
+    probe: Probe
+
+    def check(self) -> None:
+        """Raise an exception if the method's name is none, or it was measured at no time."""
+        if not all(part.isidentifier() for part in self.question.method.split(".")):
+            raise ValueError(f"{self.question.method!r} is not the name of a method")
+        if not 0 <= self.time_s < LATEST_S:
+            raise ValueError(f"{self.time_s} is no time")
+
+
+def read_entries(text: str) -> list[Entry]:
+    """Read the text of a file of records.
+
+    Raises
+    ------
+    AnotherVersionError
+        If it is of another version.
+    ValueError, KeyError, TypeError, UsageError
+        If it is not one of records: see `PARSE_ERRORS`.
+    """
+    content = json.loads(text)
+    found = content["format"]
+    if type(found) is not int or found < 1:
+        raise ValueError(f"version {found!r}")
+    if found != FORMAT:
+        raise AnotherVersionError(
+            f"it is of version {found}, from another version of maxslices; here is {FORMAT}"
+        )
+    return [Entry.from_plain(each) for each in content["entries"]]
+
+
+def file_text(entries: Sequence[Entry]) -> str:
+    """Text of a file of records."""
+    return json_text({"format": FORMAT, "entries": to_plain(list(entries))})
+
+
+def not_understood(path: Path, error: Exception) -> str:
+    """Message for a file that is not one of records."""
+    return f"{path} cannot be understood ({type(error).__name__}: {error})"
 
 
 class Records:
@@ -67,12 +123,11 @@ class Records:
         What a method asks CuPy's pool for is the same on every card, if its libraries are: the
         driver and the card's name may differ.
         """
-
-        def libraries(place: Environment) -> dict[str, str]:
-            return place.libraries | {"cuda driver": ""}
+        libraries = here.libraries | {"cuda driver": ""}
 
         def suits(place: Environment) -> bool:
-            return place.device not in ("cpu", here.device) and libraries(place) == libraries(here)
+            is_other = place.device not in ("cpu", here.device)
+            return is_other and place.libraries | {"cuda driver": ""} == libraries
 
         found = self.newest(key, suits)
         return found if found is not None and found.probe.is_of_any_card else None
@@ -134,7 +189,7 @@ class Records:
             If the folder cannot be written to.
         """
         try:
-            entries = read_entries(Path(path))
+            entries = read_entries(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
         except PARSE_ERRORS as error:
@@ -190,7 +245,7 @@ class Records:
     def _read(self, path: Path) -> list[Entry]:
         """Entry of a file; none if it is missing, of another version or cannot be understood."""
         try:
-            return read_entries(path)
+            return read_entries(path.read_text(encoding="utf-8"))
         except (OSError, AnotherVersionError):
             return []
         except PARSE_ERRORS as error:

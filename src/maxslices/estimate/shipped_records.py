@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +22,7 @@ from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical
 from .choice import Choice, NoAnswerError
 from .fingerprint import Environment, RequestKey, libraries
-from .record_files import PARSE_ERRORS, Entry, not_understood
-from .recorded import Records
+from .recorded import PARSE_ERRORS, Entry, Records, not_understood
 from .size_record import SizeRecord
 
 FORMAT = 2
@@ -62,18 +61,8 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
 def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
     """Look up what the records that come with a method say of a request.
 
-    Parameters
-    ----------
-    meta : MethodMeta
-        The method.
-    key : RequestKey
-        What is asked.
-
-    Returns
-    -------
-    Choice
-        It says which parameters differ; and, in a line of its own, where it was measured, and with
-        which versions.
+    The answer says which parameters differ; and, in a line of its own, where it was measured, and
+    with which versions.
 
     Raises
     ------
@@ -96,7 +85,7 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
             how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
             why = f"a record comes with it: {'; '.join(how)}\n{_origin(record, meta, key)}"
             return replace(answer, why=why)
-        reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
+        reasons[f"other dims: {_listed(record.measured)}"] = None
     known = f"the records that come with it are for {' or '.join(reasons)}"
     raise NoAnswerError(f"nothing is recorded ({known})")
 
@@ -117,11 +106,15 @@ def find_by_sizes(
             devices.setdefault(device, {})[asked.other_dims] = entry
     for device, newest in sorted(devices.items()):
         made = SizeRecord.of(list(newest.values())) if len(newest) >= LEAST_SIZES else None
-        answer = None if made is None else made.at(key.other_dims)
-        if made is not None and answer is not None:
-            dims = ", ".join(f"{a}x{b}" for a, b in made.measured)
-            return replace(answer, why=f"measured on {device}, at other sizes ({dims})")
+        answer = made and made.at(key.other_dims)
+        if made and answer:
+            why = f"measured on {device}, at other sizes ({_listed(made.measured)})"
+            return replace(answer, why=why)
     return None
+
+
+def _listed(sizes: Iterable[Dims]) -> str:
+    return ", ".join(f"{rows}x{columns}" for rows, columns in sizes)
 
 
 def differences(
@@ -180,9 +173,8 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
     whole = [each for each in tried if type(each) is int]
     if type(value) is int and whole:
         return min(whole) <= value <= max(whole)
-    if type(value) is int:
-        return any(type(each) is float for each in tried)
-    return any(type(each) is type(value) for each in tried)
+    kind = float if type(value) is int else type(value)
+    return any(type(each) is kind for each in tried)
 
 
 def _origin(record: SizeRecord, meta: MethodMeta, key: RequestKey) -> str:

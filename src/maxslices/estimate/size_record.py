@@ -18,7 +18,7 @@ from ..model.size_model import Dims, SizeFormula, find_formula
 from .choice import Choice
 from .fingerprint import Environment, RequestKey
 from .probe_result import Probe
-from .record_files import Entry
+from .recorded import Entry
 
 Points = tuple[tuple[int, int], ...]
 _LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)
