@@ -70,16 +70,7 @@ class Rung(PlainRecord):
 class Bench:
     """A method with its parameters and data, ready to be called with any number of slices.
 
-    Parameters
-    ----------
-    meta : MethodMeta
-        The method.
-    samples : Samples
-        Makes its input and side data.
-    backend : Backend
-        Where it runs.
-    parameters : mapping
-        The user's parameters; side data among them replace those of `samples`.
+    The user's parameters may hold side data, which replace those that the samples make.
     """
 
     def __init__(
@@ -132,19 +123,19 @@ class Bench:
 
         The first call of a method loads libraries, compiles and fills caches.
         """
-        began = time.perf_counter()
+        began, kind = time.perf_counter(), self.backend.kind
         side = self.samples.side(n_slices)
         self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
         made_up(self.samples.dtype, self.kind)  # its cache must not count as the method's
         self.backend.release()  # from here on, memory that is held is this call's
-        start, before = alive_bytes(self.backend.kind), self._left_bytes
+        start, before = alive_bytes(kind), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         finish(self.backend)
         self.backend.release()  # what making it took: the method would give that back
         record = (n_slices, int(data.nbytes)) if self._is_recorded else None
         self.sequence = peak = None
         try:
-            with measure_peak(self.backend.kind, record=record) as peak:
+            with measure_peak(kind, record=record) as peak:
                 self._call(data, side)
         except RecordingError:
             self._is_recorded = False
@@ -153,32 +144,28 @@ class Bench:
         finally:
             self.sequence = None if peak is None else peak.sequence
         del data
-        kept = left = alive_bytes(self.backend.kind) - start
+        kept = left = alive_bytes(kind) - start
         if kept:
             self.backend.release()
-            left = alive_bytes(self.backend.kind) - start
+            left = alive_bytes(kind) - start
         if left > 0:
             gc.collect()  # reference cycles hold arrays; too slow to do after every call
-            kept -= left - (left := alive_bytes(self.backend.kind) - start)
-        self._left_bytes += left
-        counted = peak.counted_bytes or 0
+            kept -= left - (left := alive_bytes(kind) - start)
+        counted, own = peak.counted_bytes or 0, self.samples.nbytes(n_slices)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
-        self._stays_bytes += stays
-        own = self.samples.nbytes(n_slices)
+        self._left_bytes, self._stays_bytes = self._left_bytes + left, self._stays_bytes + stays
         self.readings = [
             (1 + each.n_events, own + each.held_bytes, each.n_bytes - stays)
             for each in peak.outside_readings
-            if each.n_bytes - stays > OUTSIDE_BYTES[self.backend.kind]
+            if each.n_bytes - stays > OUTSIDE_BYTES[kind]
         ]
         outside = max(0, (peak.outside_bytes or 0) - stays)
-        kind = self.backend.kind
-        if not self.uses_outside and outside <= max(
-            OUTSIDE_BYTES[kind], _OUTSIDE_PART[kind] * counted
-        ):
+        unclear = max(OUTSIDE_BYTES[kind], _OUTSIDE_PART[kind] * counted)
+        if outside <= unclear and not self.uses_outside:
             outside = 0
         return Rung(
             n_slices,
-            self.samples.nbytes(n_slices) + counted + outside,
+            own + counted + outside,
             max(0, kept),
             left,
             max(0, before),
