@@ -31,15 +31,7 @@ _WHOLE = CallSite("", 0, "", "whole call")
 
 
 class PeakSearch(SequenceProbe):
-    """Calls a method with more and more slices.
-
-    Parameters
-    ----------
-    calls : MethodCalls
-        The method, called once.
-    known : sequence of Rung
-        Other calls that were made.
-    """
+    """Calls a method with more and more slices; the calls that are known were made before."""
 
     def __init__(self, calls: MethodCalls, known: Sequence[Rung]) -> None:
         super().__init__(calls)
@@ -142,10 +134,8 @@ class PeakSearch(SequenceProbe):
 
     def _enter(self, rung: Rung) -> int:
         """Enter a call, with the memory that earlier calls of a run would have left."""
-        before_bytes = self.retained.before_bytes(rung)
+        alive_before = max(0, self.retained.enter(rung) - rung.freed_bytes)
         self.rungs.append(rung)
-        self.retained.enter(rung, before_bytes)
-        alive_before = max(0, before_bytes - rung.freed_bytes)
         taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
         n = rung.n_slices
         if n in self._seen:

@@ -12,15 +12,7 @@ LEAST_BYTES = CUDA_GRANULE_BYTES
 
 
 class RetainedMemory:
-    """Memory that stays allocated from call to call.
-
-    Parameters
-    ----------
-    bench : Bench
-        Knows what stays outside the pool.
-    first : Rung
-        The first call.
-    """
+    """Memory that stays allocated from call to call, the first of which has been made."""
 
     def __init__(self, bench: Bench, first: Rung) -> None:
         self._bench = bench
@@ -60,18 +52,16 @@ class RetainedMemory:
             self._entry = again.n_slices, min(entry, self.left_bytes)
             self.left_bytes -= self._entry[1]
 
-    def before_bytes(self, rung: Rung) -> int:
-        """Bytes in the pool that earlier calls of a run would have left."""
+    def enter(self, rung: Rung) -> int:
+        """Enter a call; the bytes in the pool that earlier calls of a run would have left."""
+        before_bytes = max(self.left_bytes, rung.before_bytes)
         if self.leaks or self.accumulates:
             fewest, entry_bytes = self._entry
-            return self.left_bytes + (entry_bytes if rung.n_slices == fewest else 0)
-        return max(self.left_bytes, rung.before_bytes)
-
-    def enter(self, rung: Rung, before_bytes: int) -> None:
-        """Enter the bytes that a call left, in addition to those that were there before it."""
+            before_bytes = self.left_bytes + (entry_bytes if rung.n_slices == fewest else 0)
         self._kept[rung.n_slices] = rung.kept_bytes + before_bytes
         if self.leaks:
             self._lost[rung.n_slices] = rung.left_bytes
+        return before_bytes
 
     def kept(self) -> tuple[tuple[int, int], ...]:
         """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""

@@ -51,13 +51,7 @@ class NotExplainedError(EstimatorError):
 
 
 class SequenceProbe:
-    """Calls a method until its peak is explained and proven.
-
-    Parameters
-    ----------
-    calls : MethodCalls
-        The method, called once.
-    """
+    """Calls a method, which was called once, until its peak is explained and proven."""
 
     def __init__(self, calls: MethodCalls) -> None:
         self.calls, self.bench = calls, calls.bench
@@ -102,7 +96,7 @@ class SequenceProbe:
             safe = min(self._fitting(model, int(self.available_bytes / off)), self._most_called)
             model = model.with_measured({safe + 1: self.available_bytes + 1})
         for rung in self.rungs or [self._first]:
-            self.retained.enter(rung, self.retained.left_bytes)
+            self.retained.enter(rung)
         return model
 
     @property
