@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -112,12 +112,15 @@ class Chooser:
             try:
                 found = sources[origin](request)
             except NoAnswerError as error:
-                reasons += [str(error)] if str(error) else []
+                reasons.append(str(error))
             else:
                 is_declared = found.origin.startswith("declared")
                 return found if is_declared else self._completed(request, found)
-        said = ", ".join(reasons)
-        raise EstimatorError(f"{self._described(request)}: {said}: {_INSTEAD[origin]}")
+        size = "x".join(map(str, request.other_dims))
+        unit = "projections" if request.slice_dim == 0 else "sinograms"
+        where = device_name(self.backend) if self.backend else f"a {self.device} device"
+        asked = f"{meta.full_name} for {unit} of {size} {request.dtype} on {where}"
+        raise EstimatorError(f"{asked}: {', '.join(filter(None, reasons))}: {_INSTEAD[origin]}")
 
     def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
@@ -140,10 +143,8 @@ class Chooser:
         if meta.side_results:
             sizes.append(request.other_dims[1] * np.dtype(np.float64).itemsize)
         else:
-            made = meta.output_dtype(
-                request.slice_dim, request.other_dims, request.dtype, **parameters
-            )
-            dims = meta.output_other_dims(request.slice_dim, request.other_dims, **parameters)
+            made = meta.output_dtype(*request.slices, **parameters)
+            dims = meta.output_other_dims(*request.slices[:2], **parameters)
             sizes.append(math.prod(dims) * made.itemsize)
         model = MemoryModel(lambda n: sum(round_to_granule(n * size) for size in sizes))
         why = "it works on the host; on the device it has its input and its result"
@@ -256,23 +257,14 @@ class Chooser:
         is_open = meta.estimator is None
         missing = "it declares no estimator" if is_open else "as asked for"
         why = f"{missing}; {how}{f'; {found.blocks}' if found.blocks else ''}"
+        declared = meta.declared_dtype
+        is_guess = declared is None or getattr(declared, "is_guess", False)
         return replace(
             found,
             why="\n".join([why, *details]),
-            output_dtype=found.output_dtype if is_open and _is_open(meta.declared_dtype) else None,
+            output_dtype=found.output_dtype if is_open and is_guess else None,
             output_dims=None if meta.declares_dims else found.output_dims,
         )
 
     def _key(self, request: ModelRequest) -> RequestKey:
         return request_key(request, self._side)
-
-    def _described(self, request: ModelRequest) -> str:
-        dims = "x".join(map(str, request.other_dims))
-        unit = "projections" if request.slice_dim == 0 else "sinograms"
-        where = device_name(self.backend) if self.backend else f"a {self.device} device"
-        return f"{request.meta.full_name} for {unit} of {dims} {request.dtype} on {where}"
-
-
-def _is_open(declared: Any) -> bool:
-    """Tell whether something is not declared, or by a function that says of itself it guesses."""
-    return declared is None or getattr(declared, "is_guess", False)

@@ -33,12 +33,8 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
     on ``available_memory``; it may answer below 0 for amounts smaller than its fixed costs.
 
-    Parameters
-    ----------
-    request : ModelRequest
-        The method with its parameters and data; the number of slices does not matter.
-    device : {"cuda", "cpu"}
-        Told to a ledger, and to an estimator that names ``device``.
+    The number of slices does not matter. The device is told to a ledger, and to an estimator that
+    names ``device``.
 
     Raises
     ------
@@ -47,17 +43,16 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
         estimator raised, did not return a number of slices, returned 0 for any amount of
         memory, some slices for one byte or fewer for more memory; or the ledger counted nothing.
     """
-    meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
+    meta = request.meta
     if isinstance(meta.estimator, LedgerEstimator):
         return _ledger_model(request, meta.estimator, device)
 
-    bound = meta.bound_estimator(*slices, request.parameters, device=device)
+    bound = meta.bound_estimator(*request.slices, request.parameters, device=device)
 
     def called() -> str:
-        arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
         given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
         place = defined_at(meta.estimator)
-        return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given}){place}"
+        return f"{meta.full_name}: its estimator {_name(meta)}({_told(request)}{given}){place}"
 
     def contradicted(less: tuple[int, int], more: tuple[int, int]) -> EstimatorError:
         return EstimatorError(
@@ -81,11 +76,11 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
 
 
 def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:
-    meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
+    meta = request.meta
     merged = meta.merged(**request.parameters)
     hidden = meta.callbacks["calc_max_slices"].hidden
     given = {name: value for name, value in merged.items() if name not in hidden}
-    model = estimator.model(*slices, device, **given)
+    model = estimator.model(*request.slices, device, **given)
 
     def guarded(ask: Callable[[int], int]) -> Callable[[int], int]:
         def answer(n: int) -> int:
@@ -94,13 +89,12 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
                 place = raised_at(error, estimator)
                 said = f"its ledger {_name(meta)} raised {what_raised(error)}{place}"
                 if isinstance(error, ValueError):  # so it refuses parameters
                     said = f"{error}; said by its ledger {_name(meta)}{place}"
                 raise EstimatorError(
-                    f"{meta.full_name}: {said} (for {n} slices, {arguments}, "
+                    f"{meta.full_name}: {said} (for {n} slices, {_told(request)}, "
                     f"device={device}, parameters {merged})"
                 ) from error
 
@@ -114,6 +108,10 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
             "count everything that is alive during the call, input and output included"
         )
     return checked
+
+
+def _told(request: ModelRequest) -> str:
+    return "slice_dim={}, other_dims={}, dtype={}".format(*request.slices)
 
 
 def _name(meta: MethodMeta) -> str:

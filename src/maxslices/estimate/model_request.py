@@ -29,6 +29,11 @@ class ModelRequest:
     """Slices of the whole scan."""
 
     @property
+    def slices(self) -> tuple[int, tuple[int, int], np.dtype[Any]]:
+        """What a method's functions are asked about: the axis, the other dims, and the dtype."""
+        return self.slice_dim, self.other_dims, self.dtype
+
+    @property
     def most_slices(self) -> int:
         """Most slices that one call is ever given."""
         if self.meta.sample_slices is None:

@@ -26,20 +26,6 @@ def section_models(
     Shape and dtype are followed from the scan through all methods. Methods without an estimator
     may be run on a few slices.
 
-    Parameters
-    ----------
-    pipeline : Pipeline
-        The methods.
-    scan : ScanSpec
-        What they are given.
-    chooser : Chooser
-        Finds the models, for one device.
-
-    Returns
-    -------
-    tuple of SectionModel
-        In order.
-
     Raises
     ------
     EstimatorError
@@ -86,7 +72,7 @@ def _step_model(
     if not meta.side_results:
         dtype, dims = chosen.output_dtype, chosen.output_dims
         if dtype is None:
-            dtype = meta.output_dtype(slice_dim, other_dims, current.dtype, **parameters)
+            dtype = meta.output_dtype(*request.slices, **parameters)
         if dims is None:
             dims = meta.output_other_dims(slice_dim, other_dims, **parameters)
         output = ArraySpec(block_shape(slice_dim, total, dims), dtype)
