@@ -58,15 +58,7 @@ class Environment(PlainRecord):
 
 
 def request_key(request: ModelRequest, supplied: Mapping[str, Any] | None = None) -> RequestKey:
-    """Key of a request.
-
-    Parameters
-    ----------
-    request : ModelRequest
-        The method with its parameters and data.
-    supplied : mapping, optional
-        Flats, darks and angles, or their `ArraySpec`: shape and dtype count.
-    """
+    """Key of a request: of flats, darks and angles, or their `ArraySpec`, shape and dtype count."""
     meta = request.meta
     rows, columns = map(int, request.other_dims)
     return RequestKey(

@@ -27,12 +27,7 @@ def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]])
     One array of a product of two dims is tried first, then up to four of them, then two different,
     and then a constant: workspaces of a library that works slice by slice.
 
-    Parameters
-    ----------
-    readings : mapping
-        Bytes read outside the pool, by the slices of the call.
-    dims : iterable of (int, int)
-        The two other dims of the input, and of the output.
+    `readings` are bytes by the slices of the call; `dims` are those of the input and the output.
 
     Notes
     -----

@@ -98,10 +98,7 @@ class Records:
     method is measured again and the file replaced. A folder that cannot be written to causes a
     warning only.
 
-    Parameters
-    ----------
-    folder : path, optional
-        By default `records_folder`.
+    By default the folder is `records_folder`.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:

@@ -120,19 +120,10 @@ def _listed(sizes: Iterable[Dims]) -> str:
 def differences(
     question: RequestKey, key: RequestKey, same: Mapping[str, Sequence[Any]]
 ) -> list[str] | str:
-    """Compare two keys apart from dims and code, of which floating-point parameters may differ.
+    """Compare what was measured and what is asked, apart from dims and code.
 
-    Parameters
-    ----------
-    question, key : RequestKey
-        What was measured and what is asked.
-    same : mapping
-        Values of parameters between which the memory was the same, by name.
-
-    Returns
-    -------
-    list of str, or str
-        Parameters that differ and do not matter, as phrases; or what does not agree.
+    Floating-point parameters may differ, and those between whose values the memory was the `same`.
+    Returned are the parameters that differ and do not matter, as phrases; or what does not agree.
     """
     if question.slice_dim != key.slice_dim:
         return f"slice dim {question.slice_dim}"

@@ -61,19 +61,9 @@ class SizeRecord(PlainRecord):
         entries: Sequence[Entry],
         same: Mapping[str, tuple[Any, ...]] | None = None,
     ) -> SizeRecord | None:
-        """Make a record of entries that differ in their dims.
+        """Make a record of entries that differ in their dims; `same` as in the field.
 
-        Parameters
-        ----------
-        entries : sequence of Entry
-            What was measured, at one size each.
-        same : mapping, optional
-            Values of parameters between which the memory was the same, by name.
-
-        Returns
-        -------
-        SizeRecord or None
-            None if the result's dims do not follow from the input's.
+        None if the result's dims do not follow from the input's.
         """
         probes = {entry.question.other_dims: entry.probe for entry in entries}
         evidence = {
@@ -87,7 +77,6 @@ class SizeRecord(PlainRecord):
         if outputs and output is None:
             return None
         last = max(entries, key=lambda entry: entry.time_s)
-        uses_outside = any(r.outside_bytes for p in probes.values() for r in p.rungs)
         return cls(
             question=last.question,
             place=last.place,
@@ -110,7 +99,7 @@ class SizeRecord(PlainRecord):
                 key=lambda each: (each.least_block, each.difference),
                 default=max(map(str, blocks)),
             ),
-            is_of_any_card=not uses_outside,
+            is_of_any_card=not any(r.outside_bytes for p in probes.values() for r in p.rungs),
             same=dict(same or {}),
         )
 
