@@ -19,7 +19,8 @@ from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
 from maxslices.estimate import bench, declared_model, peak_search, probed, sequence_probe
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probed import Probe, probe
+from maxslices.estimate.probe_result import Probe
+from maxslices.estimate.probed import probe
 from maxslices.measure.alive import alive_bytes, tracemalloc_on
 from maxslices.model.arrays import ArraySpec
 from maxslices.registry.declaration import describe

@@ -20,7 +20,7 @@ from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
 from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_search import one_array
-from maxslices.estimate.probed import Probe
+from maxslices.estimate.probe_result import Probe
 from maxslices.estimate.recorded import FORMAT, Records
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
 from maxslices.model.peak_model import PeakModel

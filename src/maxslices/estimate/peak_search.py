@@ -57,7 +57,7 @@ class PeakSearch(SequenceProbe):
 
     def _allowed(self, model: PeakModel) -> int:
         """Most slices for which the model is believed."""
-        points = [point for point in self._points() if point[0] < self._too_many]
+        points = self._fitted()
         risen = max((n for n, size in points if self._seen[n].n_bytes >= size), default=0)
         if self._is_refused:
             return max(risen, self._fitting(model, int(self.available_bytes / self._off)))
@@ -147,11 +147,6 @@ class PeakSearch(SequenceProbe):
         return taken
 
     @property
-    def _most(self) -> int:
-        """Most slices that were called and fitted; 0 if none."""
-        return max((n for n in self._seen if n < self._too_many), default=0)
-
-    @property
     def _noise_bytes(self) -> int:
         """Differences between peaks that are ignored."""
         return 2 * GRAIN_BYTES if self.bench.uses_outside else NOISE_BYTES[self.calls.backend.kind]
@@ -162,16 +157,19 @@ class PeakSearch(SequenceProbe):
         sizes = accumulate((self._seen[n].n_bytes for n in slices), max)
         return list(zip(slices, sizes, strict=True))
 
+    def _fitted(self) -> list[tuple[int, int]]:
+        """Those of calls that fitted."""
+        return [(n, size) for n, size in self._points() if n < self._too_many]
+
     def _fit(self) -> PeakModel:
         points = self._points()
-        fitting = [one_array(n, size) for n, size in points if n < self._too_many]
-        if not fitting:
-            fitting = [one_array(*(points or [(1, self.available_bytes + 1)])[0])]
+        fitting = self._fitted() or points[:1] or [(1, self.available_bytes + 1)]
         measured = dict(points) | self._too_much(self._too_many)
-        return PeakModel.fit(fitting, 1).with_measured(measured)
+        return PeakModel.fit([one_array(*each) for each in fitting], 1).with_measured(measured)
 
     def _next(self, model: PeakModel) -> int | None:
-        most = self._most
+        points = self._fitted()
+        most = points[-1][0] if points else 0
         is_told = self._is_told(model)
         self.keeps_its_ways &= is_told or len(self._seen) < _ENOUGH
         n = super()._next(model) if most else None
@@ -181,7 +179,7 @@ class PeakSearch(SequenceProbe):
         if self._too_many > self.total_slices:
             # Odd and even in turn: of even ones alone LPRec3d_tomobar's 36 slices were told as 40.
             n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
-        may_run = self.calls.reach(n, [point for point in self._points() if point[0] <= most])
+        may_run = self.calls.reach(n, points)
         self._is_refused = may_run == most
         return may_run if may_run > most else None
 
@@ -211,8 +209,8 @@ class PeakSearch(SequenceProbe):
         model = model.plus("lost by each call", Growth(self.retained.lost_bytes))
         found = super().result(model, available_bytes, duration_s)
         notes = found.notes
-        if self._is_refused and found.answer > self._most:
-            notes += (f"{self._most} slices were called, more might take too much: not proven",)
+        if self._is_refused and found.answer > (most := self._fitted()[-1][0]):
+            notes += (f"{most} slices were called, more might take too much: not proven",)
         return replace(
             found,
             sure=found.sure and not self._is_refused and self._too_many > self.total_slices,

@@ -15,8 +15,6 @@ from .bench import Rung
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
 """Terms of a peak that are read from the device."""
-IN_A_RUN = "seen in a run"
-"""Term of a peak: what a run took beyond a record."""
 LATEST_S = 2**36
 """Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
 
@@ -112,7 +110,7 @@ class Probe(PlainRecord):
         )
         return replace(
             self,
-            peaks=self.peaks.plus(IN_A_RUN, Guess(((n_slices, n_bytes - expected),))),
+            peaks=self.peaks.plus("seen in a run", Guess(((n_slices, n_bytes - expected),))),
             kept=tuple((n, -(-size * n_bytes // max(1, expected))) for n, size in self.kept),
             sure=False,
             keeps_its_ways=False,

@@ -25,8 +25,6 @@ from .peak_search import PeakSearch
 from .probe_result import Probe
 from .sequence_probe import NotExplainedError, SequenceProbe
 
-__all__ = ["Probe", "probe"]
-
 
 def probe(
     request: ModelRequest,

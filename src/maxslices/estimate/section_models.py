@@ -43,14 +43,15 @@ def section_models(
         slice_dim, extra = section.slice_dim, sum(section.halo)
         total = current.shape[slice_dim]
         steps: list[StepModel] = []
-        scans: list[ScanSpec] = []
+        supplied: dict[ScanSpec, set[str]] = {}
         for step in section.steps:
-            scans.append(scan_after(pipeline.steps, index, scan))
-            check_shapes(step, current, scans[-1])
-            model = _step_model(step, index, current, section, chooser, allocator)
-            steps.append(model)
-            current, index = model.output, index + 1
-        side = _side_model(section, scans, total, allocator).widened(extra, total)
+            given = scan_after(pipeline.steps, index, scan)
+            check_shapes(step, current, given)
+            supplied.setdefault(given, set()).update(step.meta.supplied)
+            steps.append(_step_model(step, index, current, section, chooser, allocator))
+            current, index = steps[-1].output, index + 1
+        frames = [spec for given, names in supplied.items() for spec in given.frames(names)]
+        side = _side_model(frames, slice_dim, total, allocator).widened(extra, total)
         found.append(SectionModel(slice_dim, section.halo, tuple(steps), side, allocator))
     return tuple(found)
 
@@ -111,17 +112,10 @@ def _step_model(
 
 
 def _side_model(
-    section: Section, scans: list[ScanSpec], total: int, allocator: ArrayAllocator
+    frames: list[ArraySpec], slice_dim: int, total: int, allocator: ArrayAllocator
 ) -> MemoryModel:
     """Model of the flats and darks: whole beside projections, else the rows of the block."""
-    wanted: dict[ScanSpec, set[str]] = {}
-    for step, scan in zip(section.steps, scans, strict=True):
-        wanted.setdefault(scan, set()).update(step.meta.supplied)
-    specs = [spec for scan, names in wanted.items() for spec in scan.frames(names)]
-    model = MemoryModel.linear(0, 0)
-    for spec in specs:
-        if section.slice_dim == 0:
-            model = model.plus(allocator.taken_bytes(spec.nbytes))
-        else:
-            model = model + allocator.array(-(-spec.nbytes // total))
-    return model
+    if slice_dim == 0:
+        return MemoryModel.linear(sum(allocator.taken_bytes(spec.nbytes) for spec in frames), 0)
+    rows = [allocator.array(-(-spec.nbytes // total)) for spec in frames]
+    return sum(rows, MemoryModel.linear(0, 0))

@@ -42,10 +42,6 @@ NEAR = 1e-4
 """Part of the bytes by which a prediction that is met may be off: the padded scratch of a sort."""
 
 
-OBJECTS = "Python's objects"
-"""Term of a peak on the CPU."""
-
-
 class NotExplainedError(EstimatorError):
     """The allocations of a method do not tell its memory: another way must be taken."""
 
@@ -166,7 +162,11 @@ class SequenceProbe:
             if last.n_slices < n:
                 most = min(n, self._too_many - 1)
                 n = self.calls.reach(most, [(last.n_slices, last.n_bytes)])
-            if n == last.n_slices or (not self._is_small(n) and self._is_dear(n)):
+            if n == last.n_slices:
+                continue
+            if not self._is_small(n) and (
+                self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n
+            ):  # it takes long, or is near the answer anyway
                 continue
             if not other_data and self._first.n_slices < last.n_slices < n:
                 self.bench.kind, other_data = "dark", n
@@ -184,10 +184,6 @@ class SequenceProbe:
             self._call(n, None)
             if abs(self._seen[n].n_bytes - before) > SAME * before:
                 raise NotExplainedError("its memory depends on the data")
-
-    def _is_dear(self, n: int) -> bool:
-        """True if n slices are near the answer anyway, or take long."""
-        return self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n
 
     def _is_told(self, model: PeakModel) -> bool:
         """True if the calls prove the formulas of the moments that matter."""
@@ -277,7 +273,7 @@ class SequenceProbe:
         model = PeakModel.fit(seen, self._granule, self._cut)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
         stays = self.retained.left_bytes if self._seen else 0  # the first call's sequence has it
-        model = model.plus("stays", Growth(stays)).plus(OBJECTS, Growth(objects))
+        model = model.plus("stays", Growth(stays)).plus("Python's objects", Growth(objects))
         model = model.with_outside(OUTSIDE, self._outside())
         measured = {r.n_slices: r.n_bytes + self.retained.left_bytes for r in self.rungs}
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes

@@ -125,17 +125,14 @@ class SizeRecord(PlainRecord):
 
     def _told(self, dims: Dims) -> Choice | None:
         """Answer for dims that something tells."""
-        told = next((each for each in self.classes if each.is_told(dims)), None)
+        told = next((each.peaks for each in self.classes if each.is_told(dims)), None)
+        own = self.own.get(dims)
         if told is not None:
-            memory = told.peaks.model_at(dims)
-            n_sizes = f"{len(told.peaks.recorded)} sizes"
+            memory, n_sizes = told.model_at(dims), f"{len(told.recorded)} sizes"
             how = f"formulas that give it to the byte at {n_sizes}"
-            if isinstance(told.peaks, SizeBound):
-                how = (
-                    f"a bound, {told.peaks.above:.2%} above what was measured at {n_sizes} at most"
-                )
-        elif dims in self.own:
-            own = self.own[dims]
+            if isinstance(told, SizeBound):
+                how = f"a bound, {told.above:.2%} above what was measured at {n_sizes} at most"
+        elif own is not None:
             memory = own.model_at(dims) if isinstance(own, SizeBound) else MemoryModel(own.rising)
             how = "measured at this size"
         else:
