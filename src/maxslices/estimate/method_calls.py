@@ -37,14 +37,8 @@ _NOT_SIZES = (
 class MethodCalls:
     """Calls a method, and knows what further calls may take.
 
-    Parameters
-    ----------
-    bench : Bench
-        The method.
-    available_bytes, total_slices : int
-        Memory for which an answer is wanted, and most slices of one call.
-    run_bytes : int
-        Memory that the device has for calls.
+    An answer is wanted for the available bytes, and calls of up to all slices; `run_bytes` is what
+    the device has for calls.
     """
 
     def __init__(

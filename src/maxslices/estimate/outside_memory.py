@@ -29,8 +29,6 @@ def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]])
 
     `readings` are bytes by the slices of the call; `dims` are those of the input and the output.
 
-    Notes
-    -----
     CUDA pads the depth of a 3D array, the slices, to a power of two up to 16 and to a multiple of
     16 beyond: 33 slices take as much as 48 (measured on an H200).
     """

@@ -35,32 +35,18 @@ def probe(
 ) -> Probe:
     """Measure a method's memory model with a few slices.
 
-    Parameters
-    ----------
-    request : ModelRequest
-        The method, with its parameters and data.
-    backend : Backend
-        The device on which it is run.
-    available_bytes : int
-        Memory for which the number of slices that fit is wanted.
-    supplied : mapping, optional
-        How many flats and darks there are, and of which dtype; they are not counted in the peak.
+    The memory is that for which the number of slices that fit is wanted. Flats and darks that are
+    supplied are not counted in the peak.
 
-    Returns
-    -------
-    Probe
+    Measuring itself stays within `available_bytes`, flats and darks included. On a GPU the pool is
+    limited. Where nothing limits memory (outside the pool, on the CPU) a call is not made if it is
+    predicted to take more. The fewest slices that the method runs on are exempt.
 
     Raises
     ------
     EstimatorError
         If the method raises for any number of slices, or the fewest slices that it runs on do not
         fit in the device's memory.
-
-    Notes
-    -----
-    Measuring itself stays within `available_bytes`, flats and darks included. On a GPU the pool is
-    limited. Where nothing limits memory (outside the pool, on the CPU) a call is not made if it is
-    predicted to take more. The fewest slices that the method runs on are exempt.
     """
     began = time.perf_counter()
     meta = request.meta

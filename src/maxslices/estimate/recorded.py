@@ -96,9 +96,8 @@ class Records:
 
     A file that cannot be understood is left out, with a warning; if it is that of the request, the
     method is measured again and the file replaced. A folder that cannot be written to causes a
-    warning only.
-
-    By default the folder is `records_folder`.
+    warning only when a probe is kept; else files that cannot be read, written or deleted raise a
+    `StoreError`. By default the folder is `records_folder`.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -130,13 +129,7 @@ class Records:
         return found if found is not None and found.probe.is_of_any_card else None
 
     def entries(self, method: str | None = None) -> list[Entry]:
-        """List all entries, or a method's (by full or plain name); oldest first.
-
-        Raises
-        ------
-        StoreError
-            If the folder cannot be read.
-        """
+        """List all entries, or a method's (by full or plain name); oldest first."""
         found = self._listed("*.json" if method is None else f"*{method}.*.json")
         return [e for e in found if method in (None, e.question.method, e.question.name)]
 
@@ -158,13 +151,7 @@ class Records:
             warnings.warn(said, stacklevel=2)
 
     def export(self, path: str | os.PathLike[str], method: str | None = None) -> int:
-        """Write all entries, or a method's, to one file; returns their number.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be written.
-        """
+        """Write all entries, or a method's, to one file; returns their number."""
         found = self.entries(method)
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
@@ -182,8 +169,6 @@ class Records:
         ------
         UsageError
             If the file is not an export of records.
-        StoreError
-            If the folder cannot be written to.
         """
         try:
             entries = read_entries(Path(path).read_text(encoding="utf-8"))
@@ -200,13 +185,7 @@ class Records:
         return len(entries)
 
     def clear(self, method: str | None = None) -> int:
-        """Delete all entries, or a method's; returns their number.
-
-        Raises
-        ------
-        StoreError
-            If the files cannot be deleted.
-        """
+        """Delete all entries, or a method's; returns their number."""
         found = self.entries(method)
         for entry in found:
             self._remove(entry)

@@ -32,15 +32,8 @@ class RetainedMemory:
         A cache with an entry for each number of slices grows when a new, smaller number is run; a
         workspace kept for the most slices does not. What grows when nothing is new is a leak.
 
-        Parameters
-        ----------
-        again : Rung
-            The number of slices of the first call, repeated.
-        more : Rung or None
-            A number of slices not run before, smaller than another that was; None if it was not
-            run.
-        other : Rung
-            A number of slices run before, repeated.
+        `again` repeats the slices of the first call, and `other` some that were run before; `more`
+        are slices not run before, fewer than others that were, or None if these were not run.
         """
         self.leaks = min(again.left_bytes, other.left_bytes) >= LEAST_BYTES
         if self.leaks:
