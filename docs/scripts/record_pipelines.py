@@ -34,8 +34,8 @@ from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
 from maxslices.estimate.bench import Bench
-from maxslices.estimate.choice import Choice
 from maxslices.estimate.fingerprint import RequestKey, request_key
+from maxslices.estimate.model_request import Choice
 from maxslices.estimate.section_models import section_models
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
 from maxslices.measure.alive import tracemalloc_on

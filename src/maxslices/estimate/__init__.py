@@ -5,10 +5,9 @@ was measured before (`recorded`), a replay of a torch method, or measurements wi
 (`probed`).
 """
 
-from .choice import Choice
 from .chooser import Chooser
 from .declared import declared_model
-from .model_request import ModelRequest
+from .model_request import Choice, ModelRequest
 from .recorded import Records
 
 __all__ = ["Choice", "Chooser", "ModelRequest", "Records", "declared_model"]

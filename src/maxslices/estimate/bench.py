@@ -33,8 +33,6 @@ _OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
 NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
 """Differences between peaks that are ignored: small Python objects, which are not the same in each
 call, and on a GPU the rounding of 16 allocations to the granule."""
-GRANULE_BYTES = {"cpu": 1, "cuda": CUDA_GRANULE_BYTES}
-"""What allocations are rounded up to."""
 CUSHION_BYTES = {"cpu": NOISE_BYTES["cpu"], "cuda": 0}
 """Added to each measured peak: on the CPU small Python objects count, and differ from call to
 call."""

@@ -18,10 +18,9 @@ from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.allocators import Device, round_to_granule
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
-from .choice import Choice, NoAnswerError, Origin
 from .declared import declared_model, speaks_of
 from .fingerprint import Environment, RequestKey, environment, request_key
-from .model_request import ModelRequest
+from .model_request import Choice, ModelRequest, NoAnswerError, Origin
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from .recorded import Records
@@ -124,7 +123,10 @@ class Chooser:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        key, here = self._key(request), environment(self.backend, request.meta.function)
+        key, here = (
+            request_key(request, self._side),
+            environment(self.backend, request.meta.function),
+        )
         known = self.records.find(key, here)
         if known is None or known.probe.model().bytes(n_slices) >= measured_bytes:
             return False
@@ -157,7 +159,7 @@ class Chooser:
 
     def _recorded(self, request: ModelRequest) -> Choice:
         """What was measured before; else what comes with the package."""
-        key = self._key(request)
+        key = request_key(request, self._side)
         found = None if self.records is None else self._kept(request, key, self.records)
         if found is not None:
             return found
@@ -239,7 +241,7 @@ class Chooser:
         made = replace(made, blocks=blocks)
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
-            self.records.add(self._key(request), where, made)
+            self.records.add(request_key(request, self._side), where, made)
         ran = f"{before}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
         return Choice.of_probe(made, "probed", "; ".join([ran, *made.notes]))
 
@@ -257,6 +259,3 @@ class Chooser:
             output_dtype=found.output_dtype if is_open and is_guess else None,
             output_dims=None if meta.declares_dims else found.output_dims,
         )
-
-    def _key(self, request: ModelRequest) -> RequestKey:
-        return request_key(request, self._side)

@@ -15,8 +15,7 @@ from typing import Protocol, cast
 from ..errors import UntraceableError
 from ..model.arrays import ArraySpec
 from ..registry.author_lines import what_raised
-from .choice import Choice
-from .model_request import ModelRequest
+from .model_request import Choice, ModelRequest
 
 ENTRY_POINT_GROUP = "maxslices.estimators"
 
@@ -29,19 +28,9 @@ class MethodTracer(Protocol):
     ) -> Choice:
         """Trace a method.
 
-        Parameters
-        ----------
-        request : ModelRequest
-            The method, with its parameters and data.
-        supplied : mapping
-            Flats and darks; a model does not count them.
-        device : str
-            The device, such as "cuda:0", if it is here; else "".
-
-        Returns
-        -------
-        Choice
-            Of origin "replayed"; `why` says how it was traced, and what was not traced exactly.
+        Flats and darks are supplied, and not counted by a model. The device is such as "cuda:0" if
+        it is here; else "". The answer is of origin "replayed"; its `why` says how it was traced,
+        and what was not traced exactly.
 
         Raises
         ------

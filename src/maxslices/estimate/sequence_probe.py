@@ -12,10 +12,11 @@ import time
 from dataclasses import replace
 
 from ..errors import EstimatorError
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.growth import Growth
 from ..model.memory_model import MAX_BYTES, MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
-from .bench import CUSHION_BYTES, GRANULE_BYTES, Rung
+from .bench import CUSHION_BYTES, Rung
 from .method_calls import LIMIT_S, MethodCalls
 from .outside_memory import ABOVE_BYTES, outside_growth
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
@@ -53,7 +54,7 @@ class SequenceProbe:
         self.calls, self.bench = calls, calls.bench
         self.retained = RetainedMemory(calls.bench, calls.first)
         self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
-        self._granule = GRANULE_BYTES[calls.backend.kind]
+        self._granule = CUDA_GRANULE_BYTES if calls.backend.kind == "cuda" else 1
         self.rungs: list[Rung] = []
         """All calls but the first."""
         self.usual_rungs: list[Rung] = []

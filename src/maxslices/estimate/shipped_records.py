@@ -20,8 +20,8 @@ from ..model.plain_records import json_text, to_plain
 from ..model.size_model import LEAST_SIZES, Dims
 from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical
-from .choice import Choice, NoAnswerError
 from .fingerprint import Environment, RequestKey, libraries
+from .model_request import Choice, NoAnswerError
 from .recorded import PARSE_ERRORS, Entry, Records, not_understood
 from .size_record import SizeRecord
 

@@ -15,8 +15,8 @@ from ..model.peak_model import PeakModel
 from ..model.plain_records import PlainRecord
 from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, find_formula
-from .choice import Choice
 from .fingerprint import Environment, RequestKey
+from .model_request import Choice
 from .probe_result import Probe
 from .recorded import Entry
 

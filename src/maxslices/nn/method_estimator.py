@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..devices.sample_data import facts
-from ..estimate.choice import Choice
-from ..estimate.model_request import ModelRequest
+from ..estimate.model_request import Choice, ModelRequest
 from ..model.arrays import ArraySpec, block_shape
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
