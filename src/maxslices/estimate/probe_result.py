@@ -93,7 +93,7 @@ class Probe(PlainRecord):
         if few == many:
             return 0.0, times[few] / few
         times[few] = min(times.values())
-        slice_s = max(0.0, times[many] - times[few]) / (many - few)
+        slice_s = (times[many] - times[few]) / (many - few)
         return max(0.0, times[few] - few * slice_s), slice_s
 
     def corrected(self, n_slices: int, n_bytes: int) -> Probe:

@@ -50,8 +50,7 @@ def probe(
     """
     began = time.perf_counter()
     meta = request.meta
-    dims, dtype = request.other_dims, request.dtype
-    samples = Samples(meta, request.slice_dim, dims, dtype, backend, supplied)
+    samples = Samples(meta, *request.slices, backend, supplied)
     limited = backend.limited(backend.free_bytes())
     with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend.kind):
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
