@@ -165,9 +165,8 @@ class SequenceProbe:
                 n = self.calls.reach(most, [(last.n_slices, last.n_bytes)])
             if n == last.n_slices:
                 continue
-            if not self._is_small(n) and (
-                self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n
-            ):  # it takes long, or is near the answer anyway
+            more = not self._is_small(n)  # but not if it takes long, or is near the answer anyway
+            if more and (self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n):
                 continue
             if not other_data and self._first.n_slices < last.n_slices < n:
                 self.bench.kind, other_data = "dark", n
