@@ -147,14 +147,15 @@ def is_shipped(request: ModelRequest, key: RequestKey) -> bool:
 class RecordingChooser(Chooser):
     """Compares blocks at `COMPARED_AT` alone, and measures some methods with less memory."""
 
-    def _compared(self, request: ModelRequest, made: Any) -> Any:
+    def _compared(self, request: ModelRequest, backend: Backend, made: Any) -> Any:
         at = (COMPARED_AT[0], COMPARED_AT[2]) if request.slice_dim else COMPARED_AT[1:]
-        return super()._compared(request, made) if request.other_dims == at else ""
+        return super()._compared(request, backend, made) if request.other_dims == at else ""
 
     def _choose(self, request: ModelRequest) -> Choice:
         again = request.meta.name in AGAIN or self.device != "cuda"
-        if not again and is_shipped(request, self._key(request)):
-            return self._completed(request, find_shipped(request.meta, self._key(request)))
+        key = request_key(request, self._side)
+        if not again and is_shipped(request, key):
+            return self._completed(request, find_shipped(request.meta, key))
         return super()._choose(request)
 
     def _probed(self, request: ModelRequest, before: str = "") -> Choice:

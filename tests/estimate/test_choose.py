@@ -13,7 +13,7 @@ from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.fingerprint import Environment, environment
+from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_search import one_array
 from maxslices.io.frame_source import FrameSource
 from maxslices.model.peak_model import PeakModel
@@ -140,7 +140,7 @@ def test_without_the_device_only_a_record_helps():
         absent.choose(request_for(meta))
     at_home = chooser()
     at_home.choose(request_for(meta))
-    known = at_home._key(request_for(meta))
+    known = request_key(request_for(meta))
     elsewhere = Environment("NVIDIA H200", {})
     found = Records().find(known, environment(select_backend("cpu"), doubled))
     Records().add(known, elsewhere, found.probe)

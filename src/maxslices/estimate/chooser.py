@@ -23,6 +23,8 @@ from .fingerprint import Environment, RequestKey, environment, request_key
 from .model_request import Choice, ModelRequest, NoAnswerError, Origin
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
+    from ..block_effect.effect import BlockEffect
+    from .probe_result import Probe
     from .recorded import Records
 
 LOGGER = logging.getLogger("maxslices.plan")
@@ -221,29 +223,31 @@ class Chooser:
         if self.backend is None:
             raise NoAnswerError("there is no such device here to measure it on")
         LOGGER.info(MEASURED, request.meta.name)
-        from ..block_effect.study_blocks import study_blocks
         from .probed import probe
 
         made = probe(
             request, self.backend, available_bytes=self._available_bytes, supplied=self._side
         )
-        blocks = study_blocks(
-            request,
-            self.backend,
-            pace_s=made.pace_s(),
-            fitting_slices=made.model().max_slices(self._available_bytes, request.total_slices),
-            side=self._side,
-        )
-        if isinstance(blocks, str):
-            blocks = blocks and f"blocks of two sizes were not compared: {blocks}"
-        elif blocks.halo is not None:
-            warnings.warn(f"{request.meta.full_name}: {blocks}", stacklevel=2)
-        made = replace(made, blocks=blocks)
+        made = replace(made, blocks=self._compared(request, self.backend, made))
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
             self.records.add(request_key(request, self._side), where, made)
         ran = f"{before}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
         return Choice.of_probe(made, "probed", "; ".join([ran, *made.notes]))
+
+    def _compared(self, request: ModelRequest, backend: Backend, made: Probe) -> BlockEffect | str:
+        """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""
+        from ..block_effect.study_blocks import study_blocks
+
+        fitting = made.model().max_slices(self._available_bytes, request.total_slices)
+        found = study_blocks(
+            request, backend, pace_s=made.pace_s(), fitting_slices=fitting, side=self._side
+        )
+        if isinstance(found, str):
+            return found and f"blocks of two sizes were not compared: {found}"
+        if found.halo is not None:
+            warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
+        return found
 
     def _completed(self, request: ModelRequest, found: Choice) -> Choice:
         """Say why it was taken; of the result only what the author does not declare counts."""
