@@ -34,9 +34,9 @@ COUNTS: dict[str, Callable[[int, int], int]] = {
 }
 """Functions of n and a chunk k, by their names, the simplest first."""
 PADDING_BYTES = 2048
-"""Sizes that lie on a line to this accuracy count as a line if they rise by a hundred times that:
+"""Sizes that lie on a line to this accuracy, and to a hundredth of their rise, count as a line:
 CUDA's sorts ask for one allocation in place of up to eight arrays, each padded to 256 bytes
-(CUB's `AliasTemporaries`)."""
+(CUB's `AliasTemporaries`), and measured peaks have some bytes of Python's own."""
 PADDING_PART = 1e-3
 """The same, as a part of what they rise by: FFTs of real rows are computed in pairs, so that an odd
 number of rows takes one more (20 kB of 37 MB a slice of 1801 x 2557)."""
@@ -178,11 +178,10 @@ def _padded_line(points: Mapping[int, int]) -> Growth | None:
     """Line above all points, if they lie near it."""
     low, high = min(points), max(points)
     rise = points[high] - points[low]
-    if rise < 100 * PADDING_BYTES:
-        return None
     step = -(-rise // (high - low))
     starts = [points[n] - step * n for n in points]
-    if max(starts) - min(starts) > max(PADDING_BYTES, PADDING_PART * rise):
+    near = max(min(PADDING_BYTES, rise // 100), PADDING_PART * rise)
+    if step <= 0 or max(starts) - min(starts) > near:
         return None
     return Growth(max(starts), step, "n")
 
