@@ -162,6 +162,14 @@ def test_a_block_asked_for_that_does_not_fit_says_which_does():
         planned("negate", budget=SHORT, block=90)
 
 
+def test_a_block_that_is_advised_fits_in_every_section():
+    steps = "negate", {"method": "work", "parameters": {"copies": 5}}
+    with pytest.raises(DoesNotFitError) as caught:
+        planned(*steps, budget=5 * MB, block=60)
+    advised = int(re.search(r"--block (\d+)", str(caught.value))[1])
+    assert all(s.block == advised for s in planned(*steps, budget=5 * MB, block=advised).sections)
+
+
 def test_a_block_larger_than_the_scan_is_the_scan():
     assert planned("negate", block=1000).sections[0].block == 101
 

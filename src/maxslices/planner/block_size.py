@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Literal
 
@@ -88,11 +89,6 @@ def choose_block(
     -------
     (int, int, str)
         The block, the largest that fits, and the reason in words.
-
-    Raises
-    ------
-    DoesNotFitError
-        If the block asked for does not fit.
     """
     chosen, largest, why = _by_memory(block, placement, available)
     section = placement.section
@@ -147,12 +143,6 @@ def _by_memory(
     if block == "max":
         return largest, largest, f"block max: {fits}"
     if not isinstance(block, str):
-        if wanted > largest:
-            unit, needed = SLICE_NAMES[section.slice_dim], placement.device_bytes(wanted)
-            raise DoesNotFitError(
-                f"a block of {wanted} {unit}s needs {format_bytes(needed)}, and "
-                f"{bound} allow {largest}: use --block {largest} or --block max"
-            )
         return wanted, largest, f"block as asked for; {fits}"
     if wanted >= total:
         if largest >= total:
@@ -220,6 +210,28 @@ def does_not_fit(placement: Placement, budgets: Budgets, available: Available) -
         f"available{beside}: allow --memory {ask_for(budgets.budget_bytes + lacking)}, or bin or "
         "crop the scan"
     )
+
+
+def check_block_fits(
+    placements: Sequence[Placement], available: Sequence[Available], block: BlockChoice
+) -> None:
+    """Check that the block that is asked for fits in all sections, each of which has room for one.
+
+    Raises
+    ------
+    DoesNotFitError
+        For the section that allows fewest slices.
+    """
+    found = []
+    for placement, left in zip(placements, available, strict=True):
+        largest, wanted = left.max_block(placement), wanted_block(block, placement.section)
+        if not isinstance(block, str) and wanted > largest:
+            unit, needed = SLICE_NAMES[placement.section.slice_dim], placement.device_bytes(wanted)
+            text = f"a block of {wanted} {unit}s needs {format_bytes(needed)}"
+            found.append((largest, f"{text}, and {left.bound(placement)} allow {largest}"))
+    if found:
+        largest, text = min(found)
+        raise DoesNotFitError(f"{text}: use --block {largest} or --block max")
 
 
 def ask_for(n_bytes: int) -> str:

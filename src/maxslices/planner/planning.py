@@ -11,7 +11,7 @@ from ..model.block_memory import Destination
 from ..model.section_model import SectionModel, StepModel
 from ..model.units import format_bytes
 from .advice import check_fits, would_fit
-from .block_size import BlockChoice, check_block, choose_block
+from .block_size import BlockChoice, check_block, check_block_fits, choose_block
 from .budgets import Available, Budgets
 from .long_steps import notes_on_time
 from .place_sections import PlacementSearch, available_beside_stores
@@ -107,6 +107,7 @@ def make_plan(
         pairs = zip(sections, found, strict=True)
         placements, available = arrange([old if new is None else new for old, new in pairs])
     check_fits(placements, budgets, available, block, fit)
+    check_block_fits(placements, available, block)
     planned = _keep_on_host(
         [
             _plan_section(placement, left, block, fit)
