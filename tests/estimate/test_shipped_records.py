@@ -58,6 +58,7 @@ def request_at(meta, dims, dtype="float32", **parameters):
 def made(tmp_path, method=rfft, same=None, place=PLACE, at=sizes_of, **parameters):
     """Registry with one method and the file of its records."""
     path = tmp_path / "lab.padded.json"
+    path.touch()
     meta = Registry().register(padded, pattern="projection", module="lab", records=path)
     entries = [
         Entry(
@@ -201,6 +202,7 @@ def test_the_number_of_flats_may_differ_where_it_was_seen_not_to_matter(tmp_path
         return request_key(request, {"flats": ArraySpec((n_frames, *dims), dtype)})
 
     path = tmp_path / "lab.corrected.json"
+    path.touch()
     meta = Registry().register(corrected, pattern="projection", module="lab", records=path)
     entries = [Entry(key(meta, dims, 20), PLACE, 1e9, sizes_of(rfft, dims)) for dims in SIZES]
     path.write_text(shipped_text([SizeRecord.of(entries)]))

@@ -427,6 +427,7 @@ def test_an_estimator_that_cannot_work_is_refused_naming_both(estimator, message
         ({"combine": sum}, "go with `side_results`"),
         ({"side_results": ["centre"], "combine": "mean"}, "combine is 'mean', not a function"),
         ({"side_results": ["centre"], "combine": 5}, "combine is 5, not a function"),
+        ({"records": "absent.json"}, r"records: there is no file /.*/absent\.json"),
         ({"pattern": "sinograms"}, "'sinograms' is not one of 'projection', 'sinogram', 'all'"),
     ],
 )

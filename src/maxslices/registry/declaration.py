@@ -132,6 +132,9 @@ def describe(
             f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
             f"{array_module!r}"
         )
+    shipped = None if records is None else Path(records).absolute()
+    if shipped is not None and not shipped.is_file():
+        raise RegistrationError(f"{label}: records: there is no file {shipped}")
     names = _check_side_results(label, side_results, sample_slices, combine)
     if tile_halo is not None and (output_dims is not None or names):
         raise RegistrationError(
@@ -158,7 +161,7 @@ def describe(
         sample_slices=sample_slices,
         combine=combine,
         array_module=array_module,
-        records=None if records is None else Path(records),
+        records=shipped,
         parameters=parameters,
         accepts_any=accepts_any,
         callbacks=callbacks,
