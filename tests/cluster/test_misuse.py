@@ -35,7 +35,8 @@ STEPS = ["negate", "work"]
         ({"engine": "dask:tls://node1:8786"}, "no certificates are configured"),
         ({"workers": 0}, "0 workers cannot do anything"),
         ({"workers": 10**6}, "1000000 workers take 28.* TB before .* one for each core"),
-        ({"workers": 1, "gpus": 1}, "1 GPUs are asked for|give the number of processes"),
+        ({"workers": 1, "gpus": 1}, "give the number of processes"),
+        ({"gpus": 10**6}, r"gpus is 1000000, of \d+ that are there: ask for 1 or more of these"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, scan, change, message):

@@ -140,7 +140,7 @@ def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
     wanted = len(names) if gpus == "all" else gpus
     if wanted < 1 or wanted > len(names):
         raise DeviceError(
-            f"{gpus} GPUs are asked for; there are {len(names)}: ask for as many, or for processes "
-            "on the CPU (workers)"
+            f"gpus is {gpus}, of {len(names)} that are there: ask for 1 or more of these, or for "
+            "processes on the CPU (workers)"
         )
     return names[:wanted]
