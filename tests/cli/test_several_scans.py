@@ -204,6 +204,8 @@ def test_names_of_folders(tmp_path, monkeypatch):
     assert names("*/scan.nxs") == ["a-scan.nxs", "b-scan.nxs"]
     assert names("b/[1].nxs") == ["[1]"]  # it is there under this name
     assert names("b/o*", "b/other.nxs") == ["other.h5", "other.nxs"]
+    (tmp_path / "link.nxs").symlink_to("b/scan.nxs")
+    assert names("b/scan.nxs", tmp_path / "b/scan.nxs", "b/../link.nxs") == ["scan"]
     (tmp_path / "out").mkdir()
     assert "out" not in names("*")
     with pytest.raises(UsageError, match="no scan is named"):
@@ -214,6 +216,15 @@ def test_a_folder_that_cannot_be_is_not_to_be_resumed(cli, scan, pipeline):
     status, _, err = cli("run", scan, pipeline(*STEPS), "--output-dir", scan, "-q")
     assert (status, "is a file, so results cannot be put there" in err) == (1, True)
     assert "--resume" not in err
+
+
+def test_a_report_is_read_within_a_bound(scan, pipeline, tmp_path):
+    report = tmp_path / "out" / scan.stem / "report.json"
+    report.parent.mkdir(parents=True)
+    report.touch()
+    os.truncate(report, 2**40)
+    done = run_scans(scan, pipeline(*STEPS), tmp_path / "out", resume=True, device="cpu")
+    assert "has more than 67,108,864 bytes" in done.scans[0].error
 
 
 def test_folders_are_checked_before_the_first_scan(scans, pipeline, tmp_path):

@@ -32,7 +32,8 @@ def find_scans(
     Returns
     -------
     dict of Path to Path
-        Path of each scan, in the order given, those of a pattern by name -> its folder.
+        Path of each scan, in the order given, those of a pattern by name -> its folder. One that is
+        named twice, in whatever way, is there once, by the first of its names.
 
     Raises
     ------
@@ -45,7 +46,10 @@ def find_scans(
     for one in each:
         if not isinstance(one, str | os.PathLike):
             raise UsageError(f"scans are paths, not a {type(one).__name__}: give a list of paths")
-    scans = list(dict.fromkeys(path for one in each for path in _matching(os.fspath(one), out)))
+    found: dict[str, Path] = {}
+    for path in (path for one in each for path in _matching(os.fspath(one), out)):
+        found.setdefault(os.path.realpath(path), path)
+    scans = list(found.values())
     if not scans:
         raise UsageError("no scan is named")
     whole = [path.absolute() for path in scans]

@@ -14,7 +14,7 @@ from ..io.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..planner import Plan
-from ..runner.earlier_run import REPORT_NAME
+from ..runner.earlier_run import REPORT_NAME, read_report
 from ..runner.journal import JOURNAL_NAME
 from ..runner.run_identity import input_changes, input_state
 from .carry_out import carry_out
@@ -207,7 +207,7 @@ def _is_done(request: RunRequest, folder: Path, pipeline: Pipeline) -> bool:
     if (folder / JOURNAL_NAME).exists() or not report.exists():
         return False
     try:
-        told = json.loads(report.read_text(encoding="utf-8"))
+        told = read_report(report)
         made_for, made = told["plan"]["made_for"]["pipeline"], told["provenance"]
         # A scan that was copied with its date has another inode, and is the same.
         read = [{name: each[name] for name in each if name != "inode"} for each in made["input"]]

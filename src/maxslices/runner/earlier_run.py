@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ..errors import StoreError
 from ..io import remove_result
@@ -34,10 +34,21 @@ def foreign_file(path: Path) -> str:
     return f"{path} is there already and of no run: move it away, or choose another folder"
 
 
+def read_report(report: Path) -> Any:
+    """Read the report of a run.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be read, or is not JSON.
+    """
+    return json.loads(read_small_text(report, _MAX_REPORT_BYTES))
+
+
 def results_of(report: Path) -> list[Path]:
     """Files that the report of an earlier run names, in the folder of the report."""
     try:
-        earlier = json.loads(read_small_text(report, _MAX_REPORT_BYTES))
+        earlier = read_report(report)
         names = [Path(entry).name for entry in earlier["files"]]
         for name in names:
             if not is_result_name(name):
