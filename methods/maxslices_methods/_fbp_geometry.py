@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 from .namespaces import on_gpu
 
 WEDGE_GAPS = 3.0
-"""An angular gap of more than this many mean gaps is a missing wedge, not a coarse scan."""
+"""An angular gap of more than this many typical gaps is a missing wedge, not a coarse scan."""
+SAME_GAPS = 0.1
+"""Projections closer than this many typical gaps are of one direction: an encoder's readings differ
+by a few hundredths of a step when it comes back to an angle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +149,28 @@ def host_angles(angles: Any, n_angles: int) -> NDArray[np.float64]:
 def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
     """Angular weight of each projection in radians; the weights sum to about pi.
 
-    Directions t and t + pi are the same, so all are taken modulo pi; each projection gets
-    half of the gap to its two neighbours there. Thus evenly spaced angles over 180 or 360
-    degrees get the same weight each, in any order, and the two ends of a scan from 0 to 180
-    degrees inclusive share one. A gap over `WEDGE_GAPS` times the mean is a missing wedge: it
-    counts as a mean gap.
+    Directions t and t + pi are the same, so all are taken modulo pi; each direction gets
+    half of the gap to its two neighbours there, and projections in one direction share that. Thus
+    evenly spaced angles over 180 or 360 degrees get the same weight each, in any order, and the
+    two ends of a scan from 0 to 180 degrees inclusive share one. A gap over `WEDGE_GAPS` times the
+    typical one is a missing wedge and counts as a typical one: gaps up to its size make up half of
+    what is covered without the largest.
     """
     n = len(angles)
-    if n == 1:
-        return np.array([np.pi])
     folded = np.mod(angles, np.pi)
     order = np.argsort(folded, kind="stable")
     gaps = np.diff(folded[order], append=folded[order[0]] + np.pi)
-    mean = np.pi / n
-    gaps[gaps > WEDGE_GAPS * mean] = mean
+    by_size = np.sort(gaps)[:-1]
+    if not by_size.any():  # one direction
+        return np.full(n, np.pi / n)
+    covered = by_size.cumsum()
+    typical = by_size[np.searchsorted(covered, covered[-1] / 2)]
+    gaps[gaps > WEDGE_GAPS * typical] = typical
+    ends = np.cumsum(gaps > SAME_GAPS * typical)
+    direction = np.roll(ends, 1) % ends[-1]
+    total = np.bincount(direction, (gaps + np.roll(gaps, 1)) / 2)
     weights = np.empty(n)
-    weights[order] = (gaps + np.roll(gaps, 1)) / 2
+    weights[order] = (total / np.bincount(direction))[direction]
     return weights
 
 

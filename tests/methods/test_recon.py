@@ -103,7 +103,19 @@ def test_angle_weights():
     np.testing.assert_allclose(both_ends[[0, -1]].sum(), np.pi / 10)
     wedge = angle_weights(np.deg2rad(np.arange(0, 120, 2.0)))
     assert wedge.max() < 1.5 * np.deg2rad(2)
-    np.testing.assert_allclose(angle_weights(np.array([0.3])), np.pi)
+    wide = angle_weights(np.deg2rad(np.arange(0, 50, 2.0)))
+    np.testing.assert_allclose(wide, np.deg2rad(2))
+    np.testing.assert_allclose(angle_weights(np.full(3, 0.3)), np.pi / 3)
+
+
+@pytest.mark.parametrize("n_turns", [2, 3, 4, 11])
+@pytest.mark.parametrize("jitter", [0, 1e-5])
+def test_repeated_angles_and_turns_share_their_weight(n_turns, jitter):
+    angles = np.linspace(0, np.pi * n_turns, 100 * n_turns, endpoint=False)
+    angles += np.random.default_rng(0).uniform(0, jitter, angles.size)
+    weights = angle_weights(angles)
+    assert weights.sum() == pytest.approx(np.pi)
+    np.testing.assert_allclose(weights, weights[0], rtol=2 * jitter * 100 / np.pi + 1e-6)
 
 
 def test_detector_pad_flattens_an_object_wider_than_the_detector():
