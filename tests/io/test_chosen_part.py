@@ -40,6 +40,7 @@ def read(preview, data=DATA):
         ((2, 6), slice(2, 6)),
         ((None, -6), slice(0, 3)),
         (slice(1, None), slice(1, 9)),
+        (range(2, 4), slice(2, 4)),
         (np.int64(4), slice(4, 5)),
     ],
 )
@@ -54,6 +55,7 @@ def test_rows(given, rows):
         ("1:11:3", slice(1, 11, 3)),
         (slice(None, None, 5), slice(0, None, 5)),
         ((2, 9, 2), slice(2, 9, 2)),
+        (range(3), slice(0, 3)),
         ("mid:", slice(5, None)),
     ],
 )
@@ -76,6 +78,8 @@ def test_angles(given, angles):
         ("angles", "mid"),
         ("angles", "::0"),
         ("angles", (0, 5, -1)),
+        ("angles", np.arange(3)),
+        ("angles", {0, 5}),
     ],
 )
 def test_what_is_no_part_is_said_to_be_none(name, given):

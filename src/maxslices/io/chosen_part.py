@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import UsageError
 from .loader_options import AxisIndex, Bound, Part, Preview
 
-PartLike = str | int | slice | Sequence[int | None]
-"""Part of an axis: text as on the command line, one index, a slice, or (start, stop) or
+PartLike = str | int | slice | range | Sequence[int | None]
+"""Part of an axis: text as on the command line, one index, a slice or range, or (start, stop) or
 (start, stop, step)."""
 OPTIONS = {"angles": "angles", "rows": "detector_y", "columns": "detector_x"}
 """Name of a choice -> name of the axis in a preview."""
@@ -100,10 +100,11 @@ def _parse(name: str, given: PartLike) -> tuple[Part, int]:
     if isinstance(given, int | np.integer):
         first = int(given)
         return (_bound(first), None if first == -1 else _bound(first + 1)), 1
-    if not isinstance(given, slice | Iterable):
+    if not isinstance(given, slice | range | tuple | list):  # an array may be a list of frames
         raise _not_understood(name, given)
-    values: list[Any]
-    values = [given.start, given.stop, given.step] if isinstance(given, slice) else [*given]
+    values: list[Any] = (
+        [given.start, given.stop, given.step] if isinstance(given, slice | range) else [*given]
+    )
     if len(values) not in (2, 3) or not all(
         v is None or (isinstance(v, int | np.integer) and not isinstance(v, bool)) for v in values
     ):
