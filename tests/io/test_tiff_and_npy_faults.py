@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import lzma
 import os
+import re
 import tracemalloc
 import zlib
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from maxslices.errors import SourceError
 from maxslices.io import open_source, tiff_pages
 from maxslices.io.array_source import ArraySource
 from maxslices.io.npy_frames import NpyFrames
+from maxslices.io.tiff_frames import open_tiffs
 
 from . import scans
 
@@ -33,6 +35,38 @@ def test_other_files_in_the_folder_are_passed_over(tmp_path):
     (folder / "._p_4.tif").touch()
     with open_source(folder) as source:
         assert source.spec.shape == (9, 7, 11)
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "second"),
+    [
+        (["p_0.0", "p_0.25", "p_0.5"], "p_0.5", "p_0.25"),
+        (["p_-5", "p_0", "p_5"], "p_0", "p_-5"),
+        (["-10", "-5"], "-5", "-10"),
+    ],
+)
+def test_names_that_give_two_orders_are_refused(tmp_path, names, first, second):
+    for name in names:
+        tifffile.imwrite(tmp_path / f"{name}.tif", DATA[0])
+    message = rf"{re.escape(first)}\.tif is before {re.escape(second)}\.tif if .* decimals or"
+    with pytest.raises(SourceError, match=message):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["1.1", "1.9", "1.10"],
+        ["000.25", "000.50", "001.00"],
+        ["scan-5", "scan-10"],
+        ["2026-11-05", "2026-11-10"],
+        ["v1.2_9", "v1.2_10"],
+    ],
+)
+def test_names_that_give_one_order(tmp_path, names):
+    for i, name in enumerate(names):
+        tifffile.imwrite(tmp_path / f"{name}.tif", DATA[i])
+    assert [file.stem for file in open_tiffs(tmp_path).files] == names
 
 
 def test_a_frame_of_another_size_is_named(tmp_path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def open_tiffs(path: Path) -> TiffFrames:
     Raises
     ------
     SourceError
-        If there are none, or they differ in size or dtype.
+        If there are none, they differ in size or dtype, or their names give two orders.
     """
     if check_readable(path) == "file":
         return TiffFrames(str(path), read_pages(path))
@@ -127,6 +128,7 @@ def open_tiffs(path: Path) -> TiffFrames:
             f"{path}: is a folder without TIFFs, {holds}{more}: give a folder of "
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
+    _check_order(path, files)
     images: list[TiffPage] = []
     matches: list[bool] = []
     for i, file in enumerate(files):
@@ -182,9 +184,29 @@ def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
         return head, tail, os.fstat(fd).st_size
 
 
+_NUMBER = re.compile(r"((?:(?<![^_= (])[+-])?[0-9]+(?:\.[0-9]+)?)")
+"""A number that may be a decimal, and has a sign where something separates that from the name."""
+
+
 def _natural(name: str) -> list[tuple[int, str]]:
     """Key that sorts ``p2.tif`` before ``p10.tif``."""
     return [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"([0-9]+)", name)]
+
+
+def _check_order(folder: Path, files: list[Path]) -> None:
+    """Refuse names that are in another order if their numbers are decimals or have signs."""
+    parts = (_NUMBER.split(file.name) for file in files)
+    keys = [[(float(t), "") if i % 2 else (-math.inf, t) for i, t in enumerate(p)] for p in parts]
+    by_value = sorted(range(len(files)), key=keys.__getitem__)
+    if any(keys[one] == keys[other] for one, other in pairwise(by_value)):
+        return  # as of 1.1, 1.9 and 1.10, which are no decimals
+    for one, other in enumerate(by_value):
+        if one != other:
+            raise SourceError(
+                f"{folder}: {files[one].name} is before {files[other].name} if their numbers are "
+                "whole, and after it if they are decimals or negative: number the files anew, such "
+                "as 0000.tif"
+            )
 
 
 def _read(
