@@ -10,6 +10,7 @@ import numpy as np
 from maxslices import method
 from maxslices.model.ledger import Ledger, from_ledger
 
+from ._turn import warn_of_turn
 from .namespaces import array_namespace, on_gpu
 
 PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
@@ -73,7 +74,10 @@ def _first_half(angles: np.ndarray) -> np.ndarray:
     keeps_pixel_size=True,
 )
 def sino_360_to_180(
-    data: Any, overlap: float = 0.0, side: Literal["left", "right"] = "left"
+    data: Any,
+    overlap: float = 0.0,
+    side: Literal["left", "right"] = "left",
+    angles: Any = None,
 ) -> Any:
     """Stitch the two halves of a full turn into sinograms of half a turn, twice as wide.
 
@@ -90,6 +94,8 @@ def sino_360_to_180(
         Negative: pixels that neither sees; they get the value at the edge of the left one.
     side : {"left", "right"}
         Side of the field of view that the rotation axis is on.
+    angles : array, optional
+        Angles in radians, (angles,): a warning is logged if they do not cover 360 degrees.
 
     Returns
     -------
@@ -113,6 +119,8 @@ def sino_360_to_180(
     .. [1] N. T. Vo et al., "Data processing methods and data acquisition for samples
        larger than the field of view in parallel-beam tomography", Opt. Express 29, 2021.
     """
+    if angles is not None:
+        warn_of_turn("sino_360_to_180", angles[0], angles[-1], 360)
     n_angles, n_rows, width = data.shape
     half, stitched_width = _stitched_dims((n_angles, width), overlap)
     pixels = _even(overlap)

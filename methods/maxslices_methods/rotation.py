@@ -11,6 +11,7 @@ import numpy as np
 from maxslices import method
 from maxslices.model.ledger import Ledger, from_ledger
 
+from ._turn import warn_of_turn
 from .namespaces import array_namespace, on_gpu, scipy_module
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ def find_center_vo(
     step: float = 0.5,
     ratio: float = 0.5,
     drop: int = 20,
+    angles: Any = None,
 ) -> float:
     """Find the axis of rotation of a 180-degree scan from a sinogram (Vo's method).
 
@@ -115,6 +117,8 @@ def find_center_vo(
         Width of the object as a fraction of the field of view.
     drop : int
         Rows around the middle of the spectrum that do not count.
+    angles : array, optional
+        Angles in radians, (angles,): a warning is logged if they do not cover 180 degrees.
 
     Returns
     -------
@@ -137,6 +141,8 @@ def find_center_vo(
     through the three smallest values gives the fraction of a step.
     """
     _check_search(smin, smax, srad, step, ratio, drop)
+    if angles is not None:
+        warn_of_turn("find_center_vo", angles[0], angles[-1], 180)
     xp = array_namespace(data)
     n_angles, _, width = data.shape
     middle = (width - 1) / 2

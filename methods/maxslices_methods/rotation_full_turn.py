@@ -10,6 +10,7 @@ from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 
+from ._turn import warn_of_turn
 from .namespaces import array_namespace, to_host
 from .rotation import _middle_sinograms
 
@@ -61,6 +62,7 @@ def find_center_360(
     denoise: bool = True,
     norm: bool = False,
     use_overlap: bool = False,
+    angles: Any = None,
 ) -> tuple[float, float, str, float]:
     """Find the overlap of a full turn's two halves, which `sino_360_to_180` stitches.
 
@@ -82,6 +84,8 @@ def find_center_360(
         Whether each row of both windows is scaled to the same mean.
     use_overlap : bool
         Whether the mean of both windows, one fading into the other, is compared with both too.
+    angles : array, optional
+        Angles in radians, (angles,): a warning is logged if they do not cover 360 degrees.
 
     Returns
     -------
@@ -106,6 +110,8 @@ def find_center_360(
     the detector itself is at ``overlap / 2`` less half a pixel from its side.
     """
     _check(win_width)
+    if angles is not None:
+        warn_of_turn("find_center_360", angles[0], angles[-1], 360)
     xp = array_namespace(data)
     sinogram = np.asarray(to_host(xp.mean(data, axis=1, dtype=xp.float32)))
     np.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)

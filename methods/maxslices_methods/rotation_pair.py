@@ -13,6 +13,7 @@ from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 
+from ._turn import warn_of_turn
 from .namespaces import to_host
 
 Frame = NDArray[np.float32]
@@ -30,6 +31,8 @@ class OppositeFrames:
     """Accuracy in pixels."""
     guess: float | None
     """Where the axis is about; None: in the middle."""
+    angles: tuple[float, float] | None = None
+    """Their angles in radians; None if they are not known."""
 
 
 @from_ledger
@@ -45,6 +48,9 @@ def _check(tol: float) -> None:
 
 
 def _combine(blocks: list[OppositeFrames]) -> float:
+    ends = blocks[0].angles, blocks[-1].angles
+    if ends[0] is not None and ends[1] is not None:
+        warn_of_turn("find_center_pc", ends[0][0], ends[1][1], 180)
     return _axis(blocks[0].first, blocks[-1].last, blocks[0].tol, blocks[0].guess)
 
 
@@ -62,6 +68,7 @@ def find_center_pc(
     proj2: Literal["auto"] = "auto",
     tol: float = 0.5,
     rotc_guess: float | None = None,
+    angles: Any = None,
 ) -> OppositeFrames:
     """Find the axis of a 180-degree scan from its first and last projection.
 
@@ -77,6 +84,8 @@ def find_center_pc(
         Accuracy of the result, in pixels.
     rotc_guess : float, optional
         Where the axis is about, in pixels counted as in the result.
+    angles : array, optional
+        Angles in radians, (angles,): a warning is logged if they do not cover 180 degrees.
 
     Returns
     -------
@@ -97,7 +106,8 @@ def find_center_pc(
     """
     _check(tol)
     first, last = (np.array(to_host(data[at]), np.float32) for at in (0, -1))
-    return OppositeFrames(first, last, tol, rotc_guess)
+    ends = None if angles is None else (float(angles[0]), float(angles[-1]))
+    return OppositeFrames(first, last, tol, rotc_guess, ends)
 
 
 def _axis(first: Frame, last: Frame, tol: float, guess: float | None) -> float:
