@@ -35,6 +35,12 @@ def test_radians_whose_units_do_not_say_so_are_warned_of(tmp_path, units):
         open_source(path).close()
 
 
+def test_degrees_whose_units_are_radians_are_warned_of(tmp_path):
+    path = with_angles(tmp_path / "a.nxs", np.linspace(0, 180, scans.KEYS.size), "rad")
+    with pytest.warns(UserWarning, match=r"angles in radians cover 24\.6 turns: if they are deg"):
+        open_source(path).close()
+
+
 def test_angles_that_are_all_the_same_are_warned_of(tmp_path):
     path = with_angles(tmp_path / "a.nxs", np.zeros(scans.KEYS.size))
     with pytest.warns(UserWarning, match="its 9 projections all have the same angle"):

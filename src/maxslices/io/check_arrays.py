@@ -16,6 +16,9 @@ from ..model.arrays import ArraySpec
 _TURN_IN_RADIANS = 2 * math.pi * 1.01
 """Range of a full turn in radians, read as degrees, with the overrun of a motor. A scan of so few
 degrees cannot be reconstructed; electron tomography has 60 and more."""
+_LEAST_DEGREES = 60.0
+"""Range in radians from which angles look like degrees: electron tomography has 60 degrees and
+more; as radians they are nine turns."""
 _FEW_ANGLES = 3
 """Fewer projections are a trial of something else."""
 
@@ -84,18 +87,30 @@ def radians_from_degrees(name: str, degrees: NDArray[Any] | Sequence[float]) -> 
     SourceError
         If they are not a list of finite numbers.
     """
-    return check_angles(name, np.deg2rad(_real(name, degrees)))
+    return _finite(name, np.deg2rad(_real(name, degrees)))
 
 
 def check_angles(name: str, radians: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
-    """Check angles in radians, and convert them to float32.
+    """Check angles in radians, convert them to float32, and warn if they look like degrees.
 
     Raises
     ------
     SourceError
         If they are not a list of finite numbers.
     """
-    values = _real(name, radians)
+    angles = _finite(name, _real(name, radians))
+    span = float(np.ptp(angles)) if angles.size else 0.0
+    if span >= _LEAST_DEGREES:
+        warnings.warn(
+            f"{name}: the angles in radians cover {span / (2 * math.pi):.3g} turns: if they "
+            "are degrees, their units must say so; give them in degrees with rotation_angles",
+            stacklevel=3,
+        )
+    return angles
+
+
+def _finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Angles as float32, checked to be a list of finite numbers."""
     if values.ndim != 1:
         raise SourceError(f"{name}: rotation angles must be a list, not {values.ndim}-dimensional")
     with np.errstate(over="ignore"):
