@@ -69,6 +69,13 @@ def test_names_that_give_one_order(tmp_path, names):
     assert [file.stem for file in open_tiffs(tmp_path).files] == names
 
 
+def test_flats_beside_the_projections_are_warned_of(tmp_path):
+    for name in ("flat_1", "flat_2", "p_1", "p_2", "p_10"):
+        tifffile.imwrite(tmp_path / f"{name}.tif", DATA[0])
+    with pytest.warns(UserWarning, match=r"names \(p_\*\.tif \(3\), flat_\*\.tif \(2\)\), and"):
+        open_source(tmp_path).close()
+
+
 def test_a_frame_of_another_size_is_named(tmp_path):
     folder = scans.write_tiffs(tmp_path / "scan", DATA)
     tifffile.imwrite(folder / "p_7.tif", np.zeros((7, 12), "u2"))

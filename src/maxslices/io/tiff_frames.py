@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -129,6 +131,7 @@ def open_tiffs(path: Path) -> TiffFrames:
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
     _check_order(path, files)
+    _warn_of_series(path, files)
     images: list[TiffPage] = []
     matches: list[bool] = []
     for i, file in enumerate(files):
@@ -207,6 +210,19 @@ def _check_order(folder: Path, files: list[Path]) -> None:
                 "whole, and after it if they are decimals or negative: number the files anew, such "
                 "as 0000.tif"
             )
+
+
+def _warn_of_series(folder: Path, files: list[Path]) -> None:
+    """Warn of names that differ in more than their numbers, as those of flats and darks do."""
+    series = Counter(re.sub(r"[0-9]+", "*", file.name) for file in files)
+    if len(series) > 1:
+        shown = ", ".join(f"{name} ({count})" for name, count in series.most_common(3))
+        warnings.warn(
+            f"{folder}: its files have {len(series)} kinds of names ({shown}), and all are read as "
+            "frames of one stack: move flats and darks to folders of their own, and give these in "
+            "the pipeline's loader (standard_tomo)",
+            stacklevel=2,
+        )
 
 
 def _read(
