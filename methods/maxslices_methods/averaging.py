@@ -44,6 +44,7 @@ def _averaging_bytes(
 
 def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:
     """Mean angle of each group of projections; the last group may be smaller."""
+    angles = np.unwrap(angles)  # of 359 and 1 degree the mean is 360
     starts = range(0, len(angles), projection_averaging_factor)
     groups = [angles[i : i + projection_averaging_factor] for i in starts]
     return np.array([group.mean() for group in groups], angles.dtype)

@@ -79,6 +79,9 @@ def test_means_and_their_angles(data):
     angles = np.array([0, 1, 2, 3, 4], np.float32)
     found = average_projection_frames.meta.output_angles(angles, projection_averaging_factor=2)
     np.testing.assert_array_equal(found, [0.5, 2.5, 4])
+    over_the_turn = np.deg2rad([359, 1], dtype=np.float32)
+    found = average_projection_frames.meta.output_angles(over_the_turn)
+    np.testing.assert_allclose(found, np.deg2rad([360]), rtol=1e-6)
 
 
 def test_means_of_integers_are_integers():
