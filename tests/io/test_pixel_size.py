@@ -65,7 +65,13 @@ def test_other_files_have_none(tmp_path):
         assert pixel_size_of(tmp_path / name) is None
 
 
-@pytest.mark.parametrize("given", ["3.25um", " 3.25 µm", "0.00325 mm", "3250nm", 3.25, "3.25e-6m"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("3.25um", " 3.25 µm", "0.00325 mm", "3250nm", 3.25, "3.25e-6m"),
+        *("3.25 microns", "3.25 Micrometers", "0.00325 millimetres"),
+    ],
+)
 def test_what_users_give(given):
     assert parse_pixel_size(given).row_um == pytest.approx(3.25)
 

@@ -30,12 +30,11 @@ _PLACES = (
 """Groups with the pixel size, beside the frames or above: of NXtomo, the ESRF, Data Exchange."""
 
 _UM = {
-    "m": 1e6, "meter": 1e6, "metre": 1e6, "meters": 1e6, "metres": 1e6,
-    "cm": 1e4, "mm": 1e3, "millimeter": 1e3, "millimetre": 1e3,
-    "um": 1.0, "µm": 1.0, "μm": 1.0, "micron": 1.0, "microns": 1.0, "micrometer": 1.0,
+    "m": 1e6, "meter": 1e6, "metre": 1e6, "cm": 1e4, "mm": 1e3, "millimeter": 1e3,
+    "millimetre": 1e3, "um": 1.0, "µm": 1.0, "μm": 1.0, "micron": 1.0, "micrometer": 1.0,
     "micrometre": 1.0, "nm": 1e-3, "nanometer": 1e-3, "nanometre": 1e-3,
 }  # fmt: skip
-"""Micrometres in a unit, as beamlines write it."""
+"""Micrometres in a unit, as beamlines write it, without the s of a plural."""
 _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
 
 
@@ -103,7 +102,7 @@ def _first(file: h5py.File, places: list[str], axis: str) -> tuple[float, str] |
 
 def _um(text: str) -> float | None:
     match = _SIZE.fullmatch(text)
-    factor = None if match is None else _UM.get(match[2]) or _UM.get(match[2].lower())
+    factor = None if match is None else _UM.get(match[2].lower().removesuffix("s"))
     if match is None or factor is None:
         return None
     try:
