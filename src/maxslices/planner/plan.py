@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from ..errors import PlanError, UsageError
@@ -38,8 +39,16 @@ class MadeFor:
         found += _differing("of the scan", self.scan, other.scan)
         if self.scan_in_memory and not other.scan_in_memory:  # which takes buffers, not planned for
             found.append("the scan has to be read, and the plan is for one that lies in memory")
-        steps = [_by_key(each) for each in (self.pipeline, other.pipeline)]
-        found += _differing("of the pipeline", *steps)
+        pipelines = self.pipeline, other.pipeline
+        methods = zip_longest(*([part.get("method") for part in each] for each in pipelines))
+        # Behind a step that is removed or new, all have other numbers.
+        moved = next(((i, *pair) for i, pair in enumerate(methods) if pair[0] != pair[1]), None)
+        same = None if moved is None else moved[0]
+        found += _differing("of the pipeline", *(_by_key(each[:same]) for each in pipelines))
+        if moved is not None:
+            number, planned, here = moved
+            name = f"step {number}"
+            found += _differing("of the pipeline", {name: planned}, {name: here})
         # Packages that were missing where the plan was made, as CuPy may be, are not compared.
         known = {name: v for name, v in self.versions.items() if v is not None}
         here = {name: other.versions.get(name) for name in known}
