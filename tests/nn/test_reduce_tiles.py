@@ -66,6 +66,13 @@ def test_what_is_no_image_is_told(image, message):
         best_tiles(layer, image, memory="1GB")
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_an_image_without_its_batch_axis_is_not_taken_for_a_line_of_channels(channels):
+    layer = nn.Conv2d(channels, channels, 3, padding=1)
+    with pytest.raises(ModelArgumentError, match=r"images \(batch, channels, axes\)"):
+        best_tiles(layer, Spec((channels, 64, 64)), memory="1GB")
+
+
 def test_results_of_other_sizes_are_refused():
     with pytest.raises(ModelArgumentError, match="sizes of the input"):
         receptive_field(nn.Conv2d(1, 1, 3), 1, 2)

@@ -62,6 +62,8 @@ def receptive_field(model: nn.Module, channels: int, ndim: int) -> ReceptiveFiel
         )
     real = copy.deepcopy(model).cpu().double().eval()
     side = 64 if ndim > 1 else 256
+    # Layers of torch take a sample without its batch axis too: only one of the two runs then.
+    _result(real, torch.zeros((2, channels, *(side,) * ndim), dtype=torch.float64))
     while side <= LARGEST_PROBE[ndim]:
         found = _extent(real, channels, ndim, side)
         if found is not None:
