@@ -106,6 +106,16 @@ def test_fractions_lie_between_two_numbers_of_slices():
     assert fractional_slices(MemoryModel.linear(7, 0), 7, 2**40) == 2**40
 
 
+@pytest.mark.parametrize("given", [{"lower": 0.5}, {"upper": 0.9}, {"device": "cpu"}])
+def test_a_keyword_that_the_method_has_as_well_is_refused(given):
+    def clipped(data, lower=0.0, upper=1.0, device=None):
+        return data
+
+    declare = method("projection", calc_max_slices=from_ledger(two_arrays), registry=Registry())
+    with pytest.raises(ParameterError, match="give it in the parameters of a Case"):
+        check_max_slices(declare(clipped), (60, *OTHER), np.float32, **given)
+
+
 def test_a_wrong_estimate_raises_with_the_result_in_it():
     function = make(lambda m, shape, dtype: m.alloc(shape, dtype))
     with pytest.raises(EstimateError) as caught:

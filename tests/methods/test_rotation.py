@@ -148,6 +148,6 @@ def test_estimate_is_the_measured_peak(parameters, dtype):
     measured = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     estimated = find_center_vo.meta.estimator.model(
-        1, (83, 131), np.dtype(dtype), device="cpu", **find_center_vo.meta.merged(**parameters)
+        1, (83, 131), np.dtype(dtype), "cpu", **find_center_vo.meta.merged(**parameters)
     ).bytes(60)
     assert measured <= estimated <= 1.02 * measured

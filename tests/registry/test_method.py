@@ -171,6 +171,23 @@ def test_an_estimator_may_take_a_parameter_called_dtype_behind_positional_argume
     assert meta.output_dtype(0, (5, 7), "float32", dtype="uint16") == np.dtype("uint16")
 
 
+@pytest.mark.parametrize(
+    "name", ["self", "method", "shape", "dtype", "other_dims", "available_memory"]
+)
+def test_a_parameter_and_a_ledger_that_names_it_may_have_any_name(name):
+    scope = {"__name__": __name__}
+    exec(
+        f"def needs(m, block, kind, *, {name}):\n"
+        f"    for _ in range({name}):\n        m.alloc(block, kind)\n"
+        f"def copied(data, *, {name}: int = 1):\n"
+        f"    return [data, *(data.copy() for _ in range({name} - 1))][-1]",
+        scope,
+    )
+    ledger = from_ledger(scope["needs"])
+    copied = declare(scope["copied"], calc_max_slices=ledger, halo=lambda **kwargs: 0)
+    assert check_max_slices(copied, (60, 50, 40), "float32", device="cpu", **{name: 3}).ok
+
+
 def test_the_device_reaches_only_an_estimator_that_names_it():
     def knows(slice_dim, other_dims, dtype, available_memory, device="cuda", **kwargs):
         return (1 if device == "cpu" else 2), dtype
@@ -400,6 +417,7 @@ def generator(slice_dim, other_dims, dtype, available_memory, **kwargs):
         (7, "calc_max_slices is 7, not a function"),
         (from_ledger(lambda m, shape: None), r"it must take \(m, shape, dtype"),
         (from_ledger(lambda m, shape, dtype, other: None), "names a parameter 'other'"),
+        (from_ledger(lambda m, shape, dtype, device: 0), r"names .device.: a ledger.s is m.device"),
     ],
 )
 def test_an_estimator_that_cannot_work_is_refused_naming_both(estimator, message):

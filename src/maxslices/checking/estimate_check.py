@@ -38,9 +38,10 @@ def check_max_slices(
     method: Callable[..., Any] | MethodMeta | str,
     shape: tuple[int, int, int],
     dtype: DTypeLike,
-    lower: float = LOWER,
-    upper: float = UPPER,
-    device: str = "auto",
+    /,
+    lower: float | None = None,
+    upper: float | None = None,
+    device: str | None = None,
     **parameters: Any,
 ) -> CheckResult:
     """Run a method, and require that its estimator gives about these slices for the peak.
@@ -53,10 +54,10 @@ def check_max_slices(
         Input, axes (angles, detector_y, detector_x), slices included.
     dtype : dtype-like
         Input dtype.
-    lower, upper : float
-        Bounds of estimated slices over slices run.
-    device : str
-        "cpu", "cuda", "cuda:N", or "auto": a GPU if there is one.
+    lower, upper : float, optional
+        Bounds of estimated slices over slices run; by default 0.80 and 1.00.
+    device : str, optional
+        "cpu", "cuda", "cuda:N", or "auto", the default: a GPU if there is one.
     **parameters
         Of the method. ``slice_dim`` says along which axis the slices are; by default the
         first that the pattern allows. Flats, darks and angles are made up if not given.
@@ -93,8 +94,31 @@ def check_max_slices(
     (60, 60, 'ok')
     """
     __tracebackhide__ = True  # pytest shows the caller's line
+    asked, defaults = (lower, upper, device), (LOWER, UPPER, "auto")
+    return check_as_asked(method, shape, dtype, asked, defaults, parameters)
+
+
+def check_as_asked(
+    method: Callable[..., Any] | MethodMeta | str,
+    shape: tuple[int, int, int],
+    dtype: DTypeLike,
+    asked: tuple[float | None, float | None, str | None],
+    defaults: tuple[float, float, str],
+    parameters: dict[str, Any],
+) -> CheckResult:
+    """`check_max_slices`, with defaults for those of lower, upper and device that are None."""
+    __tracebackhide__ = True
     meta = find_method(method)
     _require_known(meta, parameters)
+    for name, value in zip(("lower", "upper", "device"), asked, strict=True):
+        if value is not None and name in meta.parameters:
+            raise ParameterError(
+                f"{name!r} is a parameter of {meta.full_name}, and of max_slices itself: give it "
+                "in the parameters of a Case, to a MethodConformance"
+            )
+    lower = defaults[0] if asked[0] is None else asked[0]
+    upper = defaults[1] if asked[1] is None else asked[1]
+    device = defaults[2] if asked[2] is None else asked[2]
     for bound in (lower, upper):
         if not matches(float, bound):
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
@@ -251,8 +275,8 @@ def compare(
     """
     other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
     told = {name: value for name, value in parameters.items() if name not in SUPPLIED}
-    estimated, _ = meta.calc_max_slices(
-        slice_dim, other_dims, dtype, peak_bytes, device=device, **told
+    estimated, _ = meta.fitting_slices(
+        slice_dim, other_dims, dtype, peak_bytes, told, device=device
     )
     request = ModelRequest(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
     model = declared_model(request, device)

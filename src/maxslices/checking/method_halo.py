@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from ..block_effect.find_halo import SIZES, Reach
 from ..block_effect.find_halo import find_halo as find_reach
 from ..block_effect.trial_slices import TrialSlices
-from ..devices import select_backend
+from ..devices import Backend, select_backend
 from ..devices.sample_data import Samples
 from ..errors import UsageError
 from ..model.arrays import as_dtype
@@ -27,8 +28,8 @@ def proposed_halo(call: MeasuredCall) -> str:
     """
     meta, declared = call.meta, call.meta.halo_slices(**call.parameters)
     try:
-        found = find_halo(
-            meta, call.other_dims, call.dtype, call.backend.name, call.slice_dim, **call.parameters
+        found = _find_halo(
+            meta, call.other_dims, call.dtype, call.backend, call.slice_dim, call.parameters
         )
     except Exception:  # noqa: BLE001 - a method may refuse other numbers of slices in any way
         return ""
@@ -41,6 +42,7 @@ def proposed_halo(call: MeasuredCall) -> str:
 
 def find_halo(
     method: Callable[..., Any] | MethodMeta | str,
+    /,
     other_dims: tuple[int, int] = (64, 64),
     dtype: DTypeLike = "float32",
     device: str = "auto",
@@ -80,10 +82,19 @@ def find_halo(
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
     require_slice_dim(meta, axis)
     check_given(meta, parameters)
-    backend = select_backend(device)
+    return _find_halo(meta, other_dims, as_dtype(dtype), select_backend(device), axis, parameters)
 
+
+def _find_halo(
+    meta: MethodMeta,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    backend: Backend,
+    axis: int,
+    parameters: Mapping[str, Any],
+) -> Reach:
     def trial(n_slices: int) -> TrialSlices:
-        samples = Samples(meta, axis, other_dims, as_dtype(dtype), backend)
+        samples = Samples(meta, axis, other_dims, dtype, backend)
         return TrialSlices(meta, samples, backend, parameters, n_slices)
 
     found = find_reach(trial, max(SIZES))

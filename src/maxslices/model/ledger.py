@@ -182,6 +182,7 @@ class LedgerEstimator:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         device: Device = "cuda",
+        /,
         **kwargs: Any,
     ) -> MemoryModel:
         """Memory model for slices of these dims and dtype; exact for every n.
@@ -212,6 +213,7 @@ class LedgerEstimator:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         available_memory: int,
+        /,
         device: Device = "cuda",
         **kwargs: Any,
     ) -> tuple[int, None]:

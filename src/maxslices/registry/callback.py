@@ -149,6 +149,11 @@ def make_callback(
     label = f"{owner}: {what} {name_of(function) or repr(function)}"
     if isinstance(function, LedgerEstimator):
         # The function that the author wrote is checked; the estimator made of it is called.
+        if "device" in function.keywords:
+            raise RegistrationError(
+                f"{label} names 'device': a ledger's is m.device, and it is given no parameter of "
+                "this name"
+            )
         _check(
             label,
             function.function,

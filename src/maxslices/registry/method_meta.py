@@ -114,7 +114,7 @@ class MethodMeta:
         """Axes along which its input may be cut."""
         return PATTERNS[self.pattern]
 
-    def merged(self, **kwargs: Any) -> dict[str, Any]:
+    def merged(self, /, **kwargs: Any) -> dict[str, Any]:
         """Merge the user's parameters over the function's own defaults.
 
         Raises
@@ -140,6 +140,7 @@ class MethodMeta:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         available_memory: int,
+        /,
         **kwargs: Any,
     ) -> tuple[int, np.dtype[Any]]:
         """Ask the method's own estimator how many slices fit.
@@ -173,6 +174,21 @@ class MethodMeta:
         UsageError
             If it is not asked about two dims and a whole number of bytes.
         """
+        told = {}
+        if "device" in kwargs and "device" not in self.parameters:
+            told["device"] = kwargs.pop("device")
+        return self.fitting_slices(slice_dim, other_dims, dtype, available_memory, kwargs, **told)
+
+    def fitting_slices(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> tuple[int, np.dtype[Any]]:
+        """`calc_max_slices`, with the method's parameters apart from the device."""
         if not matches(int, available_memory):
             raise UsageError(
                 "available_memory must be bytes, such as 16 * 10**9, not "
@@ -180,17 +196,14 @@ class MethodMeta:
             )
         if not _are_dims(other_dims):
             raise UsageError(f"other_dims must be two positive ints, not {with_type(other_dims)}")
-        told = {}
-        if "device" in kwargs and "device" not in self.parameters:
-            told["device"] = kwargs.pop("device")
         arguments = (slice_dim, other_dims, _as_seen(dtype), available_memory)
-        n_slices, returned = self.ask_estimator(*arguments, kwargs, **told)
+        n_slices, returned = self.ask_estimator(*arguments, parameters, **told)
         if n_slices < 0:
             raise EstimatorError(
-                f"{self._asked(arguments, kwargs, told)} returned {n_slices} slices, a negative "
-                "number: it must return 0 where not one fits"
+                f"{self._asked(arguments, parameters, told)} returned {n_slices} slices, a "
+                "negative number: it must return 0 where not one fits"
             )
-        return n_slices, self._output_dtype(dtype, returned, kwargs)
+        return n_slices, self._output_dtype(dtype, returned, parameters)
 
     def ask_estimator(
         self,
@@ -285,18 +298,18 @@ class MethodMeta:
             return str(error)
         return None
 
-    def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
+    def halo_slices(self, /, **kwargs: Any) -> tuple[int, int]:
         """Slices (before, after) that the method needs around its block."""
         return self._pair("halo", self.halo, kwargs)
 
-    def tile_margin(self, **kwargs: Any) -> tuple[int, int] | None:
+    def tile_margin(self, /, **kwargs: Any) -> tuple[int, int] | None:
         """Pixels needed on either side of a tile, along both of a slice's dims.
 
         None where the method needs whole slices.
         """
         return None if self.tile_halo is None else self._pair("tile_halo", self.tile_halo, kwargs)
 
-    def rows_reached(self, **kwargs: Any) -> int:
+    def rows_reached(self, /, **kwargs: Any) -> int:
         """Rows above and below that a row of the result depends on, as far as is declared."""
         if self.side_results:
             return 0

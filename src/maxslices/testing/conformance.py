@@ -218,9 +218,7 @@ class MethodConformance:
                     f"{sizes[i]:,} bytes, but {counts[i - 1]} slices {sizes[i - 1]:,}",
                 )
             answers = [
-                meta.calc_max_slices(
-                    slice_dim, dims, dtype, size, device=device, **case.parameters
-                )[0]
+                meta.fitting_slices(slice_dim, dims, dtype, size, case.parameters, device=device)[0]
                 for size in _AVAILABLE_BYTES
             ]
             _require(
@@ -241,13 +239,13 @@ class MethodConformance:
         ):
             for device in _DEVICES:
                 for memory in _AVAILABLE_BYTES:
-                    found = meta.calc_max_slices(
+                    found = meta.fitting_slices(
                         situation.slice_dim,
                         dims,
                         case.spec.dtype,
                         memory,
+                        case.parameters,
                         device=device,
-                        **case.parameters,
                     )
                     if type(found[0]) is not int or found[0] < 0:
                         raise EstimatorError(f"{meta.full_name} answered {found!r} slices")

@@ -135,6 +135,7 @@ class MaxSlices:
         method: Callable[..., Any] | MethodMeta | str,
         shape: tuple[int, int, int],
         dtype: Any,
+        /,
         lower: float | None = None,
         upper: float | None = None,
         device: str | None = None,
@@ -146,15 +147,15 @@ class MaxSlices:
         """
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
-        from ..checking.estimate_check import check_max_slices
+        from ..checking.estimate_check import check_as_asked
         from ..errors import EstimatorError, MaxslicesError
 
         if device is not None:
             skip_without(device)
-        bounds = self._bounds(lower, upper)
-        where = self.settings.device if device is None else device
+        asked = lower, upper, device
+        defaults = self.settings.lower, self.settings.upper, self.settings.device
         try:
-            result = check_max_slices(method, shape, dtype, *bounds, where, **parameters)
+            result = check_as_asked(method, shape, dtype, asked, defaults, parameters)
         except EstimateError as error:
             self.note(error.result)
             raise
@@ -164,12 +165,6 @@ class MaxSlices:
             raise error.with_traceback(None) from None
         self.note(result)
         return result
-
-    def _bounds(self, lower: float | None, upper: float | None) -> tuple[float, float]:
-        return (
-            self.settings.lower if lower is None else lower,
-            self.settings.upper if upper is None else upper,
-        )
 
     def note(self, result: CheckResult, *, measured: bool = True) -> None:
         """Hand a result to the summary; with `measured`, its peak to the record as well."""
