@@ -100,17 +100,22 @@ def input_divisors(
     """
     model = step.model
     given = channel_axis(model, in_channels)
+    reasons = []
     for divisor in DIVISORS:
         first = example_of((divisor,) * ndim)
         try:
             channels = input_channels(step, in_channels, first, dtype) if given is None else given
-        except ModelArgumentError:
+        except ModelArgumentError as error:
+            reasons.append(str(error))
             continue
         second = tuple(size + 2 * divisor for size in first)
-        if not any(why_not(step, (batch, *channels, *size), dtype) for size in (first, second)):
+        trials = (why_not(step, (batch, *channels, *size), dtype) for size in (first, second))
+        reason = next(filter(None, trials), "")
+        if not reason:
             return channels, (divisor,) * ndim
+        reasons.append(reason)
     raise ModelArgumentError(
         f"{type(model).__name__} runs on no multiples of {', '.join(map(str, DIVISORS))}: perhaps "
         "it takes images of one size alone; else pass min_divisible (--divisible), what patches "
-        "are multiples of, and in_channels"
+        f"are multiples of, and in_channels. The first: {reasons[0]}"
     )
