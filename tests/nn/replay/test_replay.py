@@ -132,6 +132,27 @@ def test_gradients_are_added_in_place_where_autograd_does_so():
     assert not [s for s in backward if s.op == "aten::add.Tensor"]
 
 
+def test_sums_of_a_models_own_backward_pass_are_new_tensors():
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            first, second = x * 2, x * 3
+            return first + second
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            return Sum.apply(x * self.weight)
+
+    trace = replay(Model(1, 1), Spec((64, 64)), mode="training", steps=1, workspaces=NONE)
+    assert [s.op for s in trace.storages].count("aten::add.Tensor") == 1
+
+
 def test_checkpointed_parts_are_computed_again():
     class Checkpointed(nn.Module):
         def __init__(self, inner):

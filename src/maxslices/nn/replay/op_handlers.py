@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -34,9 +35,22 @@ def _add(func: Any, args: Any, kwargs: Any) -> Any:
             and not torch.is_grad_enabled()
             and not is_shared(old)
             and is_dense(old)
+            and _is_called_by_engine()
         ):
             return old
     return run_operator(func, args, kwargs)
+
+
+def _is_called_by_engine() -> bool:
+    """True if autograd's engine called the operator, not Python code that a backward pass runs.
+
+    Older versions of torch wrap a mode in a function of its compiler.
+    """
+    frame = sys._getframe(1)
+    while frame.f_globals["__name__"].startswith((__package__, "torch._compile", "torch._dynamo")):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_code.co_name == "_engine_run_backward"
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
