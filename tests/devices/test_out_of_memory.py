@@ -35,7 +35,18 @@ SHORTAGES = [
     of("astra.log", "AstraError", "Error allocating GPU memory", Exception),
     of("astra.log", "AstraError", "failed: Failed to allocate 92x180x64 GPU buffer", Exception),
 ]
+
+
+class WithoutText(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+    def __repr__(self):  # the test's name, the same in each process
+        return "WithoutText()"
+
+
 OTHERS = [
+    WithoutText(),
     ValueError("CUDA out of memory"),
     SystemError("bad argument to internal function"),
     ImportError("No module named cupy"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import re
 
+from ..registry.author_lines import text_of
 from ..system.work_thread import NO_LOCK, NO_THREAD
 
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")
@@ -46,7 +47,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    text, kind = str(error), type(error)
+    text, kind = text_of(error), type(error)
     if isinstance(error, ImportError):
         return _UNLOADED.search(text) is not None
     if kind is RuntimeError and text in (NO_THREAD, NO_LOCK):
