@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, run, run_scans
-from maxslices.errors import PipelineError, StoreError, UnknownMethodError, UsageError
+from maxslices.errors import MethodError, PipelineError, StoreError, UnknownMethodError, UsageError
 from maxslices.registry.parameters import matches
 from maxslices.runner.journal import Journal
 from maxslices.system.disk_space import store_errors
@@ -93,3 +93,15 @@ def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypat
     with pytest.raises(StoreError, match="the disk is full"):
         Journal.create(tmp_path / "journal", {})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_result_that_the_next_call_overwrites_is_refused():
+    kept = np.empty(DATA.shape, np.float32)
+
+    def reuses(data):
+        return np.add(data, 1, out=kept[: len(data)])
+
+    registry = Registry()
+    registry.register(reuses, pattern="projection")
+    with pytest.raises(MethodError, match=r"reuses returned the memory .* again.*return a new ar"):
+        run(DATA, Pipeline.from_steps(["reuses"], registry), device="cpu", block=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,8 @@ class BlockRunner:
     """Says so while a call takes long."""
     given_non_finite: tuple[int, int] = (0, 0)
     """NaN and infinite values in the section's input, as far as they were counted."""
+    _last_result: Callable[[], Any] = lambda: None
+    """Memory of the last block's result; None if it was freed."""
     checks: ResultChecks = field(init=False)
     """Looks at the results of the steps."""
 
@@ -125,6 +128,7 @@ class BlockRunner:
         data = feed.take()
         # Memory that a later block reuses stays; any other is freed as soon as nothing needs it.
         place = data if feed.reuses else None
+        given = id(_owner(data))
         clock.start()
         frames = self._frames or self._side_data(block.first, block.last)
         values: dict[int, Any] = {}
@@ -157,7 +161,16 @@ class BlockRunner:
         waits = place is not None and self.backend.overlap(data, place)
         # A result that is a part of a larger array keeps all of that in memory until it has left,
         # unless a device makes a contiguous copy of it.
-        held_bytes = _base_bytes(data)
+        owner = _owner(data)
+        if owner is self._last_result() and id(owner) != given:
+            function = self.steps[last].meta.function
+            raise MethodError(
+                f"{self.plan.steps[last].name} returned the memory of its last result again, "
+                f"which may not be written yet: return a new array{defined_at(function)}"
+            )
+        self._last_result = weakref.ref(owner)
+        held_bytes = int(owner.nbytes)
+        del owner
         if self.backend.kind == "cpu" or is_copyable(data):
             planned = self.plan.output.with_slices(slice_dim, block.n_given)
             waits = waits or held_bytes > planned.nbytes
@@ -350,8 +363,8 @@ def _to_device(backend: Backend) -> Callable[[Any], Any]:
     return lambda frames: backend.to_device(np.ascontiguousarray(frames))
 
 
-def _base_bytes(data: Any) -> int:
-    """Bytes of the array that `data` is a part of."""
+def _owner(data: Any) -> Any:
+    """Array that `data` is a part of."""
     while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
         data = data.base
-    return int(data.nbytes)
+    return data
