@@ -22,6 +22,7 @@ from maxslices.nn import (
     memory_report,
     reduce_memory,
 )
+from maxslices.nn.model_step import run_step
 from maxslices.nn.reduce import Rewrite, apply_rewrites, restore
 from maxslices.nn.replay import Workspaces, replay
 from maxslices.nn.replay.nested import joined, leaves, mapped, total_of
@@ -152,6 +153,20 @@ def test_inputs_by_keyword_take_what_the_same_inputs_by_place_take(kind):
     assert named.allocated_bytes == placed.allocated_bytes
     assert named.inputs == ("16x128 int64", "16x128 bool")
     assert [part.path for part in named.parts] == [part.path for part in placed.parts]
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_what_a_step_puts_into_its_batch_the_next_does_not_find(mode):
+    class Fills(nn.Linear):
+        def forward(self, batch):
+            assert batch.keys() == {"x"}
+            batch["y"] = super().forward(batch["x"])
+            return batch["y"].relu()
+
+    trace = replay(Fills(64, 64), {"x": Spec((64, 64))}, mode=mode, steps=2, workspaces=NONE)
+    first, second = (s for s in trace.storages if s.op == "aten::addmm")
+    assert first.died < second.born  # with its batch, which the next replaces
+    run_step(Fills(64, 64), [{"x": torch.ones(64, 64)}], mode, None, None, (), None)
 
 
 def test_a_mask_given_by_its_shape_is_not_left_out_and_that_is_said():

@@ -17,7 +17,7 @@ from .nn_errors import ModelArgumentError, first_line
 from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay, steady_state
 from .replay.cuda_kernels import Capability
 from .replay.meta_copy import meta_copy, optimizer_for
-from .replay.nested import leaves, mapped, tensors_in, total_of
+from .replay.nested import leaves, mapped, regrouped, tensors_in, total_of
 from .replay_progress import count_replay
 
 Mode = Literal["inference", "forward", "training"]
@@ -221,15 +221,16 @@ def run_step(
     def casting() -> Any:
         return nullcontext() if amp is None else torch.autocast(device.type, dtype=amp)
 
-    output = value = None
+    output = value = batch = None
     for _ in range(1) if mode == "forward" else _until_calm(device):
+        batch = regrouped(tuple(inputs))
         if mode != "training":
             with torch.no_grad() if mode == "inference" else nullcontext(), casting():
-                output = model(*inputs)
+                output = model(*batch)
         else:
             model.zero_grad(set_to_none=True)
             with casting():
-                output = model(*inputs)
+                output = model(*batch)
                 value = total_of(output) if loss is None else loss(output, *targets)
             if not keep_output:
                 output = None
@@ -238,7 +239,7 @@ def run_step(
                 optimizer.step()
         if not keep_output:
             output = None
-    del output, value
+    del output, value, batch
 
 
 def _until_calm(device: torch.device) -> Iterator[int]:

@@ -58,6 +58,11 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return tree_unflatten([convert(leaf) for leaf in found], structure)
 
 
+def regrouped(value: Any) -> Any:
+    """The same leaves in new containers: what one pass puts into them, the next does not find."""
+    return mapped(lambda leaf: leaf, value)
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """Containers of the first part, with the tensors of all parts one after the other.
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from ...errors import UsageError
 from .cuda_kernels import Capability
 from .meta_copy import optimizer_for
-from .nested import total_of
+from .nested import regrouped, total_of
 from .recorder import Replay
 from .replay_errors import TraceError
 from .trace import Trace
@@ -111,7 +111,7 @@ def replay(
                 raise TraceError("training needs a torch.nn.Module, not a function")
             real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
             made = optimizer_for(optimizer, real, model.parameters())
-            alive: list[Any] = [None, None]
+            alive: list[Any] = [None, None, None]
             for _ in range(2 if steps is None else steps):
                 _train(
                     record, model, given, named, wanted, loss, made, zero_grad_first, casting,
@@ -119,14 +119,15 @@ def replay(
                 )  # fmt: skip
             alive.clear()
         else:
-            output = None
+            output = batch = None
             for _ in range(1 if steps is None else steps):
+                batch = regrouped((given, named))
                 guard = torch.no_grad() if mode == "inference" else nullcontext()
                 with guard, casting(), record.stage("forward", "activations"):
-                    output = run(*given, **named)
+                    output = run(*batch[0], **batch[1])
                 if not keep_output:
                     output = None
-            del output
+            del output, batch
     return record.trace()
 
 
@@ -143,12 +144,13 @@ def _train(
     alive: list[Any],
     keep_output: bool,
 ) -> None:
-    """Replay a step of training; `alive` holds its output and loss until the next step."""
+    """Replay a step of training; `alive` holds output, loss and batch until those of the next."""
+    alive[2] = regrouped((given, named))
     if zero_grad_first:
         _zero_grad(model, optimizer)
     with casting():
         with record.stage("forward", "activations"):
-            alive[0] = model(*given, **named)
+            alive[0] = model(*alive[2][0], **alive[2][1])
         with record.stage("loss", "activations"):
             alive[1] = total_of(alive[0]) if loss is None else loss(alive[0], *wanted)
             _require_scalar(alive[1])
