@@ -295,6 +295,19 @@ def test_a_loss_that_finds_no_tensor_says_what_to_give():
 
 
 @pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (torch.optim.LBFGS, "a step of LBFGS does not run: .*'closure'"),
+        (torch.optim.Adafactor, "a step of Adafactor needs values of tensors"),
+        (torch.optim.lr_scheduler.StepLR, "optimizer cannot be made of a list .*'step_size'"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_replayed_is_named(optimizer, message):
+    with pytest.raises(EstimatorError, match=message):
+        memory_report(nn.Linear(4, 4), (4, 4), optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
     ("loss", "message"),
     [
         (lambda output, target: 1.0, "not a float"),

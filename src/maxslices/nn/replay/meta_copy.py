@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..nn_errors import first_line
 from .replay_errors import TraceError
 
 
@@ -144,7 +145,13 @@ def optimizer_for(
         made.state = defaultdict(dict)
         made.defaults = dict(optimizer.defaults)
     else:
-        made = optimizer([p for p in own if p.requires_grad])
+        try:
+            made = optimizer([p for p in own if p.requires_grad])
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            raise TraceError(
+                "the optimizer cannot be made of a list of the model's parameters: "
+                f"{first_line(error)}"
+            ) from error
         if not isinstance(made, torch.optim.Optimizer):
             raise TraceError(
                 "the optimizer must be one of torch.optim or a function that makes one of a list "

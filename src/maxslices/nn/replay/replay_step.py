@@ -10,11 +10,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...errors import UsageError
+from ..nn_errors import first_line
 from .cuda_kernels import Capability
+from .error_translation import translated
 from .meta_copy import optimizer_for
 from .nested import regrouped, total_of
 from .recorder import Replay
-from .replay_errors import TraceError
+from .replay_errors import DataDependentError, TraceError
 from .trace import Trace
 from .workspaces import Workspaces
 
@@ -160,10 +162,32 @@ def _train(
     record.categorize((p.grad for p in model.parameters()), "gradients")
     if optimizer is not None:
         with record.stage("step", "temporary"):
-            type(optimizer).step(optimizer)
+            _step(optimizer)
         record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
     if not zero_grad_first:
         _zero_grad(model, optimizer)
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """Take a step of an optimizer.
+
+    Raises
+    ------
+    DataDependentError
+        If it reads values of tensors.
+    TraceError
+        If it raises.
+    """
+    name = type(optimizer).__name__
+    try:
+        type(optimizer).step(optimizer)
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError, TraceError) as error:
+        if isinstance(translated(error, None) or error, DataDependentError):
+            raise DataDependentError(
+                f"a step of {name} needs values of tensors, so what it allocates cannot be known "
+                "without running it: name another optimizer with as much state"
+            ) from error
+        raise TraceError(f"a step of {name} does not run: {first_line(error)}") from error
 
 
 def _require_scalar(loss: Any) -> None:
