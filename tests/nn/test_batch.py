@@ -94,6 +94,21 @@ def test_the_bound_is_warned_of_and_returned_as_it_is():
     assert found.result.at_bound
 
 
+@pytest.mark.parametrize("most", [1, 3, 4, 40])
+def test_no_batch_beyond_the_bound_is_replayed(most):
+    class Refuses(torch.nn.Conv2d):
+        def forward(self, x):
+            if len(x) > most:
+                raise RuntimeError("too many")
+            return super().forward(x)
+
+    model = Refuses(1, 1, 3)
+    with pytest.warns(UserWarning, match="reached its bound"):
+        assert max_batch_size(model, (64, 64), 1, memory=MEMORY, max_batch_size=most) == most
+    with pytest.raises(MaxslicesError, match="too many; if it takes no larger batch, pass max"):
+        max_batch_size(model, (64, 64), 1, memory=MEMORY)
+
+
 def test_a_batch_of_one_that_does_not_fit_is_an_error():
     with pytest.raises(TooLargeError, match="a batch of 1 of") as caught:
         max_batch_size(Small(), (4096, 4096), memory=MEMORY)

@@ -147,11 +147,14 @@ def max_batch_size(
 
     began = time.perf_counter()
     try:
-        family = StepFamily(lambda n: step.trace(inputs(n), Workspaces.allowance()))
+        family = StepFamily(lambda n: step.trace(inputs(n), Workspaces.allowance()), most=bound)
+        family, calibration_s = _measured(family, budget, bound)
+        predicted = family.largest(budget.limit_bytes, bound)
     except (ModelArgumentError, TraceError) as error:
+        if _is_replayed(step, inputs(1)):
+            kind = type(error)
+            raise kind(f"{error}; if it takes no larger batch, pass max_batch_size") from error
         raise _with_hint(error, model, shape) from error
-    family, calibration_s = _measured(family, budget, bound)
-    predicted = family.largest(budget.limit_bytes, bound)
     if not predicted:
         raise too_large(sample, family.needed_bytes(1), budget)
     at_bound = predicted >= bound
@@ -180,7 +183,7 @@ def max_batch_size(
         asked,
         family.allocated_bytes(asked),
         (),
-        family.trace(2).workspaces.origin,
+        family.workspaces.origin,
         time.perf_counter() - began - calibration_s,
         calibration_s,
         at_bound,
@@ -343,6 +346,15 @@ def too_large(
         f"{format_bytes(budget.limit_bytes)}{less} ({budget.origin}); take a smaller {smaller} or "
         "model, or a card with more memory"
     )
+
+
+def _is_replayed(step: ModelStep, inputs: tuple[Any, ...]) -> bool:
+    """True if a step can be replayed."""
+    try:
+        step.trace(inputs, Workspaces.none(), steps=1)
+    except (ModelArgumentError, TraceError):
+        return False
+    return True
 
 
 def _with_hint(error: Exception, model: nn.Module, shape: tuple[int, ...]) -> Exception:

@@ -45,21 +45,32 @@ class StepFamily:
     at : tuple of int
         Numbers that are replayed: two for the lines and one to confirm them. Not 1, since
         operators treat a batch of one differently.
+    most : int
+        Numbers above are not replayed: a model may refuse them.
     """
 
-    def __init__(self, make: Callable[[int], Trace], at: tuple[int, int, int] = (2, 3, 5)) -> None:
-        self._at = at
+    def __init__(
+        self,
+        make: Callable[[int], Trace],
+        at: tuple[int, int, int] = (2, 3, 5),
+        most: int = 2**20,
+    ) -> None:
+        self._at, self._most = at, most
         self._make = lru_cache(maxsize=_KEPT)(make)
         self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
         self._ample: dict[tuple[str, int], int] = {}
         """Limit that a simulation of a number did not meet: it runs alike within any larger one."""
-        traces = [self.trace(n) for n in at]
+        traces = [self.trace(n) for n in at if n <= most] or [self.trace(1)]
         self.notes = traces[0].notes
         """What was not replayed exactly."""
+        self.workspaces = traces[0].workspaces
+        """Workspaces that all numbers are replayed with."""
         self._confirmed = max(at)
         """Largest number of which a replay was as the lines tell."""
         self.scaled: Scaled | None = None
         """Lines of all sizes; None if each number must be replayed."""
+        if len(traces) < len(at):
+            return
         try:
             scaled = Scaled(traces[0], traces[1], at[:2])
         except ValueError:
@@ -74,7 +85,7 @@ class StepFamily:
 
     def with_workspaces(self, workspaces: Workspaces) -> StepFamily:
         """Family with other workspaces; nothing is replayed again."""
-        return StepFamily(lambda n: self.trace(n).with_workspaces(workspaces), self._at)
+        return StepFamily(lambda n: self.trace(n).with_workspaces(workspaces), self._at, self._most)
 
     def calls(self, n: int) -> Iterable[OperatorCall]:
         """Calls of operators for n images that may need a workspace."""
