@@ -162,6 +162,34 @@ def test_recorded_peaks_are_replayed_without_running_a_method(project, run_pytes
     )
 
 
+def test_parameters_that_a_file_cannot_hold_are_left_out_of_the_records(project, run_pytest):
+    project.makepyfile(
+        my_methods=METHODS.replace("copies: int = 1", "copies: int = 1, values=None"),
+        test_mine="import my_methods, numpy as np, pytest\nshape = 50, 40, 60\n"
+        "def test_number(max_slices):\n"
+        "    max_slices('spread', shape, 'u2', copies=np.int64(2))\n"
+        "def test_array(max_slices):\n    max_slices('spread', shape, 'u2', values=np.ones(3))\n",
+    )
+    result = run_pytest("-n2", "--maxslices-lower=0.7", "--maxslices-record=peaks.json")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["recorded 1 peaks in *, which holds 1; left 1 out, whose *"])
+    (record,) = json.loads((project.path / "peaks.json").read_text())["records"]
+    assert record["parameters"] == {"copies": 2}
+
+
+def test_a_method_that_takes_no_random_shape_is_skipped(project, run_pytest):
+    refusal = (
+        "    if data.shape[0] < 100:\n        raise ValueError('100 angles at least')\n    parts"
+    )
+    project.makepyfile(
+        my_methods=METHODS.replace("    parts", refusal, 1),
+        test_mine=TESTS.replace("(50,", "(100,"),
+    )
+    result = run_pytest("-k", "random_shapes", "-rs", "--maxslices-examples=5")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*spread takes none of the random shapes*100 angles at least"])
+
+
 def test_recorded_peaks_do_not_need_a_test_file(project, run_pytest):
     run_pytest(*ESTIMATES, "--maxslices-lower=0.7", "--maxslices-record=peaks.json")
     (project.path / "test_mine.py").unlink()

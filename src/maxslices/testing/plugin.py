@@ -64,7 +64,7 @@ class Settings:
 
 _settings = pytest.StashKey[Settings]()
 _results = pytest.StashKey[list[dict[str, Any]]]()
-_records = pytest.StashKey[list[dict[str, Any]]]()
+_records = pytest.StashKey[list[dict[str, Any] | None]]()
 
 
 def _read_option(config: pytest.Config, name: str) -> Any:
@@ -334,6 +334,10 @@ def _write_json(path: Path, config: pytest.Config) -> str:
 def _write_records(path: Path, config: pytest.Config) -> str:
     from .recorded_peaks import write_records
 
-    added = config.stash[_records]
+    made = config.stash[_records]
+    added = [record for record in made if record is not None]
     total = write_records(path, added)
-    return f"recorded {len(added)} peaks in {path}, which holds {total}"
+    text = f"recorded {len(added)} peaks in {path}, which holds {total}"
+    if n_left := len(made) - len(added):
+        text += f"; left {n_left} out, whose parameters are more than numbers, text and lists"
+    return text

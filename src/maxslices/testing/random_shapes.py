@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 
 from ..checking.check_result import EstimateError
 from ..checking.estimate_check import BUFFERS_BYTES, check_call
@@ -37,8 +38,10 @@ def try_random_shapes(
     """Hold an estimator against the measured peak for random shapes.
 
     dtype, parameters and axis are those of a situation; a shape for which the method
-    itself raises `ValueError` is no legal input, and passed over.
+    itself raises `ValueError` is no legal input, and passed over. If there are no others, the test
+    is skipped.
     """
+    refused: ValueError | None = None
     options = max_slices.settings
     quick = options.examples <= _MAX_QUICK_EXAMPLES
 
@@ -58,11 +61,13 @@ def try_random_shapes(
     def check(situation: Situation, n_slices: int, dims: tuple[int, int]) -> None:
         shape = list(dims)
         shape.insert(situation.slice_dim, n_slices)
+        nonlocal refused
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
         call = measured_call(replace(situation, case=case), max_slices)
         try:
             result = check_call(call, options.lower, options.upper, trace=None)
-        except ValueError:  # not the estimator's: that would be an EstimatorError
+        except ValueError as error:  # not the estimator's: that would be an EstimatorError
+            refused = error
             assume(False)
         if result.device == "cpu":
             result = replace(result, resolution_bytes=BUFFERS_BYTES)
@@ -73,6 +78,11 @@ def try_random_shapes(
     try:
         with quick_collections():
             check()
+    except Unsatisfiable:
+        pytest.skip(
+            f"{situations[0].case.method} takes none of the random shapes, of up to {MAX_SLICES} "
+            f"slices of {MAX_DIM}x{MAX_DIM}: {refused}"
+        )
     except EstimateError as error:
         max_slices.note(error.result)
         raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -24,15 +24,26 @@ _FIELDS = ("method", "package_version", "shape", "dtype", "slice_dim", "paramete
            "peak_bytes", "environment")  # fmt: skip
 
 
-def make_record(result: CheckResult) -> Record:
-    """Make the record of a measurement, with the machine it was made on."""
+def make_record(result: CheckResult) -> Record | None:
+    """Make the record of a measurement, with the machine it was made on.
+
+    None if a file cannot hold one of the parameters, such as an array.
+    """
+    parameters = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in result.parameters.items()
+    }
+    try:
+        json.dumps(parameters)
+    except (TypeError, ValueError):
+        return None
     return {
         "method": result.method,
         "package_version": package_version(result.method),
         "shape": list(result.shape),
         "dtype": result.dtype,
         "slice_dim": result.slice_dim,
-        "parameters": dict(result.parameters),
+        "parameters": parameters,
         "device": result.device,
         "peak_bytes": result.peak_bytes,
         "environment": environment(result.device),
