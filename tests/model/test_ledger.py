@@ -55,6 +55,8 @@ def test_ffts_cost_nothing_on_the_cpu_and_none_for_empty_arrays():
 def test_an_fft_that_cannot_be_is_refused(device):
     with pytest.raises(ValueError, match="'r2r'"):
         Ledger(device).fft((13, 7), "float32", (1,), "r2r")
+    with pytest.raises(IndexError):
+        Ledger(device).fft((13, 7), "float32", (5,), "r2c")
     with pytest.raises(ValueError, match="at least one axis"):
         Ledger(device).fft((13, 7), "float32", ())
 
@@ -103,9 +105,23 @@ def test_an_allocation_is_a_whole_number_of_bytes(n_bytes):
         Ledger().alloc_bytes(n_bytes)
 
 
-def test_an_allocation_cannot_be_negative():
+@pytest.mark.parametrize("shape", [(3, -1), (-3, -1), -1])
+def test_an_allocation_cannot_be_negative(shape):
+    with pytest.raises(ValueError, match="cannot have the dims"):
+        Ledger("cpu").alloc(shape, "float32")
     with pytest.raises(ValueError, match="-12 bytes"):
-        Ledger().alloc((3, -1), "f4")
+        Ledger("cpu").alloc_bytes(-12)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_products_of_numpy_dims_do_not_overflow(device):
+    dims = tuple(np.array([1801, 2160, 2560], np.int32))
+    ledger = Ledger(device)
+    ledger.alloc(dims, "float32")
+    assert ledger.in_use_bytes == rounded(1801 * 2160 * 2560 * 4)
+    ledger.fft(dims, "float32", (2,), "r2c")
+    wanted = rounded(1801 * 2160 * 1281 * 8) if device == "cuda" else 0
+    assert ledger.kept_bytes == wanted
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:0", None])

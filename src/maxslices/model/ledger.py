@@ -81,8 +81,10 @@ class Ledger:
 
     def alloc(self, shape: tuple[int, ...] | list[int] | int, dtype: DTypeLike) -> Allocation:
         """Count an array of `shape` and `dtype`; the handle is for `free`."""
-        n_items = math.prod(shape) if isinstance(shape, _SEQUENCES) else index(shape)
-        return self.alloc_bytes(n_items * _itemsize(dtype))  # type: ignore[arg-type]
+        dims = _whole(shape if isinstance(shape, _SEQUENCES) else (shape,))
+        if min(dims, default=0) < 0:
+            raise ValueError(f"an array cannot have the dims {shape!r}")
+        return self.alloc_bytes(math.prod(dims) * _itemsize(dtype))  # type: ignore[arg-type]
 
     def alloc_bytes(self, n_bytes: int) -> Allocation:
         """Count an allocation that is not an array."""
@@ -138,11 +140,12 @@ class Ledger:
             raise ValueError(f"the kind of an FFT is 'c2c', 'r2c' or 'c2r', not {kind!r}")
         if not axes:
             raise ValueError("an FFT needs at least one axis")
+        whole = _whole(shape)
+        dims = tuple([whole[axis] for axis in axes])
         if self.device != "cuda":
             return
-        dims = tuple([index(shape[axis]) for axis in axes])
         length = math.prod(dims)
-        batch = index(math.prod(shape)) // length if length else 0
+        batch = math.prod(whole) // length if length else 0
         plan = (batch, dims, kind, _is_single(dtype))  # type: ignore[arg-type]
         if plan not in self._plans:
             self._plans.add(plan)
@@ -250,6 +253,14 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
     if not callable(function) or isinstance(function, type):
         raise RegistrationError(f"a ledger is a function of m, shape and dtype, not {function!r}")
     return LedgerEstimator(function)
+
+
+def _whole(shape: Sequence[int]) -> list[int]:
+    """Dims as Python's integers, of which products do not overflow."""
+    try:
+        return [index(n) for n in shape]
+    except TypeError:
+        raise TypeError(f"the dims of an array are whole numbers, not {shape!r}") from None
 
 
 @lru_cache(maxsize=256)
