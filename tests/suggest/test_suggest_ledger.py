@@ -6,12 +6,13 @@ import functools
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from maxslices import Registry
-from maxslices.errors import EstimatorError, UnknownMethodError, UsageError
+from maxslices.errors import DeviceError, EstimatorError, UnknownMethodError, UsageError
 from maxslices.registry.named_method import method_named
 from maxslices.suggest.suggest_ledger import suggest_ledger
 from maxslices.suggest.traced_runs import RunMaker
@@ -148,6 +149,24 @@ def test_along_the_other_axis():
 def test_what_refuses_all_blocks_is_an_error():
     with pytest.raises(EstimatorError, match="too few rows"):
         suggest_ledger(registered(refuses_small), device="cpu")
+
+
+def test_what_no_meter_sees_is_an_error():
+    def unseen(data):
+        tracemalloc.stop()
+        return data + 1
+
+    with pytest.raises(DeviceError, match=r"unseen: no meter gives .* switched tracemalloc off"):
+        suggest_ledger(registered(unseen), device="cpu")
+
+
+def test_a_method_that_is_registered_under_another_name_is_found_in_its_module(monkeypatch):
+    registry = Registry()
+    registry.register(abs, pattern="all", name="size", module="operator")
+    monkeypatch.setattr(sys.modules[method_named.__module__], "registry", registry)
+    assert method_named("operator:size").function is abs
+    with pytest.raises(UsageError, match="operator has no sizes"):
+        method_named("operator:sizes")
 
 
 def test_names():

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import UsageError
 from .method_meta import MethodMeta
 from .method_registry import Registry, registry
 from .named_object import import_named
@@ -17,8 +18,9 @@ def method_named(name: str) -> MethodMeta:
     Parameters
     ----------
     name : str
-        A method's name, or ``module:function``: a registered one, or any function whose first
-        parameter takes the array; it may be cut along either axis.
+        A method's name, or ``module:function``: a registered one, also under another name than the
+        function's, or any function whose first parameter takes the array; it may be cut along
+        either axis.
 
     Raises
     ------
@@ -29,7 +31,12 @@ def method_named(name: str) -> MethodMeta:
     """
     if ":" not in name:
         return registry.get(name)
-    found = import_named(name, "scipy.ndimage:median_filter")
+    try:
+        found = import_named(name, "scipy.ndimage:median_filter")
+    except UsageError:
+        if (full_name := name.replace(":", ".")) in registry:
+            return registry.get(full_name)
+        raise
     meta = getattr(found, "meta", None)
     if isinstance(meta, MethodMeta):
         return meta

@@ -144,13 +144,17 @@ class RunMaker:
             cached = max(0, call.alive_bytes() - before)
             # tracemalloc counts what other threads allocate meanwhile, too.
             n_calls = 2 if self.backend_kind == "cpu" else 1
-            counted = min(call.measure().peak.counted_bytes or 0 for _ in range(n_calls))
+            peaks = [call.measure().peak for _ in range(n_calls)]
+        counted = [peak.counted_bytes for peak in peaks if peak.counted_bytes is not None]
+        if not counted:
+            reasons = "; ".join(peaks[0].unseen)
+            raise DeviceError(f"{self.meta.full_name}: no meter gives its memory: {reasons}")
         if len(sequence.events) > _MOST_EVENTS:
             raise EstimatorError(
                 f"{self.meta.full_name} allocates {len(sequence.events)} times for "
                 f"{shape[self.slice_dim]} slices: a ledger is written of {_MOST_EVENTS} at most"
             )
-        return TracedRun(call.shape, dtype, sequence, counted + cached, tuple(plans))
+        return TracedRun(call.shape, dtype, sequence, min(counted) + cached, tuple(plans))
 
     def _recorded(
         self, call: MeasuredCall, host: np.ndarray
