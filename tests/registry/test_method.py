@@ -8,6 +8,8 @@ import pytest
 
 import maxslices
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger, method
+from maxslices.checking.estimate_check import check_call
+from maxslices.checking.measured_call import MeasuredCall
 from maxslices.errors import EstimatorError, ParameterError, RegistrationError, UsageError
 from maxslices.registry.method_meta import MethodMeta
 from maxslices.testing import check_max_slices
@@ -185,7 +187,8 @@ def test_a_parameter_and_a_ledger_that_names_it_may_have_any_name(name):
     )
     ledger = from_ledger(scope["needs"])
     copied = declare(scope["copied"], calc_max_slices=ledger, halo=lambda **kwargs: 0)
-    assert check_max_slices(copied, (60, 50, 40), "float32", device="cpu", **{name: 3}).ok
+    call = MeasuredCall(copied.meta, (60, 50, 40), np.dtype("float32"), 0, "cpu", {name: 3})
+    assert check_call(call).ok
 
 
 def test_the_device_reaches_only_an_estimator_that_names_it():

@@ -38,7 +38,6 @@ def check_max_slices(
     method: Callable[..., Any] | MethodMeta | str,
     shape: tuple[int, int, int],
     dtype: DTypeLike,
-    /,
     lower: float | None = None,
     upper: float | None = None,
     device: str | None = None,

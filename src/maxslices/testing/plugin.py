@@ -135,7 +135,6 @@ class MaxSlices:
         method: Callable[..., Any] | MethodMeta | str,
         shape: tuple[int, int, int],
         dtype: Any,
-        /,
         lower: float | None = None,
         upper: float | None = None,
         device: str | None = None,

@@ -54,7 +54,7 @@ def test_marker_with_its_own_bound():
     pass
 
 
-@pytest.mark.max_slices(right, (60, 50, 40))
+@pytest.mark.max_slices(right, shape=(60, 50, 40))
 def test_marker_incomplete():
     pass
 
