@@ -134,7 +134,7 @@ def test_the_bottom_layer_needs_numpy_alone():
         ("errors.py", "def f():\n    from .runner.report import Report", ["runner"]),
         ("planner/block_size.py", "from ..runner import execute", ["runner"]),
         ("planner/block_size.py", "from . import table\nfrom .table import rows", ["planner"] * 2),
-        ("errors.py", "import maxslices.io.sink as sink", ["io"]),
+        ("errors.py", "import maxslices.io.results.sink as sink", ["io"]),
         ("errors.py", "import maxslices", ["__init__"]),
         ("errors.py", "from maxslices import method, io", ["__init__", "io"]),
         ("errors.py", "from maxslices.registry.method_meta import MethodMeta", ["registry"]),

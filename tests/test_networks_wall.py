@@ -76,7 +76,7 @@ def test_the_core_never_imports_networks():
         "import maxslices.nn.replay as replay",
         "from maxslices import nn",
         "if TYPE_CHECKING:\n    from .nn.batch import make_step",
-        "import_module('maxslices.nn.batch')",
+        "import_module('maxslices.nn.fit.batch')",
     ],
 )
 def test_every_way_to_import_networks_is_seen(source):

@@ -33,10 +33,11 @@ PUBLIC = [
     "run_scans",
 ]
 FOLDERS = ("model", "registry", "pipeline", "planner", "runner", "api", "checking")
+PACKAGE = Path(maxslices.__file__).parent
 CORE = sorted(
-    f"{folder}.{path.stem}"
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
     for folder in FOLDERS
-    for path in (Path(maxslices.__file__).parent / folder).glob("[a-z]*.py")
+    for path in (PACKAGE / folder).rglob("[a-z]*.py")
 )
 
 

@@ -39,7 +39,7 @@ import numpy as np
 
 from maxslices.api import carry_out
 from maxslices.cli.main import main
-from maxslices.runner import journal
+from maxslices.runner.folder import journal
 
 BASE = """
 - method: standard_tomo
@@ -370,9 +370,9 @@ def small_disk(out: Path, megabytes: int) -> Iterator[Path]:
 def without_journal() -> None:
     """Have nothing noted in this process, and nothing of the input looked up."""
     for name in ("begin", "store", "side", "done", "finish", "whole", "went_on"):
-        mock.patch(f"maxslices.runner.journal.Journal.{name}", return_value=True).start()
+        mock.patch(f"maxslices.runner.folder.journal.Journal.{name}", return_value=True).start()
     mock.patch("maxslices.api.carry_out.run_identity", return_value={}).start()
-    mock.patch("maxslices.runner.journal.SYNC_INTERVAL_S", 1e9).start()
+    mock.patch("maxslices.runner.folder.journal.SYNC_INTERVAL_S", 1e9).start()
 
 
 def timed_journal(path: Path) -> None:
@@ -415,7 +415,9 @@ def overhead(cases: list[Case], out: Path, rounds: int, log: Path) -> list[str]:
         "without": without_journal,
         "with": int,
         "timed": partial(timed_journal, spent),
-        "syncing": lambda: mock.patch("maxslices.runner.journal.SYNC_INTERVAL_S", 0.5).start(),
+        "syncing": lambda: mock.patch(
+            "maxslices.runner.folder.journal.SYNC_INTERVAL_S", 0.5
+        ).start(),
     }
     titles = ("without", "with", "difference", "in journal", "share", "sync/0.5 s")
     lines = [f"{'least seconds of ' + str(rounds):<28}" + "".join(f"{t:>12}" for t in titles)]

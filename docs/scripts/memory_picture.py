@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.reduce import Rewrite, apply_rewrites
 from maxslices.nn.replay import Spec, Trace, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 MODEL, PLAN, SHAPE = "ResNet50", "0.50", (64, 3, 224, 224)
 GIB = 2**30

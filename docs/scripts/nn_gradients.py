@@ -34,8 +34,8 @@ from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn import reduce_memory
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import apply_rewrites
-from maxslices.nn.reduce.layer_state import ResettingStep
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.layer_state import ResettingStep
 
 BUDGETS = (0.6, 0.8, 0.4)
 """Parts of what the unreduced step needs."""

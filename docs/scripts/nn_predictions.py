@@ -180,8 +180,8 @@ def entropy(output: Any, target: torch.Tensor) -> torch.Tensor:
 
 def step_of(case: Case, mode: str) -> tuple[Any, list[Any]]:
     """Step of a network and its input."""
-    from maxslices.nn.model_step import ModelStep
     from maxslices.nn.replay import Spec
+    from maxslices.nn.step.model_step import ModelStep
 
     spec = Spec(case.size(mode), case.dtype)
     if mode != "training":
@@ -410,7 +410,7 @@ def times(case: Case) -> dict[str, Any]:
 
 def timed(step: Any, inputs: list[Any]) -> dict[str, Any]:
     """Seconds of whole steps, of their stages, and of operators."""
-    from maxslices.nn.materialize import materialize
+    from maxslices.nn.step.materialize import materialize
 
     real = step.meta_copy()
     materialize(real, torch.device("cuda"))

@@ -32,9 +32,9 @@ from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore, undo_rewrites
-from maxslices.nn.reduce.layer_state import ResettingStep
 from maxslices.nn.reduce.run_on_device import run_for_real
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.layer_state import ResettingStep
 
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maxslices import ArraySpec
-from maxslices.io.scratch import ScratchStore
+from maxslices.io.stores.scratch import ScratchStore
 from maxslices.system import threads
 from maxslices.system.positional_io import bytes_of, pwrite_all
 from maxslices.tuning.batched_reads import pread_pieces

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, registry, run
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 
 SHAPE = (384, 128, 640)
 BLOCK = 12

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from maxslices import describe
-from maxslices.io.likely_parts import open_likely
+from maxslices.io.scans.likely_parts import open_likely
 from tests.io.scans import DEGREES, KEYS, frames, write_dls, write_npy, write_tiffs
 
 
@@ -68,14 +68,14 @@ def test_angles_are_described_with_their_order_and_gaps():
 
 
 def describe_angles(degrees):
-    from maxslices.io.array_source import ArraySource
+    from maxslices.io.scans.array_source import ArraySource
 
     data = np.zeros((len(degrees), 2, 3), "uint16")
     return describe(ArraySource(data, angles=np.deg2rad(degrees).astype("float32"))).angles
 
 
 def test_a_source_of_the_callers_stays_open():
-    from maxslices.io.array_source import ArraySource
+    from maxslices.io.scans.array_source import ArraySource
 
     source = ArraySource(np.ones((4, 2, 3), "uint16"))
     describe(source)

@@ -49,7 +49,7 @@ def test_a_verbose_run_says_what_it_does(cli, run_arguments):
 
 
 def test_progress_is_printed_once(cli, run_arguments, monkeypatch, tmp_path):
-    monkeypatch.setattr("maxslices.runner.progress.LEAST_S", 0.0)
+    monkeypatch.setattr("maxslices.runner.report.progress.LEAST_S", 0.0)
     log = tmp_path / "run.log"
     _, _, err = cli(*run_arguments, "--block", "10", "-v", "--log-file", log)
     for text in (err, log.read_text()):

@@ -81,7 +81,7 @@ def test_resume_runs_what_is_missing(cli, scans, scan, pipeline, tmp_path):
 def test_a_stopped_scan_goes_on_by_its_plan(scans, pipeline, tmp_path, monkeypatch):
     steps, out = pipeline(*STEPS), tmp_path / "out"
     asked = {"device": "cpu", "memory": "1GB", "block": 5}
-    from maxslices.runner.block_runner import BlockRunner
+    from maxslices.runner.blocks.block_runner import BlockRunner
 
     real, blocks = BlockRunner.run, []
 

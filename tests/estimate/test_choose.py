@@ -15,7 +15,7 @@ from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
 from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_search import one_array
-from maxslices.io.frame_source import FrameSource
+from maxslices.io.scans.frame_source import FrameSource
 from maxslices.model.peak_model import PeakModel
 from maxslices.registry.method_meta import MethodMeta
 from tests.estimate.test_recorded import PROBE

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from maxslices.cli.main import main
-from maxslices.runner.journal import Journal
+from maxslices.runner.folder.journal import Journal
 
 from . import scan_files
 from .child import Difference, Outcome, in_child

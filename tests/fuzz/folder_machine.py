@@ -30,9 +30,9 @@ from hypothesis.stateful import (
 
 from maxslices import MaxslicesError, Pipeline, run
 from maxslices.model.block_memory import PYTHON_BYTES
-from maxslices.runner import earlier_run, result_sinks, unfinished_files
-from maxslices.runner.journal import Journal
-from maxslices.runner.unfinished_run import read_journal
+from maxslices.runner.folder import earlier_run, result_sinks, unfinished_files
+from maxslices.runner.folder.journal import Journal
+from maxslices.runner.folder.unfinished_run import read_journal
 from tests.planner.fakes import fakes
 
 from .child import WALL_S, Difference, Outcome, in_child

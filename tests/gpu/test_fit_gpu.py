@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maxslices import run
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("maxslices_methods")

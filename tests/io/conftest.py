@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from maxslices.io import chunk_offsets
+from maxslices.io.hdf5 import chunk_offsets
 from maxslices.system import threads
 
 NOBODY = 65534

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
-from maxslices.io.chunk_offsets import locate_data
-from maxslices.io.hdf5_chunks import Chunks
-from maxslices.io.hdf5_frames import Hdf5Frames
-from maxslices.io.open_hdf5 import open_file
-from maxslices.io.plain_frames import PlainFrames
+from maxslices.io.frames.plain_frames import PlainFrames
+from maxslices.io.hdf5.chunk_offsets import locate_data
+from maxslices.io.hdf5.chunks import Chunks
+from maxslices.io.hdf5.frames import Hdf5Frames
+from maxslices.io.hdf5.open_hdf5 import open_file
 
 SHAPE = (11, 13, 17)
 CHUNKS = [

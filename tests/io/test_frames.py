@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.io.array_frames import ArrayFrames
-from maxslices.io.selection import Selection, consecutive_runs
+from maxslices.io.frames.array_frames import ArrayFrames
+from maxslices.io.frames.selection import Selection, consecutive_runs
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 

@@ -16,8 +16,8 @@ import pytest
 
 from maxslices import io
 from maxslices.io import open_source
-from maxslices.io.global_heaps import CheckedHeaps
-from maxslices.io.hdf5_links import BrokenPath, FileObjects, look_up
+from maxslices.io.hdf5.global_heaps import CheckedHeaps
+from maxslices.io.hdf5.links import BrokenPath, FileObjects, look_up
 from tests.fuzz.mutate import heaps
 
 from . import scans
@@ -150,8 +150,8 @@ def test_of_what_no_scan_is_made_of(tmp_path, dls, command):
 
 def test_of_a_structure(tmp_path, dls):
     path = damage(virtual(tmp_path / "virtual.h5", "scan.nxs"))
-    code = "from pathlib import Path; from maxslices.io.structure import structure_checksum as s;"
-    assert ends(f"{code} print(s(Path({str(path)!r})))") == "None"
+    code = "from pathlib import Path; from maxslices.io.scans import structure;"
+    assert ends(f"{code} print(structure.structure_checksum(Path({str(path)!r})))") == "None"
 
 
 def a_result(path):
@@ -162,7 +162,7 @@ def a_result(path):
 
 
 SLICE = (
-    "from pathlib import Path; from maxslices.io.result_slice import middle_slice;"
+    "from pathlib import Path; from maxslices.io.results.result_slice import middle_slice;"
     "print(middle_slice(Path({!r}))[0])"
 )
 
@@ -179,7 +179,7 @@ def test_of_a_map_where_a_result_should_be(tmp_path):
 
 
 def test_notes_of_a_result_are_not_read_for_its_slices(tmp_path, monkeypatch):
-    from maxslices.io.result_slice import middle_slice
+    from maxslices.io.results.result_slice import middle_slice
 
     path = a_result(tmp_path / "result.h5")
     monkeypatch.setattr(CheckedHeaps, "read_all", None)
@@ -202,7 +202,7 @@ def test_a_damaged_one_is_left_out_among_many(tmp_path, dls):
         for number in range(250):
             file[f"group/{number}"] = number
     code = (
-        "import h5py; from maxslices.io.hdf5_links import FileObjects;"
+        "import h5py; from maxslices.io.hdf5.links import FileObjects;"
         f"print(len([*FileObjects(h5py.File({str(path)!r}))]))"
     )
     assert ends(code) == "251"
@@ -230,16 +230,17 @@ def test_a_virtual_data_set_without_end_is_not_opened_as_its_own_file(tmp_path, 
         assert source.spec.shape == DATA.shape
 
 
-_OWN = ("global_heaps", "hdf5_sink", "nexus_notes", "export_hdf5", "export_zarr")
-"""Modules that deal with attributes: this one, and those of results."""
-
-
 def test_scans_attributes_are_read_in_one_place():
     """What reads them elsewhere may hang. Results are written, and checked where they are read."""
-    own = {f"{each}.py" for each in _OWN}
-    modules = {path.name: path.read_text() for path in Path(io.__file__).parent.glob("*.py")}
-    assert own <= set(modules)
-    assert {name for name, text in modules.items() if ".attrs" in text} == own
+    folder = Path(io.__file__).parent
+    users = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if ".attrs" in path.read_text()
+    }
+    of_results = {name for name in users if name.startswith("results/")}
+    assert "results/hdf5_sink.py" in of_results
+    assert users - of_results == {"hdf5/global_heaps.py"}
 
 
 @pytest.mark.parametrize("target", [b"\xff\xfe", b"/entry1/\xff/data", b"../\xc3"])

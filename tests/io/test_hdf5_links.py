@@ -6,8 +6,10 @@ import pytest
 
 from maxslices import describe
 from maxslices.errors import SourceError
-from maxslices.io import hdf5_layout, hdf5_links, open_source
-from maxslices.io.hdf5_links import FileObjects
+from maxslices.io import open_source
+from maxslices.io.hdf5 import links as hdf5_links
+from maxslices.io.hdf5.links import FileObjects
+from maxslices.io.scans import hdf5_layout
 
 
 def many_groups(path, n_groups):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maxslices.errors import StoreError
-from maxslices.io.hdf5_sink import Hdf5Sink
+from maxslices.io.results.hdf5_sink import Hdf5Sink
 from maxslices.model.arrays import ArraySpec
 from maxslices.system import disk_space
 
@@ -19,8 +19,8 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from maxslices.errors import StoreError
-from maxslices.io.hdf5_sink import Hdf5Sink
-from maxslices.io.result_info import ResultInfo
+from maxslices.io.results.hdf5_sink import Hdf5Sink
+from maxslices.io.results.result_info import ResultInfo
 from maxslices.model.arrays import ArraySpec
 from maxslices.system import disk_space
 

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from maxslices.io.hdf5_write_flag import clear_write_flag
+from maxslices.io.hdf5.write_flag import clear_write_flag
 
 
 def test_a_file_of_a_killed_program_is_opened_again(tmp_path):

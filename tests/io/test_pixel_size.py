@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from maxslices.errors import UsageError
-from maxslices.io.pixel_size import parse_pixel_size, pixel_size_of
+from maxslices.io.scans.pixel_size import parse_pixel_size, pixel_size_of
 
 NXTOMO, ESRF = "entry1/tomo_entry", "entry0000"
 

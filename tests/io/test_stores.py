@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.errors import StoreError, UsageError
-from maxslices.io import MemoryStore, ScratchStore, scratch
+from maxslices.io import MemoryStore, ScratchStore
+from maxslices.io.stores import scratch
 from maxslices.model.arrays import ArraySpec
 from maxslices.system import threads
 from maxslices.system.positional_io import pread_all

@@ -13,10 +13,11 @@ import pytest
 import tifffile
 
 from maxslices.errors import SourceError
-from maxslices.io import open_source, tiff_pages
-from maxslices.io.array_source import ArraySource
-from maxslices.io.npy_frames import NpyFrames
-from maxslices.io.tiff_frames import open_tiffs
+from maxslices.io import open_source
+from maxslices.io.frames.npy_frames import NpyFrames
+from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.tiff import pages as tiff_pages
+from maxslices.io.tiff.frames import open_tiffs
 
 from . import scans
 

@@ -7,7 +7,7 @@ import pytest
 
 from maxslices.devices.cpu import CpuBackend
 from maxslices.model.tiling import Tiling
-from maxslices.runner.tiled_call import in_tiles
+from maxslices.runner.blocks.tiled_call import in_tiles
 from maxslices_methods import corr, denoise, normalize
 
 RNG = np.random.default_rng(8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import maxslices
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 
 WIDTH, AXIS = 48, 24.3
 

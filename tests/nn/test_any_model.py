@@ -22,10 +22,10 @@ from maxslices.nn import (
     memory_report,
     reduce_memory,
 )
-from maxslices.nn.model_step import run_step
 from maxslices.nn.reduce import Rewrite, apply_rewrites, restore
 from maxslices.nn.replay import Workspaces, replay
 from maxslices.nn.replay.nested import joined, leaves, mapped, total_of
+from maxslices.nn.step.model_step import run_step
 
 NONE = Workspaces.none()
 WIDTH = 64

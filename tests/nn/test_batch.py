@@ -17,11 +17,10 @@ from maxslices.nn import (
     NoDeviceError,
     TooLargeError,
     VerifiedStep,
-    batch,
     max_batch_size,
     max_patch_shape,
-    real_step,
 )
+from maxslices.nn.fit import batch, real_step
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS

@@ -215,7 +215,7 @@ def test_progress_of_a_search_is_shown_on_a_terminal_alone(monkeypatch):
 
 def test_names_of_optimizers_are_those_of_steps():
     from maxslices.nn.command import OPTIMIZERS
-    from maxslices.nn.model_step import OPTIMIZERS as KNOWN
+    from maxslices.nn.step.model_step import OPTIMIZERS as KNOWN
 
     assert OPTIMIZERS == KNOWN
 

@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from maxslices.nn import model_step
-from maxslices.nn.batch import make_step
-from maxslices.nn.materialize import materialize
-from maxslices.nn.model_step import run_step
-from maxslices.nn.real_step import RealSteps, _as_error, _ask
+from maxslices.nn.fit.batch import make_step
+from maxslices.nn.fit.real_step import RealSteps, _as_error, _ask
 from maxslices.nn.replay import Spec
 from maxslices.nn.replay.meta_copy import meta_copy
+from maxslices.nn.step import model_step
+from maxslices.nn.step.materialize import materialize
+from maxslices.nn.step.model_step import run_step
 
 from .networks import Small, Tied, half
 

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
 from maxslices.nn.reduce import (
     Rewrite,
@@ -26,6 +25,7 @@ from maxslices.nn.reduce import (
 )
 from maxslices.nn.reduce.inplace import safe_in_place, set_in_place
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 from .networks import deep
 

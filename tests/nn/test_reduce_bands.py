@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore
 from maxslices.nn.reduce.band_candidates import band_candidates
@@ -20,6 +19,7 @@ from maxslices.nn.reduce.locality import find_band_window
 from maxslices.nn.reduce.module_ranges import ModuleOrder
 from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 ROUNDING = 1e-13
 """Of the largest item, in double precision: sums in another order."""

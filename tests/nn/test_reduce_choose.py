@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import numpy as np
 from torch import nn
 
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.reduce import Rewrite, apply_rewrites
 from maxslices.nn.reduce.candidates import candidates
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
@@ -21,6 +20,7 @@ from maxslices.nn.reduce.split import layer_candidates
 from maxslices.nn.reduce.step_timeline import StepTimeline
 from maxslices.nn.reduce.uniform_plan import uniform_sets
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 SPEC = Spec((8, 3, 64, 64))
 CHECKPOINT = Rewrite("checkpoint")

@@ -10,12 +10,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.model_step import optimizer_named
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import confirm, device_rates, reduce_by_level
-from maxslices.nn.reduce.layer_state import ResettingStep
 from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
 from maxslices.nn.replay import Spec
+from maxslices.nn.step.layer_state import ResettingStep
+from maxslices.nn.step.model_step import optimizer_named
 
 SPEC = Spec((2, 3, 16, 16))
 HELD, TOTAL = 700, 10_000

@@ -13,13 +13,13 @@ from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn.memory_budget import MemoryBudget
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction, rewrite_search
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.run_on_device import MeasuredStep
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
+from maxslices.nn.step.model_step import ModelStep
 
 SPEC = Spec((8, 3, 96, 96))
 

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import reduce_memory
 from maxslices.nn.reduce.band_candidates import N_TESTED, band_candidates
@@ -20,6 +19,7 @@ from maxslices.nn.reduce.binary_inputs import may_be_binary
 from maxslices.nn.reduce.locality import find_band_window
 from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 SPEC = Spec((4, 3, 64, 64))
 

@@ -19,7 +19,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import RewriteError, TooLargeError
 from maxslices.nn.reduce import (
     Rewrite,
@@ -32,6 +31,7 @@ from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.block_state import BlockState
 from maxslices.nn.reduce.gradient_check import GradientCheck
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 from maxslices.system.random_state import HostDraws
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "scripts"))

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 from maxslices.model.block_memory import CONTEXT_BYTES
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
 from maxslices.nn.reduce import reduce_memory, restore, rewrite_search
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 from .networks import deep
 

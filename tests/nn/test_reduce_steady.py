@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, reduction_plan
 from maxslices.nn.reduce.device_rates import DeviceRates
@@ -24,6 +23,7 @@ from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Steady, each_step
+from maxslices.nn.step.model_step import ModelStep
 from tests.nn.replay.test_steady_state import trace_of
 
 from .networks import deep

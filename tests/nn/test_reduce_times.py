@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import numpy as np
 from torch import nn
 
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.reduce.candidates import Candidate, candidates
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes, seconds_by_module
 from maxslices.nn.reduce.module_ranges import ModuleOrder
@@ -19,6 +18,7 @@ from maxslices.nn.reduce.rewrite_cost import flops_by_module, price, price_of_pa
 from maxslices.nn.reduce.split import time_candidates
 from maxslices.nn.reduce.step_timeline import BACKWARD, HOST_BACKWARD, Flops, StepTimeline, longest
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
 
 CHECKPOINT_IN_2 = Rewrite("checkpoint", (), 2)
 

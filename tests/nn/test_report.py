@@ -13,12 +13,12 @@ from torch import nn
 
 from maxslices.errors import MaxslicesError, UsageError
 from maxslices.nn import memory_report
-from maxslices.nn.ddp_buckets import bucket_sizes
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.meta_copy import meta_copy
 from maxslices.nn.replay.unused_ends import unused_ends_bytes
-from maxslices.nn.savings import checkpoint_level, make_in_place
+from maxslices.nn.report.ddp_buckets import bucket_sizes
+from maxslices.nn.report.savings import checkpoint_level, make_in_place
+from maxslices.nn.step.model_step import ModelStep
 
 from .networks import Small, Two
 

@@ -14,9 +14,7 @@ from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.api.plan_scan import plan_pipeline
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
 from maxslices.model import block_memory
-from maxslices.model.block_memory import (
-    PYTHON_BYTES,
-)
+from maxslices.model.block_memory import PYTHON_BYTES
 from maxslices.model.units import format_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets

@@ -117,7 +117,7 @@ def test_without_a_pixel_size_axes_count_pixels(tmp_path):
 
 def test_incomplete_results_have_no_positions_along_the_slices(tmp_path, scan):
     from maxslices.io import create_sink
-    from maxslices.io.result_info import ResultInfo
+    from maxslices.io.results.result_info import ResultInfo
     from maxslices.model.arrays import ArraySpec
 
     spec, info = ArraySpec((11, 5, 7), "float32"), ResultInfo(is_volume=True)

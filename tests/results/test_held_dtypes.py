@@ -7,7 +7,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import UsageError
-from maxslices.io.result_format import parse_formats
+from maxslices.io.results.result_format import parse_formats
 
 DATA = np.arange(6 * 5 * 4, dtype=np.float32).reshape(6, 5, 4)
 

@@ -8,8 +8,8 @@ import tifffile
 
 from maxslices import run
 from maxslices.errors import StoreError
-from maxslices.io import export_result
-from maxslices.runner.results_folder import RunFolder
+from maxslices.io.results import export_result
+from maxslices.runner.folder.results_folder import RunFolder
 from tests.results.conftest import METHODS, pipeline
 
 FORMATS = "tiff-stack,tiff:8:0-100"
@@ -47,7 +47,7 @@ def stopped(monkeypatch, tmp_path, scan):
                         raise Stop
                     path.with_name(f".{path.name}.part").rename(path)
 
-                patch.setattr("maxslices.runner.result_sinks.give_name", failing_name)
+                patch.setattr("maxslices.runner.folder.result_sinks.give_name", failing_name)
             with pytest.raises(Stop):
                 run_into(out, scan)
         assert (out / ".run.journal").exists()

@@ -11,7 +11,7 @@ import pytest
 
 from maxslices import Pipeline, run
 from maxslices.devices.cpu import CpuBackend
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 from maxslices.model import block_memory
 from maxslices.model.allocators import round_to_granule
 from maxslices.runner.section_run import SectionRun

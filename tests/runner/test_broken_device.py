@@ -10,7 +10,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError
-from maxslices.io.hdf5_sink import Hdf5Sink
+from maxslices.io.results.hdf5_sink import Hdf5Sink
 from tests.runner.fake_gpu import FakeEvent
 from tests.system.started_threads import record_started
 

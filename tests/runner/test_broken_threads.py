@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import run
 from maxslices.errors import OutOfMemoryError
-from maxslices.runner.read_ahead import ReadAhead
+from maxslices.runner.blocks.read_ahead import ReadAhead
 
 DATA = np.arange(40 * 6 * 8, dtype=np.float32).reshape(40, 6, 8)
 
@@ -35,7 +35,7 @@ def test_the_run_ends_with_an_error_and_does_not_hang(tmp_path, monkeypatch, thr
     else:
         # Events of results alone: the journal's thread would never end without its own.
         events = SimpleNamespace(Event=Unable)
-        monkeypatch.setattr("maxslices.runner.result_queue.threading", events)
+        monkeypatch.setattr("maxslices.runner.blocks.result_queue.threading", events)
     np.save(tmp_path / "scan.npy", DATA)
     with pytest.raises((OutOfMemoryError, MemoryError)):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)

@@ -18,7 +18,7 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import EstimatorError, MethodError, OutOfMemoryError, StoreError
 from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
-from maxslices.runner.earlier_run import RECORD_NAMES
+from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from maxslices.system import disk_space as room
 from tests.planner.fakes import fakes
 

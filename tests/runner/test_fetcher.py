@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.runner import fetcher
-from maxslices.runner.fetcher import Fetcher
-from maxslices.runner.run_timeline import Timeline
-from maxslices.runner.writer import ResultTransfer, Writer
+from maxslices.runner.blocks import fetcher
+from maxslices.runner.blocks.fetcher import Fetcher
+from maxslices.runner.blocks.writer import ResultTransfer, Writer
+from maxslices.runner.report.run_timeline import Timeline
 from tests.runner.fake_gpu import FakeGpu
 
 

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from maxslices import Pipeline, Registry, from_ledger, method, plan, run
 from maxslices.errors import DoesNotFitError, MethodError
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 from maxslices.model.block_memory import PYTHON_BYTES
 from tests.planner.fakes import fakes
 

@@ -10,7 +10,7 @@ import pytest
 
 import maxslices
 from maxslices.errors import StoreError
-from maxslices.runner.journal import Journal
+from maxslices.runner.folder.journal import Journal
 
 
 def test_ctrl_c_once_a_block_is_noted_leaves_it_noted(tmp_path, monkeypatch):

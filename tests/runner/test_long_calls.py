@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, method, run
-from maxslices.runner import long_calls
+from maxslices.runner.report import long_calls
 from tests.planner.ledgers import two
 
 METHODS = Registry()

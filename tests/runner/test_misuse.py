@@ -11,7 +11,7 @@ import pytest
 from maxslices import Pipeline, Registry, run, run_scans
 from maxslices.errors import MethodError, PipelineError, StoreError, UnknownMethodError, UsageError
 from maxslices.registry.parameters import matches
-from maxslices.runner.journal import Journal
+from maxslices.runner.folder.journal import Journal
 from maxslices.system.disk_space import store_errors
 
 DATA = np.ones((6, 5, 4), np.float32)
@@ -89,7 +89,7 @@ def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypat
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("maxslices.runner.journal.seal", full)
+    monkeypatch.setattr("maxslices.runner.folder.journal.seal", full)
     with pytest.raises(StoreError, match="the disk is full"):
         Journal.create(tmp_path / "journal", {})
     assert not list(tmp_path.iterdir())

@@ -13,13 +13,13 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
-from maxslices.io.array_source import ArraySource
-from maxslices.io.atomic_sink import AtomicSink
-from maxslices.io.scratch import ScratchStore
-from maxslices.io.store import MemoryStore
-from maxslices.runner.earlier_run import RECORD_NAMES
-from maxslices.runner.journal import JOURNAL_NAME
-from maxslices.runner.long_calls import LongCalls
+from maxslices.io.results.atomic_sink import AtomicSink
+from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.stores.scratch import ScratchStore
+from maxslices.io.stores.store import MemoryStore
+from maxslices.runner.folder.earlier_run import RECORD_NAMES
+from maxslices.runner.folder.journal import JOURNAL_NAME
+from maxslices.runner.report.long_calls import LongCalls
 from maxslices.system.work_thread import WorkThread
 from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeGpu
@@ -288,7 +288,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
         monkeypatch.setattr(cls, name, call)
 
-    monkeypatch.setattr("maxslices.runner.read_ahead.np", Told())
+    monkeypatch.setattr("maxslices.runner.blocks.read_ahead.np", Told())
     told(AtomicSink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, from_ledger, run
-from maxslices.io.array_frames import ArrayFrames
-from maxslices.io.array_source import ArraySource
-from maxslices.io.frame_source import FrameSource
-from maxslices.io.loader_options import Preview
-from maxslices.io.selection import Selection
-from maxslices.runner.block_ranges import blocks_of
+from maxslices.io.frames.array_frames import ArrayFrames
+from maxslices.io.frames.selection import Selection
+from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.frame_source import FrameSource
+from maxslices.io.scans.loader_options import Preview
+from maxslices.runner.blocks.block_ranges import blocks_of
 from tests.planner.fakes import fakes
 
 NAMES = (

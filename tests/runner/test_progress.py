@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import maxslices
-from maxslices.runner.progress import ENDS, ProgressLines, progress_shown
+from maxslices.runner.report.progress import ENDS, ProgressLines, progress_shown
 
 
 class Clock:
@@ -102,7 +102,7 @@ def test_ends_are_written_if_wanted(lines, clock):
 
 
 def test_without_a_terminal_lines_go_to_standard_error(monkeypatch):
-    monkeypatch.setattr("maxslices.runner.progress.LEAST_S", 0.0)
+    monkeypatch.setattr("maxslices.runner.report.progress.LEAST_S", 0.0)
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     with progress_shown(True) as progress:

@@ -10,8 +10,8 @@ import pytest
 from maxslices import Pipeline, Report, run
 from maxslices.errors import StoreError
 from maxslices.runner import RunFolder, SectionReport
-from maxslices.runner.run_report import BlockUse
-from maxslices.runner.run_timeline import StageUse, Timeline
+from maxslices.runner.report.run_report import BlockUse
+from maxslices.runner.report.run_timeline import StageUse, Timeline
 from tests.planner.fakes import fakes
 
 GB = 10**9

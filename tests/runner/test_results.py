@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import DoesNotFitError
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 from maxslices.model.block_memory import PYTHON_BYTES
-from maxslices.runner.earlier_run import RECORD_NAMES
+from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from tests.planner.fakes import fakes
 
 SHAPE = (23, 17, 64)

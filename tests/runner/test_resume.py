@@ -18,22 +18,22 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError, PlanError, StoreError, UsageError
-from maxslices.io.chosen_part import with_choice
-from maxslices.io.loader_options import Preview
+from maxslices.io.scans.chosen_part import with_choice
+from maxslices.io.scans.loader_options import Preview
 from maxslices.model.block_memory import PYTHON_BYTES
-from maxslices.runner import (
-    RunFolder,
+from maxslices.runner import RunFolder
+from maxslices.runner.blocks import block_runner
+from maxslices.runner.folder import (
     begin_run,
-    block_runner,
     earlier_run,
     journal,
     result_sinks,
     unfinished_files,
     unfinished_run,
 )
-from maxslices.runner.earlier_run import RECORD_NAMES
-from maxslices.runner.journal import Journal
-from maxslices.runner.journal_lines import seal, unseal
+from maxslices.runner.folder.earlier_run import RECORD_NAMES
+from maxslices.runner.folder.journal import Journal
+from maxslices.runner.folder.journal_lines import seal, unseal
 from maxslices.system import disk_space
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
@@ -166,7 +166,7 @@ def calls_of_resumed(scan, folder, steps):
         return meta.function(data, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("maxslices.runner.block_runner.call_method", call)
+        patch.setattr("maxslices.runner.blocks.block_runner.call_method", call)
         run(scan, of(steps), folder, device="cpu", resume=True)
     return called
 
@@ -251,7 +251,7 @@ def test_a_stop_before_the_first_block_leaves_nothing(tmp_path, scan, monkeypatc
     def fail(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("maxslices.runner.block_runner.call_method", fail)
+    monkeypatch.setattr("maxslices.runner.blocks.block_runner.call_method", fail)
     with pytest.raises(KeyboardInterrupt):
         run(scan, of(["negate"]), tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
@@ -302,7 +302,9 @@ class TestChanged:
 
     def test_the_source_of_a_method(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "out", monkeypatch)
-        monkeypatch.setattr("maxslices.runner.run_identity.source_hash", lambda f: f.__name__)
+        monkeypatch.setattr(
+            "maxslices.runner.folder.run_identity.source_hash", lambda f: f.__name__
+        )
         text = self.refused(scan, tmp_path / "out")
         assert "the source of tests.planner.fakes.to_float has changed" in text
 
@@ -484,7 +486,7 @@ def test_memory_that_runs_out_at_the_end_says_how_to_go_on(tmp_path, scan, monke
         np.empty(2**58)
 
     with monkeypatch.context() as patch:
-        patch.setattr("maxslices.runner.results_folder.fill_in_found", no_memory)
+        patch.setattr("maxslices.runner.folder.results_folder.fill_in_found", no_memory)
         with pytest.raises(MemoryError, match=r"allocate 2.00 EiB.*; what is done is kept .*--res"):
             run(scan, of(["to_float"]), tmp_path / "out", device="cpu")
     run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)

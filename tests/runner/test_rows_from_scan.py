@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, check, plan, run
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 
 SHAPE = (31, 14, 40)
 STEPS = [

@@ -13,11 +13,11 @@ import pytest
 from maxslices import Pipeline, Registry, method, run
 from maxslices.api.run_page import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
-from maxslices.io.array_source import ArraySource
-from maxslices.io.result_slice import middle_slice
+from maxslices.io.results.result_slice import middle_slice
+from maxslices.io.scans.array_source import ArraySource
 from maxslices.runner import Report
-from maxslices.runner.earlier_run import RECORD_NAMES
-from maxslices.runner.run_timeline import STAGES, Timeline
+from maxslices.runner.folder.earlier_run import RECORD_NAMES
+from maxslices.runner.report.run_timeline import STAGES, Timeline
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
 from tests.runner.test_report_text import section
@@ -139,7 +139,7 @@ def test_a_page_of_somebody_else_is_never_replaced(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
-    from maxslices.runner import folder_texts
+    from maxslices.runner.folder import folder_texts
 
     def replace_text(path, text):
         if path.name == "report.html":

@@ -12,8 +12,8 @@ import tifffile
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError, StoreError, UsageError
-from maxslices.io.structure import structure_checksum
-from maxslices.runner.earlier_run import RECORD_NAMES
+from maxslices.io.scans.structure import structure_checksum
+from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from tests.io import scans
 
 N_ANGLES = int((scans.KEYS == 0).sum())

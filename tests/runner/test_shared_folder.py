@@ -17,7 +17,7 @@ from maxslices.estimate.peak_search import one_array
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.model.block_memory import PYTHON_BYTES
 from maxslices.model.peak_model import PeakModel
-from maxslices.runner.journal import Journal
+from maxslices.runner.folder.journal import Journal
 from tests.estimate.test_recorded import HERE, PROBE, asked
 from tests.planner.fakes import fakes
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from maxslices.runner.run_timeline import Timeline
+from maxslices.runner.report.run_timeline import Timeline
 
 START = 100.0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, run
-from maxslices.runner.wall_time import WallTime
+from maxslices.runner.report.wall_time import WallTime
 from tests.planner.fakes import fakes
 
 TICK_S = 2**-10
@@ -83,7 +83,7 @@ def run_slowly(manual, monkeypatch, tmp_path, delays):
 
 def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
     delays = {
-        "runner.earlier_run.check_free_space": 5.5,
+        "runner.folder.earlier_run.check_free_space": 5.5,
         "api.carry_out.select_backend": 0.25,
         "api.carry_out.plan_pipeline": 0.75,
         "runner.execute.require_libraries": 1.5,
@@ -106,8 +106,8 @@ def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
 
 def test_the_printed_line_adds_up_to_the_first_one(manual, monkeypatch, tmp_path):
     delays = {
-        "runner.earlier_run.check_free_space": 5.5,
-        "runner.block_runner.call_method": 0.125,
+        "runner.folder.earlier_run.check_free_space": 5.5,
+        "runner.blocks.block_runner.call_method": 0.125,
     }
     text = " ".join(str(run_slowly(manual, monkeypatch, tmp_path, delays)).split())
     total_s = float(re.search(r"Ran on cpu in ([\d.]+) s", text)[1])

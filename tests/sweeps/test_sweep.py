@@ -12,11 +12,11 @@ from PIL import Image
 
 from maxslices import ArraySpec, Pipeline, Plan, Registry, plan, run
 from maxslices.errors import DoesNotFitError, MaxslicesError, PlanError, StoreError, UsageError
-from maxslices.io.array_source import ArraySource
+from maxslices.io.scans.array_source import ArraySource
 from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
 from maxslices.pipeline.sweep_rows import rows_of_sweep
-from maxslices.runner.contact_sheet import ContactSheet
-from maxslices.runner.sharpness import sharpness
+from maxslices.runner.sweep.contact_sheet import ContactSheet
+from maxslices.runner.sweep.sharpness import sharpness
 from tests.planner.fakes import fakes
 
 ANGLES, COLUMNS = 19, 64
@@ -402,7 +402,7 @@ class TestSharpness:
 
     def test_the_size_of_strips_does_not_count(self, monkeypatch):
         whole = sharpness(self.picture)
-        monkeypatch.setattr("maxslices.runner.sharpness.STRIP_PIXELS", 64 * 5)
+        monkeypatch.setattr("maxslices.runner.sweep.sharpness.STRIP_PIXELS", 64 * 5)
         assert sharpness(self.picture) == pytest.approx(whole, rel=1e-12)
 
 

@@ -83,7 +83,7 @@ def test_an_earlier_result_is_gone_before_its_space_is_free(replaced, monkeypatc
         close_in_background([*files, slow])
 
     folder, path = replaced
-    monkeypatch.setattr("maxslices.runner.earlier_run.close_in_background", with_slow)
+    monkeypatch.setattr("maxslices.runner.folder.earlier_run.close_in_background", with_slow)
     with folder:
         assert path.exists()
         folder.finish()

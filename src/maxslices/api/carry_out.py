@@ -16,26 +16,26 @@ from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, UsageError
 from ..estimate import Chooser
 from ..io import HasDetectorStart, Source, parse_loader
-from ..io.chosen_part import preview_words
-from ..io.result_format import parse_formats
-from ..io.result_info import ResultInfo
+from ..io.results.result_format import parse_formats
+from ..io.results.result_info import ResultInfo
+from ..io.scans.chosen_part import preview_words
 from ..measure.process_peak import ProcessPeak
 from ..model.units import format_bytes
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan
 from ..runner import Report, RunFolder, Timeline, execute
+from ..runner.blocks.side_results import SideResults
 from ..runner.correct_records import correct_records
-from ..runner.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_NAMES
-from ..runner.progress import progress_shown
-from ..runner.provenance import Provenance, as_run
-from ..runner.provenance import provenance as provenance_of
-from ..runner.results_of_steps import infos_of_steps
-from ..runner.run_identity import run_identity
-from ..runner.run_log import RunLog
-from ..runner.side_results import SideResults
-from ..runner.snapshots import snapshot_bytes
-from ..runner.wall_time import WallTime
+from ..runner.folder.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.folder.results_of_steps import infos_of_steps
+from ..runner.folder.run_identity import run_identity
+from ..runner.folder.snapshots import snapshot_bytes
+from ..runner.report.progress import progress_shown
+from ..runner.report.provenance import Provenance, as_run
+from ..runner.report.provenance import provenance as provenance_of
+from ..runner.report.run_log import RunLog
+from ..runner.report.wall_time import WallTime
 from .check_run import check_memory, check_plan_here, check_unchanged
 from .on_workers import RunOnWorkers, check_for_workers, workers_of
 from .plan_scan import plan_pipeline

@@ -16,8 +16,8 @@ from ..model.units import format_bytes
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import Plan
 from ..planner.check_plan import check_sections
-from ..runner.run_identity import changes
-from ..runner.unfinished_run import UnfinishedRun
+from ..runner.folder.run_identity import changes
+from ..runner.folder.unfinished_run import UnfinishedRun
 from .made_for import made_for
 from .scan_and_output import spec_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..io.chosen_part import PartLike
+from ..io.scans.chosen_part import PartLike
 from ..model.arrays import SLICE_NAMES
 from ..pipeline import Pipeline, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline

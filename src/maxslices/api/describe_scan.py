@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..io import Source
-from ..io.likely_parts import open_likely
-from ..io.stored_facts import Stack, StoredFacts, stored_facts
+from ..io.scans.likely_parts import open_likely
+from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
 from ..model.units import format_bytes
 
 TIMED_BYTES = 2**28

@@ -22,9 +22,9 @@ from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
-from ..runner.run_identity import run_identity
-from ..runner.snapshots import snapshot_bytes
-from ..runner.unfinished_run import UnfinishedRun
+from ..runner.folder.run_identity import run_identity
+from ..runner.folder.snapshots import snapshot_bytes
+from ..runner.folder.unfinished_run import UnfinishedRun
 from ..system.threads import N_CORES
 from ..system.worker_warnings import told_elsewhere
 from .check_run import check_free, check_plan_here, check_unchanged

@@ -10,7 +10,7 @@ from ..errors import UsageError
 from ..estimate import Chooser
 from ..estimate.section_models import section_models
 from ..io.check_arrays import check_dtype
-from ..io.chosen_part import PartLike
+from ..io.scans.chosen_part import PartLike
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline

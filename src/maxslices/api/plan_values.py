@@ -21,8 +21,8 @@ from ..planner.check_planned import check_planned
 from ..planner.sweep_plan import shown_values, value_text
 from ..planner.tile_and_offload import FitChoice
 from ..registry.parameters import matches
-from ..runner.contact_sheet import ContactSheet
-from ..runner.sharpness import sharpness_bytes
+from ..runner.sweep.contact_sheet import ContactSheet
+from ..runner.sweep.sharpness import sharpness_bytes
 from .sweep_source import spec_with_rows
 
 Stages = tuple[Plan, ...]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 
 from ..errors import UsageError
-from ..io.chosen_part import PartLike
-from ..io.loader_options import LoaderOptions
-from ..io.pixel_size import parse_pixel_size, pixel_size_of
-from ..io.result_format import FormatLike, parse_formats
-from ..io.result_info import PixelSize
+from ..io.results.result_format import FormatLike, parse_formats
+from ..io.results.result_info import PixelSize
+from ..io.scans.chosen_part import PartLike
+from ..io.scans.loader_options import LoaderOptions
+from ..io.scans.pixel_size import parse_pixel_size, pixel_size_of
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..io.chosen_part import PartLike
-from ..io.result_format import FormatLike
+from ..io.results.result_format import FormatLike
+from ..io.scans.chosen_part import PartLike
 from ..pipeline.pipeline import PipelineLike
 from ..pipeline.sweep import SweepLike
 from ..planner import Plan

@@ -16,15 +16,15 @@ from ..pipeline import Pipeline
 from ..pipeline.sweep import SweptPipeline
 from ..planner.sweep_plan import SweepPlan
 from ..runner import RunFolder, SectionReport
-from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
-from ..runner.progress import Progress, progress_shown
-from ..runner.provenance import as_run
-from ..runner.provenance import provenance as provenance_of
-from ..runner.run_identity import input_state
-from ..runner.run_log import RunLog
-from ..runner.sweep_pictures import SweepPictures
-from ..runner.sweep_report import SweepReport
-from ..runner.wall_time import WallTime
+from ..runner.folder.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.folder.run_identity import input_state
+from ..runner.report.progress import Progress, progress_shown
+from ..runner.report.provenance import as_run
+from ..runner.report.provenance import provenance as provenance_of
+from ..runner.report.run_log import RunLog
+from ..runner.report.wall_time import WallTime
+from ..runner.sweep.pictures import SweepPictures
+from ..runner.sweep.report import SweepReport
 from .run_page import leave_page
 from .run_request import RunRequest
 from .scan_and_output import files_read

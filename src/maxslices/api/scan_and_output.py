@@ -14,9 +14,9 @@ from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import HasDummies, ReadsRows, Source, open_source
-from ..io.chosen_part import PartLike
-from ..io.loader_options import AngleFile, SideData
-from ..io.result_format import ResultFormat
+from ..io.results.result_format import ResultFormat
+from ..io.scans.chosen_part import PartLike
+from ..io.scans.loader_options import AngleFile, SideData
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 

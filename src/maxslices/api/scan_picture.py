@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError
 from ..io import Source
-from ..io.likely_parts import open_likely
+from ..io.scans.likely_parts import open_likely
 from ..system.require_matplotlib import require_matplotlib
 
 LIMITS = (0.5, 99.5)

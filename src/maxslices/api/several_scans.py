@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import DeviceError, MaxslicesError, SourceError, StoreError, UsageError
-from ..io.result_format import parse_formats
+from ..io.results.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..planner import Plan
-from ..runner.earlier_run import REPORT_NAME, read_report
-from ..runner.journal import JOURNAL_NAME
-from ..runner.run_identity import input_changes, input_state
+from ..runner.folder.earlier_run import REPORT_NAME, read_report
+from ..runner.folder.journal import JOURNAL_NAME
+from ..runner.folder.run_identity import input_changes, input_state
 from .carry_out import carry_out
 from .on_workers import check_for_workers, held_workers
 from .plans_by_shape import PlansByShape

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import SourceError
-from ..io.result_slice import some_slices
-from ..runner.contact_sheet import ContactSheet
+from ..io.results.result_slice import some_slices
+from ..runner.sweep.contact_sheet import ContactSheet
 from ..system.disk_space import hidden_path, store_errors
 
 N_SLICES = 3

@@ -20,10 +20,10 @@ from ..pipeline.sweep import SweptPipeline
 from ..planner import Plan
 from ..planner.sweep_plan import SweepPlan
 from ..runner import RunFolder, SectionReport, Timeline, execute
-from ..runner.progress import Progress, ProgressOnAll
-from ..runner.side_results import SideResults
-from ..runner.sweep_report import together
-from ..runner.wall_time import WallTime
+from ..runner.blocks.side_results import SideResults
+from ..runner.report.progress import Progress, ProgressOnAll
+from ..runner.report.wall_time import WallTime
+from ..runner.sweep.report import together
 from .plan_scan import plan_pipeline
 from .plan_sweep import PreparedSweep, prepare_sweep
 from .resources import budgets_here, chooser_for

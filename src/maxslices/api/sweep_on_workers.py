@@ -16,8 +16,8 @@ from ..pipeline.sweep import SweptPipeline, cut_at_sweep
 from ..planner import Plan
 from ..planner.sweep_plan import SweepPlan
 from ..runner import SectionReport
-from ..runner.progress import Progress
-from ..runner.sweep_report import SweepReport, together
+from ..runner.report.progress import Progress
+from ..runner.sweep.report import SweepReport, together
 from .on_workers import worker_budgets, workers_of
 from .run_request import RunRequest
 from .run_sweep import SweepSetting, run_sweep

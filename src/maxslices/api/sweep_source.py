@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io import HasDetectorStart, SideName, Source
-from ..io.array_source import ArraySource
-from ..io.frame_source import FrameSource
+from ..io.scans.array_source import ArraySource
+from ..io.scans.frame_source import FrameSource
 from ..model.arrays import ArraySpec
 from ..pipeline import ScanSpec
 

@@ -13,14 +13,14 @@ import yaml
 
 from ..errors import SourceError, StoreError
 from ..io import Source
-from ..io.chosen_part import PartLike
-from ..io.frame_source import FrameSource
-from ..io.likely_parts import LikelyParts, open_likely
-from ..io.stored_facts import stored_facts
+from ..io.scans.chosen_part import PartLike
+from ..io.scans.frame_source import FrameSource
+from ..io.scans.likely_parts import LikelyParts, open_likely
+from ..io.scans.stored_facts import stored_facts
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
-from ..runner.folder_lock import check_usable
+from ..runner.folder.folder_lock import check_usable
 from ..system.disk_space import check_absent
 from ..system.fresh_files import replace_text
 from .run_scan import run_announced

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import (
-    EstimatorError,
-    MaxslicesError,
-    MethodError,
-    OutOfMemoryError,
-    UsageError,
-)
+from ..errors import EstimatorError, MaxslicesError, MethodError, OutOfMemoryError, UsageError
 from ..model.arrays import ArraySpec, parse_shape
 from .completion import method_names
 from .options import DEVICE, JSON, PATH

@@ -106,7 +106,7 @@ def run(
     _begin_workers(**options)
     if one is not None:
         from ..api.run_scan import run_announced
-        from ..runner.numbered_folder import numbered_folder
+        from ..runner.folder.numbered_folder import numbered_folder
 
         scan, pipeline, out = one
         if out is None and (options["resume"] or options["overwrite"]):

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io import SinkFormat
-from ..io.result_info import ResultInfo
-from ..io.scratch import ScratchLayout
+from ..io.results.result_info import ResultInfo
+from ..io.stores.scratch import ScratchLayout
 from ..model.allocators import Device
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline
 from ..planner import SectionPlan
-from ..runner.journal import boot_id
-from ..runner.result_checks import SeenResults
-from ..runner.run_report import SectionReport
-from ..runner.run_timeline import Span
-from ..runner.side_results import SideResults
+from ..runner.blocks.result_checks import SeenResults
+from ..runner.blocks.side_results import SideResults
+from ..runner.folder.journal import boot_id
+from ..runner.report.run_report import SectionReport
+from ..runner.report.run_timeline import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import PlanError
 from ..io import ScratchStore
 from ..model.arrays import SLICE_NAMES
-from ..runner.run_report import BlockUse, SectionReport
+from ..runner.report.run_report import BlockUse, SectionReport
 from ..runner.section_run import SectionRun
 from . import worker
 from .dealing import Dealer, ShareAnswer

@@ -23,13 +23,13 @@ from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..measure.process_peak import held_bytes
 from ..model.allocators import Device
 from ..pipeline import Pipeline
-from ..runner.block_runner import BlockRunner
-from ..runner.run_identity import changes, run_identity
-from ..runner.run_timeline import Timeline
+from ..runner.blocks.block_runner import BlockRunner
+from ..runner.blocks.side_frames import SideFrames
+from ..runner.blocks.side_results import SideResults
+from ..runner.folder.run_identity import changes, run_identity
+from ..runner.folder.snapshots import Snapshots
+from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun
-from ..runner.side_frames import SideFrames
-from ..runner.side_results import SideResults
-from ..runner.snapshots import Snapshots
 from ..system.package_versions import installed_version
 from ..system.threads import N_THREADS
 from ..system.work_thread import WorkThread

@@ -20,7 +20,7 @@ from ..errors import StoreError
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline
 from ..runner import Report
-from ..runner.progress import progress_shown
+from ..runner.report.progress import progress_shown
 from ..system.disk_space import check_free_space, store_errors
 from ..system.require_matplotlib import require_matplotlib
 from .phantom import Phantom, flower_head

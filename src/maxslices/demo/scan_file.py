@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runner.progress import Progress, ProgressOnAll
+from ..runner.report.progress import Progress, ProgressOnAll
 from ..system.disk_space import reserve
 from .phantom import Phantom
 

@@ -11,15 +11,15 @@ from .access import (
     SupportsView,
     SupportsWindow,
 )
-from .atomic_sink import SinkStart, incomplete_path
-from .loader_options import AngleRange, LoaderOptions, Preview, SideData
-from .loader_parameters import LoaderFault, parse_loader
-from .open_source import open_source
-from .scratch import ScratchStore
+from .results.atomic_sink import SinkStart, incomplete_path
+from .results.sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
+from .scans.loader_options import AngleRange, LoaderOptions, Preview, SideData
+from .scans.loader_parameters import LoaderFault, parse_loader
+from .scans.open_source import open_source
+from .scans.source import Source
 from .side_name import SideName
-from .sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
-from .source import Source
-from .store import MemoryStore, Store
+from .stores.scratch import ScratchStore
+from .stores.store import MemoryStore, Store
 
 __all__ = [
     "AngleRange",

@@ -252,7 +252,7 @@ def thread_buffer_bytes(slice_dim: int, block_bytes: int, n_threads: int) -> int
     """Bytes of the buffers of threads that read or write a block: at most one each.
 
     Projections (axis 0) lie in a file as they do in memory, and need none. What threads hold while
-    they decompress chunks (at most 512 MiB, see `maxslices.io.hdf5_chunks`) is not included.
+    they decompress chunks (at most 512 MiB, see `maxslices.io.hdf5.chunks`) is not included.
     """
     return min(block_bytes, n_threads * THREAD_BUFFER_BYTES) if slice_dim == 1 else 0
 

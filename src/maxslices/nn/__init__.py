@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .answers import BatchSize, PatchShape, SearchLog, VerifiedStep
+from .fit.answers import BatchSize, PatchShape, SearchLog, VerifiedStep
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 if TYPE_CHECKING:
-    from .batch import compute_max_batch_size, max_batch_size
-    from .model_layers import layer_table
-    from .patch import compute_max_patch_shape, max_patch_shape
+    from .fit.batch import compute_max_batch_size, max_batch_size
+    from .fit.patch import compute_max_patch_shape, max_patch_shape
     from .reduce import reduce_memory
     from .replay import Spec
-    from .step_report import MemoryReport, memory_report
+    from .report.model_layers import layer_table
+    from .report.step_report import MemoryReport, memory_report
 
 __all__ = [
     "BatchSize",
@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MemoryReport": "maxslices.nn.step_report",
+    "MemoryReport": "maxslices.nn.report.step_report",
     "Spec": "maxslices.nn.replay",
-    "compute_max_batch_size": "maxslices.nn.batch",
-    "compute_max_patch_shape": "maxslices.nn.patch",
-    "layer_table": "maxslices.nn.model_layers",
-    "max_batch_size": "maxslices.nn.batch",
-    "max_patch_shape": "maxslices.nn.patch",
-    "memory_report": "maxslices.nn.step_report",
+    "compute_max_batch_size": "maxslices.nn.fit.batch",
+    "compute_max_patch_shape": "maxslices.nn.fit.patch",
+    "layer_table": "maxslices.nn.report.model_layers",
+    "max_batch_size": "maxslices.nn.fit.batch",
+    "max_patch_shape": "maxslices.nn.fit.patch",
+    "memory_report": "maxslices.nn.report.step_report",
     "reduce_memory": "maxslices.nn.reduce",
 }
 """Module of each name that needs torch, imported when the name is first asked for."""

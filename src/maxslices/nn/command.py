@@ -36,7 +36,7 @@ OPTIMIZERS = (
     "sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam",
     "radam",
 )  # fmt: skip
-"""Names of optimizers, as in `maxslices.nn.model_step`, which needs torch."""
+"""Names of optimizers, as in `maxslices.nn.step.model_step`, which needs torch."""
 
 
 nn = click.Group(
@@ -317,7 +317,7 @@ def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callab
 )
 def tiles(image_text: str, amp: str | None, **options: Any) -> Callable[[Module], Any]:
     """Find the largest exact tiles of an image."""
-    from .inference_tiles import best_tiles
+    from .fit.inference_tiles import best_tiles
 
     image = inputs_of_texts([image_text]).values[0]
     if len(image.shape) < 3:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from .call_inputs import CallInputs
+    from .step.call_inputs import CallInputs
 
 _TENSOR = re.compile(r"(?:(\w+)=)?([0-9]+(?:x[0-9]+)*)(?::(\w+))?")
 
@@ -61,7 +61,7 @@ def dtype_of_text(text: str) -> Any:
 
 def inputs_of_texts(texts: Sequence[str]) -> CallInputs:
     """Arguments of the model: those without a name come first, in order."""
-    from .call_inputs import CallInputs
+    from .step.call_inputs import CallInputs
 
     values: list[Any] = []
     names: list[str] = []
@@ -114,7 +114,7 @@ def loss_of_text(text: str | None) -> Any:
     if text is None:
         return None
     if ":" not in text:
-        from .losses import loss_named
+        from .step.losses import loss_named
 
         return loss_named(text)
     from ..registry.named_object import import_named

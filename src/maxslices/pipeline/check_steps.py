@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import EstimatorError, ParameterError, PipelineError, UnknownMethodError
 from ..io import LoaderOptions, parse_loader
-from ..io.loader_parameters import TO_FILL_IN
+from ..io.scans.loader_parameters import TO_FILL_IN
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
 from ..registry.parameters import annotations_of, check_parameters, nearest, type_name

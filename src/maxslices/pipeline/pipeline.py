@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import PipelineError
 from ..io import LoaderOptions, Preview
-from ..io.chosen_part import PartLike, preview_words, with_choice
-from ..io.given_paths import path_faults
+from ..io.scans.chosen_part import PartLike, preview_words, with_choice
+from ..io.scans.given_paths import path_faults
 from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..estimate import Chooser
 from ..planner import Plan
-from .run_report import SectionReport
+from .report.run_report import SectionReport
 
 
 def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> list[str]:

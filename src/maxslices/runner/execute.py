@@ -13,33 +13,26 @@ import numpy as np
 
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
-from ..io import (
-    HasDetectorStart,
-    MemoryStore,
-    Sink,
-    Source,
-    Store,
-    SupportsChangeCheck,
-)
+from ..io import HasDetectorStart, MemoryStore, Sink, Source, Store, SupportsChangeCheck
 from ..model.plain_records import to_plain
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
-from .block_runner import BlockRunner
-from .device_store import DeviceStore
-from .partial_results import keep_finished
-from .progress import Progress
-from .read_ahead import Readable
-from .results_folder import RunFolder
-from .results_of_steps import make_sinks
-from .resumed_sections import ResumedSections
-from .run_report import SectionReport
-from .run_timeline import Timeline
+from .blocks.block_runner import BlockRunner
+from .blocks.device_store import DeviceStore
+from .blocks.read_ahead import Readable
+from .blocks.side_frames import SideFrames
+from .blocks.side_results import SideResults
+from .folder.partial_results import keep_finished
+from .folder.results_folder import RunFolder
+from .folder.results_of_steps import make_sinks
+from .folder.resumed_sections import ResumedSections
+from .folder.unfinished_run import SectionState
+from .report.progress import Progress
+from .report.run_report import SectionReport
+from .report.run_timeline import Timeline
+from .report.wall_time import WallTime
 from .section_run import SectionRun
-from .side_frames import SideFrames
-from .side_results import SideResults
 from .stores_between import StoresBetween
-from .unfinished_run import SectionState
-from .wall_time import WallTime
 
 
 class RunsBlocks(Protocol):

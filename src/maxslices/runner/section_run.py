@@ -11,18 +11,18 @@ from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..model.arrays import SLICE_NAMES
 from ..planner import SectionPlan
 from ..registry.author_lines import what_raised
-from .block_clock import BlockClock, BlockClocks
-from .block_feed import BlockFeed, make_block_feed
-from .block_ranges import Block, blocks_of
-from .block_runner import BlockRunner
-from .device_store import DeviceStore
-from .pool_cache import PoolCache
-from .read_ahead import Readable
-from .result_queue import ResultQueue
-from .run_report import BlockUse, SectionReport
-from .run_timeline import Timeline
-from .section_meter import SectionMeter
-from .unfinished_run import SectionState
+from .blocks.block_clock import BlockClock, BlockClocks
+from .blocks.block_feed import BlockFeed, make_block_feed
+from .blocks.block_ranges import Block, blocks_of
+from .blocks.block_runner import BlockRunner
+from .blocks.device_store import DeviceStore
+from .blocks.pool_cache import PoolCache
+from .blocks.read_ahead import Readable
+from .blocks.result_queue import ResultQueue
+from .blocks.section_meter import SectionMeter
+from .folder.unfinished_run import SectionState
+from .report.run_report import BlockUse, SectionReport
+from .report.run_timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)

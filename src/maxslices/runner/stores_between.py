@@ -10,9 +10,9 @@ from ..devices import Backend
 from ..io import MemoryStore, ScratchStore, Store
 from ..planner import Plan
 from ..system import threads
-from .device_store import DeviceStore
-from .journal import Journal
-from .unfinished_run import SectionState, store_names
+from .blocks.device_store import DeviceStore
+from .folder.journal import Journal
+from .folder.unfinished_run import SectionState, store_names
 
 _ON_DISK = (
     "its output was to stay in memory, which workers on other machines cannot read: it went to a "

@@ -10,10 +10,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from maxslices.io.array_source import ArraySource
-from maxslices.io.frame_source import FrameSource
-from maxslices.io.frames import FramesWritten, IndexRange
-from maxslices.io.selection import Selection
+from maxslices.io.frames.frames import FramesWritten, IndexRange
+from maxslices.io.frames.selection import Selection
+from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.frame_source import FrameSource
 
 from .machine import pinned, write_all
 

@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.model_step import ModelStep
 from maxslices.nn.reduce.reduction_plan import needed_bytes
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator, least_expandable_limit
+from maxslices.nn.step.model_step import ModelStep
 
 MIB = 2**20
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from ..replay import Spec, Trace
 from ..replay.nested import mapped
+from ..step.layer_state import stateful
 from .block_state import BlockState
-from .layer_state import stateful
 
 N_TRIALS = 3
 """Number of inputs: the given one or normal numbers, uniform numbers from -5 to 5, and zeros and

@@ -9,8 +9,8 @@ import torch
 
 from ...model.block_memory import CONTEXT_BYTES
 from ...model.units import format_bytes
-from ..model_step import ModelStep
 from ..replay import Trace
+from ..step.model_step import ModelStep
 from .inplace import set_in_place
 from .reduction_plan import ReductionPlan
 from .reduction_summary import ReductionSummary

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ..materialize import materialize
-from ..model_step import ModelStep, real_tensors
 from ..replay import OperatorCall, Trace
 from ..replay.workspaces import CONVOLUTIONS, ITEM_BYTES
+from ..step.materialize import materialize
+from ..step.model_step import ModelStep, real_tensors
 
 N_TIMED = 3
 """Timed forward passes, of which the shortest counts, as a host may be slower for a while."""

@@ -20,15 +20,15 @@ import torch
 from torch import nn
 
 from ...system.random_state import HostDraws
-from ..call_inputs import is_sized
-from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError, first_line
 from ..replay import Replay, Spec, TraceError, Workspaces
 from ..replay.nested import mapped, tensors_in
 from ..replay.object_copies import walked
+from ..step.call_inputs import is_sized
+from ..step.layer_state import reset_states
+from ..step.model_step import ModelStep
 from .constant_draws import ConstantDraws
 from .inplace import set_in_place
-from .layer_state import reset_states
 from .rewrite import Rewrite, Rewrites, apply_rewrites
 
 EXACT = 1e-10

@@ -11,9 +11,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..model_step import ModelStep
 from ..replay import Replay, Workspaces
 from ..replay.nested import tensors_in
+from ..step.model_step import ModelStep
 
 
 def _is_candidate(module: nn.Module) -> bool:

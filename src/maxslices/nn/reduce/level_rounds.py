@@ -10,14 +10,14 @@ from torch import nn
 
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, device_of
-from ..model_step import ModelStep
 from ..nn_errors import TooLargeError
 from ..replay import Trace, Workspaces
+from ..step.layer_state import refuses_time_split
+from ..step.model_step import ModelStep
 from .candidates import candidates
 from .confirm import confirm, run_plan, run_unreduced
 from .device_rates import DeviceRates, ForwardTimes
 from .gradient_check import OTHER_DRAWS, GradientCheck
-from .layer_state import refuses_time_split
 from .module_ranges import ModuleOrder
 from .module_study import StepStudy, study_step
 from .presets import LEVELS

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..call_inputs import CallInputs, called
 from ..memory_budget import check_model
-from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
+from ..step.call_inputs import CallInputs, called
+from ..step.layer_state import ResettingStep
+from ..step.model_step import optimizer_named, precision
 from .binary_inputs import may_be_binary, probe_binary
 from .confirm import describe_holders
-from .layer_state import ResettingStep
 from .level_rounds import LevelReduction
 from .model_inputs import names_of_compressors, with_targets
 from .presets import how_many, resolve

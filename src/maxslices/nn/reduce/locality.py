@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..receptive_field import STRIDES
+from ..step.layer_state import stateful
+from ..step.receptive_field import STRIDES
 from .bands import BandWindow, in_bands
-from .layer_state import stateful
 from .split import batch_statistics
 
 SIDES = (64, 128, 256)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
+from ..step.model_step import ModelStep
 from .module_ranges import children_of, ranges_of
 
 

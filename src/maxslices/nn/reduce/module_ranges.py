@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from .layer_state import stateful
+from ..step.layer_state import stateful
 
 EXPENSIVE_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
 """Convolutions and matrix products; ranges begin with them."""

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from ..model_step import ModelStep
 from ..replay import Replay, Trace, Workspaces
 from ..replay.nested import tensors_in
+from ..step.model_step import ModelStep
 from .inplace import set_in_place
 from .module_ranges import children_of, ranges_of
 

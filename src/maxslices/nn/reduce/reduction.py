@@ -10,17 +10,17 @@ import torch
 from torch import nn
 
 from ...model.units import format_bytes
-from ..call_inputs import CallInputs, called
 from ..memory_budget import budget_of, capability_of, check_model, device_of
-from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Workspaces
+from ..step.call_inputs import CallInputs, called
+from ..step.layer_state import ResettingStep
+from ..step.model_step import optimizer_named, precision
 from .binary_inputs import may_be_binary, probe_binary
 from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
 from .device_rates import DeviceRates, ForwardTimes
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .inplace import safe_in_place, set_in_place
-from .layer_state import ResettingStep
 from .model_inputs import names_of_compressors, with_targets
 from .plan_search import PlanSearch
 from .reduction_plan import ReductionPlan, has_expandable_segments

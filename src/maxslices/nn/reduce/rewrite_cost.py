@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..model_step import ModelStep
-from ..module_flops import module_flops
 from ..replay import Replay, Workspaces
+from ..step.model_step import ModelStep
+from ..step.module_flops import module_flops
 from .candidates import PACK_OPS, Candidate
 from .device_rates import ForwardTimes
 from .module_ranges import EXPENSIVE_LAYERS

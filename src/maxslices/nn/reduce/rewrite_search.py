@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ...model.units import MIB
-from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError, RewriteError
 from ..replay import Trace, TraceError, Workspaces
+from ..step.model_step import ModelStep
 from ..workspace_cache import measured_workspaces
 from .candidates import Candidate
 from .inplace import set_in_place

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from ...devices.out_of_memory import is_out_of_memory
-from ..materialize import materialize
 from ..memory_budget import limit
-from ..model_step import ModelStep, meta_optimizer, real_tensors
 from ..nn_errors import NoDeviceError
 from ..replay.nested import total_of
-from .layer_state import reset_states
+from ..step.layer_state import reset_states
+from ..step.materialize import materialize
+from ..step.model_step import ModelStep, meta_optimizer, real_tensors
 
 RANK_VARIABLES = (
     "LOCAL_RANK",

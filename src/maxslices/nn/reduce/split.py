@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from ...model.allocators import round_to_granule
-from ..model_step import ModelStep
 from ..replay import Replay, Spec, Workspaces
 from ..replay.nested import leaves, mapped
+from ..step.layer_state import refuses_time_split, stateful
+from ..step.model_step import ModelStep
 from .block_state import BlockState
 from .candidates import SMALL_BYTES, Candidate
-from .layer_state import refuses_time_split, stateful
 from .module_ranges import modules_and_ranges
 from .module_study import ForwardCall, StepStudy
 from .rewrite import Rewrite

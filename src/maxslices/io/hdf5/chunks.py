@@ -1,0 +1,180 @@
+"""Chunks of HDF5 data sets, read by offset and decompressed in several threads.
+
+The HDF5 library runs one call at a time, behind a lock. Its file format is documented (HDF5 File
+Format Specification, "Filter Pipeline"); chunks without a filter, and with the filters deflate
+and shuffle, are read here, all others by the library.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.block_memory import THREAD_BUFFER_BYTES
+from ...system import threads
+from ...system.positional_io import pread_all
+from ...system.threads import fit_in_buffer, parallel_for
+from ..frames.frames import IndexRange
+from ..frames.plain_frames import UNWRITTEN
+
+DEFLATE, SHUFFLE = 1, 2
+"""Numbers of the filters in HDF5 (H5Z_FILTER_DEFLATE, H5Z_FILTER_SHUFFLE)."""
+_DECODED_BYTES = 2**29
+"""Bytes that all threads together hold while they decompress.
+
+A thread holds a chunk up to three times: as stored, decompressed, unshuffled. The limit lets
+16 threads work on chunks of 10 MiB, a frame of 2160 x 2560 uint16; for larger chunks there are
+fewer threads.
+"""
+
+
+class ChunkError(Exception):
+    """A chunk whose size is not that of the data set's chunks."""
+
+
+class OversizeError(Exception):
+    """A chunk that would take more memory than the data set's chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Offsets and filters of the chunks of a data set."""
+
+    chunk: tuple[int, int, int]
+    """Shape of a chunk; chunks at the edges are as large, and reach beyond the data."""
+    dtype: np.dtype[Any]
+    """As stored, byte order included."""
+    fill: float
+    """Value of the pixels of chunks that were never written."""
+    filters: tuple[int, ...]
+    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE`, both or none."""
+    offsets: NDArray[np.int64]
+    """Byte at which each chunk begins, or `UNWRITTEN`; one per chunk, in the grid of chunks."""
+    sizes: NDArray[np.int64]
+    """Bytes of each chunk in the file."""
+    skipped: NDArray[np.uint32]
+    """Filter mask of each chunk: bit i is set if filter i was not applied."""
+
+    def read(
+        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a box into `out`, in native byte order, in several threads.
+
+        Raises
+        ------
+        ChunkError, zlib.error
+            If a chunk cannot be decompressed.
+        EOFError
+            If the file ends within the box.
+        OSError
+            If the system cannot read it.
+        """
+        box = (frames, rows, columns)
+        first = [span[0] // n for span, n in zip(box, self.chunk, strict=True)]
+        counts = [-(-span[1] // n) - f for span, n, f in zip(box, self.chunk, first, strict=True)]
+        chunk_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
+        # Several threads share a large uncompressed chunk, eight buffers of frames or more each.
+        n_parts = (
+            1 if self.filters else min(self.chunk[0], -(-chunk_bytes // (8 * THREAD_BUFFER_BYTES)))
+        )
+        frame_step = -(-self.chunk[0] // n_parts)
+
+        def work(i: int) -> None:
+            i, part = divmod(i, n_parts)
+            rest, k = divmod(i, counts[2])
+            at = (first[0] + rest // counts[1], first[1] + rest % counts[1], first[2] + k)
+            begin = [a * n for a, n in zip(at, self.chunk, strict=True)]
+            low = [max(span[0], b) for span, b in zip(box, begin, strict=True)]
+            high = [min(span[1], b + n) for span, b, n in zip(box, begin, self.chunk, strict=True)]
+            low[0] = max(low[0], begin[0] + part * frame_step)
+            high[0] = min(high[0], begin[0] + (part + 1) * frame_step)
+            if low[0] >= high[0]:
+                return
+            spans = zip(low, high, box, strict=True)
+            target = out[tuple(slice(a - span[0], b - span[0]) for a, b, span in spans)]
+            inner = [(a - z, b - z) for a, b, z in zip(low, high, begin, strict=True)]
+            if self.offsets[at] == UNWRITTEN:
+                target[...] = self.fill
+            elif self.filters:
+                target[...] = self._decoded(fd, at, inner)
+            else:
+                self._copy(fd, int(self.offsets[at]), inner, target)
+
+        n_threads = min(threads.N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
+        parallel_for(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
+
+    def _copy(self, fd: int, offset: int, inner: list[IndexRange], out: NDArray[Any]) -> None:
+        """Read a box within an uncompressed chunk through the thread's buffer."""
+        frames, rows, columns = inner
+        _, n_rows, n_columns = self.chunk
+        row_bytes = n_columns * self.dtype.itemsize
+        height = rows[1] - rows[0]
+        together = 1
+        if height == n_rows:  # whole frames have no gaps between them
+            together = fit_in_buffer(height * row_bytes)
+        step = min(height, fit_in_buffer(row_bytes))
+        for frame in range(frames[0], frames[1], together):
+            last = min(frame + together, frames[1])
+            for row in range(rows[0], rows[1], step):
+                bottom = min(row + step, rows[1])
+                held = np.empty((last - frame) * (bottom - row) * row_bytes, np.uint8)
+                pread_all(fd, [held.data], offset + (frame * n_rows + row) * row_bytes)
+                stored = held.view(self.dtype).reshape(last - frame, bottom - row, n_columns)
+                out[frame - frames[0] : last - frames[0], row - rows[0] : bottom - rows[0]] = (
+                    stored[:, :, slice(*columns)]
+                )
+
+    def _decoded(self, fd: int, at: tuple[int, ...], inner: list[IndexRange]) -> NDArray[Any]:
+        """Decompress a chunk; a box of it."""
+        size, offset = int(self.sizes[at]), int(self.offsets[at])
+        data: Any = os.pread(fd, size, offset)
+        if len(data) < size:
+            raise EOFError(f"the file ends within the chunk at byte {offset}")
+        n_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
+        skipped = int(self.skipped[at])
+        done = [f for i, f in enumerate(self.filters) if not skipped >> i & 1]
+        for number in reversed(done):
+            if number == DEFLATE:
+                data = _inflated(data, n_bytes, offset)
+            else:
+                data = _unshuffled(data, self.dtype.itemsize)
+        if len(data) != n_bytes:
+            raise ChunkError(f"the chunk at byte {offset} has {len(data)} bytes, not {n_bytes}")
+        whole: NDArray[Any] = np.frombuffer(data, self.dtype).reshape(self.chunk)
+        return whole[tuple(slice(*span) for span in inner)]
+
+
+def _inflated(data: Any, n_bytes: int, offset: int) -> bytes:
+    """Decompress a chunk of `n_bytes`.
+
+    Raises
+    ------
+    OversizeError
+        If it has more: a few kilobytes may stand for gigabytes.
+    """
+    inflater = zlib.decompressobj()
+    held = inflater.decompress(data, n_bytes + 1)
+    if len(held) > n_bytes:
+        raise OversizeError(f"the chunk at byte {offset} has more than {n_bytes} bytes")
+    if not inflater.eof:
+        raise zlib.error(f"the chunk at byte {offset} is cut off")
+    return held
+
+
+def _unshuffled(data: Any, size: int) -> NDArray[np.uint8]:
+    """Undo the shuffle filter, which stores the first bytes of all elements, then the second ..."""
+    stored = np.frombuffer(data, np.uint8)
+    if size == 1:
+        return stored
+    count = stored.size // size
+    out = np.empty(stored.size, np.uint8)
+    elements = out[: count * size].reshape(count, size)
+    for i in range(size):
+        elements[:, i] = stored[i * count : (i + 1) * count]
+    out[count * size :] = stored[count * size :]
+    return out

@@ -1,0 +1,178 @@
+"""Paths in HDF5 files: what a path leads to, and why it leads nowhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+
+from ...errors import SourceError
+from ..library_errors import cause_of, raised_by_library
+from .global_heaps import check_map, external_files
+from .object_headers import ObjectHeaders, headers_of
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPath:
+    """A path in a file with a link that leads nowhere, or with a damaged object."""
+
+    path: str
+    """The path."""
+    reason: str
+    """What is wrong with it, as the end of a message."""
+
+
+_MAX_LINKS = 16
+"""Most soft links one behind the other: as many as HDF5 follows (H5Pset_nlinks)."""
+
+
+def look_up(
+    file: h5py.Group, path: str, n_links: int = 0
+) -> h5py.Dataset | h5py.Group | BrokenPath | None:
+    """Object at a path of a file; None if nothing has that name.
+
+    HDF5 does not tell a name that is missing from a link that leads nowhere: a program that asks
+    for an optional part of a scan would take a broken one for none. `n_links` soft links led here.
+    """
+    item: object = file
+    where = ""
+    for part in path.split("/"):
+        if part in ("", "."):
+            continue
+        if not isinstance(item, h5py.Group):
+            return None
+        where += "/" + part
+        link: object = None
+        try:
+            if not item.id.links.exists(part.encode()):
+                return None
+            link = item.get(part, getlink=True)
+            if isinstance(link, h5py.ExternalLink) and _is_no_file(link, item.file):
+                return BrokenPath(path, f"is a link into {link.filename}, which is no file")
+            check_map(item, part, headers_of(item), item.id.links.get_info(part.encode()))
+            item = item[part]
+        except SourceError as error:
+            return BrokenPath(path, f"{_of(where, path)}cannot be read: {error}")
+        except Exception as error:
+            if not raised_by_library(error):
+                raise
+            assert isinstance(item, h5py.Group)
+            return BrokenPath(path, f"{_of(where, path)}{_reason(item, link, error, n_links)}")
+    return item if isinstance(item, h5py.Dataset | h5py.Group) else None
+
+
+MAX_OBJECTS = 10_000
+"""Most links of a file that are looked at: files of detectors with a group a frame have millions,
+and a person waits for the answer. So many take 0.5 s of processor, and some commands look twice."""
+
+
+def names_in(group: h5py.Group) -> Iterator[str]:
+    """Iterate over the names in a group; bytes, which damage leaves of a name, are left out."""
+    return (name for name in group if isinstance(name, str))
+
+
+class FileObjects:
+    """Groups and data sets of a file with their paths, breadth first; each comes once.
+
+    Damaged objects are left out, and links that lead nowhere. After `MAX_OBJECTS` links it ends.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The file.
+    follows_links : bool
+        Whether soft and external links are followed. Every object of a file has a hard link, so
+        without them nothing of the file itself is left out.
+
+    Attributes
+    ----------
+    is_complete : bool
+        False once the file was seen to have more links than are looked at.
+    """
+
+    def __init__(self, file: h5py.File, *, follows_links: bool = True) -> None:
+        self._file = file
+        self._follows_links = follows_links
+        self.is_complete = True
+
+    def __iter__(self) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
+        groups = deque([("", self._file, headers_of(self._file))])
+        seen = {_identity(h5py.h5o.get_info(self._file.id))}
+        n_links = 0
+        while groups:
+            place, group, headers = groups.popleft()
+            for name in names_in(group):
+                n_links += 1
+                if n_links > MAX_OBJECTS:
+                    self.is_complete = False
+                    return
+                item, identity = self._find(group, name, headers)
+                if item is None or identity in seen:
+                    continue
+                seen.add(identity)
+                yield f"{place}/{name}", item
+                if isinstance(item, h5py.Group):
+                    is_here = identity[0] == headers.file_number
+                    found = headers if is_here else headers_of(item)
+                    groups.append((f"{place}/{name}", item, found))
+
+    def _find(
+        self, group: h5py.Group, name: str, headers: ObjectHeaders
+    ) -> tuple[h5py.Dataset | h5py.Group | None, tuple[int, int]]:
+        """Object of a name in a group, or None if it is damaged or no object; its identity."""
+        item: object = None
+        identity = -1, -1
+        try:
+            link = group.id.links.get_info(name.encode(errors="surrogateescape"))
+            if link.type == h5py.h5l.TYPE_HARD:
+                identity = headers.file_number, link.u
+                check_map(group, name, headers, link)
+                item = group[name]
+            elif self._follows_links:
+                item = look_up(group, name)
+                if isinstance(item, h5py.HLObject):
+                    identity = _identity(h5py.h5o.get_info(item.id))
+        except SourceError:
+            return None, identity
+        except Exception as error:
+            if not raised_by_library(error):
+                raise
+            return None, identity
+        return (item if isinstance(item, h5py.Dataset | h5py.Group) else None), identity
+
+
+def _identity(info: h5py.h5o.ObjInfo) -> tuple[int, int]:
+    """File and address of an object, which tell it from all others."""
+    return info.fileno, info.addr
+
+
+def _is_no_file(link: h5py.ExternalLink, file: h5py.File) -> bool:
+    """True if a link leads into a pipe or a device, which HDF5 would open and wait for."""
+    paths = map(Path, external_files(link, file.filename))
+    return any(path.exists() and not path.is_file() for path in paths)
+
+
+def _of(where: str, path: str) -> str:
+    """The broken part of a path, if it is not all of it."""
+    return "" if where.strip("/") == path.strip("/") else f"cannot be reached: {where} "
+
+
+def _reason(group: h5py.Group, link: object, error: Exception, n_links: int) -> str:
+    """Why a link in a group cannot be followed."""
+    if isinstance(link, h5py.ExternalLink):
+        to = f"is a link to {link.path} in {link.filename}, which "
+        if any(Path(name).is_file() for name in external_files(link, group.file.filename)):
+            return f"{to}cannot be read from that file ({cause_of(error)}): give another path"
+        return f"{to}is not there: copy that file beside it"
+    if isinstance(link, h5py.SoftLink):
+        to = f"is a link to {link.path}, which "
+        begin = group.file if link.path.startswith("/") else group
+        found = look_up(begin, link.path, n_links + 1) if n_links < _MAX_LINKS else None
+        if isinstance(found, BrokenPath):
+            _, last_link, rest = found.reason.rpartition("is a link to ")
+            return f"{to}{last_link}{rest}"
+        return f"{to}leads to nothing: write the file again, or give another path"
+    return f"is damaged ({cause_of(error)}): copy the file again"

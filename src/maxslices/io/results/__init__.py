@@ -1,0 +1,1 @@
+"""Results: sinks that are whole or not there, and other formats of a whole result."""

@@ -1,0 +1,145 @@
+"""What an HDF5 result says of itself, in NeXus: axes, scan, and a NXprocess for each step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..hdf5.open_hdf5 import open_hdf5
+from .result_info import SCAN_AXES, ResultInfo
+
+_FOUND_CHARS = 256
+"""Room for the value of a parameter that is found during the run: numbers have up to 24."""
+_STEP_BYTES, _PARAMETER_BYTES = 4096, 1024
+"""Disk space of a step and of each of its parameters: HDF5 2.0 takes 1.9 and 0.5 kB."""
+
+
+def notes_bytes(info: ResultInfo, shape: tuple[int, ...]) -> int:
+    """Disk space of what `write_notes` writes, at most."""
+    of_steps = sum(_STEP_BYTES + _PARAMETER_BYTES * len(step.parameters) for step in info.steps)
+    texts = len(info.scan) + sum(len(str(step.parameters)) for step in info.steps)
+    return 8 * sum(shape) + of_steps + texts
+
+
+def write_notes(file: h5py.File, info: ResultInfo, shape: tuple[int, int, int]) -> h5py.Group:
+    """Write all groups of a result's file but the data; the group that the data belong in."""
+    file.attrs["NX_class"] = "NXroot"
+    file.attrs["default"] = "entry"
+    file.attrs["creator"] = info.program
+    entry = _group(file, "entry", "NXentry")
+    entry.attrs["default"] = "data"
+    if info.scan:
+        entry["title"] = info.scan
+    if info.date:
+        entry["start_time"] = info.date
+    for number, step in enumerate(info.steps, start=1):
+        process = _group(entry, f"process_{number:02d}", "NXprocess")
+        process["program"] = step.version
+        process["sequence_index"] = number
+        process["method"] = step.method
+        if info.date:
+            process["date"] = info.date
+        parameters = _group(process, "parameters", "NXparameters")
+        for name, value in step.parameters.items():
+            _write_parameter(parameters, name, value)
+    group = _group(entry, "data", "NXdata")
+    group.attrs["signal"] = "data"
+    group.attrs["axes"] = list(info.axes)
+    for axis, n in zip(info.axes, shape, strict=True):
+        _write_axis(group, info, axis, n)
+    if info.pixel_size is not None:
+        for name, um in (("x", info.pixel_size.column_um), ("y", info.pixel_size.row_um)):
+            entry[f"{name}_pixel_size"] = um
+            entry[f"{name}_pixel_size"].attrs["units"] = "um"
+            entry[f"{name}_pixel_size"].attrs["source"] = info.pixel_size.where
+    return group
+
+
+def describe_data(data: h5py.Dataset, info: ResultInfo) -> None:
+    """Say of the data what viewers ask for: that they are images, and the names of their axes."""
+    data.attrs["interpretation"] = "image"
+    for dimension, axis in zip(data.dims, info.axes, strict=True):
+        dimension.label = axis
+
+
+def fill_in_found(path: Path, found: Mapping[str, Any]) -> None:
+    """Write values that were found during the run in place of the references to them.
+
+    Nothing in the file grows, so this needs no disk space.
+
+    Parameters
+    ----------
+    path : Path
+        A closed file with notes.
+    found : mapping of str to value
+        Text of a reference -> its value.
+    """
+    if not found:
+        return
+    with open_hdf5(path, "r+") as file:
+        for name in file["entry"]:
+            if not name.startswith("process_"):
+                continue
+            for stored in file[f"entry/{name}/parameters"].values():
+                if stored.dtype.kind != "S":
+                    continue
+                reference = stored[()].decode()
+                if reference in found:
+                    text = json.dumps(_plain(found[reference]))
+                    if len(text) <= _FOUND_CHARS:
+                        stored[()] = text.encode()
+
+
+def _group(parent: h5py.Group, name: str, nx_class: str) -> h5py.Group:
+    group = parent.create_group(name)
+    group.attrs["NX_class"] = nx_class
+    return group
+
+
+def _write_axis(group: h5py.Group, info: ResultInfo, axis: str, n: int) -> None:
+    """Write the positions along an axis: degrees, micrometres, or indices of pixels."""
+    if axis == SCAN_AXES[0]:
+        assert info.angles is not None
+        values, unit = np.rad2deg(np.asarray(info.angles, np.float64)), "degree"
+    elif axis == "frame":
+        values, unit = np.arange(n), ""
+    else:
+        # A reconstructed slice has its own y and x, which begin at its corner.
+        first = 0 if axis in ("x", "y") else info.first_pixel[axis == "detector_x"]
+        values = (first or 0) + np.arange(n)
+        size, unit = info.pixel_um(axis), "pixel"
+        if size is not None:
+            values, unit = values * size, "um"
+    stored = group.create_dataset(axis, data=values)
+    if unit:
+        stored.attrs["units"] = unit
+
+
+def _write_parameter(group: h5py.Group, name: str, value: Any) -> None:
+    """Write a parameter: numbers and text as they are, a reference with room for its value."""
+    plain = _plain(value)
+    if isinstance(plain, str) and plain.startswith("${{") and len(plain) <= _FOUND_CHARS:
+        group.create_dataset(name, data=np.array(plain.encode(), f"S{_FOUND_CHARS}"))
+    elif isinstance(plain, bool | int | float | str):
+        try:
+            group[name] = plain
+        except (TypeError, ValueError, OverflowError):  # a text with NUL, a number of 100 digits
+            group[name] = json.dumps(plain)
+    else:
+        group[name] = json.dumps(plain)
+
+
+def _plain(value: Any) -> Any:
+    """Value as JSON can hold it; text for what it cannot."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return value

@@ -1,0 +1,206 @@
+"""Results: the interface of a sink, creating one, and removing a result."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, get_args
+
+from numpy.typing import NDArray
+
+from ...errors import StoreError
+from ...model.arrays import ArraySpec
+from ..paths import HDF5_SUFFIXES
+from .atomic_sink import SinkStart
+from .result_info import ResultInfo
+
+SinkFormat = Literal["hdf5", "tiff"]
+"""File formats of results."""
+
+
+class Sink(Protocol):
+    """A result that is written block by block and gets its name when it is complete.
+
+    Until `finish` it has a hidden name ending in ``.part``. Leaving the ``with`` statement
+    without `finish` removes it.
+    """
+
+    @property
+    def path(self) -> Path:
+        """Path of the finished result."""
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and dtype of the whole result."""
+
+    @property
+    def info(self) -> ResultInfo:
+        """What the result is."""
+
+    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write a block of the sink's dtype whose first slice along `slice_dim` is `start`.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written: the disk is full or out of reach.
+        """
+
+    def finish(self) -> Path:
+        """Give the result its name.
+
+        Returns
+        -------
+        Path
+            Path of the result.
+        """
+
+    def set_aside(self, n_slices: int) -> Path:
+        """Keep the first slices as a result named ``<name>.incomplete``.
+
+        Parameters
+        ----------
+        n_slices : int
+            Slices that were written, along the sink's slice dim.
+
+        Returns
+        -------
+        Path
+            Path of the incomplete result.
+
+        Raises
+        ------
+        StoreError
+            If that name is taken, or the disk cannot be written.
+        """
+
+    def suspend(self) -> None:
+        """Close the result, which keeps its hidden name, so that another process may go on."""
+
+    def sync(self) -> None:
+        """Put what was written on disk, or on the server of a folder on the network."""
+
+    def abandon(self) -> None:
+        """Remove what was written; no effect after `finish`, or a second time."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+SinkMaker = Callable[[Path, ArraySpec, int, SinkStart, ResultInfo | None], Sink]
+"""Makes a sink; see `create_sink` for what it is given, the path with its suffix."""
+
+
+def create_sink(
+    path: str | os.PathLike[str],
+    spec: ArraySpec,
+    slice_dim: int,
+    format: SinkFormat = "hdf5",
+    start: SinkStart = "new",
+    info: ResultInfo | None = None,
+) -> Sink:
+    """Create a sink.
+
+    Parameters
+    ----------
+    path : path
+        Without a suffix: ``.h5`` is added for HDF5 (unless it is there), and for TIFF it
+        is the name of a folder. Missing parent folders are made.
+    spec : ArraySpec
+        The whole result.
+    slice_dim : int
+        Axis along which the result will be viewed: an HDF5 chunk and a TIFF are one slice
+        along it.
+    format : {"hdf5", "tiff"}
+        HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
+    start : {"new", "replace", "resume", "join"}
+        "new": nothing may have its name. "replace": something may, until the result is finished.
+        "resume": go on with what another process wrote. "join": write beside other processes to a
+        result that one of them made; that one finishes it, and this sink is only suspended.
+    info : ResultInfo, optional
+        What the result is. HDF5 keeps all of it, and the data in the order of its axes: a
+        reconstruction as (z, y, x). With angles the result is a scan again. TIFFs keep the pixel
+        size.
+
+    Raises
+    ------
+    StoreError
+        If `path` exists already or cannot be made, or the disk has less free space than the
+        result needs.
+    """
+    return sink_maker(format)(result_path(Path(path), format), spec, slice_dim, start, info)
+
+
+def sink_maker(format: SinkFormat) -> SinkMaker:
+    """Class of the sinks of a format, whose library is loaded then.
+
+    Raises
+    ------
+    StoreError
+        If there is no such format.
+    """
+    if format == "hdf5":
+        from .hdf5_sink import Hdf5Sink
+
+        return Hdf5Sink
+    if format == "tiff":
+        from .tiff_sink import TiffSink
+
+        return TiffSink
+    raise StoreError(
+        f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
+    )
+
+
+def result_path(path: Path, format: SinkFormat) -> Path:
+    """Path of a result: ``.h5`` is added for HDF5, unless the path has such a suffix."""
+    if format == "hdf5" and path.suffix.lower() not in HDF5_SUFFIXES:
+        return path.with_name(f"{path.name}.h5")
+    return path
+
+
+def remove_result(path: Path) -> None:
+    """Remove a finished result, if there is one.
+
+    Parameters
+    ----------
+    path : Path
+        A file, a folder of TIFFs or OME-Zarr, as runs write them.
+
+    Raises
+    ------
+    StoreError
+        If it is a folder with other files in it, which is left as it is, or cannot be removed.
+    """
+    try:
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
+            return
+        is_part = _is_zarr_part if ".ome.zarr" in path.name else _is_tiff_of
+        foreign = next((p for p in path.iterdir() if not is_part(path, p)), None)
+        if foreign is not None:
+            raise StoreError(
+                f"{path}: holds {foreign.name} beside its data, so it is not removed: move that "
+                "away, or choose another name"
+            )
+        shutil.rmtree(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be removed ({error.strerror})") from None
+
+
+def _is_tiff_of(folder: Path, path: Path) -> bool:
+    stem, _, number = path.stem.rpartition("_")
+    name = folder.name.removesuffix(".incomplete")
+    if name.endswith(".part"):
+        name = name.removeprefix(".").removesuffix(".part")
+    return stem == name and number.isdigit() and path.suffix == ".tif"
+
+
+def _is_zarr_part(folder: Path, path: Path) -> bool:
+    """True for a level of a pyramid and for the group's own file."""
+    if path.name.isdecimal():
+        return path.is_dir() and not path.is_symlink()
+    return path.name == "zarr.json"

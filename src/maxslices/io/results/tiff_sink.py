@@ -1,0 +1,132 @@
+"""Results as a folder of TIFFs, one a slice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from ...errors import UsageError
+from ...model.arrays import ArraySpec
+from ...system.disk_space import sync_file_system
+from ...system.fresh_files import check_one_name
+from ...system.positional_io import pwrite_all, write_rows
+from ...system.threads import parallel_for
+from ..tiff.tags import tiff_tags
+from .atomic_sink import AtomicSink, SinkStart
+from .result_info import ResultInfo
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a file is opened: a block that is tried again writes to files that are there."""
+_HEADER_BYTES = 4096
+"""Disk space of a file beside its pixels: at most one block of ext4 or XFS, for the header of 400
+bytes and what is left of the last block."""
+
+
+class TiffSink(AtomicSink):
+    """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
+
+    Files are named ``<folder>_00000.tif`` and so on, with leading zeros so that they sort.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        spec: ArraySpec,
+        slice_dim: int,
+        start: SinkStart = "new",
+        info: ResultInfo | None = None,
+    ) -> None:
+        needed_bytes = spec.nbytes + spec.shape[slice_dim] * _HEADER_BYTES
+        super().__init__(path, spec, slice_dim, needed_bytes, start, info or ResultInfo())
+
+    def _create(self) -> None:
+        self._make_header()
+        self._part.mkdir()
+
+    def _reopen(self) -> None:
+        self._require_part(Path.is_dir)
+        self._make_header()
+
+    def _join(self) -> None:
+        self._reopen()
+
+    def _make_header(self) -> None:
+        shape = self.spec.with_slices(self._slice_dim, 1).shape
+        image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
+        axes = self.info.axes
+        rows = axes[1 - self.info.file_axis(self._slice_dim)]
+        self._header = tiff_header(
+            (image[0], image[1]),
+            self.spec.dtype,
+            self.info.pixel_um(rows),
+            self.info.pixel_um(axes[2]),
+        )
+
+    def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write the slices of a block along the sink's own slice dim."""
+        if slice_dim != self._slice_dim:
+            raise UsageError(
+                f"{self.path}: has a TIFF for each slice along dim {self._slice_dim}, a block "
+                f"along dim {slice_dim} would be parts of all of them: write HDF5"
+            )
+
+        def work(i: int) -> None:
+            name = self._file_name(start + i)
+            image = block[i] if slice_dim == 0 else block[:, i]
+            fd = os.open(self._part / name, _FLAGS, 0o666)
+            try:
+                check_one_name(self._part / name, os.fstat(fd))
+                pwrite_all(fd, [memoryview(self._header)], 0)
+                write_rows(fd, image, len(self._header))
+            finally:
+                os.close(fd)
+
+        parallel_for(block.shape[slice_dim], work)
+
+    def _file_name(self, number: int) -> str:
+        return tiff_name(self.path.name, number, self.spec.shape[self._slice_dim])
+
+    def _shorten(self, n_slices: int) -> None:
+        for number in range(n_slices, self.spec.shape[self._slice_dim]):
+            (self._part / self._file_name(number)).unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        fd = os.open(self._part, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            sync_file_system(fd)
+        finally:
+            os.close(fd)
+
+    def _close(self) -> None:
+        """No effect: a file is open only while it is written."""
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._part, ignore_errors=True)
+
+
+def tiff_name(folder: str, number: int, n_slices: int) -> str:
+    """Name of the TIFF of a slice: that of its folder, and a number that sorts."""
+    digits = max(5, len(str(n_slices - 1)))
+    return f"{folder}_{number:0{digits}d}.tif"
+
+
+def tiff_header(
+    shape: tuple[int, int], dtype: np.dtype[Any], row_um: float | None, column_um: float | None
+) -> bytes:
+    """First bytes of a TIFF, which its pixels follow up to the end of the file.
+
+    The files of a folder differ in their pixels only, so tifffile writes one of them.
+    """
+    file = BytesIO()
+    # an image of the whole shape that takes the memory of one pixel
+    image = np.broadcast_to(np.zeros((), dtype), shape)
+    tifffile.imwrite(file, image, **tiff_tags(dtype, row_um, column_um))
+    n_bytes = image.size * dtype.itemsize
+    return file.getvalue()[:-n_bytes]

@@ -1,0 +1,164 @@
+"""A part of a scan as a user names it: ``mid``, ``40:44``, ``::2``, ``mid-5:mid+5``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from .loader_options import AxisIndex, Bound, Part, Preview
+
+PartLike = str | int | slice | range | Sequence[int | None]
+"""Part of an axis: text as on the command line, one index, a slice or range, or (start, stop) or
+(start, stop, step)."""
+OPTIONS = {"angles": "angles", "rows": "detector_y", "columns": "detector_x"}
+"""Name of a choice -> name of the axis in a preview."""
+_BOUND = re.compile(r"(begin|mid|end)([+-][0-9]+)?|(-?[0-9]+)")
+
+
+def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Preview:
+    """Preview in which some axes have another part.
+
+    Parameters
+    ----------
+    preview : Preview
+        What a pipeline file says.
+    chosen : mapping of str to PartLike
+        "angles", "rows" and "columns" -> the part; None leaves what is there.
+
+    Raises
+    ------
+    UsageError
+        If a part cannot be understood.
+
+    Examples
+    --------
+    >>> with_choice(Preview(), {"rows": "mid", "angles": "::2"})
+    Preview(angles=(None, None), detector_y='mid', detector_x=(None, None), angle_step=2)
+    """
+    for name, given in chosen.items():
+        if given is None:
+            continue
+        part, step = _parse(name, given)
+        if name == "angles":
+            if part == "mid":
+                raise UsageError(f"angles {_shown(given)}: mid alone means rows or columns")
+            preview = replace(preview, angles=part, angle_step=step)
+        elif step != 1:
+            raise UsageError(
+                f"{name} {_shown(given)}: {name} have no step, as methods need neighbours: give "
+                "START:STOP"
+            )
+        else:
+            preview = (
+                replace(preview, detector_y=part)
+                if name == "rows"
+                else replace(preview, detector_x=part)
+            )
+    return preview
+
+
+def preview_words(preview: Preview) -> dict[str, Any]:
+    """Preview as a pipeline file says it; axes that are whole are left out.
+
+    Examples
+    --------
+    >>> preview_words(with_choice(Preview(), {"rows": "mid-2:", "columns": "mid"}))
+    {'detector_y': {'start': 'mid', 'start_offset': -2}, 'detector_x': 'mid'}
+    """
+    words: dict[str, Any] = {}
+    for axis in OPTIONS.values():
+        part: Part = getattr(preview, axis)
+        if part == "mid":
+            words[axis] = "mid"
+            continue
+        found: dict[str, Any] = {}
+        for name, bound in zip(("start", "stop"), part, strict=True):
+            if isinstance(bound, AxisIndex):
+                found[name] = bound.keyword
+                if bound.offset:
+                    found[f"{name}_offset"] = bound.offset
+            elif bound is not None:
+                found[name] = bound
+        if axis == "angles" and preview.angle_step != 1:
+            found["step"] = preview.angle_step
+        if found:
+            words[axis] = found
+    return words
+
+
+def _parse(name: str, given: PartLike) -> tuple[Part, int]:
+    """Part and step."""
+    if isinstance(given, str):
+        return _parse_text(name, given)
+    if isinstance(given, bool):
+        raise _not_understood(name, given)
+    if isinstance(given, int | np.integer):
+        first = int(given)
+        return (_bound(first), None if first == -1 else _bound(first + 1)), 1
+    if not isinstance(given, slice | range | tuple | list):  # an array may be a list of frames
+        raise _not_understood(name, given)
+    values: list[Any] = (
+        [given.start, given.stop, given.step] if isinstance(given, slice | range) else [*given]
+    )
+    if len(values) not in (2, 3) or not all(
+        v is None or (isinstance(v, int | np.integer) and not isinstance(v, bool)) for v in values
+    ):
+        raise _not_understood(name, given)
+    start, stop = (None if v is None else _bound(int(v)) for v in values[:2])
+    return (start, stop), _step(name, given, values[2] if len(values) == 3 else None)
+
+
+def _parse_text(name: str, text: str) -> tuple[Part, int]:
+    parts = text.replace(" ", "").split(":")
+    if parts == ["mid"]:
+        return "mid", 1
+    if len(parts) > 3 or parts == [""]:
+        raise _not_understood(name, text)
+    if len(parts) == 1:
+        if not parts[0].removeprefix("-").isdecimal():
+            raise _not_understood(name, text)
+        return _parse(name, int(parts[0]))
+    bounds: list[Bound] = []
+    for part in parts[:2]:
+        match = _BOUND.fullmatch(part)
+        if match is None and part:
+            raise _not_understood(name, text)
+        if match is None:
+            bounds.append(None)
+        elif match[1]:
+            bounds.append(AxisIndex(match[1], int(match[2] or 0)))
+        else:
+            bounds.append(_bound(int(match[3])))
+    step = parts[2] if len(parts) == 3 else ""
+    if step and not step.isdecimal():
+        raise _not_understood(name, text)
+    return (bounds[0], bounds[1]), _step(name, text, int(step) if step else None)
+
+
+def _bound(index: int) -> Bound:
+    """Index from the beginning; a negative one from the end, as in NumPy."""
+    return AxisIndex("end", index) if index < 0 else index
+
+
+def _step(name: str, given: PartLike, step: int | None) -> int:
+    if step is not None and step < 1:
+        raise _not_understood(name, given)
+    return 1 if step is None else int(step)
+
+
+def _shown(given: object) -> str:
+    return given if isinstance(given, str) else repr(given)
+
+
+def _not_understood(name: str, given: object) -> UsageError:
+    step = "[:STEP]" if name == "angles" else ""
+    mid = "" if name == "angles" else "mid, "
+    return UsageError(
+        f"{name} {_shown(given)!r} is not a part: give {mid}START:STOP{step} or one index; START "
+        "and STOP are indices, or begin, mid or end with an offset, as in mid-5:mid+5"
+    )

@@ -1,0 +1,228 @@
+"""A scan made of stacks of frames: projections, flats and darks, each a `Selection`.
+
+A kind of file only has to read boxes of consecutive frames (`Frames`); the rest of a `Source` is
+the same for all kinds of files, and is here.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import SourceError
+from ...model.arrays import ArraySpec
+from ..access import (
+    HasDetectorStart,
+    HasDummies,
+    ReadsRows,
+    SupportsChangeCheck,
+    SupportsSideWindow,
+    SupportsView,
+    SupportsWindow,
+)
+from ..check_arrays import check_output_block, warn_of_narrow_angles
+from ..closing import Closing
+from ..frames.array_frames import ArrayFrames
+from ..frames.frames import IndexRange
+from ..frames.selection import Selection
+from ..read_only import read_only
+from ..side_name import SideName
+from .file_stamps import FileStamps
+from .loader_options import Preview
+from .missing_frames import check_written, warn_of_gaps
+from .preview_angles import check_angle_count, previewed, previewed_angles, projections_angles
+
+
+class FrameSource(
+    Closing,
+    SupportsView,
+    SupportsWindow,
+    SupportsSideWindow,
+    SupportsChangeCheck,
+    HasDetectorStart,
+    HasDummies,
+    ReadsRows,
+):
+    """A `Source` made of stacks of frames.
+
+    Parameters
+    ----------
+    name : str
+        Name of the scan in messages.
+    data : Selection
+        The projections.
+    flats, darks : Selection, optional
+        Frames of the projections' rows and columns.
+    angles : ndarray, optional
+        Angles in radians: of each projection, of each that is in the preview, or of each frame
+        of the stack that `data` selects from.
+    preview : Preview, optional
+        Part of the scan to read.
+    dummies : tuple of SideName
+        Which of flats and darks are made up if they are not given: one frame of ones, or zeros,
+        as httomo's loader makes it.
+    allow_missing_frames : bool
+        Whether frames that were never written are read as the fill value.
+
+    Raises
+    ------
+    SourceError
+        If the flats, the darks or the angles do not fit the projections, or frames are missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Selection,
+        *,
+        flats: Selection | None = None,
+        darks: Selection | None = None,
+        angles: NDArray[np.float32] | None = None,
+        preview: Preview | None = None,
+        dummies: tuple[SideName, ...] = (),
+        allow_missing_frames: bool = False,
+    ) -> None:
+        preview = preview or Preview()
+        self.name = name
+        self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
+        _, n_rows, n_columns = data.spec.shape
+        for side, selection in self._sides.items():
+            if selection is not None and selection.spec.shape[1:] != (n_rows, n_columns):
+                found = "x".join(map(str, selection.spec.shape[1:]))
+                raise SourceError(
+                    f"{selection.frames.name}: {side} of {found} pixels do not fit the "
+                    f"projections of {name}, {n_rows}x{n_columns}: give {side} taken with the "
+                    "same detector window"
+                )
+        self.angles: NDArray[np.float32] | None = None
+        """Read-only."""
+        if angles is not None:
+            check_angle_count(name, angles.size, data, preview)
+            angles = projections_angles(angles, data, preview)
+            if angles.size == data.spec.shape[0]:  # a preview may be of few degrees
+                warn_of_narrow_angles(name, angles)
+            self.angles = previewed_angles(angles, data, preview).copy()
+            self.angles.flags.writeable = False
+        angle_range = previewed(data, preview)
+        rows = preview.bounds(1, n_rows, name)
+        columns = preview.bounds(2, n_columns, name)
+        self._detector_start = rows[0], columns[0]
+        self._data = data.part(angle_range).every(preview.angle_step).crop(rows, columns)
+        for side, selection in self._sides.items():
+            if selection is not None:
+                self._sides[side] = selection.crop(rows, columns)
+        self.spec = self._data.spec
+        used = (self._data, *(each for each in self._sides.values() if each is not None))
+        stacks = {id(each.frames): each.frames for each in used}
+        warn_of_gaps(stacks.values(), allow_missing=allow_missing_frames)
+        check_written(self._data, "projections", allow_missing=allow_missing_frames)
+        paths = list(self._data.frames.files)
+        for side, selection in self._sides.items():
+            if selection is not None:
+                check_written(selection, side, allow_missing=allow_missing_frames)
+                paths += selection.frames.files
+        self._stamps = FileStamps(paths)
+        self._dummies = tuple(side for side in dummies if self._sides[side] is None)
+        for side in self._dummies:
+            made = np.ones if side == "flats" else np.zeros
+            frame = made((1, *self.spec.shape[1:]), self.spec.dtype)
+            self._sides[side] = Selection.of(ArrayFrames(f"dummy {side} of {name}", frame))
+
+    def with_rows(self, start: int, stop: int) -> FrameSource:
+        """The same scan with some of its rows; both read, and close, the same files."""
+        part = copy.copy(self)
+        columns = (0, self.spec.shape[2])
+        part._data = self._data.crop((start, stop), columns)
+        part._sides = {
+            side: None if each is None else each.crop((start, stop), columns)
+            for side, each in self._sides.items()
+        }
+        part.spec = part._data.spec
+        part._detector_start = self._detector_start[0] + start, self._detector_start[1]
+        return part
+
+    @property
+    def frame_runs(self) -> tuple[IndexRange, ...]:
+        """Ranges of the frames that are read, counted as they are stored."""
+        return self._data.runs
+
+    @property
+    def reads_rows(self) -> bool:
+        """True if some rows of all projections are read without the rest of these."""
+        return self._data.frames.reads_rows
+
+    @property
+    def detector_start(self) -> tuple[int, int]:
+        """First row and first column of the detector that are read."""
+        return self._detector_start
+
+    @property
+    def dummies(self) -> tuple[SideName, ...]:
+        """Which of flats and darks are made up."""
+        return self._dummies
+
+    @property
+    def flats(self) -> ArraySpec | None:
+        """Shape and dtype of the flats; None without any."""
+        flats = self._sides["flats"]
+        return None if flats is None else flats.spec
+
+    @property
+    def darks(self) -> ArraySpec | None:
+        """Shape and dtype of the darks; None without any."""
+        darks = self._sides["darks"]
+        return None if darks is None else darks.spec
+
+    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read a block into `out`; see `Source.read`."""
+        check_output_block(self.spec, slice_dim, start, stop, out)
+        n_angles, n_rows, _ = self.spec.shape
+        spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
+        self._data.read(*spans, out)
+
+    def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+        """Read-only view of slices; see `SupportsView.view`."""
+        part = self.window(slice_dim, start, stop) if slice_dim == 0 else None
+        return None if part is None else read_only(part)
+
+    def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+        """View of slices; see `SupportsWindow.window`."""
+        whole = self._data.array
+        if whole is None:
+            return None
+        return whole[start:stop] if slice_dim == 0 else whole[:, start:stop]
+
+    def side_window(
+        self, name: SideName, slice_dim: int, start: int, stop: int
+    ) -> NDArray[Any] | None:
+        """View of flats or darks; see `SupportsSideWindow.side_window`."""
+        side = self._sides[name]
+        whole = None if side is None else side.array
+        return whole if whole is None or slice_dim == 0 else whole[:, start:stop]
+
+    def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
+        """Read flats or darks for a block; see `Source.read_side`."""
+        side = self._sides[name]
+        if side is None:
+            raise SourceError(
+                f"{self.name}: there are no {name} in this scan: give them to the loader "
+                f"({name}: file and data_path)"
+            )
+        n_frames, n_rows, n_columns = side.spec.shape
+        rows = (0, n_rows) if slice_dim == 0 else (start, stop)
+        out = np.empty((n_frames, rows[1] - rows[0], n_columns), side.spec.dtype)
+        side.read((0, n_frames), rows, out)
+        return out
+
+    def check_unchanged(self) -> None:
+        """Check that the files are those that were opened; see `SupportsChangeCheck`."""
+        self._stamps.check()
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        for selection in (self._data, *self._sides.values()):
+            if selection is not None:
+                selection.frames.close()

@@ -1,0 +1,242 @@
+"""Layouts of scans in HDF5 files: the paths of their data sets.
+
+NXtomo is an application definition of NeXus
+(https://manual.nexusformat.org/classes/applications/NXtomo.html); Data Exchange is the
+APS's (https://dxfile.readthedocs.io).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ...errors import SourceError
+from ..hdf5.global_heaps import read_values
+from ..hdf5.links import MAX_OBJECTS, BrokenPath, FileObjects, look_up, names_in
+from ..library_errors import raised_by_library
+from .loader_options import LoaderOptions
+
+_ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
+"""Entries in which beamlines write NXtomo; others are found by their definition."""
+_DATA = ("data/data", "instrument/detector/data")
+"""Paths of the frames in an NXtomo entry, in order of preference."""
+_ANGLES = ("data/rotation_angle", "sample/rotation_angle")
+"""Paths of the rotation angles in an NXtomo entry."""
+_KEY_GROUPS = ("instrument/detector", "data")
+"""Groups of an NXtomo entry that may have the image key."""
+_WHITES = ("data_white", "data_white_pre", "data_white_post")
+"""Flats in Data Exchange, in order of preference; of those from before and after the projections,
+as at the SLS and Sirius, the first ones."""
+_MOST_ENTRIES = 100
+"""Most groups of a file that are looked at for further scans: 3 ms."""
+LISTED = 6
+"""Most data sets, or entries, that a message lists, so that it stays readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths of the parts of a scan; None for a part that it does not have."""
+
+    data: str
+    """The frames."""
+    image_key: str | None = None
+    """The kind of each frame: the NeXus image key."""
+    alignment_key: str | None = None
+    """The ESRF's second image key, with -1 for frames taken to correct motion of the sample."""
+    angles: str | None = None
+    """The rotation angles."""
+    flats: str | None = None
+    """The flats, if they have a data set of their own."""
+    darks: str | None = None
+    """The darks, if they have a data set of their own."""
+
+
+def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
+    """Find the parts of a scan.
+
+    Paths given in `options` are used as they are; those that are "auto" are searched for. If
+    `data_path` is given, the image key and the angles are searched for beside it, then in the
+    layout found in the file if its number of frames is the same.
+
+    Raises
+    ------
+    SourceError
+        If the data are not found.
+    """
+    contents = _Contents(file)
+    found = _search(file, contents)
+    if options.data_path == "auto":
+        if found is None:
+            raise SourceError(
+                f"{path}: no scan is found in it. Looked for {', '.join(_tried())} and any other "
+                f"NXtomo entry: give data_path{contents.stacks()}"
+            )
+        layout = found
+    elif found is not None and _same(file, found.data, options.data_path):
+        layout = found
+    else:
+        layout = _layout_beside(file, options.data_path)
+        if found is not None and _n_frames(file, found.data) == _n_frames(file, layout.data):
+            layout = replace(
+                layout,
+                image_key=layout.image_key or found.image_key,
+                alignment_key=None if layout.image_key else found.alignment_key,
+                angles=layout.angles or found.angles,
+            )
+    if options.image_key_path != "auto":
+        layout = replace(layout, image_key=options.image_key_path, alignment_key=None)
+    return layout
+
+
+def _search(file: h5py.File, contents: _Contents) -> Layout | None:
+    """First known layout in the file; None without one.
+
+    A layout whose frames cannot be reached is taken if there is no other: opening it is an error
+    that says why, where the error would be that the file has no data.
+    """
+    broken: Layout | None = None
+    for entry in chain(_ENTRIES, contents.nxtomo_entries()):
+        layout = _nxtomo(file, entry)
+        if layout is not None and not _is_broken(file, layout.data):
+            return layout
+        broken = broken or layout
+    layout = _data_exchange(file)
+    if layout is not None and not _is_broken(file, layout.data):
+        return layout
+    return broken or layout
+
+
+def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
+    data = _first_present(file, entry, _DATA)
+    if data is None:
+        return None
+    key = alignment = None
+    for place in _KEY_GROUPS:
+        control = _first_present(file, entry, (f"{place}/image_key_control",))
+        key = _first_present(file, entry, (f"{place}/image_key",)) or control
+        if key is not None:
+            alignment = control if control != key else None
+            break
+    return Layout(data, key, alignment, _first_present(file, entry, _ANGLES))
+
+
+def _data_exchange(file: h5py.File) -> Layout | None:
+    data = _first_present(file, "exchange", ("data",))
+    if data is None:
+        return None
+    return Layout(
+        data,
+        angles=_first_present(file, "exchange", ("theta",)),
+        flats=_first_present(file, "exchange", _WHITES),
+        darks=_first_present(file, "exchange", ("data_dark",)),
+    )
+
+
+def _layout_beside(file: h5py.File, data_path: str) -> Layout:
+    """Layout of the parts in the group of the data set `data_path`."""
+    group = data_path.strip("/").rpartition("/")[0] or "/"
+    key = _first_present(file, group, ("image_key", "image_key_control"))
+    return Layout(data_path, key, None, _first_present(file, group, ("rotation_angle",)))
+
+
+class _Contents:
+    """Entries and 3D data sets of a file, which is gone through once, as far as is asked for."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._walked = FileObjects(file)
+        self._objects = iter(self._walked)
+        self._stacks: list[str] = []
+
+    def nxtomo_entries(self) -> Iterator[str]:
+        """Iterate over groups whose definition is NXtomo, from where it ended before."""
+        for name, item in self._objects:
+            if isinstance(item, h5py.Group):
+                if _is_nxtomo(item):
+                    yield name.strip("/")
+            elif item.ndim == 3:
+                shape = "x".join(map(str, item.shape))
+                self._stacks.append(f"{name} ({shape} {item.dtype})")
+
+    def stacks(self) -> str:
+        """List of the 3D data sets of a file, as the end of a message."""
+        try:
+            for _ in self.nxtomo_entries():
+                pass
+        except Exception as error:
+            if not raised_by_library(error):
+                raise
+            return "; the file is damaged: copy it again"
+        found, rest = self._stacks, ""
+        if not self._walked.is_complete:
+            rest = f"; only the first {MAX_OBJECTS:,} of its links were looked at"
+        if not found:
+            return f"; there is no 3D data set in the file{rest}"
+        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        return f"; 3D data sets in the file: {', '.join(found[:LISTED])}{more}{rest}"
+
+
+def _is_nxtomo(group: h5py.Group) -> bool:
+    definition = look_up(group, "definition")
+    if not isinstance(definition, h5py.Dataset) or definition.size != 1:
+        return False
+    return np.ravel(read_values(definition))[0] in (b"NXtomo", "NXtomo")
+
+
+def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:
+    """First of `names` in `group` that is a data set; without any, the first that is broken.
+
+    A part of a scan that is broken is not one that the scan does not have: without its image key
+    flats would be taken for projections. Opening it is an error that says what is wrong.
+    """
+    broken = None
+    for name in names:
+        where = f"{group}/{name}".replace("//", "/")
+        found = look_up(file, where)
+        if isinstance(found, h5py.Dataset):
+            return where
+        if isinstance(found, BrokenPath):
+            broken = broken or where
+    return broken
+
+
+def _is_broken(file: h5py.File, name: str) -> bool:
+    return isinstance(look_up(file, name), BrokenPath)
+
+
+def _same(file: h5py.File, first: str, second: str) -> bool:
+    """True if two paths lead to the same data set."""
+    one, other = look_up(file, first), look_up(file, second)
+    return isinstance(one, h5py.Dataset) and one == other
+
+
+def _n_frames(file: h5py.File, name: str) -> int | None:
+    """Number of frames at `name`; None if it is not a data set."""
+    data = look_up(file, name)
+    return data.shape[0] if isinstance(data, h5py.Dataset) and data.shape else None
+
+
+def _tried() -> list[str]:
+    return [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA] + ["exchange/data"]
+
+
+def other_entries(file: h5py.File, layout: Layout) -> list[str]:
+    """NXtomo entries of a file beside that of a layout, among its first groups."""
+    own = layout.data.strip("/").partition("/")[0]
+    return [
+        name
+        for name in islice(names_in(file), _MOST_ENTRIES)
+        if name != own
+        and isinstance(group := look_up(file, name), h5py.Group)
+        and _is_nxtomo(group)
+        and _nxtomo(file, name) is not None
+    ]
+
+
+def list_stacks(file: h5py.File) -> str:
+    """List of the 3D data sets of a file, as the end of a message."""
+    return _Contents(file).stacks()

@@ -1,0 +1,158 @@
+"""Scans in HDF5 and NeXus files."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import SourceError
+from ..frames.selection import Selection
+from ..hdf5.frames import Hdf5Frames
+from ..hdf5.global_heaps import read_values
+from ..hdf5.links import look_up
+from ..hdf5.open_hdf5 import open_file
+from ..library_errors import library_errors
+from ..side_name import SideName
+from .angle_file import stored_angles
+from .frame_source import FrameSource
+from .hdf5_layout import LISTED, Layout, find_layout, other_entries
+from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
+from .loader_options import LoaderOptions, SideData
+from .side_data import angles_option, dummies_of, open_side, side_option
+
+logger = logging.getLogger(__name__)
+
+
+def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
+    """Open an HDF5 or NeXus file as a scan.
+
+    Known layouts: NXtomo as Diamond (``entry1/tomo_entry``) and the ESRF (``entry0000``)
+    write it, or under any other entry, and APS Data Exchange (``/exchange``). Angles are in
+    degrees unless their ``units`` are radians.
+
+    Raises
+    ------
+    SourceError
+        If it is not a scan, or a part of it is missing.
+    """
+    with library_errors(str(path)), ExitStack() as opened:
+        file = open_file(path)
+        opened.callback(file.close)
+        layout = find_layout(path, file, options)
+        if options.data_path == "auto":
+            _say_other_entries(path, file, layout)
+        allow_missing = options.allow_missing_frames
+        frames = Hdf5Frames(path, file, layout.data)
+        frames.written(allow_missing=allow_missing)  # before arrays of its length are made
+        keys = None
+        if layout.image_key is not None:
+            n_frames = frames.spec.shape[0]
+            keys = read_image_key(
+                path, file, layout.image_key, n_frames, allow_missing=allow_missing
+            )
+            if layout.alignment_key is not None:
+                control = read_image_key(
+                    path, file, layout.alignment_key, n_frames, allow_missing=allow_missing
+                )
+                keys = np.where(control == -1, -1, keys)
+        elif options.dummies and options.image_key_path is None:
+            _say_unused_key(path, file, options)
+        data = frames_of_kind(frames, keys, KIND_PROJECTION)
+        if data is None:
+            raise SourceError(
+                f"{path}: {layout.image_key} marks none of the {frames.spec.shape[0]} frames as "
+                "a projection (0): give another image_key_path, or null if all are projections"
+            )
+        sides: dict[SideName, Selection | None] = {}
+        for side in ("flats", "darks"):
+            given = side_option(options, side)
+            if isinstance(given, SideData):
+                if given.file is None and _is_whole_scan(file, given, layout.data):
+                    if not options.dummies:
+                        raise SourceError(
+                            f"{path}: {layout.data} holds the projections: give the {side} "
+                            "another data_path, or an image_key_path"
+                        )
+                elif given.file is None:
+                    own = hdf5_side(side, path, given, allow_missing=allow_missing)
+                    opened.callback(own.frames.close)
+                    sides[side] = own
+                else:
+                    sides[side] = open_side(
+                        side, given.file, given, opened, allow_missing=allow_missing
+                    )
+            elif given == "auto":
+                sides[side] = side_of_layout(side, path, file, layout, frames, keys)
+        source = FrameSource(
+            frames.name,
+            data,
+            flats=sides.get("flats"),
+            darks=sides.get("darks"),
+            angles=_angles(path, file, layout, options, data),
+            preview=options.preview,
+            dummies=dummies_of(options),
+            allow_missing_frames=allow_missing,
+        )
+        opened.pop_all()
+    return source
+
+
+def _is_whole_scan(file: h5py.File, given: SideData, data: str) -> bool:
+    """True if all frames of the scan itself would be its flats or darks."""
+    if given.data_path == "auto" or given.image_key_path is not None:
+        return False
+    stored = look_up(file, given.data_path)
+    return isinstance(stored, h5py.Dataset) and stored == look_up(file, data)
+
+
+def _say_other_entries(path: Path, file: h5py.File, layout: Layout) -> None:
+    """Log a warning if a file has more than one scan, of which one is read."""
+    others = other_entries(file, layout)
+    if others:
+        more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
+        logger.warning(
+            "%s: %s is read; the file has further scans, %s%s: give data_path for one of them",
+            path,
+            layout.data,
+            ", ".join(others[:LISTED]),
+            more,
+        )
+
+
+def _say_unused_key(path: Path, file: h5py.File, options: LoaderOptions) -> None:
+    """Log a warning if a file marks flats or darks among frames that all count as projections."""
+    key = find_layout(path, file, replace(options, image_key_path="auto")).image_key
+    stored = None if key is None else look_up(file, key)
+    if isinstance(stored, h5py.Dataset) and stored.ndim == 1:
+        others = int(np.count_nonzero(read_values(stored)))
+        if others:
+            logger.warning(
+                "%s: without image_key_path all frames are projections, as in httomo, but %s marks "
+                "%d of them as flats, darks or others: give image_key_path: auto",
+                path,
+                key,
+                others,
+            )
+
+
+def _angles(
+    path: Path,
+    file: h5py.File,
+    layout: Layout,
+    options: LoaderOptions,
+    data: Selection,
+) -> NDArray[np.float32] | None:
+    """Angles in radians, as many as `previewed_angles` takes; None without any."""
+    given = angles_option(str(path), options, data)
+    if isinstance(given, np.ndarray):
+        return given
+    where = layout.angles if given is None else given
+    if where is None:
+        return None
+    return stored_angles(path, file, where, options, data)

@@ -1,0 +1,147 @@
+"""Parts of a scan in an HDF5 file of no known layout, by shapes and names."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+from numpy.typing import NDArray
+
+from ...errors import SourceError
+from ..hdf5.global_heaps import read_values
+from ..hdf5.links import FileObjects, look_up
+from ..hdf5.open_hdf5 import open_file
+from ..library_errors import library_errors
+from ..paths import check_readable, is_hdf5
+from .hdf5_layout import Layout, find_layout
+from .loader_options import LoaderOptions
+from .loader_parameters import parse_loader
+from .open_source import open_source
+from .source import Source
+
+_NAMES = {
+    "angles": re.compile(r"angle|theta|omega|(?<![a-z])rot|rot(?![a-z])|rotation", re.IGNORECASE),
+    "image key": re.compile(r"image_?key$", re.IGNORECASE),
+    "flats": re.compile(r"flat|white|bright|open|(?<![a-z])ref", re.IGNORECASE),
+    "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
+}
+"""What names of data sets have in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyParts:
+    """Where the parts of a scan are likely to be."""
+
+    layout: Layout
+    """Their paths."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the loader ``standard_tomo``."""
+        found = self.layout
+        parameters: dict[str, Any] = {"data_path": found.data, "image_key_path": found.image_key}
+        if found.angles is not None:
+            parameters["rotation_angles"] = {"data_path": found.angles}
+        for kind, name in (("flats", found.flats), ("darks", found.darks)):
+            if name is not None:
+                parameters[kind] = {"file": "input_data", "data_path": name}
+        return parameters
+
+    def __str__(self) -> str:
+        parts = ((part.replace("_", " "), getattr(self.layout, part)) for part in Layout.__slots__)
+        more = (f", {part} {where}" for part, where in parts if part != "data" and where)
+        return f"by its shape and names: frames {self.layout.data}{''.join(more)}"
+
+
+def open_likely(
+    scan: str | os.PathLike[str] | NDArray[Any] | Source,
+) -> tuple[Source, LikelyParts | None]:
+    """Open a scan, in a file of no known layout by what is likely; say what that is.
+
+    Raises
+    ------
+    SourceError
+        As `open_source` does.
+    """
+    parts = likely_parts(Path(scan)) if isinstance(scan, str | os.PathLike) else None
+    return open_source(scan, None if parts is None else parse_loader(parts.parameters)[0]), parts
+
+
+def likely_parts(scan: Path) -> LikelyParts | None:
+    """Find what is likely to be a scan; None if its layout is known, or nothing stands out.
+
+    The frames are the largest 3D data set that is neither of flats nor of darks by its name. Flats
+    and darks have frames of that shape, and what they are in their name, their groups' names or the
+    title of their entry. An image key, and angles, have one value for each frame.
+    """
+    if check_readable(scan) == "folder" or not is_hdf5(scan):
+        return None
+    with open_file(scan) as file, library_errors(str(scan)):
+        try:
+            find_layout(scan, file, LoaderOptions())
+            return None
+        except SourceError:
+            found = {
+                name: item
+                for name, item in FileObjects(file)
+                if isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf"
+            }
+        stacks = {name: item for name, item in found.items() if item.ndim == 3}
+        sides = [_named(stacks, kind) for kind in ("flats", "darks")]
+        others = {name: item.size for name, item in stacks.items() if name not in sides}
+        most = max(others.values(), default=0)
+        largest = [name for name, size in others.items() if size == most]
+        if len(largest) != 1:
+            return None
+        data = largest[0]
+        n_frames, *frame = stacks[data].shape
+        lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
+        key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
+        angles = _angles({n: each for n, each in lines.items() if n != key}, data)
+        if key is not None:
+            return LikelyParts(Layout(data, key, angles=angles))
+        like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
+        flats, darks = (_side(file, like, kind, data) for kind in ("flats", "darks"))
+    return LikelyParts(Layout(data, angles=angles, flats=flats, darks=darks))
+
+
+def _own_name(path: str) -> str:
+    """Name of a data set; that of its group, where it is called value or data."""
+    group, _, name = path.rpartition("/")
+    return group.rpartition("/")[2] if name in ("value", "data") else name
+
+
+def _named(found: dict[str, Any], kind: str) -> str | None:
+    """The only data set whose own name is of a kind; None without one, or of several."""
+    names = [name for name in found if _NAMES[kind].search(_own_name(name))]
+    return names[0] if len(names) == 1 else None
+
+
+def _angles(lines: dict[str, Any], data: str) -> str | None:
+    """The data set of the angles; of several, the one that shares most groups with the frames."""
+    names = [name for name in lines if _NAMES["angles"].search(_own_name(name))]
+    shared = [len(os.path.commonpath([name, data])) for name in names]
+    most = max(shared, default=0)
+    nearest = [name for name, n in zip(names, shared, strict=True) if n == most]
+    return nearest[0] if len(nearest) == 1 else None
+
+
+def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | None:
+    """The flats or darks among stacks; None without any, or of several."""
+
+    def tells(name: str) -> bool:
+        entry = name.split("/")[1]
+        title = look_up(file, f"{entry}/title")
+        text = (
+            str(read_values(title)) if isinstance(title, h5py.Dataset) and not title.shape else ""
+        )
+        return _NAMES[kind].search(f"{name} {text}") is not None
+
+    names = [name for name in stacks if name != data and tells(name)]
+    own = [name for name in names if _NAMES[kind].search(_own_name(name))]
+    names = own or ([] if tells(data) else names)
+    return names[0] if len(names) == 1 else None

@@ -1,0 +1,290 @@
+"""Parameters of a loader step: from what a pipeline file says to `LoaderOptions`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...registry.parameters import matches, nearest
+from .loader_options import (
+    AXES,
+    AngleFile,
+    AngleRange,
+    AxisIndex,
+    Bound,
+    LoaderOptions,
+    Part,
+    Preview,
+    SideData,
+)
+
+_NAMES = (
+    "data_path",
+    "image_key_path",
+    "rotation_angles",
+    "flats",
+    "darks",
+    "preview",
+    "continuous_scan_subset",
+)
+"""Parameters of httomo's ``standard_tomo``."""
+TO_FILL_IN = "REQUIRED"
+"""What httomo's templates have in place of values that a user has to give."""
+_RANGE = ("start_angle", "stop_angle", "angles_total")
+_AS_A_TIME = " (YAML reads 1:3 as minutes and seconds, which is 63)"
+_PART = ("start", "stop", "start_offset", "stop_offset")
+_ANGLES_PART = (*_PART, "step")
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFault:
+    """What is wrong with one of the parameters."""
+
+    keys: tuple[str, ...]
+    """The parameter, and the keys within it."""
+    text: str
+    """What is wrong, and what would be right."""
+
+
+def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions, list[LoaderFault]]:
+    """Make options from the parameters of a loader step.
+
+    Parameters
+    ----------
+    given : mapping
+        ``data_path``, ``image_key_path``: a path or ``auto``. ``rotation_angles``: ``auto``, a
+        path, ``{data_path: ...}``, ``{file: ..., data_path: ...}``, ``{user_defined:
+        {start_angle, stop_angle, angles_total}}`` or a list of degrees. ``flats``, ``darks``:
+        ``auto``, ``ignore`` or ``{file, data_path, image_key_path}``, where the file
+        ``input_data`` is the scan itself. ``preview``: ``{angles, detector_y, detector_x}``,
+        each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``, with a
+        ``start_offset`` and a ``stop_offset``, of the angles also a ``step``. ``mid`` alone:
+        the middle rows or columns (`middle_bounds`). ``continuous_scan_subset``:
+        ``{start, stop}``, in place of the preview's angles.
+    as_httomo : bool
+        Whether what is left out means what it means in httomo: without ``image_key_path`` all
+        frames are projections, and flats or darks that are not found are ones and zeros.
+
+    Returns
+    -------
+    (LoaderOptions, list of LoaderFault)
+        The options, without what is faulty, and every fault.
+    """
+    parse = _Parse()
+    options: dict[str, Any] = {"image_key_path": None, "dummies": True} if as_httomo else {}
+    return LoaderOptions(**options | parse.options(given)), parse.faults
+
+
+class _Parse:
+    """Reads the parameters of one loader step, and collects what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.faults: list[LoaderFault] = []
+
+    def _fault(self, keys: tuple[str, ...], text: str) -> None:
+        self.faults.append(LoaderFault(keys, text))
+
+    def options(self, given: Any) -> dict[str, Any]:
+        """Fields of `LoaderOptions` that are given."""
+        found: dict[str, Any] = {}
+        for name, value in self._named("the loader", given, _NAMES, ()).items():
+            keys = (name,)
+            if name == "data_path":
+                found[name] = self._text(name, value, keys)
+            elif name == "image_key_path":
+                found[name] = None if value is None else self._text(name, value, keys)
+            elif name == "rotation_angles":
+                found[name] = self._angles(value, keys)
+            elif value is not None and name in ("flats", "darks"):
+                found[name] = self._side(name, value, keys)
+            elif value is not None and name == "preview":
+                found[name] = self._preview(value, keys)
+        subset = given.get("continuous_scan_subset") if isinstance(given, Mapping) else None
+        if subset is not None:
+            angles = self._subset(subset, ("continuous_scan_subset",))
+            before = found.get("preview") or Preview()
+            found["preview"] = replace(before, angles=angles)
+        return {name: value for name, value in found.items() if value is not _FAULTY}
+
+    def _named(
+        self, what: str, given: Any, known: Sequence[str], keys: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Values under known names."""
+        if not isinstance(given, Mapping):
+            self._fault(
+                keys,
+                f"{what} must be given as names and values ({', '.join(known)}), not {given!r}"
+                f"{_AS_A_TIME if isinstance(given, int) and given > 60 else ''}",
+            )
+            return {}
+        for name in given:
+            if name not in known:
+                hint = nearest(str(name), known) or f"; it has: {', '.join(known)}"
+                self._fault((*keys, str(name)), f"{what} has no parameter {name!r}{hint}")
+        return {name: value for name, value in given.items() if name in known}
+
+    def _text(self, name: str, value: Any, keys: tuple[str, ...]) -> Any:
+        if _is_path(value):
+            return value
+        what = f"{name} of the loader must be a path or 'auto'"
+        self._fault(keys, f"{what}, not {value!r}{_fill_in(value)}")
+        return _FAULTY
+
+    def _angles(self, value: Any, keys: tuple[str, ...]) -> Any:
+        if isinstance(value, str):
+            return self._text("rotation_angles", value, keys)
+        if isinstance(value, Sequence):
+            if all(_is_number(v) for v in value):
+                return [float(v) for v in value]
+            self._fault(keys, "rotation_angles of the loader must be numbers, in degrees")
+            return _FAULTY
+        if isinstance(value, Mapping) and "file" in value:
+            return self._angle_file(value, keys)
+        if isinstance(value, Mapping) and len(value) != 1:
+            self._fault(
+                keys,
+                "rotation_angles of the loader must have one of data_path and user_defined, "
+                f"not {len(value)}",
+            )
+            return _FAULTY
+        what, kinds = "rotation_angles of the loader", ("data_path", "user_defined")
+        named = self._named(what, value, kinds, keys)
+        if "data_path" in named:
+            path = named["data_path"]
+            return self._text("rotation_angles data_path", path, (*keys, "data_path"))
+        if "user_defined" in named:
+            return self._range(named["user_defined"], (*keys, "user_defined"))
+        return _FAULTY
+
+    def _angle_file(self, value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+        n_before = len(self.faults)
+        given = self._named("rotation_angles", value, ("file", "data_path"), keys)
+        file = given.get("file")
+        if not _is_path(file):
+            text = f"rotation_angles need the path of a file, not {file!r}{_fill_in(file)}"
+            self._fault((*keys, "file"), text)
+        path = given.get("data_path")
+        if path is not None:
+            path = self._text("rotation_angles data_path", path, (*keys, "data_path"))
+        return _FAULTY if len(self.faults) > n_before else AngleFile(Path(str(file)), path)
+
+    def _range(self, value: Any, keys: tuple[str, ...]) -> Any:
+        n_before = len(self.faults)
+        given = self._named("user_defined of rotation_angles", value, _RANGE, keys)
+        missing = [name for name in _RANGE if name not in given]
+        if missing and isinstance(value, Mapping):
+            self._fault(keys, f"user_defined of rotation_angles needs {', '.join(missing)}")
+        for name in _RANGE[:2]:
+            if name in given and not _is_number(given[name]):
+                text = f"{name} must be a number of degrees, not {given[name]!r}"
+                self._fault((*keys, name), text)
+        count = given.get(_RANGE[2], 1)
+        if not matches(int, count) or count < 1:
+            self._fault(
+                (*keys, _RANGE[2]),
+                f"angles_total must be a whole number of at least 1, not {count!r}",
+            )
+        if len(self.faults) > n_before:
+            return _FAULTY
+        return AngleRange(float(given["start_angle"]), float(given["stop_angle"]), count)
+
+    def _side(self, name: str, value: Any, keys: tuple[str, ...]) -> Any:
+        if value in ("auto", "ignore"):
+            return value
+        n_before = len(self.faults)
+        names = ("file", "data_path", "image_key_path")
+        given = self._named(f"{name} of the loader", value, names, keys)
+        file = given.get("file")
+        if isinstance(value, Mapping) and not _is_path(file):
+            self._fault(
+                (*keys, "file"),
+                f"{name} of the loader need a file (input_data for the scan itself), not {file!r}"
+                f"{_fill_in(file)}",
+            )
+        path = self._text(f"{name} data_path", given.get("data_path", "auto"), (*keys, "data_path"))
+        key = given.get("image_key_path")
+        if key is not None:
+            key = self._text(f"{name} image_key_path", key, (*keys, "image_key_path"))
+        if len(self.faults) > n_before:
+            return _FAULTY
+        return SideData(None if file == "input_data" else Path(str(file)), path, key)
+
+    def _preview(self, value: Any, keys: tuple[str, ...]) -> Preview:
+        given: dict[str, Any] = {}
+        for axis, part in self._named("preview of the loader", value, AXES, keys).items():
+            if part == "mid" and axis != "angles":
+                given[axis] = "mid"
+            elif part is not None:
+                given[axis] = self._part(axis, part, (*keys, axis))
+                if axis == "angles" and isinstance(part, Mapping) and "step" in part:
+                    given["angle_step"] = self._step(part["step"], (*keys, axis, "step"))
+        return Preview(**given)
+
+    def _part(self, axis: str, value: Any, keys: tuple[str, ...]) -> Part:
+        known = _ANGLES_PART if axis == "angles" else _PART
+        part = self._named(f"preview {axis}", value, known, keys)
+        start = self._end(axis, part, "start", "begin", keys)
+        return start, self._end(axis, part, "stop", "end", keys)
+
+    def _end(
+        self, axis: str, part: Mapping[str, Any], name: str, default: str, keys: tuple[str, ...]
+    ) -> Bound:
+        """Parse the start or stop of a part of an axis."""
+        n_before = len(self.faults)
+        place, offset = part.get(name), part.get(f"{name}_offset")
+        if place not in (None, "begin", "mid", "end") and not matches(int, place):
+            self._fault(
+                (*keys, name),
+                f"preview {axis}: {name} must be a whole number, begin, mid or end, not {place!r}",
+            )
+        if offset is not None and not matches(int, offset):
+            self._fault(
+                (*keys, f"{name}_offset"),
+                f"preview {axis}: {name}_offset must be a whole number, not {offset!r}",
+            )
+        if len(self.faults) > n_before:
+            return None
+        if isinstance(place, str):
+            return AxisIndex(place, offset or 0)
+        if not offset:
+            return place
+        return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
+
+    def _step(self, value: Any, keys: tuple[str, ...]) -> int:
+        if matches(int, value) and value >= 1:
+            return int(value)
+        text = f"preview angles: step must be a whole number of at least 1, not {value!r}"
+        self._fault(keys, text)
+        return 1
+
+    def _subset(self, value: Any, keys: tuple[str, ...]) -> tuple[Bound, Bound]:
+        names = ("start", "stop")
+        given = self._named("continuous_scan_subset of the loader", value, names, keys)
+        for name in names:
+            if isinstance(value, Mapping) and not matches(int, given.get(name)):
+                self._fault(
+                    (*keys, name),
+                    f"continuous_scan_subset: {name} must be the number of a frame, not "
+                    f"{given.get(name)!r}",
+                )
+        return given.get("start"), given.get("stop")
+
+
+_FAULTY = object()
+"""Stands for a value that has a fault."""
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value not in ("", TO_FILL_IN)
+
+
+def _fill_in(value: Any) -> str:
+    is_left = isinstance(value, str) and value == TO_FILL_IN
+    return ", which stands for a value of yours" if is_left else ""
+
+
+def _is_number(value: Any) -> bool:
+    return matches(float, value) and math.isfinite(value)

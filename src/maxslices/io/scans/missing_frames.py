@@ -1,0 +1,76 @@
+"""Frames of a scan that were never written: refused, or read with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import SourceError
+from ..frames.frames import Frames
+from ..frames.selection import Selection
+
+ALLOW = "to read what is missing as the fill value, allow it with --allow-missing-frames"
+"""Advice at the end of a message."""
+
+
+def warn_of_gaps(stacks: Iterable[Frames], *, allow_missing: bool) -> None:
+    """Warn, once a stack, of pixels that no file holds."""
+    for frames in stacks:
+        gaps = frames.written(allow_missing=allow_missing).gaps
+        if gaps:
+            warnings.warn(
+                f"{frames.name}: no file holds {100 * gaps:.3g} % of the pixels of each frame; "
+                "they are read as the fill value",
+                stacklevel=2,
+            )
+
+
+def check_written(selection: Selection, what: str, *, allow_missing: bool) -> None:
+    """Check that frames of a scan were written.
+
+    Parameters
+    ----------
+    selection : Selection
+        Frames that a run reads.
+    what : str
+        What they are: projections, flats or darks.
+    allow_missing : bool
+        Whether missing frames are only warned about.
+
+    Raises
+    ------
+    SourceError
+        If frames are missing and may not be.
+    """
+    found = selection.frames.written(allow_missing=allow_missing)
+    name = selection.frames.name
+    if found.missing is None:
+        return
+    ranges = [np.flatnonzero(found.missing[slice(*run)]) + run[0] for run in selection.runs]
+    lost = np.concatenate(ranges)
+    if not lost.size:
+        return
+    n_frames = selection.spec.shape[0]
+    text = f"{name}: {lost.size} of {n_frames} {what} were never written (the first: {lost[0]})"
+    if found.absent:
+        first = min(found.absent)
+        more = f" and {len(found.absent) - 1} more" if len(found.absent) > 1 else ""
+        are = "are" if more else "is"
+        text += f": its data are in {first}{more}, which {are} not there"
+    if found.short:
+        # HDF5 fails to read boxes that reach into them, or reads zeros without a word.
+        more = f" and {len(found.short) - 1} more" if len(found.short) > 1 else ""
+        raise SourceError(
+            f"{text}: too few are in {min(found.short)}{more}: the acquisition was aborted, or "
+            "still runs; read the others with --angles"
+        )
+    if allow_missing:
+        warnings.warn(f"{text}; they are read as the fill value", stacklevel=2)
+        return
+    hint = "the acquisition was aborted, or still runs"
+    if found.absent:
+        hint = f"copy what is missing beside {Path(name.partition(':/')[0]).name}"
+    raise SourceError(f"{text}: {hint}; {ALLOW}")

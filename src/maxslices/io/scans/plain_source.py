@@ -1,0 +1,71 @@
+"""A scan in a file that has frames and no layout: an array, ``.npy``, TIFF."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ...errors import SourceError
+from ..frames.selection import Selection
+from ..side_name import SIDE_NAMES, SideName
+from .frame_source import FrameSource
+from .loader_options import LoaderOptions, SideData
+from .side_data import angles_option, dummies_of, open_side, side_option
+
+
+def plain_source(
+    name: str,
+    data: Selection,
+    options: LoaderOptions,
+) -> FrameSource:
+    """Make the source of a file without a layout.
+
+    Parameters
+    ----------
+    name : str
+        Name of the scan in messages.
+    data : Selection
+        The projections; closed if an error is raised.
+    options : LoaderOptions
+        Must not name paths within an HDF5 file.
+    """
+    with ExitStack() as opened:
+        opened.callback(data.frames.close)
+        if options.data_path != "auto" or options.image_key_path not in ("auto", None):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so it has no data_path and no image_key_path: "
+                "leave them out"
+            )
+        found: dict[SideName, Selection] = {}
+        for side in SIDE_NAMES:
+            given = side_option(options, side)
+            if isinstance(given, SideData):
+                if given.file is None:
+                    raise SourceError(
+                        f"{name}: holds projections alone, so {side} cannot be in it: give "
+                        "their file"
+                    )
+                found[side] = open_side(
+                    side,
+                    given.file,
+                    given,
+                    opened,
+                    allow_missing=options.allow_missing_frames,
+                )
+        given_angles = angles_option(name, options, data)
+        if isinstance(given_angles, str):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so the rotation angles cannot be at "
+                f"{given_angles}: give them in degrees"
+            )
+        source = FrameSource(
+            name,
+            data,
+            flats=found.get("flats"),
+            darks=found.get("darks"),
+            angles=given_angles,
+            preview=options.preview,
+            dummies=dummies_of(options),
+            allow_missing_frames=options.allow_missing_frames,
+        )
+        opened.pop_all()
+    return source

@@ -1,0 +1,1 @@
+"""Stores of the data between two sections, in memory and in files."""

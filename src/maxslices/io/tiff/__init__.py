@@ -1,0 +1,1 @@
+"""TIFFs: their pages, tags and frames."""

@@ -1,0 +1,80 @@
+"""Pictures as the pages of one TIFF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import tifffile
+from numpy.typing import NDArray
+
+from ...system.disk_space import check_free_space, give_name, hidden_path, store_errors
+
+PAGE_BYTES = 4096
+"""Disk space of a page beside its pixels: its tags and description."""
+_LARGEST_TIFF = 2**32 - 2**20
+"""Bytes up to which a TIFF has 32-bit offsets, which all programs read."""
+
+
+class TiffStack:
+    """One TIFF that pages are added to; it has a hidden name until it is finished.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the finished file.
+    n_bytes : int
+        Bytes of all pages.
+    n_pages : int
+        Number of pages.
+
+    Raises
+    ------
+    StoreError
+        If the disk has not enough free space.
+    """
+
+    def __init__(self, path: Path, n_bytes: int, n_pages: int) -> None:
+        self.path = path
+        self._part = hidden_path(path)
+        self._needed_bytes = n_bytes + n_pages * PAGE_BYTES
+        with store_errors(path, self._needed_bytes):
+            check_free_space(path, self._needed_bytes)
+            self._part.unlink(missing_ok=True)  # what a killed run left behind
+            big = self._needed_bytes > _LARGEST_TIFF
+            handle = self._part.open("x+b")
+            self._close_handle = handle.close
+            self._file: tifffile.TiffWriter | None = tifffile.TiffWriter(handle, bigtiff=big)
+
+    def add(self, picture: NDArray[Any], description: str) -> None:
+        """Write the next page.
+
+        Raises
+        ------
+        StoreError
+            If the disk is full or out of reach.
+        """
+        assert self._file is not None
+        with store_errors(self.path, self._needed_bytes):
+            text = description.encode("ascii", "backslashreplace").decode("ascii")
+            self._file.write(picture, photometric="minisblack", description=text, metadata=None)
+
+    def finish(self) -> Path:
+        """Give the file its name, which must be free; the path."""
+        with store_errors(self.path, self._needed_bytes):
+            self._close()
+            return give_name(self.path)
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._close_handle()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with store_errors(self.path, self._needed_bytes):
+            self._close()
+        self._part.unlink(missing_ok=True)

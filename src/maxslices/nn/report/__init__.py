@@ -1,0 +1,1 @@
+"""The memory of a step, by category, stage and layer, as figures, text and plot."""

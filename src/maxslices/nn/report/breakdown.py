@@ -1,0 +1,215 @@
+"""Breakdown of a step's memory by category, stage and part of the model; largest holders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...model.allocators import round_to_granule
+from ..replay import CATEGORIES, ReplayPeak, Spec, Trace
+from ..replay.storages import Storage
+from .ddp_buckets import PREFIX
+
+LARGEST = 3
+"""Number of holders that a report names: a choice of its layout."""
+_MOSTLY = 0.6
+"""A module that holds more than this part of the peak is replaced by its children. Below it, at
+least two modules share the peak, and their names say more than their layers'."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStage:
+    """Memory of one stage of the step."""
+
+    name: str
+    """One of "model", "input", "forward", "loss", "backward" and "step"; or, after the last,
+    "delete", which leaves nothing of the step, and "empty_cache"."""
+    end_bytes: int
+    """In use at its end: ``torch.cuda.memory_allocated()`` there."""
+    peak_bytes: int
+    """Peak of allocated memory during the stage."""
+    reserved_bytes: int
+    """Held by the allocator at its end: ``torch.cuda.memory_reserved()``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPart:
+    """Memory of one part of the model."""
+
+    path: str
+    """Dotted path; "" for what the model's own forward does outside of its parts."""
+    kind: str
+    """Class of the module."""
+    weights_bytes: int
+    gradients_bytes: int
+    held_bytes: int
+    """Activations held from the end of the forward pass until the backward pass."""
+    after_bytes: int
+    """In use at the end of its first call; 0 if it was not called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One of the largest holders at the peak."""
+
+    path: str
+    kind: str
+    n_bytes: int
+    what: str
+    """Main category of the bytes, and the largest tensor."""
+
+
+def last_forward(trace: Trace) -> int:
+    """Index of the mark of the last step's forward."""
+    return max(index for index, mark in enumerate(trace.marks) if mark.name == "forward")
+
+
+def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
+    """Bytes at the peak by category, those of DDP's buckets apart."""
+    sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
+    if ddp:
+        sums["DDP buckets"] = 0
+    for storage in peak.alive:
+        is_bucket = storage.module.startswith(PREFIX)
+        sums["DDP buckets" if is_bucket else storage.category] += round_to_granule(storage.n_bytes)
+    return sums
+
+
+def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
+    """Stages before the steps, those of the last step, and what is left of it."""
+    usage, held = trace.handed_out_bytes, trace.held_bytes
+    stages: list[MemoryStage] = []
+    first = 0
+    marks = trace.marks
+    last = last_forward(trace)
+    for index, mark in enumerate(marks):
+        if index < 2 or index >= last:
+            end, most = usage[mark.event], max(usage[first : mark.event + 1], default=0)
+            stages.append(MemoryStage(mark.name, end, most, held[mark.event]))
+        first = mark.event + 1
+    kept, before, after = trace.after_deletion
+    stages.append(MemoryStage("delete", kept, stages[-1].end_bytes, before))
+    stages.append(MemoryStage("empty_cache", kept, kept, after))
+    return tuple(stages)
+
+
+def _inside(path: str, names: Sequence[str]) -> str:
+    """Part of the model that a path belongs to."""
+    best = ""
+    for name in names:
+        if (path == name or path.startswith(f"{name}.")) and len(name) > len(best):
+            best = name
+    return best
+
+
+def groups_of(model: nn.Module, trace: Trace) -> list[str]:
+    """Paths of the parts to report: the model's children, or what the largest of them has."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    names = []
+    for name, part in model.named_children():
+        # A ModuleList has no forward of its own.
+        is_list = isinstance(part, nn.ModuleList | nn.ModuleDict)
+        within = [f"{name}.{each}" for each, _ in part.named_children()] if is_list else []
+        names += within or [name]
+    peak = trace.peak
+    for _ in range(4):
+        sums = dict.fromkeys(names, 0)
+        for storage in peak.alive:
+            owner = _inside(storage.module, names)
+            if owner:
+                sums[owner] += storage.n_bytes
+        largest = max(sums, key=lambda name: sums[name], default="")
+        if not largest or sums[largest] < _MOSTLY * peak.n_bytes:
+            break
+        inner = [f"{largest}.{name}" for name, _ in modules[largest].named_children()]
+        if not inner:
+            break
+        at = names.index(largest)
+        names[at : at + 1] = inner
+    return names
+
+
+def parts_of(
+    model: nn.Module, trace: Trace, names: Sequence[str], held: ReplayPeak
+) -> tuple[ModelPart, ...]:
+    """Weights, gradients and held activations of each part of the model."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    after: dict[str, int] = {}
+    for call in trace.modules:
+        if call.stage == "forward":
+            after.setdefault(call.module, trace.bytes_after(call))
+    sums = {name: dict.fromkeys(CATEGORIES, 0) for name in ("", *names)}
+    for storage in trace.moment(len(trace.events) - 1).alive:
+        if storage.category in ("weights", "gradients"):
+            _add(sums, storage, names)
+    for storage in held.alive:
+        if storage.category == "activations":
+            _add(sums, storage, names)
+    return tuple(
+        ModelPart(
+            name,
+            type(modules[name]).__name__,
+            each["weights"],
+            each["gradients"],
+            each["activations"],
+            after.get(name, 0),
+        )
+        for name, each in sums.items()
+        if name or any(each.values())
+    )
+
+
+def _add(sums: dict[str, dict[Any, int]], storage: Storage, names: Sequence[str]) -> None:
+    if not storage.module.startswith(PREFIX):
+        sums[_inside(storage.module, names)][storage.category] += round_to_granule(storage.n_bytes)
+
+
+def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tuple[Holder, ...]:
+    """Largest holders at the peak, the largest first."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    groups: dict[str, list[Storage]] = {}
+    for storage in peak.alive:
+        if storage.category in ("input", "workspace") or storage.module.startswith(PREFIX):
+            continue
+        is_state = storage.category == "optimizer state"
+        owner = "optimizer" if is_state else _inside(storage.module, names)
+        groups.setdefault(owner, []).append(storage)
+    made = []
+    for name, alive in groups.items():
+        sums: dict[str, int] = {}
+        for storage in alive:
+            sums[storage.category] = sums.get(storage.category, 0) + round_to_granule(
+                storage.n_bytes
+            )
+        largest = max(alive, key=lambda storage: storage.n_bytes)
+        category = max(sums, key=lambda each: sums[each])
+        total = sum(sums.values())
+        where = f" at {os.path.basename(largest.line)}" if largest.line and not name else ""
+        what = (
+            f"{sums[category] / total:.0%} {_word(category)}; the largest tensor is "
+            f"{'x'.join(map(str, largest.shape)) or 'a scalar'} {largest.dtype}{where}"
+        )
+        kind = type(modules[name]).__name__ if name in modules else "state"
+        made.append(Holder(name, kind, total, what))
+    return tuple(sorted(made, key=lambda holder: -holder.n_bytes)[:LARGEST])
+
+
+def _word(category: str) -> str:
+    return "gradients in passing" if category == "temporary" else category
+
+
+def part_at_full_size(peak: ReplayPeak, given: Sequence[Any]) -> float:
+    """Fraction of the activations that have the spatial shape of the first input."""
+    first = next((i for i in given if isinstance(i, Spec | torch.Tensor)), None)
+    if first is None or len(first.shape) < 4:
+        return 0.0
+    spatial = tuple(first.shape[2:])
+    activations = [s for s in peak.alive if s.category == "activations"]
+    total = sum(s.n_bytes for s in activations)
+    full = sum(s.n_bytes for s in activations if tuple(s.shape[2:]) == spatial)
+    return full / total if total else 0.0

@@ -1,0 +1,159 @@
+"""Table of a model's layers: depth, shapes, kernels, multiply-adds, parameters and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ...model.units import MIB
+from ..memory_budget import check_model
+from ..replay import Replay, Workspaces
+from ..replay.nested import tensors_in
+from ..step.call_inputs import CallInputs
+from ..step.model_step import ModelStep
+from ..step.module_flops import module_flops
+
+_HEADS = ("layer", "input", "output", "kernel", "parameters", "mult-adds", "output MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One module of a model, at its first call."""
+
+    path: str
+    """Dotted path; "" for the model itself."""
+    kind: str
+    """Class of the module."""
+    depth: int
+    """Number of modules around it."""
+    input_shape: tuple[int, ...]
+    """Shape of its first tensor; () if it has none."""
+    output_shape: tuple[int, ...]
+    kernel: tuple[int, ...]
+    """Kernel of a convolution or a pooling layer; () of others."""
+    n_parameters: int
+    """Parameters of the module and of those inside it."""
+    mult_adds: int
+    """Multiplications and additions, a pair counted once, of all its calls."""
+    output_bytes: int
+    """Bytes of the results of its first call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """Layers of a model in the order of their first calls. ``print`` shows them as a table."""
+
+    rows: tuple[LayerRow, ...]
+
+    def __str__(self) -> str:
+        cells = [_HEADS, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(_HEADS))]
+        lines = [
+            "  ".join(
+                text.ljust(width) if i < 4 else text.rjust(width)
+                for i, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in cells
+        ]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def layer_table(
+    model: nn.Module,
+    inputs: Any,
+    depth: int = 3,
+    *,
+    prediction_function: Callable[..., Any] | str | None = None,
+) -> LayerTable:
+    """Table of a model's layers, found without data.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Model, which is not changed, in the mode that it is in.
+    inputs, prediction_function
+        As for `memory_report`.
+    depth : int
+        Modules inside of this many others are left out.
+
+    Raises
+    ------
+    ModelArgumentError
+        If the model does not run on such inputs.
+    TraceError
+        If the model cannot be replayed without data; the message names the line.
+    """
+    check_model(model)
+    call = CallInputs.of(inputs)
+    step = ModelStep(model, "forward", prediction_function=prediction_function, names=call.names)
+    seen: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = {}
+    order: list[str] = []
+    # A first replay tells whether the model runs, with the errors that say why not.
+    step.trace(call.values, Workspaces.none())
+    with Replay(workspaces=Workspaces.none(), lines=False) as record:
+        made = record.model(step.meta_copy(), is_on_meta=True)
+        for path, module in made.named_modules():
+            module.register_forward_pre_hook(_entered(path, order))
+            module.register_forward_hook(_left(path, seen), with_kwargs=True)
+        given = record.input(call.values)
+        counted = module_flops(made, lambda: made(*given))
+    flops = {path: sum(by_op.values()) for path, by_op in counted.items()}
+    modules = dict(model.named_modules())
+    return LayerTable(
+        tuple(
+            LayerRow(
+                path, kind, path.count(".") + 1 if path else 0, before, after, kernel,
+                sum(p.numel() for p in modules[path].parameters()), flops.get(path, 0) // 2, size,
+            )
+            for path in order
+            if path.count(".") + bool(path) <= depth and path in seen
+            for kind, before, after, kernel, size in (seen[path],)
+        )
+    )  # fmt: skip
+
+
+def _entered(path: str, order: list[str]) -> Any:
+    def hook(_module: nn.Module, _args: Any) -> None:
+        if path not in order:
+            order.append(path)
+
+    return hook
+
+
+def _left(path: str, seen: dict[str, Any]) -> Any:
+    def hook(module: nn.Module, args: Any, named: Any, result: Any) -> None:
+        before, after = tensors_in((args, named)), tensors_in(result)
+        kernel = getattr(module, "kernel_size", ())
+        seen.setdefault(
+            path,
+            (
+                type(module).__name__,
+                tuple(before[0].shape) if before else (),
+                tuple(after[0].shape) if after else (),
+                (kernel,) if isinstance(kernel, int) else tuple(kernel),
+                sum(t.numel() * t.element_size() for t in after),
+            ),
+        )
+
+    return hook
+
+
+def _cells(row: LayerRow) -> tuple[str, ...]:
+    name = row.path.rpartition(".")[2]
+    title = f"{row.kind} ({name})" if name else row.kind
+    return (
+        "  " * row.depth + title,
+        _times(row.input_shape),
+        _times(row.output_shape),
+        _times(row.kernel),
+        f"{row.n_parameters:,}" if row.n_parameters else "-",
+        f"{row.mult_adds:,}" if row.mult_adds else "-",
+        f"{row.output_bytes / MIB:,.2f}",
+    )
+
+
+def _times(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes)) or "-"

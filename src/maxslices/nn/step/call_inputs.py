@@ -1,0 +1,178 @@
+"""Arguments of a model's call, as users give them and as a step holds them.
+
+Users give one input, a tuple of several, or a mapping by keyword; each may be a container. A step
+holds a tuple, whose last items have names: so all of it is cut, copied and measured in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..nn_errors import ModelArgumentError
+from ..replay import Spec
+from ..replay.nested import leaves, mapped
+from .model_arguments import is_shape
+
+
+@dataclass(frozen=True, slots=True)
+class CallInputs:
+    """Arguments of a call in order, the last of them by keyword."""
+
+    values: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+    """Keywords of the last values."""
+
+    @classmethod
+    def of(cls, inputs: Any) -> CallInputs:
+        """Arguments from a shape, Spec or tensor, a tuple of several, or a mapping by keyword.
+
+        Raises
+        ------
+        ModelArgumentError
+            If there is neither a tensor nor a shape among them.
+        """
+        if isinstance(inputs, cls):
+            return inputs
+        names: tuple[str, ...] = ()
+        values: Sequence[Any]
+        if isinstance(inputs, Mapping):
+            names, values = tuple(inputs), tuple(inputs.values())
+        elif is_shape(inputs) or not isinstance(inputs, tuple | list):
+            values = (inputs,)
+        else:
+            values = inputs
+        made = tuple(_with_specs(value) for value in values)
+        if not any(isinstance(leaf, Spec | torch.Tensor) for leaf in leaves(made)):
+            raise ModelArgumentError(
+                "inputs is a shape such as (4, 1, 256, 256), a Spec, a tensor, a tuple of them, or "
+                f"a dict of them by the model's keywords, not {_short(inputs)}"
+            )
+        return cls(made, names)
+
+    @classmethod
+    def of_samples(cls, inputs: Any) -> CallInputs | None:
+        """Arguments whose first axis is the batch; None for a plain shape, which has none."""
+        if isinstance(inputs, cls):
+            return cls(inputs.specs, inputs.names)
+        is_container = isinstance(inputs, tuple | list) and any(map(is_sized, inputs))
+        if not is_container and not isinstance(inputs, Mapping) and not is_sized(inputs):
+            return None
+        made = cls.of(inputs)
+        flat = [leaf for leaf in leaves(made.values) if is_sized(leaf)]
+        scalars = [leaf for leaf in flat if not leaf.shape]
+        if scalars:
+            raise ModelArgumentError("each input of a sample has the batch as its first axis")
+        return cls(made.specs, made.names)
+
+    def batch(self, n: int) -> tuple[Any, ...]:
+        """Arguments for a batch of n samples."""
+
+        def resized(item: Any) -> Any:
+            return replace(item, shape=(n, *item.shape[1:])) if isinstance(item, Spec) else item
+
+        return tuple(mapped(resized, value) for value in self.values)
+
+    @property
+    def specs(self) -> tuple[Any, ...]:
+        """Values with a `Spec` for each tensor."""
+        return tuple(mapped(_spec_of, value) for value in self.values)
+
+
+def _with_specs(value: Any) -> Any:
+    """The same with a `Spec` for each shape."""
+    if is_shape(value):
+        return Spec(tuple(value))
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_with_specs(item) for item in value)
+    if type(value) is dict:
+        return {name: _with_specs(item) for name, item in value.items()}
+    return value
+
+
+def _spec_of(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        return Spec(tuple(item.shape), item.dtype, item.requires_grad)
+    return item
+
+
+def is_sized(item: Any) -> bool:
+    """True for a tensor or a `Spec`."""
+    return isinstance(item, Spec | torch.Tensor)
+
+
+class CalledModule(nn.Module):
+    """Model that is called with some arguments by keyword, or by a function or method of its own.
+
+    Its modules and parameters are those of the model, under the same names.
+    """
+
+    def __init__(
+        self, model: nn.Module, function: Callable[..., Any] | str | None, names: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.function = function
+        self.names = names
+
+    def forward(self, *given: Any) -> Any:
+        """Call the model; the last arguments go by keyword."""
+        n_unnamed = len(given) - len(self.names)
+        named = dict(zip(self.names, given[n_unnamed:], strict=True))
+        if self.function is None:
+            return self.model(*given[:n_unnamed], **named)
+        if isinstance(self.function, str):
+            return getattr(self.model, self.function)(*given[:n_unnamed], **named)
+        return self.function(self.model, *given[:n_unnamed], **named)
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Modules of the model."""
+        yield from self.model.named_modules(memo, prefix, remove_duplicate)
+
+
+def called(
+    model: nn.Module, function: Callable[..., Any] | str | None, names: tuple[str, ...]
+) -> nn.Module:
+    """Model that takes all arguments in order, whatever is called and how.
+
+    Raises
+    ------
+    ModelArgumentError
+        If the model has nothing to call, with the methods of its own.
+    """
+    if isinstance(function, str) and not callable(getattr(model, function, None)):
+        raise ModelArgumentError(
+            f"{type(model).__name__} has no method {function!r}{_methods(model)}"
+        )
+    is_plain = type(model).__call__ is nn.Module.__call__  # a class may have its own
+    lacks_forward = is_plain and "_forward_unimplemented" in getattr(
+        model.forward, "__qualname__", getattr(model.forward, "__name__", "")
+    )
+    if function is None and lacks_forward:
+        raise ModelArgumentError(
+            f"{type(model).__name__} has no forward{_methods(model)}: say what is called with "
+            "prediction_function='...' (--call on the command line)"
+        )
+    return model if function is None and not names else CalledModule(model, function, names)
+
+
+def _methods(model: nn.Module) -> str:
+    own = [
+        name
+        for kind in type(model).__mro__[: type(model).__mro__.index(nn.Module)]
+        for name, item in vars(kind).items()
+        if callable(item) and not name.startswith("_") and name != "forward"
+    ]
+    return f"; its own methods are {', '.join(dict.fromkeys(own))}" if own else ""
+
+
+def _short(value: Any) -> str:
+    """Text of a value for a message of one line: an array's would have many."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

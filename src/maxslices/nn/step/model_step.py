@@ -1,0 +1,298 @@
+"""A step of a model: everything that is needed to replay it or to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ..nn_errors import ModelArgumentError, first_line
+from ..replay import Replay, Spec, Trace, TraceError, Workspaces, replay, steady_state
+from ..replay.cuda_kernels import Capability
+from ..replay.meta_copy import meta_copy, optimizer_for
+from ..replay.nested import leaves, mapped, regrouped, tensors_in, total_of
+from ..replay_progress import count_replay
+from .call_inputs import called, is_sized
+from .losses import Loss, OutputLoss, completed, predictions_in, targets_like
+
+Mode = Literal["inference", "forward", "training"]
+
+_OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=1e-3),
+    "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+}
+OPTIMIZERS = tuple(_OPTIMIZERS)
+"""Names of optimizers; "momentum" is SGD with momentum."""
+
+N_STEPS = 2
+"""Steps that are replayed: only the second has the optimizer's state, the output that the first has
+left, and the workspaces that cuBLAS keeps."""
+
+Targets = Callable[..., Any]
+"""Given the inputs' `Spec`, returns the targets' `Spec`, or a tuple of them."""
+
+
+def optimizer_named(optimizer: Any) -> Any:
+    """Optimizer of a name in `OPTIMIZERS`; one, or what makes one, is returned unchanged."""
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer):
+        return optimizer
+    if not isinstance(optimizer, str) or optimizer.lower() not in _OPTIMIZERS:
+        raise ModelArgumentError(
+            f"{optimizer!r} is no optimizer known by name: one of {', '.join(OPTIMIZERS)}; or "
+            "give a class such as torch.optim.Adam"
+        )
+    return _OPTIMIZERS[optimizer.lower()]
+
+
+def precision(amp: Any) -> torch.dtype | None:
+    """Lower precision of autocast; True is float16."""
+    if amp is None or amp is False:
+        return None
+    return torch.float16 if amp is True else amp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelStep:
+    """A step of one model, for inputs of any size."""
+
+    model: nn.Module
+    """The real model, which is never changed."""
+    mode: Mode = "inference"
+    optimizer: Any = None
+    """Optimizer of the model's parameters, a class, a function that makes one, or None."""
+    loss: Loss | None = None
+    """``loss(output, *targets)``; if None, the model's own or the sum of its output."""
+    targets: Targets | None = None
+    """Function that makes the targets' `Spec`; chosen by the loss if None."""
+    amp: torch.dtype | None = None
+    """Lower precision of autocast; None without it."""
+    prediction_function: Callable[..., Any] | str | None = None
+    """``prediction_function(model, *inputs)``, or the name of a method, called in place of the
+    model."""
+    evaluate: bool = True
+    """True if the model is put into eval mode for inference."""
+    names: tuple[str, ...] = ()
+    """Keywords of the last inputs."""
+    capability: Capability | None = None
+    """Compute capability of the card, where it is known; else that of the allowances, 9.0."""
+    keep_output: bool = True
+    """True if the output of a step stays alive until that of the next replaces it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", completed(self.loss))
+
+    def prepared(self, model: nn.Module) -> nn.Module:
+        """Put a copy of the model into the mode of the step, and wrap it."""
+        if self.mode == "inference":
+            if self.evaluate:
+                model.eval()
+        elif self.mode == "training" and not model.training:
+            model.train()  # one that is in training keeps its frozen parts as they are
+        return called(model, self.prediction_function, self.names)
+
+    def meta_copy(self) -> nn.Module:
+        """Copy of the model without data, in the mode of the step."""
+        return self.prepared(meta_copy(self.model))
+
+    def trace(
+        self,
+        inputs: Sequence[Any],
+        workspaces: Workspaces,
+        *,
+        steps: int = N_STEPS,
+        change: Callable[[nn.Module], Any] | None = None,
+        lines: bool = False,
+        watch: Callable[[Replay, nn.Module], None] | None = None,
+    ) -> Trace:
+        """Replay the step.
+
+        Parameters
+        ----------
+        inputs : sequence of Spec or tensor
+            Arguments of the model, the last of them by the keywords in `names`.
+        workspaces : Workspaces
+            Workspaces of the libraries.
+        steps : int
+            Number of training steps, or of passes of inference.
+        change : callable, optional
+            Function that changes the copy before it is replayed.
+        lines : bool
+            Whether to record the user's source lines.
+        watch : callable, optional
+            Function called with the replay and the copy before it runs.
+        """
+        if self.mode == "training" and not any(p.requires_grad for p in self.model.parameters()):
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} has no parameters that are trained: leave training "
+                "out, or see to it that some have requires_grad"
+            )
+        count_replay()
+        made = self.meta_copy()
+        given = meta_optimizer(self.optimizer, self.model, made)
+        if change is not None:
+            change(made)
+        targets: tuple[Any, ...] = ()
+        try:
+            targets = self.target_specs(inputs)
+            return replay(
+                made,
+                *inputs,
+                mode=self.mode,
+                loss=self.loss,
+                targets=targets,
+                optimizer=given,
+                steps=1 if self.mode == "forward" else steps,
+                keep_output=self.keep_output,
+                amp=self.amp,
+                workspaces=workspaces,
+                capability=self.capability,
+                is_on_meta=True,
+                lines=lines,
+                watch=watch,
+            )
+        except TraceError as error:
+            raise type(error)(f"{type(self.model).__name__}: {error}") from error
+        except ModelArgumentError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+            shapes = _shapes_text(inputs)
+            if targets and self.targets is not None:
+                shapes += f" with targets of {_shapes_text(targets)}"
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} does not run on {shapes}: {first_line(error)}"
+            ) from error
+
+    def target_specs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Specs of the targets that the loss compares with the output."""
+        if self.mode != "training" or self.loss is None:
+            return ()
+        if self.targets is not None:
+            made = self.targets(*inputs)
+            return tuple(made) if isinstance(made, list | tuple) else (made,)
+        return (targets_like(self.loss, self._prediction(inputs)),)
+
+    def _prediction(self, inputs: Sequence[Any]) -> Spec:
+        """Tensor that the loss compares with targets."""
+        with Replay(workspaces=Workspaces.none(), lines=False) as record:
+            model = record.model(self.meta_copy(), is_on_meta=True)
+            output = model(*record.input(tuple(inputs)))
+            found = predictions_in(output)
+            if not isinstance(self.loss, OutputLoss):  # it may take any of them
+                found = tensors_in(output)
+            seen = [Spec(tuple(t.shape), t.dtype) for t in found]
+            del output, found
+        if not seen or (len(seen) > 1 and not isinstance(self.loss, OutputLoss)):
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} returns {len(seen)} tensors, so what the loss "
+                "compares with them cannot be guessed: pass targets (--targets on the command line)"
+            )
+        return seen[0]
+
+
+def run_step(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    mode: Mode,
+    optimizer: Any,
+    loss: Loss | None,
+    targets: Sequence[Any],
+    amp: torch.dtype | None,
+    keep_output: bool = True,
+) -> None:
+    """Run steps on real tensors in the way in which they are replayed.
+
+    They are as many as are replayed, or more on a CUDA device: until they take no memory from it.
+    """
+    device = next(t.device for t in tensors_in(tuple(inputs)))
+
+    def casting() -> Any:
+        return nullcontext() if amp is None else torch.autocast(device.type, dtype=amp)
+
+    output = value = batch = None
+    for _ in range(1) if mode == "forward" else _until_calm(device):
+        batch = regrouped(tuple(inputs))
+        if mode != "training":
+            with torch.no_grad() if mode == "inference" else nullcontext(), casting():
+                output = model(*batch)
+        else:
+            model.zero_grad(set_to_none=True)
+            with casting():
+                output = model(*batch)
+                value = total_of(output) if loss is None else loss(output, *targets)
+            if not keep_output:
+                output = None
+            value.backward()
+            if optimizer is not None:
+                optimizer.step()
+        if not keep_output:
+            output = None
+    del output, value, batch
+
+
+def _until_calm(device: torch.device) -> Iterator[int]:
+    """Count steps: `N_STEPS`, or on a CUDA device those that an allocator is simulated for.
+
+    A step may run out of memory after others ran, as long as it takes memory from the device.
+    """
+    if device.type != "cuda":
+        yield from range(N_STEPS)
+        return
+    calm, taken = 0, _taken_bytes(device)
+    for turn in range(steady_state.N_STEPS):
+        yield turn
+        before, taken = taken, _taken_bytes(device)
+        calm = calm + 1 if taken == before else 0
+        if calm == steady_state.N_CALM:
+            return
+
+
+def _taken_bytes(device: torch.device) -> int:
+    """Bytes that the allocator has ever taken from a CUDA device."""
+    return int(torch.cuda.memory_stats(device)["reserved_bytes.all.allocated"])
+
+
+def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
+    """Function that makes the optimizer of a meta copy, if the real one was given."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    copies = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
+    # The replay copies the model again, so it is given a function and not an optimizer.
+    return lambda _: optimizer_for(optimizer, copies, made.parameters())
+
+
+def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> Any:
+    """Tensors with data on a device: random numbers, or zeros.
+
+    Integers are always zeros, which are valid as indices and classes.
+    """
+
+    def convert(item: Any) -> Any:
+        if not isinstance(item, Spec):
+            return item
+        made = torch.empty(item.shape, dtype=item.dtype, device=device)
+        made = made.normal_() if random and made.is_floating_point() else made.zero_()
+        return made.requires_grad_(item.requires_grad)
+
+    return mapped(convert, specs)
+
+
+def shape_text(item: Any) -> str:
+    """Shape of a tensor or Spec as "4x1x256x256"."""
+    return "x".join(map(str, item.shape)) or "a scalar"
+
+
+def _shapes_text(items: Any) -> str:
+    return " and ".join(shape_text(item) for item in leaves(tuple(items)) if is_sized(item))

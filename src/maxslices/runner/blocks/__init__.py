@@ -1,0 +1,1 @@
+"""Blocks on their way: read, through the methods of a section, copied back and written."""

@@ -1,0 +1,370 @@
+"""One block through the methods of a section, with their parameters and side data."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...devices import Backend, call_method, is_copyable
+from ...devices.cpu import CpuBackend
+from ...devices.in_place import slices_in_place
+from ...errors import MaxslicesError, MethodError, ReadOnlyInputError
+from ...io import HasDummies, SideName, Sink, Store
+from ...io.side_name import SIDE_NAMES
+from ...model.arrays import SLICE_NAMES
+from ...model.tiling import Tiling
+from ...pipeline import Step
+from ...planner import SectionPlan
+from ...registry.author_lines import defined_at, raised_at, what_raised
+from ...registry.returned_output import ReturnedOutput
+from ..folder.journal import Journal
+from ..folder.snapshots import Snapshots
+from ..report.long_calls import LongCalls
+from .block_clock import BlockClock
+from .block_feed import BlockFeed
+from .block_ranges import Block
+from .device_store import DeviceStore
+from .frame_check import sampled_mean
+from .read_ahead import Readable
+from .result_checks import ResultChecks
+from .result_queue import ResultQueue
+from .side_frames import SideFrames
+from .side_results import SideResults
+from .tiled_call import in_tiles
+from .writer import Target
+
+
+@dataclass(slots=True)
+class BlockRunner:
+    """Runs the methods of a section on one block after another."""
+
+    plan: SectionPlan
+    """The section as planned."""
+    steps: tuple[Step, ...]
+    """The methods."""
+    side_frames: SideFrames
+    """Flats and darks."""
+    angles: NDArray[np.float32] | None
+    """Angles of the section's input; None if the scan has none."""
+    backend: Backend
+    """The device."""
+    side_results: SideResults
+    """Side results found so far."""
+    sinks: dict[int, Sink]
+    """Index of a step -> where its output is saved."""
+    store: Store | DeviceStore | None
+    """Where the output is stored for the next section; None if there is none."""
+    facts: Mapping[str, Any]
+    """Values by name that are the same for all blocks, for methods that ask (see `SUPPLIED`)."""
+    _frames: list[dict[str, Any]] = field(default_factory=list)
+    """Flats and darks of each step, if they are the same for all blocks."""
+    known: set[int] = field(default_factory=set)
+    """Indices of steps whose side results are known: they are not called for them."""
+    journal: Journal | None = None
+    """Notes side results; None if nothing is noted."""
+    snapshots: Snapshots | None = None
+    """Takes the middle slice after each step; None if they are not wanted."""
+    keeps_track: bool = True
+    """Whether all side results could be noted."""
+    found: list[tuple[int, Any]] = field(default_factory=list)
+    """Index of a step, and its side results, in the order of their finding."""
+
+    long_calls: LongCalls = field(default_factory=LongCalls)
+    """Says so while a call takes long."""
+    given_non_finite: tuple[int, int] = (0, 0)
+    """NaN and infinite values in the section's input, as far as they were counted."""
+    _last_result: Callable[[], Any] = lambda: None
+    """Memory of the last block's result; None if it was freed."""
+    checks: ResultChecks = field(init=False)
+    """Looks at the results of the steps."""
+
+    def __post_init__(self) -> None:
+        self.checks = ResultChecks(self.steps, self.sinks, self.given_non_finite)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes on the device for all blocks."""
+        if self.plan.side_on_host:
+            return 0
+        frames = {id(each): each for given in self._frames for each in given.values()}
+        return sum(int(each.nbytes) for each in frames.values())
+
+    def load_frames(self) -> None:
+        """Load flats and darks, if they are the same for all blocks."""
+        if self.plan.slice_dim == 0 and not self._frames:
+            self._frames = self._side_data(0, self.plan.n_slices)
+
+    def close(self) -> None:
+        """Free flats and darks."""
+        self._frames = []
+
+    def run(
+        self, block: Block, feed: BlockFeed, results: ResultQueue, clock: BlockClock
+    ) -> dict[int, Any]:
+        """Run the methods on the next block of `feed`, and queue their results.
+
+        Parameters
+        ----------
+        block : Block
+            The block that comes next.
+        feed : BlockFeed
+            Brings it.
+        results : ResultQueue
+            Takes the results.
+        clock : BlockClock
+            Times computing alone, without waiting before and after it.
+
+        Returns
+        -------
+        dict of int to value
+            Side results by the index of their step.
+        """
+        slice_dim = self.plan.slice_dim
+        data = feed.take()
+        # Memory that a later block reuses stays; any other is freed as soon as nothing needs it.
+        place = data if feed.reuses else None
+        given = id(_owner(data))
+        clock.start()
+        frames = self._frames or self._side_data(block.first, block.last)
+        values: dict[int, Any] = {}
+        last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
+        for index, step in enumerate(self.steps):
+            if step.meta.side_data == "alone":
+                pass
+            elif not step.meta.side_results:
+                result = self._call(index, data, frames, block.first, block.last)
+                data = self._checked(index, result, block.n_given)
+                del result
+                self._snapshot(index, data, block)
+                self.checks.look(index, self._cropped(data, block))
+            elif step.meta.sample_slices is None and index not in self.known:
+                cropped = self._cropped(data, block)
+                values[index] = self._call(index, cropped, frames, block.start, block.stop)
+                del cropped
+            if index in self.sinks and index < last:
+                # Waits until it has left, as later methods may write to it.
+                cropped = self._cropped(data, block)
+                results.put(cropped, block.start, [self.checks.target(index)], waits=True)
+                del cropped
+        if isinstance(self.store, DeviceStore):
+            self.store.write(slice_dim, block.start, self._cropped(data, block))
+        clock.stop()
+        targets: list[Target] = [self.checks.target(i) for i in self.sinks if i >= last]
+        if self.store is not None and not isinstance(self.store, DeviceStore):
+            targets.append(self.store)
+        # A result in the block's own memory must have left it before the next block comes there.
+        waits = place is not None and self.backend.overlap(data, place)
+        # A result that is a part of a larger array keeps all of that in memory until it has left,
+        # unless a device makes a contiguous copy of it.
+        owner = _owner(data)
+        if owner is self._last_result() and id(owner) != given:
+            function = self.steps[last].meta.function
+            raise MethodError(
+                f"{self.plan.steps[last].name} returned the memory of its last result again, "
+                f"which may not be written yet: return a new array{defined_at(function)}"
+            )
+        self._last_result = weakref.ref(owner)
+        held_bytes = int(owner.nbytes)
+        del owner
+        if self.backend.kind == "cpu" or is_copyable(data):
+            planned = self.plan.output.with_slices(slice_dim, block.n_given)
+            waits = waits or held_bytes > planned.nbytes
+        cropped = self._cropped(data, block)
+        results.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
+        return values
+
+    def _snapshot(self, index: int, data: Any, block: Block) -> None:
+        """Write the middle slice after a step, if it is in this block."""
+        middle = self.plan.n_slices // 2
+        if self.snapshots is None or not block.start <= middle < block.stop:
+            return
+        place = middle - block.first
+        picture = data[place] if self.plan.slice_dim == 0 else data[:, place]
+        self.snapshots.write(self.plan.steps[index].index, self.backend.to_host(picture.copy()))
+
+    def find_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
+        """Find the side results that depend on a few slices, from these slices alone.
+
+        If it is called again after an error, it goes on with the step that failed.
+        """
+        plan = self.plan
+        for position, step in enumerate(self.steps):
+            if step.meta.sample_slices is None or position in self.known:
+                continue
+            wanted = step.meta.looked_at(plan.n_slices, **step.known_parameters())
+            first = max(0, wanted.start - plan.halo[0])
+            last = min(plan.n_slices, wanted.stop + plan.halo[1])
+            self.backend.release()
+            data = self._load(reader, first, last, wants_copies)
+            self.load_frames()
+            frames = self._frames or self._side_data(first, last)
+            for index, before in enumerate(self.steps[:position]):
+                if not before.meta.side_results and before.meta.side_data != "alone":
+                    result = self._call(index, data, frames, first, last)
+                    data = self._checked(index, result, last - first)
+                    del result
+            data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
+            value = self._call(position, data, frames, wanted.start, wanted.stop)
+            self.keep(position, value)
+            self.known.add(position)
+            del data, frames
+
+    def keep(self, position: int, value: Any) -> None:
+        """Keep a step's side results, and note them."""
+        self.found.append((position, value))
+        self.side_results.keep(self.steps[position], value)
+        if self.journal is not None:
+            is_noted = self.journal.side(self.plan.steps[position].index, value)
+            self.keeps_track = self.keeps_track and is_noted
+
+    def combine(self, position: int, values: list[Any]) -> None:
+        """Combine the side results that a step found in all blocks."""
+        step = self.steps[position]
+        assert step.meta.combine is not None
+        try:
+            combined = step.meta.combine(values)
+        except Exception as error:
+            raise MethodError(
+                f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
+                f"{what_raised(error)}{raised_at(error, step.meta.combine)}"
+            ) from error
+        self.keep(position, combined)
+
+    def _load(
+        self, reader: Readable | DeviceStore, first: int, last: int, wants_copies: bool
+    ) -> Any:
+        """Load slices on the device, before the first block."""
+        slice_dim = self.plan.slice_dim
+        if isinstance(reader, DeviceStore):
+            return reader.block(slice_dim, first, last)
+        if self.backend.kind == "cpu" and not wants_copies:
+            data = slices_in_place(reader, self.backend, slice_dim, first, last)
+            if data is not None:
+                return data
+        spec = reader.spec.with_slices(slice_dim, last - first)
+        host = np.empty(spec.shape, spec.dtype)
+        reader.read(slice_dim, first, last, host)
+        return self.backend.to_device(host)
+
+    def _side_data(self, first: int, last: int) -> list[dict[str, Any]]:
+        """Flats and darks of each step, for a block; those that steps share are one array."""
+        found: dict[tuple[SideName, int | None], Any] = {}
+        given: list[dict[str, Any]] = []
+        means: dict[SideName, NDArray[np.float64]] = {}
+        source, slice_dim = self.side_frames.source, self.plan.slice_dim
+        made_up = source.dummies if isinstance(source, HasDummies) else ()
+        for planned, step in zip(self.plan.steps, self.steps, strict=True):
+            given.append({})
+            changed_by = self.side_frames.changed_by(planned.index)
+            for name in SIDE_NAMES:
+                if name not in step.meta.supplied or getattr(source, name) is None:
+                    continue
+                if (name, changed_by) not in found:
+                    frames = self.side_frames.read(name, changed_by, slice_dim, first, last)
+                    if changed_by is None and name not in made_up:
+                        means[name] = sampled_mean(frames)
+                    on_host = self.plan.side_on_host
+                    found[name, changed_by] = frames if on_host else self.backend.to_device(frames)
+                given[-1][name] = found[name, changed_by]
+        self.checks.frames.look(means)
+        return given
+
+    def _call(
+        self, index: int, data: Any, frames: list[dict[str, Any]], first: int, last: int
+    ) -> Any:
+        """Call a method on slices `first` to `last`, with its parameters and supplied values."""
+        step, slice_dim = self.steps[index], self.plan.slice_dim
+        meta = step.meta
+        supplied = {**self.facts, **frames[index], "slice_dim": slice_dim, "first_slice": first}
+        angles = self.side_results.angles_after(self.steps[:index], self.angles)
+        if angles is not None:
+            # Where an earlier method left fewer projections, these are the first ones.
+            span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
+            supplied["angles"] = angles[span]
+        parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
+        filled = {name: supplied[name] for name in meta.supplied if name in supplied}
+        n_left = -(-(self.plan.n_slices - first) // (last - first))
+        try:
+            with self.long_calls.call(meta.name, step.parameters, n_left):
+                return self._as_planned(index, data, parameters, filled)
+        except MaxslicesError:
+            raise
+        except Exception as error:
+            which = f"{SLICE_NAMES[slice_dim]}s {first} to {last - 1}"
+            if last - first == 1:
+                which = f"{SLICE_NAMES[slice_dim]} {first}"
+            # NumPy, and code compiled for it, report this by their message alone.
+            said = what_raised(error)
+            kind = ReadOnlyInputError if "read-only" in said else MethodError
+            where = raised_at(error, meta.function)
+            raise kind(f"{meta.name} failed on {which}: {said}{where}") from error
+
+    def _as_planned(
+        self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]
+    ) -> Any:
+        """Call a method on whole slices or on tiles of them, on the device or on the host."""
+        meta, planned, backend = self.steps[index].meta, self.plan.steps[index], self.backend
+        on_host = self.plan.side_on_host
+        if planned.on_host:
+            result = call_method(
+                meta,
+                backend.to_host(data),
+                parameters | (supplied if on_host else _frames_moved(supplied, backend.to_host)),
+                CpuBackend(),
+            )
+            if meta.side_results:
+                return result
+            return backend.to_device(np.ascontiguousarray(result))
+
+        def call(part: Any, given: Mapping[str, Any]) -> Any:
+            if on_host:
+                given = _frames_moved(given, _to_device(backend))
+            return call_method(meta, part, {**parameters, **given}, backend)
+
+        if planned.tile is None:
+            return call(data, supplied)
+        tiling = Tiling(
+            planned.input.other_dims(self.plan.slice_dim), planned.tile, planned.tile_halo
+        )
+        dtype = planned.output.dtype
+        return in_tiles(call, data, supplied, tiling, self.plan.slice_dim, dtype, backend)
+
+    def _checked(self, index: int, data: Any, n_given: int) -> Any:
+        """Check that a method returned the shape and dtype that it declares."""
+        slice_dim = self.plan.slice_dim
+        planned = self.plan.steps[index].output.with_slices(slice_dim, n_given)
+        returned = ReturnedOutput.of(data)
+        if fault := returned.mismatch(self.steps[index].meta, planned, slice_dim):
+            place = defined_at(self.steps[index].meta.function)
+            raise MethodError(f"{self.plan.steps[index].name} {fault}{place}")
+        return data
+
+    def _cropped(self, data: Any, block: Block) -> Any:
+        """Slices of a block without its halo."""
+        if block.is_bare:
+            return data
+        return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
+
+
+def _frames_moved(supplied: Mapping[str, Any], move: Callable[[Any], Any]) -> dict[str, Any]:
+    """Supplied values of a method, with flats and darks moved."""
+    return {
+        name: move(value) if name in ("flats", "darks") else value
+        for name, value in supplied.items()
+    }
+
+
+def _to_device(backend: Backend) -> Callable[[Any], Any]:
+    return lambda frames: backend.to_device(np.ascontiguousarray(frames))
+
+
+def _owner(data: Any) -> Any:
+    """Array that `data` is a part of."""
+    while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
+        data = data.base
+    return data

@@ -1,0 +1,218 @@
+"""Output of a section: results of blocks, copied from the device and written."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...devices import Backend, CopyEngine, DeviceEvent, is_copyable
+from ...devices.in_place import slices_to_copy
+from ..report.run_timeline import Timeline
+from .fetcher import AT_ONCE_BYTES, Fetcher
+from .writer import ResultPiece, ResultTransfer, Target, Writer, WrittenMark
+
+
+class ResultQueue:
+    """Copies and writes results of blocks while the next blocks are computed.
+
+    One result at a time leaves the device: in one copy, if its place is in pinned memory, else in
+    pieces through staging memory, each piece of which is free again once it is written.
+
+    Parameters
+    ----------
+    slice_dim : int
+        Axis of the slices.
+    backend : Backend
+        The device.
+    timeline : Timeline
+        Records what is copied and written.
+    most_slices : int
+        Slices of the largest result.
+    overlaps : bool
+        Whether results are copied and written while blocks are computed.
+    is_shared : bool
+        Whether other processes write other blocks of the same results.
+    """
+
+    def __init__(
+        self,
+        slice_dim: int,
+        backend: Backend,
+        timeline: Timeline,
+        *,
+        most_slices: int,
+        overlaps: bool,
+        is_shared: bool = False,
+    ) -> None:
+        self._slice_dim, self._backend, self._timeline = slice_dim, backend, timeline
+        self._engine = backend.copy_engine()
+        self._overlaps = overlaps
+        self._leaving: deque[tuple[Any, DeviceEvent | threading.Event]] = deque()
+        self._transfers: list[ResultTransfer] = []
+        self._writer = Writer(slice_dim, timeline)
+        self._fetcher: Fetcher | None = None
+        if self._engine is not None:
+            self._fetcher = Fetcher(
+                slice_dim,
+                self._engine,
+                self._writer,
+                most_slices,
+                overlaps=overlaps,
+                is_shared=is_shared,
+            )
+        self._held_bytes = 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of results on the device that have not left it yet."""
+        return self._held_bytes if self._leaving else 0
+
+    def put(
+        self,
+        data: Any,
+        start: int,
+        targets: Sequence[Target],
+        *,
+        held_bytes: int = 0,
+        waits: bool = False,
+    ) -> None:
+        """Queue a result; wait until the one before it has left the device.
+
+        Parameters
+        ----------
+        data : device array
+            Slices along `slice_dim`, not to be written to until they have left the device.
+        start : int
+            First of them.
+        targets : sequence of Target
+            Where they go.
+        held_bytes : int
+            Bytes of the array that they are part of, such as one with a halo.
+        waits : bool
+            Whether to return only when the data may be written to again.
+
+        Raises
+        ------
+        StoreError
+            If an earlier result could not be written.
+        """
+        self._writer.raise_error()
+        if not targets:
+            return
+        transfer = ResultTransfer(start)
+        self._transfers.append(transfer)
+        if self._engine is None:
+            self._leave_until(0)
+            written = threading.Event()
+            self._writer.put(ResultPiece(data, start, targets, transfer, written.set))
+            self._leaving.append((data, written))
+        else:
+            if not is_copyable(data):
+                self._leave_until(0)  # its memory is needed for a contiguous copy
+                data = self._backend.contiguous(data)
+            ready = self._engine.record()
+            for target in targets:
+                left = self._send(self._engine, data, target, ready, transfer, waits)
+                self._leaving.append((data, left))
+        self._held_bytes = held_bytes
+        self._leave_until(0 if waits or not self._overlaps else len(targets))
+
+    def mark(self, start: int, reached: Callable[[], None]) -> None:
+        """Have `reached` called, in another thread, when all results so far are written.
+
+        Parameters
+        ----------
+        start : int
+            First slice of the last result.
+        reached : callable
+            Not called if that result, or one before it, could not be written.
+        """
+        mark = WrittenMark(start, reached)
+        if self._fetcher is None:
+            self._writer.put(mark)
+        else:
+            self._fetcher.put_mark(mark)
+
+    def flush(self) -> None:
+        """Wait until all results are written.
+
+        Raises
+        ------
+        StoreError
+            If one could not be written.
+        """
+        self._note(but=1)  # of those that have left, while the last one leaves
+        self._wait_until(0)
+        self._stop()
+        self._writer.raise_error()
+
+    def settle(self) -> None:
+        """Wait until all that can be written is written; raise nothing."""
+        with suppress(RuntimeError):  # of a device that failed, raised at each call
+            self._wait_until(0)
+        self._stop()
+
+    @property
+    def lost_from(self) -> int | None:
+        """First slice that could not be written, once settled; None if there is none."""
+        return self._writer.lost_from
+
+    def close(self) -> None:
+        """Wait for copies and writes, and free all memory; a second call does nothing."""
+        self._stop()
+        with suppress(RuntimeError):  # of a device that failed, raised before
+            # Results are freed only below, after all copies from them have ended.
+            self._note()
+        self._leaving.clear()
+        self._transfers = []
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+    def _note(self, but: int = 0) -> None:
+        """Wait for copies and put them on the timeline, except those of the last `but` results."""
+        while len(self._transfers) > but:
+            for start, stop, n_bytes, begin, end in self._transfers.pop(0).copies:
+                end.synchronize()
+                self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
+
+    def _send(
+        self,
+        engine: CopyEngine,
+        data: Any,
+        target: Target,
+        ready: DeviceEvent,
+        transfer: ResultTransfer,
+        waits: bool,
+    ) -> DeviceEvent | threading.Event:
+        """Start copying a result to its place, or to staging memory on the way there."""
+        start, stop = transfer.start, transfer.start + data.shape[self._slice_dim]
+        place = slices_to_copy(target, engine, self._slice_dim, start, stop)
+        assert self._fetcher is not None
+        if place is None:
+            return self._fetcher.put(data, target, ready, transfer, waits)
+        if self._overlaps and not waits and data.nbytes > AT_ONCE_BYTES:
+            return self._fetcher.put(data, target, ready, transfer, waits, place)
+        begin, end = engine.fetch(data, place, ready)
+        transfer.copies.append((start, stop, int(data.nbytes), begin, end))
+        return end
+
+    def _leave_until(self, count: int) -> None:
+        """Wait until at most `count` results are leaving the device; raise errors of writing."""
+        self._wait_until(count)
+        self._writer.raise_error()
+
+    def _wait_until(self, count: int) -> None:
+        while len(self._leaving) > count:
+            _, event = self._leaving.popleft()
+            if isinstance(event, threading.Event):
+                (self._fetcher or self._writer).wait_for(event)
+            else:
+                event.synchronize()
+
+    def _stop(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.stop()
+        self._writer.stop()

@@ -1,0 +1,89 @@
+"""Flats and darks as each step of a pipeline is given them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...devices import Backend, call_method
+from ...errors import MaxslicesError, MethodError
+from ...io import SideName, Source, SupportsSideWindow
+from ...io.side_name import SIDE_NAMES
+from ...pipeline import Step
+from ...pipeline.changed_frames import CHANGED_DTYPE, changes_frames
+from ...registry.author_lines import defined_at, raised_at, what_raised
+
+Frames = Mapping[SideName, NDArray[Any]]
+
+
+@dataclass(slots=True)
+class SideFrames:
+    """Flats and darks of a scan: as they are stored, or as methods have changed them."""
+
+    source: Source
+    """The scan."""
+    steps: Sequence[Step]
+    """All steps of the pipeline."""
+    backend: Backend
+    """The device."""
+    resolve: Callable[[Any], Any]
+    """Value of a parameter, which may be a reference."""
+    _changed: dict[int, Frames] = field(default_factory=dict)
+    """Index of a step -> the frames that it has made, on the host."""
+
+    def changed_by(self, index: int) -> int | None:
+        """Index of the last step that changed the frames before a step; None if none did."""
+        before = [i for i in range(index) if changes_frames(self.steps, i)]
+        return before[-1] if before else None
+
+    def read(
+        self, name: SideName, changed_by: int | None, slice_dim: int, first: int, last: int
+    ) -> NDArray[Any]:
+        """Frames for a block, on the host; see `Source.read_side`."""
+        if changed_by is not None:
+            frames = self._frames(changed_by)[name]
+            return frames if slice_dim == 0 else np.ascontiguousarray(frames[:, first:last])
+        if self.backend.kind == "cuda" and isinstance(self.source, SupportsSideWindow):
+            window = self.source.side_window(name, slice_dim, first, last)
+            if window is not None:  # on the device it is a copy anyway
+                return window
+        return self.source.read_side(name, slice_dim, first, last)
+
+    def _frames(self, index: int) -> Frames:
+        if index not in self._changed:
+            self._changed[index] = {name: self._change(index, name) for name in self._names()}
+        return self._changed[index]
+
+    def _names(self) -> list[SideName]:
+        return [side for side in SIDE_NAMES if getattr(self.source, side) is not None]
+
+    def _change(self, index: int, name: SideName) -> NDArray[Any]:
+        """Put flats or darks through a step."""
+        step, earlier = self.steps[index], self.changed_by(index)
+        given = self.read(name, earlier, 0, 0, 1)
+        if earlier is None and step.meta.side_data == "too":
+            given = given.mean(axis=0, dtype=CHANGED_DTYPE, keepdims=True)
+        facts = {"slice_dim": 0, "first_slice": 0}
+        parameters = {key: self.resolve(value) for key, value in step.parameters.items()}
+        parameters |= {key: facts[key] for key in step.meta.supplied if key in facts}
+        try:
+            data = self.backend.to_device(np.ascontiguousarray(given))
+            result = self.backend.to_host(call_method(step.meta, data, parameters, self.backend))
+        except MaxslicesError:
+            raise
+        except Exception as error:
+            raise MethodError(
+                f"{step.meta.name} failed on the {name}: {what_raised(error)}"
+                f"{raised_at(error, step.meta.function)}"
+            ) from error
+        if result.shape != (1, *given.shape[1:]):
+            found, wanted = ("x".join(map(str, s)) for s in (result.shape, (1, *given.shape[1:])))
+            raise MethodError(
+                f"{step.meta.name} made {name} of {found}; one frame, {wanted}, is due"
+                f"{defined_at(step.meta.function)}"
+            )
+        return result.astype(CHANGED_DTYPE, copy=False)

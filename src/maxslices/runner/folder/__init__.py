@@ -1,0 +1,1 @@
+"""The folder of a run: its results, its journal, and going on after a stop."""

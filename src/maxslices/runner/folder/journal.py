@@ -1,0 +1,208 @@
+"""The journal of a run: what is done, on disk, so that a run that was stopped can go on.
+
+It is a file of lines of JSON, each with a checksum. The first one holds the plan and what the run
+was made for. Each further line is an event, written after the data that it speaks of. A line that
+was cut off ends what is believed.
+
+The end of a process, even by ``kill -9``, loses nothing that was written before: it is in the page
+cache. The end of the machine loses what the system had not written to disk yet. So every
+`SYNC_INTERVAL_S` a thread has all written, and then notes how many lines are safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...errors import StoreError
+from ...system.disk_space import hidden_path, store_errors, sync_file_system
+from ...system.fresh_files import check_one_name
+from ...system.work_thread import WorkThread
+from .journal_lines import seal, unseal
+from .journal_values import encode
+
+JOURNAL_NAME = ".run.journal"
+"""Name of the journal in the folder of the results."""
+SYNC_INTERVAL_S = 30.0
+"""Seconds between syncs: the age at which Linux writes data to disk by itself
+(``vm.dirty_expire_centisecs``), so that a sync has little to write that is not due anyway."""
+_APPENDING = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Journal:
+    """Appends events to the journal of a run, from any thread.
+
+    Parameters
+    ----------
+    path : Path
+        The journal.
+    n_lines : int
+        Lines of it that are believed; what follows is removed.
+
+    Attributes
+    ----------
+    has_progress : bool
+        Whether any slices on disk, or any section, were done since it was opened.
+    is_whole : bool
+        Whether all results were written since.
+    """
+
+    def __init__(self, path: Path, n_lines: int) -> None:
+        self._path, self._n_lines = path, n_lines
+        self.has_progress = False
+        self.is_whole = False
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        with store_errors(path, 0):
+            check_one_name(path, path.lstat())
+            self._fd = os.open(path, _APPENDING)
+            lines = path.read_bytes().splitlines(keepends=True)
+            self._n_bytes = sum(map(len, lines[:n_lines]))
+            _, self._checksum = unseal(line.rstrip(b"\n") for line in lines[:n_lines])
+            os.ftruncate(self._fd, self._n_bytes)
+        WorkThread(self._sync, "journal").start()  # nobody waits for it: a sync may take long
+
+    @classmethod
+    def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
+        """Create a journal with its first line, at once or not at all."""
+        part = hidden_path(path)
+        with store_errors(path, 0):
+            part.unlink(missing_ok=True)
+            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    file.write(seal({**header, "boot": boot_id()}, 0)[0])
+                part.rename(path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+        return cls(path, 1)
+
+    def went_on(self) -> None:
+        """Note that the run goes on in another process."""
+        self._add({"event": "went on", "boot": boot_id()})
+
+    def begin(self, section: int) -> None:
+        """Note that a section begins with its first slice: what it did before does not count."""
+        self._add({"event": "begin", "section": section})
+
+    def store(self, section: int, layout: Mapping[str, int]) -> None:
+        """Note that a section's output goes to a scratch file of a layout."""
+        self._add({"event": "store", "section": section, "layout": dict(layout)})
+
+    def side(self, step: int, value: Any) -> bool:
+        """Note the side results of a step; False if they cannot be written down."""
+        return self._add({"event": "side", "step": step, "value": value}, "value")
+
+    def done(self, section: int, stop: int, block: int, values: Mapping[int, Any]) -> bool:
+        """Note that all slices before `stop` are written.
+
+        Parameters
+        ----------
+        section : int
+            Index of the section.
+        stop : int
+            One past the last slice.
+        block : int
+            Slices in a block.
+        values : mapping
+            Side results of the last block by the index of their step in the section.
+
+        Returns
+        -------
+        bool
+            False if they cannot be written down.
+        """
+        entry: dict[str, Any] = {"event": "done", "section": section, "stop": stop, "block": block}
+        if values:
+            entry["values"] = [list(each) for each in values.items()]
+        return self._add_progress(entry, "values" if values else None)
+
+    def finish(self, section: int, report: Mapping[str, Any]) -> None:
+        """Note that a section is finished, with its report."""
+        self._add_progress({"event": "finished", "section": section, "report": dict(report)})
+
+    def whole(self) -> None:
+        """Note that all results are written, and are given their names from here on."""
+        self._add({"event": "whole"})
+        self.is_whole = True
+
+    def set_aside(self, names: Mapping[str, str]) -> None:
+        """Note which results of a failed run are named otherwise: hidden name -> name."""
+        self._add({"event": "set aside", "names": dict(names)})
+
+    def given_up(self) -> bool:
+        """Note, safely on disk, that the run's files are removed from here on.
+
+        False if the disk is too full for it, which keeps nobody from removing them.
+        """
+        try:
+            self._add({"event": "given up"})
+            os.fdatasync(self._fd)
+        except (OSError, StoreError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the file; a second call has no effect."""
+        self._ended.set()
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def _add_progress(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
+        """Append a line that a run can go on from, also if Ctrl-C comes once it is written."""
+        before, self.has_progress = self.has_progress, True
+        try:
+            is_noted = self._add(entry, encoded)
+        except Exception:
+            self.has_progress = before
+            raise
+        self.has_progress = before or is_noted
+        return is_noted
+
+    def _add(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
+        """Append a line, in one call; False if its entry `encoded` cannot be written down."""
+        if encoded is not None:
+            try:
+                entry[encoded] = encode(entry[encoded])
+            except TypeError:
+                return False
+        with self._lock, store_errors(self._path, 0):
+            line, checksum = seal(entry, self._checksum)
+            try:
+                if os.write(self._fd, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.ftruncate(self._fd, self._n_bytes)  # a part of a line
+                raise
+            self._n_lines, self._n_bytes = self._n_lines + 1, self._n_bytes + len(line)
+            self._checksum = checksum
+        return True
+
+    def _sync(self) -> None:
+        """Have all that was written so far put on disk, time and again."""
+        while not self._ended.wait(SYNC_INTERVAL_S):
+            with self._lock:
+                if self._fd < 0:
+                    return
+                fd, n_lines = os.dup(self._fd), self._n_lines
+            sync_file_system(fd)
+            with suppress(StoreError):  # closed meanwhile; or full, as the next block says
+                self._add({"event": "synced", "n_lines": n_lines})
+                os.fdatasync(fd)
+            os.close(fd)
+
+
+def boot_id() -> str:
+    """Identifier of the time since the machine was started; "" where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,125 @@
+"""Which results a run writes, and what they are."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...io import Sink
+from ...io.results.result_info import ProcessNote, ResultInfo
+from ...model.arrays import ArraySpec
+from ...pipeline import Pipeline, Step
+from ...planner import Plan
+from ...registry.method_meta import MethodMeta
+from ...registry.source_hash import package_version
+from ..report.wall_time import WallTime
+from .results_folder import RunFolder
+from .snapshots import snapshot_names
+from .unfinished_run import SectionState
+
+
+def make_sinks(
+    folder: RunFolder,
+    plan: Plan,
+    pipeline: Pipeline,
+    wall_time: WallTime,
+    angles: NDArray[Any] | None,
+) -> dict[int, Sink]:
+    """Begin the run in its folder, and make the sinks of all results.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        The folder.
+    plan : Plan
+        What is run.
+    pipeline : Pipeline
+        Its methods.
+    wall_time : WallTime
+        Is told of the wait for disk space.
+    angles : ndarray, optional
+        Angle of each projection in radians.
+
+    Returns
+    -------
+    dict of int to Sink
+        Index of a step in the pipeline -> its sink. Results that are whole have none.
+    """
+    names = {
+        index: "result" if index == pipeline.result_index else f"{index + 1:02d}_{step.meta.name}"
+        for index, step in enumerate(pipeline.steps)
+        if step.save_result
+    }
+    with wall_time.during("waiting for disk space"):
+        wanted = snapshot_names(pipeline) if folder.saves_snapshots else None
+        outputs = {
+            names[step.index]: step.output
+            for section in plan.sections
+            for step in section.steps
+            if step.index in names
+        }
+        folder.begin(plan, outputs, wanted)
+    notes = [_note(step) for step in pipeline.steps]
+    found = {}
+    infos = infos_of_steps(plan, pipeline, replace(folder.origin, angles=angles))
+    for number, section in enumerate(plan.sections):
+        state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
+        for step in section.steps:
+            if step.index in names:
+                found[step.index] = folder.sink(
+                    names[step.index],
+                    step.output,
+                    section.slice_dim,
+                    has_slices=state.has_slices,
+                    info=replace(infos[step.index], steps=tuple(notes[: step.index + 1])),
+                )
+    return {index: sink for index, sink in found.items() if sink is not None}
+
+
+def infos_of_steps(plan: Plan, pipeline: Pipeline, info: ResultInfo) -> dict[int, ResultInfo]:
+    """Say what the result of each step is, by what the scan is."""
+    found, pixels = {}, plan.sections[0].input
+    for step in (step for section in plan.sections for step in section.steps):
+        info = _after(info, pipeline.steps[step.index].meta, pixels, step.output)
+        found[step.index], pixels = info, step.output
+    return found
+
+
+def _after(info: ResultInfo, meta: MethodMeta, given: ArraySpec, made: ArraySpec) -> ResultInfo:
+    """What the result of a step is, by what it was given.
+
+    Rows and columns of a reconstruction are those of its projections. Where another method changes
+    their number, they are the detector's no longer.
+    """
+    if meta.saved_by_default:
+        return replace(info, is_volume=True, angles=None)
+    if info.angles is not None and len(info.angles) != made.shape[0]:
+        info = replace(info, angles=None)
+    first = 0 if info.is_volume else 1
+    if given.shape[first:] == made.shape[first:]:
+        return info
+    row, column = info.first_pixel
+    size = info.pixel_size if meta.keeps_pixel_size else None
+    if size != info.pixel_size:
+        warnings.warn(
+            f"the pixel size is left out from {meta.name} on: it changes the number of rows or "
+            "columns",
+            stacklevel=2,
+        )
+    return replace(
+        info,
+        pixel_size=size,
+        first_pixel=(
+            row if given.shape[1] == made.shape[1] else None,
+            column if given.shape[2] == made.shape[2] else None,
+        ),
+    )
+
+
+def _note(step: Step) -> ProcessNote:
+    defaults = {name: v for name, v in step.meta.merged().items() if name not in step.meta.supplied}
+    version = package_version(step.meta.function)
+    return ProcessNote(step.meta.full_name, version, {**defaults, **step.parameters})

@@ -1,0 +1,1 @@
+"""What is said of a run, while it runs and afterwards."""

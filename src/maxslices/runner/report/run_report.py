@@ -1,0 +1,302 @@
+"""Report of a run: estimated and measured memory of each section, and where the time went."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...io.results.result_info import ResultInfo
+from ...model.json_values import plain
+from ...model.units import format_bytes
+from ...planner import Plan
+from ...planner.plan_table import WIDTH, wrapped
+from .provenance import Provenance
+from .run_timeline import STAGES, Stage, StageUse, Timeline
+
+_BOUNDS = {
+    "read": "reading",
+    "link in": "the link in",
+    "compute": "computing",
+    "link out": "the link out",
+    "write": "writing",
+    "overhead": "overhead",
+    "pipeline stalls": "pipeline stalls",
+}
+MISSED = 1.05
+"""Measured over estimated bytes above which the report calls an estimate too low. A good estimate
+is never exceeded; 5 % are left to other allocations that a meter sees as well."""
+PRINTED_S = 0.05
+"""Seconds from which on a phase is printed: less would be printed as 0.0 s."""
+NOTEBOOK_PIXELS = 256
+"""Side of the result's picture in a notebook, which keeps all that its cells showed: 70 kB."""
+_STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUse:
+    """A block size, and the slice from which on it was used."""
+
+    first_slice: int
+    """The first slice of the first block of this size."""
+    block: int
+    """Slices in a block, halo not counted."""
+    why: str
+    """Reason for this size, such as "memory ran out"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionReport:
+    """One section, as it ran."""
+
+    methods: tuple[str, ...]
+    """Plain names, in order."""
+    slice_dim: int
+    """Axis of the slices: 0 projections, 1 sinograms."""
+    n_slices: int
+    """Slices in all."""
+    block: int
+    """Slices in a block, as planned."""
+    smallest_block: int
+    """Smallest block: fewer slices than planned if memory ran out."""
+    n_splits: int
+    """How many times the block was halved because memory ran out."""
+    duration_s: float
+    """Wall time."""
+    estimated_bytes: int
+    """Planned peak of a block on the device."""
+    measured_bytes: int | None
+    """Measured peak on the device, on the CPU that of the widest block; None if it could not be
+    measured."""
+    unseen: tuple[str, ...] = ()
+    """Memory that the meters could not see, in words; empty if they saw everything."""
+    stages: dict[str, StageUse] = field(default_factory=dict)
+    """Use of each stage that there was, of "read", "in", "compute", "out" and "write"."""
+    idle_share: float | None = None
+    """Share of the wall time in which no stage was at work; None if that was not recorded."""
+    bound_by: str | None = None
+    """What bounded it: "read", "link in", "compute", "link out" or "write"; "overhead" of the
+    runner; "pipeline stalls", where stages waited for each other; None if not recorded."""
+    blocks: tuple[BlockUse, ...] = ()
+    """The block sizes that were used, in order."""
+    notes: tuple[str, ...] = ()
+    """Differences from the plan, such as where its output is."""
+    is_earlier: bool = False
+    """Whether it ran before the run was stopped, so that its time is no part of this one's."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with its results, such as one that is NaN throughout."""
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """GB/s of the stage that bounded it, while that was at work; None if no stage did."""
+        name = _STAGE_OF.get(self.bound_by or "", self.bound_by)
+        return self.stages[name].gb_per_s if name in self.stages else None
+
+    @property
+    def slices_per_s(self) -> float | None:
+        """Slices a second since the run was stopped, if it was; None if no block was run."""
+        if not self.blocks or self.duration_s <= 0:
+            return None
+        return (self.n_slices - self.blocks[0].first_slice) / self.duration_s
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over estimated bytes; None if nothing was measured."""
+        if self.measured_bytes is None or not self.estimated_bytes:
+            return None
+        return self.measured_bytes / self.estimated_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did."""
+
+    plan: Plan
+    """The plan that was run."""
+    device: str
+    """"cpu" or "cuda:N"."""
+    sections: tuple[SectionReport, ...]
+    """The sections, in order."""
+    side_results: dict[str, Any]
+    """Side results by ``method.name``, such as ``find_center_vo.cor``."""
+    files: tuple[Path, ...]
+    """Results that were written, the last one the final result."""
+    duration_s: float
+    """Wall time of everything, but for writing the report itself."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Seconds beside the sections, by phase (see `WallTime`); with the sections' wall times they
+    add up to `duration_s`."""
+    process_bytes: int | None = None
+    """Most resident memory of the process beyond what it had before the first section, by the
+    kernel's count; None where that is not known, and where workers ran the blocks."""
+    result: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """The final result, where it was kept in memory."""
+    result_info: ResultInfo = field(default=ResultInfo(), repr=False, compare=False)
+    """What that is: whether its slices are rows of the detector, and which."""
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    """When each stage was at work on each block."""
+    timeline_file: Path | None = None
+    """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
+    provenance: Provenance | None = None
+    """When, where, with what and on which scan it was made."""
+    records: tuple[Path, ...] = ()
+    """The pipeline as it was run, the log and the page for people, where there is a folder."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the report to plain types, ready for JSON."""
+        return {
+            "device": self.device,
+            "duration_s": self.duration_s,
+            "phases_s": self.phases_s,
+            "process_bytes": self.process_bytes,
+            "sections": [
+                {**_section(s), "findings": _findings(s, planned.limited_by)}
+                for s, planned in zip(self.sections, self.plan.sections, strict=True)
+            ],
+            "side_results": {k: plain(v) for k, v in self.side_results.items()},
+            "files": [str(path) for path in self.files],
+            "timeline": None if self.timeline_file is None else str(self.timeline_file),
+            "provenance": None
+            if self.provenance is None
+            else plain(dataclasses.asdict(self.provenance)),
+            "records": [str(path) for path in self.records],
+            "plan": self.plan.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Convert the report to JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __repr__(self) -> str:
+        methods = ", ".join(name for section in self.sections for name in section.methods)
+        return f"<Report: {methods} on {self.device} in {self.duration_s:.1f} s>"
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        from ...report_page.page import run_fragment
+        from ...report_page.slice_picture import draw_slice
+
+        pictures = []
+        if self.result is not None and self.result.size:
+            pictures = [draw_slice(*self._picture(self.result), NOTEBOOK_PIXELS)]
+        return run_fragment(self.to_dict(), pictures)
+
+    def _picture(self, result: np.ndarray) -> tuple[str, np.ndarray]:
+        """Title and slice that a notebook shows of the result: its middle."""
+        axis = self.plan.sections[-1].slice_dim
+        middle = result.shape[axis] // 2
+        name = self.result_info.slice_name(self.result_info.file_axis(axis), middle)
+        return f"{name}, the middle of the result", result.take(middle, axis)
+
+    def __str__(self) -> str:
+        lines = [
+            f"Ran on {self.device} in {self.duration_s:.1f} s",
+            f"  {'section':<46}{'slices/s':>10}{'estimated':>12}{'measured':>12}{'ratio':>8}",
+        ]
+        for number, section in enumerate(self.sections, start=1):
+            names = textwrap.wrap(f"{number} {', '.join(section.methods)}", 44) or [""]
+            ratio = "-" if section.ratio is None else f"{100 * section.ratio:.0f} %"
+            speed = "-" if section.slices_per_s is None else f"{section.slices_per_s:.1f}"
+            lines.append(
+                f"  {names[0]:<46}{speed:>10}"
+                f"{format_bytes(section.estimated_bytes):>12}"
+                f"{format_bytes(section.measured_bytes):>12}{ratio:>8}"
+            )
+            lines += [f"    {more}" for more in names[1:]]
+            lines += _stages_lines(section) + _blocks_lines(section)
+            lines += [f"    {note}" for note in section.notes]
+            lines += ["    ran before the run was stopped"] * section.is_earlier
+            lines += [f"    warning: {warning}" for warning in section.warnings]
+            findings = _findings(section, self.plan.sections[number - 1].limited_by)
+            lines += [f"    {finding}" for finding in findings]
+        lines += _process_lines(self)
+        lines += _wall_time_lines(self)
+        lines += [f"  {name} = {_short(value)}" for name, value in self.side_results.items()]
+        lines += [f"  wrote {path}" for path in self.files]
+        return wrapped(lines)
+
+
+def _section(section: SectionReport) -> dict[str, Any]:
+    """Convert a section to plain types, derived figures included."""
+    entry: dict[str, Any] = plain(dataclasses.asdict(section))
+    for name, use in section.stages.items():
+        entry["stages"][name]["gb_per_s"] = use.gb_per_s
+    entry.update(slices_per_s=section.slices_per_s, ratio=section.ratio, gb_per_s=section.gb_per_s)
+    return entry
+
+
+def _findings(section: SectionReport, limited_by: str) -> list[str]:
+    """Ways in which a section took other memory than planned, in words."""
+    found = []
+    if (section.ratio or 0) > MISSED:
+        found.append(
+            f"more than estimated: the estimate of {limited_by} is likely too low; hold it "
+            f"against what it takes with maxslices measure {limited_by}"
+        )
+    if section.n_splits:
+        times = "once" if section.n_splits == 1 else f"{section.n_splits} times"
+        found.append(
+            f"memory ran out: the block was halved {times}, from {section.block} to "
+            f"{section.smallest_block} slices"
+        )
+    return found
+
+
+def _stages_lines(section: SectionReport) -> list[str]:
+    """Lines with the share of each stage, and what bounded the section."""
+    if section.idle_share is None or section.bound_by is None:
+        return []
+    used = [(name, section.stages[name].share) for name in STAGES if name in section.stages]
+    shares = [f"{name} {100 * share:.0f} %" for name, share in used]
+    busy = ", ".join([*shares, f"idle {100 * section.idle_share:.0f} %"])
+    speed = "" if section.gb_per_s is None else f", {format_bytes(int(1e9 * section.gb_per_s))}/s"
+    bound = f"bound by {_BOUNDS[section.bound_by]}{speed}"
+    line = f"    {busy}: {bound}"
+    return [line] if len(line) <= WIDTH else [f"    {busy}:", f"      {bound}"]
+
+
+def _blocks_lines(section: SectionReport) -> list[str]:
+    """Line with the changes of the block size, if there were any."""
+    if len(section.blocks) < 2:
+        return []
+    first, *later = section.blocks
+    changes = [f"{use.block} from slice {use.first_slice} on ({use.why})" for use in later]
+    return [f"    blocks of {first.block}, {', '.join(changes)}"]
+
+
+def _process_lines(report: Report) -> list[str]:
+    """Line with the memory that the process took, on the CPU with the budget beside it."""
+    if report.process_bytes is None:
+        return []
+    of = "" if report.device != "cpu" else f" of {format_bytes(report.plan.budget_bytes)}"
+    return [f"  the process took {format_bytes(report.process_bytes)}{of} by the kernel's count"]
+
+
+def _wall_time_lines(report: Report) -> list[str]:
+    """Line with the seconds of sections and phases; phases too short to print count as other."""
+    if not report.phases_s:
+        return []
+    ran_s = [section.duration_s for section in report.sections if not section.is_earlier]
+    sections = " + ".join(f"{spent_s:.1f}" for spent_s in ran_s or [0.0])
+    long_s = {
+        phase: spent_s
+        for phase, spent_s in report.phases_s.items()
+        if phase != "other" and spent_s >= PRINTED_S
+    }
+    other_s = sum(report.phases_s.values()) - sum(long_s.values())
+    if other_s >= PRINTED_S:
+        long_s["other"] = other_s
+    parts = [f"sections {sections} s", *(f"{phase} {s:.1f} s" for phase, s in long_s.items())]
+    return [f"  wall time: {', '.join(parts)}"]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float | np.floating):
+        return f"{float(value):g}"
+    text = str(plain(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."

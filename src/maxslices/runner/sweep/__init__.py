@@ -1,0 +1,1 @@
+"""Pictures and report of a sweep."""
