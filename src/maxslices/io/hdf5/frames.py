@@ -21,9 +21,9 @@ from ..check_arrays import check_dtype, without_ones
 from ..frames.frames import FramesWritten, IndexRange
 from ..frames.plain_frames import PlainFrames
 from ..library_errors import cause_of, found_no_memory, library_errors, raised_by_library
-from ..scans.hdf5_layout import list_stacks
 from .chunk_offsets import locate_data, missing_filters
 from .chunks import ChunkError, Chunks, OversizeError
+from .contents import list_stacks
 from .global_heaps import read_values
 from .links import BrokenPath, look_up
 from .unwritten_frames import frames_written

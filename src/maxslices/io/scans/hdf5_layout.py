@@ -7,18 +7,15 @@ APS's (https://dxfile.readthedocs.io).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
 import h5py
-import numpy as np
 
 from ...errors import SourceError
-from ..hdf5.global_heaps import read_values
-from ..hdf5.links import MAX_OBJECTS, BrokenPath, FileObjects, look_up, names_in
-from ..library_errors import raised_by_library
+from ..hdf5.contents import FileContents, is_nxtomo
+from ..hdf5.links import BrokenPath, look_up, names_in
 from .loader_options import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
@@ -34,8 +31,6 @@ _WHITES = ("data_white", "data_white_pre", "data_white_post")
 as at the SLS and Sirius, the first ones."""
 _MOST_ENTRIES = 100
 """Most groups of a file that are looked at for further scans: 3 ms."""
-LISTED = 6
-"""Most data sets, or entries, that a message lists, so that it stays readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     SourceError
         If the data are not found.
     """
-    contents = _Contents(file)
+    contents = FileContents(file)
     found = _search(file, contents)
     if options.data_path == "auto":
         if found is None:
@@ -93,7 +88,7 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     return layout
 
 
-def _search(file: h5py.File, contents: _Contents) -> Layout | None:
+def _search(file: h5py.File, contents: FileContents) -> Layout | None:
     """First known layout in the file; None without one.
 
     A layout whose frames cannot be reached is taken if there is no other: opening it is an error
@@ -144,49 +139,6 @@ def _layout_beside(file: h5py.File, data_path: str) -> Layout:
     return Layout(data_path, key, None, _first_present(file, group, ("rotation_angle",)))
 
 
-class _Contents:
-    """Entries and 3D data sets of a file, which is gone through once, as far as is asked for."""
-
-    def __init__(self, file: h5py.File) -> None:
-        self._walked = FileObjects(file)
-        self._objects = iter(self._walked)
-        self._stacks: list[str] = []
-
-    def nxtomo_entries(self) -> Iterator[str]:
-        """Iterate over groups whose definition is NXtomo, from where it ended before."""
-        for name, item in self._objects:
-            if isinstance(item, h5py.Group):
-                if _is_nxtomo(item):
-                    yield name.strip("/")
-            elif item.ndim == 3:
-                shape = "x".join(map(str, item.shape))
-                self._stacks.append(f"{name} ({shape} {item.dtype})")
-
-    def stacks(self) -> str:
-        """List of the 3D data sets of a file, as the end of a message."""
-        try:
-            for _ in self.nxtomo_entries():
-                pass
-        except Exception as error:
-            if not raised_by_library(error):
-                raise
-            return "; the file is damaged: copy it again"
-        found, rest = self._stacks, ""
-        if not self._walked.is_complete:
-            rest = f"; only the first {MAX_OBJECTS:,} of its links were looked at"
-        if not found:
-            return f"; there is no 3D data set in the file{rest}"
-        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-        return f"; 3D data sets in the file: {', '.join(found[:LISTED])}{more}{rest}"
-
-
-def _is_nxtomo(group: h5py.Group) -> bool:
-    definition = look_up(group, "definition")
-    if not isinstance(definition, h5py.Dataset) or definition.size != 1:
-        return False
-    return np.ravel(read_values(definition))[0] in (b"NXtomo", "NXtomo")
-
-
 def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:
     """First of `names` in `group` that is a data set; without any, the first that is broken.
 
@@ -232,11 +184,6 @@ def other_entries(file: h5py.File, layout: Layout) -> list[str]:
         for name in islice(names_in(file), _MOST_ENTRIES)
         if name != own
         and isinstance(group := look_up(file, name), h5py.Group)
-        and _is_nxtomo(group)
+        and is_nxtomo(group)
         and _nxtomo(file, name) is not None
     ]
-
-
-def list_stacks(file: h5py.File) -> str:
-    """List of the 3D data sets of a file, as the end of a message."""
-    return _Contents(file).stacks()
