@@ -2,8 +2,9 @@
 
 `max_batch_size` and `max_patch_shape` predict from a replay without data, and verify the
 answer with one real step if there is a device. `memory_report` breaks a step's memory down,
-`best_tiles` cuts images for inference, and `reduce_memory` rewrites a model until its step fits. ``import maxslices`` does not import
-this package; torch is imported when one of its functions is first asked for.
+`best_tiles` cuts images for inference, and `reduce_memory` rewrites a model until its step fits.
+``import maxslices`` does not import this package; torch is imported when one of its functions is
+first asked for.
 """
 
 from __future__ import annotations
