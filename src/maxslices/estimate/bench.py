@@ -151,7 +151,8 @@ class Bench:
             kept -= left - (left := alive_bytes(kind) - start)
         counted, own = peak.counted_bytes or 0, self.samples.nbytes(n_slices)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
-        self._left_bytes, self._stays_bytes = self._left_bytes + left, self._stays_bytes + stays
+        self._left_bytes += left
+        self._stays_bytes += stays
         self.readings = [
             (1 + each.n_events, own + each.held_bytes, each.n_bytes - stays)
             for each in peak.outside_readings

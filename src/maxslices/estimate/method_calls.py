@@ -142,7 +142,8 @@ class MethodCalls:
     def _leave_room(self) -> None:
         """Leave room for flats and darks, which must stay within the memory, too."""
         more = self.bench.side_bytes - self._side_bytes
-        self.available_bytes, self.run_bytes = self.available_bytes - more, self.run_bytes - more
+        self.available_bytes -= more
+        self.run_bytes -= more
         self._side_bytes = self.bench.side_bytes
 
     def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
