@@ -258,7 +258,7 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
 def _whole(shape: Sequence[int]) -> list[int]:
     """Dims as Python's integers, of which products do not overflow."""
     try:
-        return [index(n) for n in shape]
+        return [*map(index, shape)]
     except TypeError:
         raise TypeError(f"the dims of an array are whole numbers, not {shape!r}") from None
 
