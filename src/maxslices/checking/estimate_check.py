@@ -93,31 +93,42 @@ def check_max_slices(
     (60, 60, 'ok')
     """
     __tracebackhide__ = True  # pytest shows the caller's line
-    asked, defaults = (lower, upper, device), (LOWER, UPPER, "auto")
-    return check_as_asked(method, shape, dtype, asked, defaults, parameters)
+    refuse_shared(method, lower=lower, upper=upper, device=device)
+    return check_within(
+        method,
+        shape,
+        dtype,
+        LOWER if lower is None else lower,
+        UPPER if upper is None else upper,
+        "auto" if device is None else device,
+        parameters,
+    )
 
 
-def check_as_asked(
-    method: Callable[..., Any] | MethodMeta | str,
-    shape: tuple[int, int, int],
-    dtype: DTypeLike,
-    asked: tuple[float | None, float | None, str | None],
-    defaults: tuple[float, float, str],
-    parameters: dict[str, Any],
-) -> CheckResult:
-    """`check_max_slices`, with defaults for those of lower, upper and device that are None."""
-    __tracebackhide__ = True
+def refuse_shared(method: Callable[..., Any] | MethodMeta | str, **given: Any) -> None:
+    """Refuse a keyword that is the check's own and the method's as well, where it is given."""
     meta = find_method(method)
-    _require_known(meta, parameters)
-    for name, value in zip(("lower", "upper", "device"), asked, strict=True):
+    for name, value in given.items():
         if value is not None and name in meta.parameters:
             raise ParameterError(
                 f"{name!r} is a parameter of {meta.full_name}, and of max_slices itself: give it "
                 "in the parameters of a Case, to a MethodConformance"
             )
-    lower = defaults[0] if asked[0] is None else asked[0]
-    upper = defaults[1] if asked[1] is None else asked[1]
-    device = defaults[2] if asked[2] is None else asked[2]
+
+
+def check_within(
+    method: Callable[..., Any] | MethodMeta | str,
+    shape: tuple[int, int, int],
+    dtype: DTypeLike,
+    lower: float,
+    upper: float,
+    device: str,
+    parameters: dict[str, Any],
+) -> CheckResult:
+    """`check_max_slices`, with the method's parameters apart from the check's own."""
+    __tracebackhide__ = True
+    meta = find_method(method)
+    _require_known(meta, parameters)
     for bound in (lower, upper):
         if not matches(float, bound):
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")

@@ -146,15 +146,23 @@ class MaxSlices:
         """
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
-        from ..checking.estimate_check import check_as_asked
+        from ..checking.estimate_check import check_within, refuse_shared
         from ..errors import EstimatorError, MaxslicesError
 
         if device is not None:
             skip_without(device)
-        asked = lower, upper, device
-        defaults = self.settings.lower, self.settings.upper, self.settings.device
+        own = self.settings
         try:
-            result = check_as_asked(method, shape, dtype, asked, defaults, parameters)
+            refuse_shared(method, lower=lower, upper=upper, device=device)
+            result = check_within(
+                method,
+                shape,
+                dtype,
+                own.lower if lower is None else lower,
+                own.upper if upper is None else upper,
+                own.device if device is None else device,
+                parameters,
+            )
         except EstimateError as error:
             self.note(error.result)
             raise

@@ -57,8 +57,3 @@ def is_nxtomo(group: h5py.Group) -> bool:
     if not isinstance(definition, h5py.Dataset) or definition.size != 1:
         return False
     return np.ravel(read_values(definition))[0] in (b"NXtomo", "NXtomo")
-
-
-def list_stacks(file: h5py.File) -> str:
-    """List of the 3D data sets of a file, as the end of a message."""
-    return FileContents(file).stacks()

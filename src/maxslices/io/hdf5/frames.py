@@ -23,7 +23,7 @@ from ..frames.plain_frames import PlainFrames
 from ..library_errors import cause_of, found_no_memory, library_errors, raised_by_library
 from .chunk_offsets import locate_data, missing_filters
 from .chunks import ChunkError, Chunks, OversizeError
-from .contents import list_stacks
+from .contents import FileContents
 from .global_heaps import read_values
 from .links import BrokenPath, look_up
 from .unwritten_frames import frames_written
@@ -52,7 +52,7 @@ class Hdf5Frames:
             found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
                 f"{self.name}: holds {found}: a scan has three dims, (angles, detector_y, "
-                f"detector_x){without_ones(shape)}{list_stacks(file)}"
+                f"detector_x){without_ones(shape)}{FileContents(file).stacks()}"
             )
         self.spec = ArraySpec(shape, check_dtype(self.name, dtype))
         self._written: FramesWritten | None = None
@@ -176,7 +176,9 @@ def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Data
     if isinstance(found, BrokenPath):
         raise SourceError(f"{path}: {name} {found.reason}")
     what = "is a group, not a data set" if isinstance(found, h5py.Group) else "is not in the file"
-    raise SourceError(f"{path}: {name} {what}: give another {parameter}{list_stacks(file)}")
+    raise SourceError(
+        f"{path}: {name} {what}: give another {parameter}{FileContents(file).stacks()}"
+    )
 
 
 def read_column(name: str, data: h5py.Dataset, allow_missing: bool) -> NDArray[Any]:
