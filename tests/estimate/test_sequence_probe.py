@@ -282,6 +282,18 @@ def test_memory_that_depends_on_the_data_is_measured_as_before(sequences):
     assert any("depends on the data" in note for note in found.notes)
 
 
+def test_memory_that_only_other_data_take_in_the_end_is_seen(sequences):
+    def dark(p):
+        block = p.alloc(INPUT_BYTES * p.n, 1)
+        if sequences.kind_of_data == "dark":
+            p.alloc(INPUT_BYTES * p.n, 2)
+        p.free(block)
+
+    found = probed_program(sequences, dark, 3 * 40 * INPUT_BYTES)
+    assert found.answer == 40
+    assert any("depends on the data" in note for note in found.notes)
+
+
 def test_what_is_measured_otherwise_is_measured_with_the_usual_data(sequences):
     def odd(p):  # what the sequence does not show comes with the second call
         p.alloc(INPUT_BYTES * p.n, 1)

@@ -176,19 +176,22 @@ class SequenceProbe:
                 self.bench.kind = usual
             if n == fewest + MORE[0] and self.rungs and self.rungs[-1].duration_s > LONG_S:
                 others = [fewest + 1]
-        if len(self._seen) >= len(MORE) and not self._is_told(self._fit()):
-            self.keeps_its_ways = False
+        if len(self._seen) >= len(MORE):
             n = other_data if other_data in self._seen else max(self._seen)
+            if self._is_told(self._fit(), n):
+                return
+            self.keeps_its_ways = False
             before = self._seen[n].n_bytes
             self.rungs = [rung for rung in self.rungs if rung.n_slices != n]
             self._call(n, None)
             if abs(self._seen[n].n_bytes - before) > SAME * before:
                 raise NotExplainedError("its memory depends on the data")
 
-    def _is_told(self, model: PeakModel) -> bool:
-        """True if the calls prove the formulas of the moments that matter."""
+    def _is_told(self, model: PeakModel, *others: int) -> bool:
+        """True if the calls prove the formulas of the moments that matter, also of `others`."""
         n = self._fitting(model)
-        return all(model.is_proven(model.highest(k)) for k in (max(self._seen), -(-n // 2), n))
+        slices = (*others, max(self._seen), -(-n // 2), n)
+        return all(model.is_proven(model.highest(k)) for k in slices)
 
     def _next(self, model: PeakModel) -> int | None:
         """Slices of the next call; None if the answer is known.
