@@ -70,6 +70,29 @@ def test_names_that_give_one_order(tmp_path, names):
     assert [file.stem for file in open_tiffs(tmp_path).files] == names
 
 
+@pytest.mark.parametrize(
+    ("names", "lost"),
+    [
+        (["p_0000", "p_0001", "p_0003", "p_0004"], r"1 \(2\)"),
+        (["p_10", "p_20", "p_50", "p_60"], r"2 \(30, 40\)"),
+        (["8_p1", "8_p2", "8_p3", "8_p4", "8_p5", "8_p10"], r"4 \(6, 7, 8, \.\.\.\)"),
+    ],
+)
+def test_numbers_that_are_missing_are_warned_of(tmp_path, names, lost):
+    for i, name in enumerate(names):
+        tifffile.imwrite(tmp_path / f"{name}.tif", DATA[i])
+    with pytest.warns(UserWarning, match=rf"among {names[0]}.tif to {names[-1]}.tif.* {lost}: "):
+        open_tiffs(tmp_path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("names", [["1", "01", "2"], ["a_5"], ["0", "7", "8"], ["0", "2", "4"]])
+def test_numbers_that_are_no_count_are_not(tmp_path, names):
+    for i, name in enumerate(names):
+        tifffile.imwrite(tmp_path / f"{name}.tif", DATA[i])
+    open_tiffs(tmp_path)
+
+
 def test_flats_beside_the_projections_are_warned_of(tmp_path):
     for name in ("flat_1", "flat_2", "p_1", "p_2", "p_10"):
         tifffile.imwrite(tmp_path / f"{name}.tif", DATA[0])

@@ -213,7 +213,7 @@ def _check_order(folder: Path, files: list[Path]) -> None:
 
 
 def _warn_of_series(folder: Path, files: list[Path]) -> None:
-    """Warn of names that differ in more than their numbers, as those of flats and darks do."""
+    """Warn of names that differ in more than their numbers, as of flats, and of missing numbers."""
     series = Counter(re.sub(r"[0-9]+", "*", file.name) for file in files)
     if len(series) > 1:
         shown = ", ".join(f"{name} ({count})" for name, count in series.most_common(3))
@@ -221,6 +221,22 @@ def _warn_of_series(folder: Path, files: list[Path]) -> None:
             f"{folder}: its files have {len(series)} kinds of names ({shown}), and all are read as "
             "frames of one stack: move flats and darks to folders of their own, and give these in "
             "the pipeline's loader (standard_tomo)",
+            stacklevel=2,
+        )
+        return
+    numbers = [list(map(int, re.findall(r"[0-9]+", file.name))) for file in files]
+    varying = [each for each in zip(*numbers, strict=True) if len(set(each)) > 1]
+    if len(varying) != 1:  # no number, or several, as of decimals
+        return
+    counted = sorted(set(varying[0]))
+    step = min(b - a for a, b in pairwise(counted))
+    lost = [k for a, b in pairwise(counted) for k in range(a + step, b, step)]
+    if 0 < len(lost) < len(files):
+        shown = ", ".join(map(str, lost[:3])) + (", ..." if len(lost) > 3 else "")
+        warnings.warn(
+            f"{folder}: files are missing among {files[0].name} to {files[-1].name}, by their "
+            f"numbers {len(lost)} ({shown}): the angles of those that follow are right only if "
+            "the scan has its own",
             stacklevel=2,
         )
 
