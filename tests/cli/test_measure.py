@@ -272,7 +272,7 @@ def test_any_function_is_described(capsys, own_methods):
         ([*BLOCK, "-p", "kernel_size=" + "9" * 400], 2, "is too large"),
         ([*BLOCK, "-p", "kernel_size=" + ":".join(["59"] * 200)], 2, "is too large"),
         ([*BLOCK, "-p", "kernel_size=" + ":".join(["59"] * 100)], 2, "is too large"),
-        ([*BLOCK, "-p", "kernel_size=" + "[" * 5000], 2, "nested too deeply"),
+        ([*BLOCK, "-p", "kernel_size=" + "[" * 5000 + "]" * 5000], 2, "nested too deeply"),
         ([*BLOCK, "-p", "kernel_size=2026-13-41"], 1, "kernel_size' must be 3 or"),
         ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
         (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),
