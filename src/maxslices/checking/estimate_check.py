@@ -214,7 +214,7 @@ def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | No
     worst = worst_of(peaks)
     if worst.verdict == "UNDERESTIMATE" and call.backend.kind == "cpu":
         lacking_bytes = worst.peak_bytes - worst.estimated_bytes
-        buffers_bytes = _buffers_bytes(call, peaks) if lacking_bytes <= BUFFERS_BYTES else 0
+        buffers_bytes = _buffers_bytes(call) if lacking_bytes <= BUFFERS_BYTES else 0
         if buffers_bytes:
             worst = worst_of([peak - buffers_bytes for peak in peaks])
             notes = (
@@ -248,18 +248,22 @@ def _compare(call: MeasuredCall, peak_bytes: int, bounds: tuple[float, float]) -
     )
 
 
-def _buffers_bytes(call: MeasuredCall, peaks: list[int]) -> int:
+def _buffers_bytes(call: MeasuredCall) -> int:
     """Part of the peak that is gone where ufuncs are given the smallest buffers.
 
     No array of a method depends on their size. A plan counts them with Python's own memory, not
-    with methods'.
+    with methods'. Both calls are made here: what a method keeps from one call to the next lowers
+    a peak only while tracemalloc has seen it.
     """
-    ordinary = np.setbufsize(_FEW_ITEMS)
+    ordinary = call.measure().peak.counted_bytes
+    n_items = np.setbufsize(_FEW_ITEMS)
     try:
-        without = call.measure(seed=0).peak.counted_bytes
+        without = call.measure().peak.counted_bytes
     finally:
-        np.setbufsize(ordinary)
-    return 0 if without is None else min(BUFFERS_BYTES, max(0, min(peaks) - without))
+        np.setbufsize(n_items)
+    if ordinary is None or without is None:
+        return 0
+    return min(BUFFERS_BYTES, max(0, ordinary - without))
 
 
 def compare(
