@@ -240,6 +240,7 @@ def test_parameters_and_slice_dim_are_checked():
         (((60, 7, 8), "uint61"), "'uint61' is not a dtype"),
         (((60, 7, 8), None), "None is not a dtype"),
         (((60, 7, 8), "uint16", 2.0), "lower, 2.0, is above upper, 1.0"),
+        (((60, 7, 8), "uint16", float("nan")), "must be numbers, not nan"),
     ],
 )
 def test_what_is_no_block_is_told(arguments, message):

@@ -119,6 +119,20 @@ def test_a_question_that_is_none_is_not_the_estimators_fault(other_dims, availab
         )
 
 
+@pytest.mark.parametrize("slice_dim", [2, -1, "0", 1.0, True])
+def test_an_axis_that_is_none_is_refused(slice_dim):
+    """An estimator that does not look at it answered."""
+    with pytest.raises(UsageError, match="slice_dim must be 0 or 1, not "):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(slice_dim, (9, 8), "f4", 99)
+
+
+def test_a_device_of_no_kind_is_refused():
+    with pytest.raises(UsageError, match="device must be 'cuda' or 'cpu', not 'gpu'"):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(
+            0, (9, 8), "f4", 99, device="gpu"
+        )
+
+
 def test_parameters_are_merged_over_the_defaults():
     def example(data, size=3, *, mode: str = "reflect", angles, flats=None): ...
 

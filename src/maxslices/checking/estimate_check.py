@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -130,7 +131,7 @@ def check_within(
     meta = find_method(method)
     _require_known(meta, parameters)
     for bound in (lower, upper):
-        if not matches(float, bound):
+        if not matches(float, bound) or math.isnan(bound):  # NaN is never missed
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
     slice_dim = parameters.get("slice_dim")
     if slice_dim is None:

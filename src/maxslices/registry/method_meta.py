@@ -172,11 +172,14 @@ class MethodMeta:
         EstimatorError
             If there is no estimator, it raises, or returns what is not a number of slices.
         UsageError
-            If it is not asked about two dims and a whole number of bytes.
+            If it is not asked about axis 0 or 1, two dims and a whole number of bytes, or about
+            another device than "cuda" and "cpu".
         """
         told = {}
         if "device" in kwargs and "device" not in self.parameters:
             told["device"] = kwargs.pop("device")
+            if told["device"] not in ("cuda", "cpu"):
+                raise UsageError(f"device must be 'cuda' or 'cpu', not {with_type(told['device'])}")
         return self.fitting_slices(slice_dim, other_dims, dtype, available_memory, kwargs, **told)
 
     def fitting_slices(
@@ -189,6 +192,8 @@ class MethodMeta:
         **told: Any,
     ) -> tuple[int, np.dtype[Any]]:
         """`calc_max_slices`, with the method's parameters apart from the device."""
+        if not (matches(int, slice_dim) and slice_dim in (0, 1)):
+            raise UsageError(f"slice_dim must be 0 or 1, not {with_type(slice_dim)}")
         if not matches(int, available_memory):
             raise UsageError(
                 "available_memory must be bytes, such as 16 * 10**9, not "
