@@ -45,6 +45,8 @@ def bytes_at(formula, shape):
         (lambda n, r, c: 4 * n * (r + 10) * (c + 6), None),
         (lambda n, r, c: n * r * c + 2 * r, None),
         (lambda n, r, c: 4 * n * (1 << (r - 1).bit_length()), None),
+        (lambda n, r, c: 4 * n * max(r, c) ** 2, None),
+        (lambda n, r, c: 8 * n * min(r, c) * (min(r, c) // 2 + 1), None),
         (lambda n, r, c: 256 * n * ((2 << (r - 1).bit_length()) // 2 + 1), None),
     ],
 )

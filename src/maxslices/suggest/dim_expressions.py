@@ -57,6 +57,14 @@ class Blocks:
         yield Length(name, dim)
         yield made(f"{name} // 2", [n // 2 for n in dim])
         yield made(f"({name} + 1) // 2", [(n + 1) // 2 for n in dim])
+        square: list[tuple[str, list[int]]] = []
+        if axis == 2:
+            first = 1 - self.slice_dim
+            pairs = list(zip(self.dims[first], dim, strict=True))
+            square = [
+                (f"max({DIMS[first]}, {name})", [max(pair) for pair in pairs]),
+                (f"min({DIMS[first]}, {name})", [min(pair) for pair in pairs]),
+            ]
         for text, values in (
             (name, dim),
             (f"({name} + {name} % 2)", [n + n % 2 for n in dim]),
@@ -65,6 +73,7 @@ class Blocks:
             (f"next_fast_len(2 * {name} - 1)", [next_fast_len(2 * n - 1) for n in dim]),
             (f"(1 << ({name} - 1).bit_length())", [1 << (n - 1).bit_length() for n in dim]),
             (f"(2 << ({name} - 1).bit_length())", [2 << (n - 1).bit_length() for n in dim]),
+            *square,
         ):
             if text != name:
                 yield made(
@@ -141,6 +150,7 @@ def next_fast_len(target: int, real: bool = False) -> int:
 
 def is_atom(text: str) -> bool:
     """True if an expression can be multiplied as it stands."""
-    return text.isidentifier() or text.isdigit() or (
-        text.endswith(")") and text.startswith(("next_fast_len(", "min(")) and text.count("(") == 1
-    )  # fmt: skip
+    if text.isidentifier() or text.isdigit():
+        return True
+    calls = ("next_fast_len(", "min(", "max(")
+    return text.startswith(calls) and text.endswith(")") and text.count("(") == 1
