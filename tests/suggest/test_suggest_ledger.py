@@ -252,6 +252,37 @@ def test_a_ledger_refuses_dtypes_that_it_was_not_tried_with():
         declared.calc_max_slices(0, (50, 60), "uint16", 10**6)
 
 
+def test_what_is_no_array_is_told_of_the_first_dtype_alone():
+    """Bytes of a float32 block were counted for uint16 as well: 1.5 times what it took."""
+
+    def from_bytes(data):
+        return np.frombuffer(data.tobytes(), data.dtype).reshape(data.shape)
+
+    found = suggest_ledger(registered(from_bytes), device="cpu")
+    assert "objects that are no arrays" in found.text
+    with pytest.raises(ValueError, match="suggest a ledger with --dtype uint16"):
+        found.estimator()(0, (50, 60), "uint16", 10**6, device="cpu")
+
+
+def test_a_method_is_given_as_for_the_check():
+    with pytest.raises(UsageError, match="is not a registered method"):
+        suggest_ledger(np.sort, device="cpu")
+    with pytest.raises(UsageError, match="slices along dim 0 or 1, not 2"):
+        suggest_ledger("numpy:sort", device="cpu", slice_dim=2)
+
+
+def test_slices_made_square_are_told_by_the_longer_dim():
+    """A bound was 1.4 times the truth."""
+
+    def squared(data):
+        side = max(data.shape[1:])
+        square = np.zeros((len(data), side, side), np.float32)
+        square[:, : data.shape[1], : data.shape[2]] = data
+        return square
+
+    assert "(angles, max(rows, columns), max(rows, columns))" in suggested(squared).text
+
+
 def test_a_sum_that_grows_with_the_dtype_is_written_in_its_items():
     """It was in bytes of float32, and two thirds of what fits were answered for uint16."""
     text = suggest_ledger(method_named("numpy:diff"), device="cpu").text

@@ -14,7 +14,6 @@ from .traced_runs import TracedRun, small_paths
 def peak_parts(
     runs: list[TracedRun],
     finder: SizeFinder,
-    header: list[str],
     itemsize: int,
     is_summed: bool = False,
 ) -> LedgerParts:
@@ -29,8 +28,6 @@ def peak_parts(
         The runs.
     finder : SizeFinder
         Finds their formulas.
-    header : list of str
-        Lines of the docstring.
     itemsize : int
         Bytes of an element of the input.
     is_summed : bool
@@ -60,7 +57,6 @@ def peak_parts(
         passes={},
         sites=sites,
         uses={key: KeyUse(1) for key in keys},
-        header=header,
     )
 
 

@@ -71,7 +71,6 @@ def sequence_parts(
     finder: SizeFinder,
     itemsize: int,
     follows: set[FoldedEvent],
-    header: list[str],
 ) -> LedgerParts | None:
     """Parts of a ledger that follows the sequence; None if a loop's passes have no formula.
 
@@ -85,8 +84,6 @@ def sequence_parts(
         Bytes of an element of the input.
     follows : set of FoldedEvent
         Allocations that grow with that.
-    header : list of str
-        Lines of the docstring.
     """
     runs, program, readings, indices = folded.runs, folded.program, folded.readings, folded.indices
     formulas: dict[FoldedEvent, AllocCall] = {}
@@ -127,7 +124,6 @@ def sequence_parts(
         passes=passes,
         sites={step.token.key: line_of(step.token.key, runs) for step in steps(program)},
         uses=_uses(runs, {step.token.key for step in steps(program)}),
-        header=header,
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..checking.estimate_check import find_method
 from ..errors import EstimatorError, UsageError
 from ..model.allocators import Device
 from ..model.arrays import as_dtype
@@ -82,7 +83,7 @@ class SuggestedLedger:
 
 
 def suggest_ledger(
-    meta: MethodMeta,
+    method: Callable[..., Any] | MethodMeta | str,
     dtype: DTypeLike = "float32",
     parameters: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -92,8 +93,9 @@ def suggest_ledger(
 
     Parameters
     ----------
-    meta : MethodMeta
-        The method.
+    method : callable, MethodMeta or str
+        A registered function, its ``.meta``, or its name; of any other function the name, as in
+        ``"scipy.ndimage:gaussian_filter"``.
     dtype : dtype-like
         Of its input.
     parameters : mapping, optional
@@ -112,7 +114,7 @@ def suggest_ledger(
     EstimatorError
         If the method runs on too few of the blocks.
     UsageError
-        If SciPy is not installed.
+        If SciPy is not installed, or the method is none.
 
     Notes
     -----
@@ -122,6 +124,7 @@ def suggest_ledger(
     """
     if importlib.util.find_spec("scipy") is None:
         raise UsageError("a ledger is fitted by SciPy, which is not installed: pip install scipy")
+    meta = find_method(method)
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
     gc.collect()
     with quick_collections():
@@ -137,30 +140,27 @@ def _suggested(
 ) -> SuggestedLedger:
     maker = RunMaker(meta, axis, device, parameters)
     runs = maker.runs(element)
-    kind = maker.backend_kind
     finder = SizeFinder(Blocks(tuple(run.shape for run in runs), axis))
     folded = fold_runs(runs)
     found: SuggestedLedger | None = None
-    header = _header(meta, [element], maker.parameters, kind)
     if folded is not None:
         other, follows = with_other_dtype(maker, folded, element)
         dtypes = [element] if other is None else [element, other]
-        named = _header(meta, dtypes, maker.parameters, kind)
         notes: tuple[str, ...] = ()
         own = finder
         if len(folded.runs) < len(runs):
             own = SizeFinder(Blocks(tuple(run.shape for run in folded.runs), axis))
             others = len(runs) - len(folded.runs)
             notes = (f"{others} of {len(runs)} blocks take another way: covered by their peak",)
-        parts = sequence_parts(folded, own, element.itemsize, follows, named)
-        found = None if parts is None else _completed(parts, runs, finder, kind, notes, dtypes)
+        parts = sequence_parts(folded, own, element.itemsize, follows)
+        found = None if parts is None else _completed(parts, runs, finder, maker, notes, dtypes)
     if found is None:
-        parts = peak_parts(runs, finder, header, element.itemsize)
-        found = _completed(parts, runs, finder, kind, (_BY_PEAK,), [element])
+        parts = peak_parts(runs, finder, element.itemsize)
+        found = _completed(parts, runs, finder, maker, (_BY_PEAK,), [element])
     assert found is not None
     if max(found.ratios) > 1 + CLOSE:
-        parts = peak_parts(runs, finder, header, element.itemsize, is_summed=True)
-        summed = _completed(parts, runs, finder, kind, (_SUMMED,), [element])
+        parts = peak_parts(runs, finder, element.itemsize, is_summed=True)
+        summed = _completed(parts, runs, finder, maker, (_SUMMED,), [element])
         if summed is not None and max(summed.ratios) < max(found.ratios):
             found = summed
     return found
@@ -170,26 +170,31 @@ def _with_plans(parts: LedgerParts, runs: list[TracedRun], finder: SizeFinder) -
     return replace(parts, plans=plan_lines([run.plans for run in runs], finder))
 
 
-def _header(
-    meta: MethodMeta, dtypes: list[np.dtype[Any]], parameters: Mapping[str, Any], kind: str
-) -> list[str]:
-    data = " and ".join(map(str, dtypes))
-    given = "".join(f", {name}={value!r}" for name, value in parameters.items())
-    return [f"Allocations of {meta.name} of {data} data{given}, as seen on {kind}."]
+def _text(parts: LedgerParts, maker: RunMaker, dtypes: Sequence[np.dtype[Any]]) -> str:
+    names = [str(dtype) for dtype in dtypes]
+    given = "".join(f", {name}={value!r}" for name, value in maker.parameters.items())
+    said = (
+        f"Allocations of {maker.meta.name} of {' and '.join(names)} data{given}, as seen on "
+        f"{maker.backend_kind}."
+    )
+    return ledger_text(replace(parts, header=[said]), names)
 
 
 def _completed(
     parts: LedgerParts,
     runs: list[TracedRun],
     finder: SizeFinder,
-    kind: Device,
+    maker: RunMaker,
     notes: tuple[str, ...],
     dtypes: Sequence[np.dtype[Any]],
 ) -> SuggestedLedger | None:
-    """Add what the lines do not explain, and hold the text against the runs; None if it fails."""
-    names = [str(dtype) for dtype in dtypes]
+    """Add what the lines do not explain, and hold the text against the runs; None if it fails.
+
+    What grows with the blocks and is no array (bytes, lists) is known of the first dtype alone.
+    """
+    kind = maker.backend_kind
     parts = _with_plans(parts, runs, finder)
-    text = ledger_text(parts, names)
+    text = _text(parts, maker, dtypes)
     try:
         peaks = [_peak(text, run, kind) for run in runs]
     except (ValueError, IndexError, UnboundLocalError):
@@ -203,9 +208,10 @@ def _completed(
             if steady
             else finder.bound(lacking, [run.peak_bytes for run in runs])
         )
-        said = "buffers of ufuncs and small objects" if kind == "cpu" else "outside the pool"
+        objects = "buffers of ufuncs and small objects" if steady else "objects that are no arrays"
+        said = objects if kind == "cpu" else "outside the pool"
         parts = replace(parts, beside=beside, beside_is=said)
-        text = ledger_text(parts, names)
+        text = _text(parts, maker, dtypes if steady else dtypes[:1])
         peaks = [_peak(text, run, kind) for run in runs]
     bounds = sum(formula.is_bound for formula in parts.formulas.values())
     if bounds:
