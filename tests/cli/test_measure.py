@@ -260,6 +260,7 @@ def test_any_function_is_described(capsys, own_methods):
     "arguments, code, message",
     [
         (["nothing_like_it", "--shape", "5x5x5"], 1, "unknown method 'nothing_like_it'"),
+        (["numpy.fft.fft2", "--shape", "5x5x5"], 1, "for any function: numpy.fft:fft2"),
         (["median_filter", "--shape", "5x5"], 2, "'5x5' is not a shape"),
         ([*BLOCK, "--dtype", "flat32"], 2, "'flat32' is not a dtype"),
         ([*BLOCK, "-p", "kernel_size"], 2, "write name=value"),

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UnknownMethodError, UsageError
 from .method_meta import MethodMeta
 from .method_registry import Registry, registry
 from .named_object import import_named
@@ -30,7 +30,13 @@ def method_named(name: str) -> MethodMeta:
         If the function cannot be called with an array and keywords.
     """
     if ":" not in name:
-        return registry.get(name)
+        try:
+            return registry.get(name)
+        except UnknownMethodError as error:
+            module, _, function = name.rpartition(".")
+            if not module:
+                raise
+            raise UnknownMethodError(f"{error}; for any function: {module}:{function}") from None
     try:
         found = import_named(name, "scipy.ndimage:median_filter")
     except UsageError:
