@@ -72,7 +72,7 @@ class PeakSearch(SequenceProbe):
                 slice_bytes = max(slice_bytes, slopes[1] * rise)
             room = self.available_bytes / self._off - size
             return min(2 * n, n + max(0, int(room / slice_bytes)))  # a square's slopes rise on
-        return REACH * risen if self._not_run else self.total_slices
+        return REACH * risen if self._not_proven else self.total_slices
 
     def _few_kinds(self, again: Rung) -> None:
         """Find what stays, and whether data matter, with one to three slices."""
@@ -181,7 +181,9 @@ class PeakSearch(SequenceProbe):
             n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
         may_run = self.calls.reach(n, points)
         self._is_refused = may_run == most
-        return may_run if may_run > most else None
+        if self._is_refused:
+            self._not_proven = f"{most} slices were called, more might take too much: not proven"
+        return may_run
 
     def _is_contradicted(self, n: int, off_bytes: int, room_bytes: float) -> bool:
         """True if a call took more than predicted, or one with the most slices less."""
@@ -208,15 +210,8 @@ class PeakSearch(SequenceProbe):
         self.notes += [note] if note else []
         model = model.plus("lost by each call", Growth(self.retained.lost_bytes))
         found = super().result(model, available_bytes, duration_s)
-        notes = found.notes
-        if self._is_refused and found.answer > (most := self._fitted()[-1][0]):
-            notes += (f"{most} slices were called, more might take too much: not proven",)
-        return replace(
-            found,
-            sure=found.sure and not self._is_refused and self._too_many > self.total_slices,
-            notes=notes,
-            keeps_its_ways=False,
-        )
+        sure = found.sure and self._too_many > self.total_slices
+        return replace(found, sure=sure, keeps_its_ways=False)
 
 
 def one_array(n: int, n_bytes: int) -> Observation:

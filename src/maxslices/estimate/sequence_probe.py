@@ -62,8 +62,8 @@ class SequenceProbe:
         self.notes: list[str] = []
         self.keeps_its_ways = True
         """No call contradicted those before."""
-        self._not_run = 0
-        """Slices that were to prove the answer, and for which there was no time; 0 if none were."""
+        self._not_proven = ""
+        """Why the answer is not proven, if it is not."""
         self._seen: dict[int, Observation] = {}
         self._cut: list[Observation] = []
         """Calls that ran out of memory."""
@@ -88,7 +88,7 @@ class SequenceProbe:
         self._first_seen = self._observed(self._first)
         self._few()
         model = self._proven()
-        if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
+        if self._not_proven and not self.keeps_its_ways:  # it may be as far off once more
             off = self._off if self._met < TRUSTED - 1 else 1.0
             safe = min(self._fitting(model, int(self.available_bytes / off)), self._most_called)
             model = model.with_measured({safe + 1: self.available_bytes + 1})
@@ -108,12 +108,13 @@ class SequenceProbe:
             model = self._fit()
             n = self._next(model)
             if n is None:
-                self._not_run = 0  # the answer was, in the end
+                self._not_proven = ""  # the answer was, in the end
                 break
             time_s = self._time_s(time.perf_counter() - began)
             affordable = self.calls.in_time(self._most_called, n, time_s)
-            if affordable != n:
-                self._not_run = self._not_run or n
+            if affordable != n and not self._not_proven:
+                takes = f"{self.calls.duration_s(n):.1f} s"
+                self._not_proven = f"{n} slices were not run, which takes {takes}: not proven"
             if affordable in self._seen or affordable <= self._first.n_slices:
                 break
             self._call(affordable, model)
@@ -122,22 +123,20 @@ class SequenceProbe:
     def _time_s(self, elapsed_s: float) -> float:
         """Time that the next call may take."""
         if self.keeps_its_ways:
-            return 0.0 if self._not_run else PROOF_S
+            return 0.0 if self._not_proven else PROOF_S
         return LIMIT_S - elapsed_s
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what stays outside the pool."""
         peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
-        if n := self._not_run:
-            seconds = f"{self.calls.duration_s(n):.1f} s"
-            self.notes.append(f"{n} slices were not run, which takes {seconds}: not proven")
+        self.notes += [self._not_proven] if self._not_proven else []
         return Probe(
             peaks=peaks,
             kept=self.retained.kept(),
             rungs=tuple(self.rungs) or (self._first,),
             available_bytes=available_bytes,
             total_slices=self.total_slices,
-            sure=not self._not_run,
+            sure=not self._not_proven,
             duration_s=duration_s,
             notes=tuple(self.notes),
             output_dtype=self.bench.output_dtype,
