@@ -57,14 +57,11 @@ class RetainedMemory:
         return before_bytes
 
     def kept(self) -> tuple[tuple[int, int], ...]:
-        """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
+        """Points (slices, bytes) of the memory that stays; empty if none does."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
         stays = self._bench.stays_bytes + self.lost_bytes
-        found = [(n, size + stays) for n, size in sorted(self._kept.items())]
-        n, size = found[-1]
-        slope = max([0, *(-(-(size - less) // (n - m)) for m, less in found[:-1])])
-        return (*found, (2 * n, size + slope * n))
+        return tuple((n, size + stays) for n, size in sorted(self._kept.items()))
 
     def lose(self, model: MemoryModel, available_bytes: int, total_slices: int) -> str:
         """Count what a leak takes in a whole scan, in the largest blocks that fit; a note on it."""
