@@ -68,12 +68,10 @@ class RetainedMemory:
         if not self._lost:
             return ""
         n, a_call = max(self._lost.items())
-        per_slice = max(size / k for k, size in self._lost.items() if k * 2 >= n)
-        constant = max(self._lost.values()) == min(self._lost.values())
+        by_a_call = MemoryModel.piecewise(list(self._lost.items()))
 
         def lost(block: int) -> int:
-            each = a_call if constant else int(per_slice * block) + 1
-            return each * (-(-total_slices // block) - 1)
+            return by_a_call.bytes(block) * (-(-total_slices // block) - 1)
 
         block = total_slices
         while block > (fits := model.max_slices(available_bytes - lost(block), block)) > 0:
