@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from ..devices import Backend
 from ..devices.sample_data import Samples
@@ -18,7 +17,7 @@ from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
 from ..system.random_state import random_state_kept
 from ..tuning.garbage_collection import quick_collections
-from .bench import NOISE_BYTES, Bench, Rung
+from .bench import Bench, Rung
 from .method_calls import MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
@@ -82,7 +81,4 @@ def _noticed(rungs: Sequence[Rung], bench: Bench) -> list[str]:
         stays = format_bytes(bench.stays_bytes)
         notes.append(f"{stays} stay outside the pool after calls: counted")
     notes += sorted({text for rung in rungs if not rung.outside_bytes for text in rung.unseen})
-    peaks = [rung.n_bytes for rung in sorted(rungs, key=lambda rung: rung.n_slices)]
-    if any(b < a - max(NOISE_BYTES[bench.backend.kind], a // 100) for a, b in pairwise(peaks)):
-        notes.append("its memory does not always grow with the slices: the most is taken")
     return notes
