@@ -47,6 +47,12 @@ def test_a_record_of_another_card_serves(records):
     assert (found.probe, found.place) == (FOUND, LAPTOP)
 
 
+def test_a_record_of_this_card_with_another_driver_serves(records):
+    other = replace(H200, libraries={"cupy": "14.2", "cuda driver": "13010"})
+    records.add(asked(size=5), other, FOUND)
+    assert records.of_other_card(asked(size=5), H200).place == other
+
+
 OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Growth(0, 2**25, "depth(n)")))
 
 

@@ -114,7 +114,7 @@ class Records:
         return next((entry for entry in reversed(found) if suits(entry.place)), None)
 
     def of_other_card(self, key: RequestKey, here: Environment) -> Entry | None:
-        """Newest entry from another GPU that holds for this one; None if there is none.
+        """Newest entry from any GPU that holds for this one; None if there is none.
 
         What a method asks CuPy's pool for is the same on every card, if its libraries are: the
         driver and the card's name may differ.
@@ -122,8 +122,7 @@ class Records:
         libraries = here.libraries | {"cuda driver": ""}
 
         def suits(place: Environment) -> bool:
-            is_other = place.device not in ("cpu", here.device)
-            return is_other and place.libraries | {"cuda driver": ""} == libraries
+            return place.device != "cpu" and place.libraries | {"cuda driver": ""} == libraries
 
         found = self.newest(key, suits)
         return found if found is not None and found.probe.is_of_any_card else None
