@@ -24,8 +24,6 @@ from .sequence_probe import SAME, TRUSTED, SequenceProbe
 OF_SCAN, LONGEST_S = 0.08, 40.0
 """Part of the whole scan's time, up to 40 s, that a search may take. Where calls take 0.2 s, 165 of
 177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth (2026-11-24)."""
-_ENOUGH = 3
-"""Calls by which a line is told: any two lie on one."""
 _WHOLE = CallSite("", 0, "", "whole call")
 """Site of the array that stands for a call."""
 
@@ -171,7 +169,7 @@ class PeakSearch(SequenceProbe):
         points = self._fitted()
         most = points[-1][0] if points else 0
         is_told = self._is_told(model)
-        self.keeps_its_ways &= is_told or len(self._seen) < _ENOUGH
+        self.keeps_its_ways &= is_told
         n = super()._next(model) if most else None
         is_line = self._met > 0 and is_told
         if n is None or n <= most:
