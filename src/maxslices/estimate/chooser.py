@@ -125,10 +125,8 @@ class Chooser:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        key, here = (
-            request_key(request, self._side),
-            environment(self.backend, request.meta.function),
-        )
+        key = request_key(request, self._side)
+        here = environment(self.backend, request.meta.function)
         known = self.records.find(key, here)
         if known is None or known.probe.model().bytes(n_slices) >= measured_bytes:
             return False
