@@ -215,6 +215,18 @@ def test_a_function_without_an_estimator_is_measured_line_by_line(
     assert "return np.sqrt(twice)" in text
 
 
+def test_what_only_the_first_call_takes_is_not_in_the_peak(capsys, tmp_path, monkeypatch):
+    (tmp_path / "keeps.py").write_text(
+        "import numpy as np\n\nTABLE = []\n\n\n"
+        "def doubled(data):\n    TABLE or TABLE.append(np.ones(10**6))\n    return data * 2\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["keeps:doubled", "--shape", "50x40x41", "--device", "cpu", "--json"]
+    assert main(["measure", *arguments]) == 0
+    peak_bytes = json.loads(capsys.readouterr().out)["peak_bytes"]
+    assert peak_bytes == pytest.approx(2 * 50 * 40 * 41 * 4, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("function", "returned"),
     [("builtins:len", "a int"), ("numpy:ravel", "480 float32"), ("numpy:diff", None)],
