@@ -197,6 +197,16 @@ def test_a_file_that_cannot_be_understood_is_left_out_and_replaced(records, text
     assert records.find(asked(), HERE).probe == PROBE
 
 
+def test_damaged_records_are_deleted_with_the_others_and_other_files_are_not(records):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    file.write_text("{")
+    (records.folder / "notes.json").write_text("{}")
+    assert records.clear("of_another") == 0
+    assert records.clear() == 1
+    assert [path.name for path in records.folder.iterdir()] == ["notes.json"]
+
+
 @pytest.mark.parametrize("version", [1, FORMAT + 1])
 def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp_path, version):
     records.add(asked(), HERE, PROBE)
@@ -239,16 +249,18 @@ def test_a_damaged_entry_is_never_a_traceback(records, damage, command, monkeypa
     for name, value in damage.items():
         entry[name] = entry[name] | value if isinstance(value, dict) else value
     text = json.dumps(content)
-    for arguments in (["list"], ["show", "blur"], ["clear"], ["export", file.parent / "x"]):
+    for arguments in (["list"], ["show", "blur"], ["export", file.parent / "x"]):
         file.write_text(text)
         status, _, said = command(*arguments)
-        assert (status == 0) == (arguments[0] in ("list", "clear"))
+        assert (status == 0) == (arguments[0] == "list")
         assert "Traceback" not in said
         assert "cannot be understood" in said
         assert file.read_text() == text
     status, _, said = command("import", file)
     assert status == 2
     assert "is not a file of records" in said
+    assert command("clear", "blur") == (0, "1 record deleted\n", "")
+    assert not file.exists()
 
 
 @pytest.mark.filterwarnings("default")

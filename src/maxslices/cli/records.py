@@ -166,11 +166,12 @@ def import_records(file: str) -> str:
 
 @records.command(params=[METHOD])
 def clear(method: str | None) -> str:
-    """Delete records; methods are then measured again."""
+    """Delete records, also damaged ones; methods are then measured again."""
     kept = _opened()
-    if method is not None:
+    count = kept.clear(method)
+    if not count:
         _entries(kept, method)
-    return f"{_counted(kept.clear(method))} deleted"
+    return f"{_counted(count)} deleted"
 
 
 def _counted(count: int) -> str:

@@ -10,6 +10,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ PARSE_ERRORS = (
 _DIGITS = 12
 """Of each of two hashes in a file's name, in hexadecimal: 48 bits, which no two of some thousand
 share."""
+_NAME = re.compile(rf"(.+)\.[0-9a-f]{{{_DIGITS}}}_[0-9a-f]{{{_DIGITS}}}\.json")
 
 
 class AnotherVersionError(ValueError):
@@ -144,7 +146,7 @@ class Records:
             for each in self.entries(key.method):
                 asked = each.question
                 if each.place.device == place.device and (asked.source, asked.package) != code:
-                    self._remove(each)
+                    self._remove(self._path(asked, each.place))
         except StoreError as error:
             said = f"measurements cannot be kept there: {error} with {FOLDER_VARIABLE}"
             warnings.warn(said, stacklevel=2)
@@ -184,11 +186,14 @@ class Records:
         return len(entries)
 
     def clear(self, method: str | None = None) -> int:
-        """Delete all entries, or a method's; returns their number."""
-        found = self.entries(method)
-        for entry in found:
-            self._remove(entry)
-        return len(found)
+        """Delete all records, or a method's, also damaged ones; returns their number."""
+        count = 0
+        for name in self._names("*.json"):
+            told = _NAME.fullmatch(name)
+            if told and method in (None, told[1], told[1].rpartition(".")[2]):
+                self._remove(self.folder / name)
+                count += 1
+        return count
 
     def _path(self, key: RequestKey, place: Environment) -> Path:
         return self.folder / f"{_start(key)}{_digest(place)}.json"
@@ -199,14 +204,14 @@ class Records:
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_text(self._path(entry.question, entry.place), text)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, path: Path) -> None:
         with store_errors(self.folder, 0):
-            self._path(entry.question, entry.place).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
-    def _listed(self, pattern: str) -> list[Entry]:
-        """Entries of the files with such names; oldest first."""
+    def _names(self, pattern: str) -> list[str]:
+        """Sorted names of files."""
         try:
-            names = fnmatch.filter(os.listdir(self.folder), pattern)
+            return sorted(fnmatch.filter(os.listdir(self.folder), pattern))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -214,7 +219,10 @@ class Records:
                 f"{self.folder}: records cannot be read: {error.strerror}; set {FOLDER_VARIABLE} "
                 "to a folder that can be read"
             ) from None
-        found = [entry for name in sorted(names) for entry in self._read(self.folder / name)]
+
+    def _listed(self, pattern: str) -> list[Entry]:
+        """Entries of the files with such names; oldest first."""
+        found = [entry for name in self._names(pattern) for entry in self._read(self.folder / name)]
         return sorted(found, key=lambda entry: entry.time_s)
 
     def _read(self, path: Path) -> list[Entry]:
