@@ -265,6 +265,14 @@ def test_a_reading_of_the_answer_that_lies_off_costs_no_slice(sequences, n):
     assert found.model().bytes(n) == needs
 
 
+def test_memory_outside_the_pool_that_rises_in_steps_is_bisected(sequences):
+    sequences.outside_of = lambda k: 40_000_001 * (-(-k // 16) * 16)
+    available = sequences.most_bytes(line, 61) + sequences.outside_of(61)
+    found = probed_program(sequences, line, available)
+    assert 0.98 * 61 <= found.answer <= 61
+    assert len(sequences.counts) <= 32
+
+
 def test_memory_outside_the_pool_that_is_no_array_is_measured_as_before(sequences):
     sequences.outside_of = lambda k: 100 * MB + 33 * MB * k
     available = sequences.most_bytes(line, 40) + 100 * MB + 33 * MB * 40
