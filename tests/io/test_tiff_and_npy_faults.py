@@ -86,7 +86,9 @@ def test_numbers_that_are_missing_are_warned_of(tmp_path, names, lost):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("names", [["1", "01", "2"], ["a_5"], ["0", "7", "8"], ["0", "2", "4"]])
+@pytest.mark.parametrize(
+    "names", [["1", "01", "2"], ["a_5"], ["0", "7", "8"], ["0", "2", "4"], ["1", "2", "9" * 200]]
+)
 def test_numbers_that_are_no_count_are_not(tmp_path, names):
     for i, name in enumerate(names):
         tifffile.imwrite(tmp_path / f"{name}.tif", DATA[i])

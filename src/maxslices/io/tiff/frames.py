@@ -132,6 +132,7 @@ def open_tiffs(path: Path) -> TiffFrames:
         )
     _check_order(path, files)
     _warn_of_series(path, files)
+    _warn_of_gaps(path, files)
     images: list[TiffPage] = []
     matches: list[bool] = []
     for i, file in enumerate(files):
@@ -213,7 +214,7 @@ def _check_order(folder: Path, files: list[Path]) -> None:
 
 
 def _warn_of_series(folder: Path, files: list[Path]) -> None:
-    """Warn of names that differ in more than their numbers, as of flats, and of missing numbers."""
+    """Warn of names that differ in more than their numbers, as those of flats and darks do."""
     series = Counter(re.sub(r"[0-9]+", "*", file.name) for file in files)
     if len(series) > 1:
         shown = ", ".join(f"{name} ({count})" for name, count in series.most_common(3))
@@ -223,19 +224,25 @@ def _warn_of_series(folder: Path, files: list[Path]) -> None:
             "the pipeline's loader (standard_tomo)",
             stacklevel=2,
         )
-        return
+
+
+def _warn_of_gaps(folder: Path, files: list[Path]) -> None:
+    """Warn of numbers that are missing where one number counts the files."""
     numbers = [list(map(int, re.findall(r"[0-9]+", file.name))) for file in files]
+    if len({len(each) for each in numbers}) > 1:
+        return  # of several kinds of names
     varying = [each for each in zip(*numbers, strict=True) if len(set(each)) > 1]
     if len(varying) != 1:  # no number, or several, as of decimals
         return
     counted = sorted(set(varying[0]))
     step = min(b - a for a, b in pairwise(counted))
-    lost = [k for a, b in pairwise(counted) for k in range(a + step, b, step)]
-    if 0 < len(lost) < len(files):
-        shown = ", ".join(map(str, lost[:3])) + (", ..." if len(lost) > 3 else "")
+    n_lost = sum((b - a - 1) // step for a, b in pairwise(counted))
+    if 0 < n_lost < len(files):  # more are no gaps, as between times of day
+        lost = [k for a, b in pairwise(counted) for k in range(a + step, b, step)]
+        shown = ", ".join(map(str, lost[:3])) + (", ..." if n_lost > 3 else "")
         warnings.warn(
             f"{folder}: files are missing among {files[0].name} to {files[-1].name}, by their "
-            f"numbers {len(lost)} ({shown}): the angles of those that follow are right only if "
+            f"numbers {n_lost} ({shown}): the angles of those that follow are right only if "
             "the scan has its own",
             stacklevel=2,
         )
