@@ -231,7 +231,8 @@ class SequenceProbe:
             if self._is_contradicted(n, n_bytes - expected, NEAR * n_bytes + room):
                 self.keeps_its_ways, self._met = False, 0
                 self._off = max(1.0, n_bytes / expected)
-                self._count_failure(n, expected)
+                if n_bytes > self.available_bytes >= expected:
+                    self._count_failure(n)
 
     def _is_contradicted(self, n: int, off_bytes: int, room_bytes: float) -> bool:
         """True if a call of n slices took so many bytes more or less than predicted."""
@@ -254,14 +255,13 @@ class SequenceProbe:
         if self.bench.sequence is not None:
             self._cut.append(Observation.of(self.bench.sequence, self._granule))
         if model is not None and model.bytes(n) <= self.available_bytes:
-            self._count_failure(n, model.bytes(n))
+            self._count_failure(n)
             self.keeps_its_ways, self._met = False, 0
             self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
 
-    def _count_failure(self, n: int, expected: int) -> None:
-        """Count a call that was to fit, did not, and taught nothing of fewer slices."""
-        taught_nothing = expected <= self.available_bytes and self._fitting(self._fit()) == n - 1
-        self._failures += taught_nothing
+    def _count_failure(self, n: int) -> None:
+        """Count a call that was to fit and did not, if it taught nothing of fewer slices."""
+        self._failures += self._fitting(self._fit()) >= n - 1
 
     def _observed(self, rung: Rung) -> Observation:
         """What the last call allocated."""
