@@ -32,7 +32,7 @@ PUBLIC = [
     "run",
     "run_scans",
 ]
-FOLDERS = ("model", "registry", "pipeline", "planner", "runner", "api", "checking")
+FOLDERS = ("core", "pipeline", "planner", "runner", "api", "checking")
 PACKAGE = Path(maxslices.__file__).parent
 CORE = sorted(
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts)

@@ -12,7 +12,7 @@ import maxslices
 import maxslices.testing
 from maxslices import errors, registry
 from maxslices.cli.main import INTERRUPTED, NO_MEMORY
-from maxslices.registry.parameters import SUPPLIED
+from maxslices.core.parameters import SUPPLIED
 
 DOCS = Path(__file__).parents[1] / "docs"
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|function):: (maxslices[\w.]*)$", re.MULTILINE)

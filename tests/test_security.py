@@ -26,7 +26,7 @@ PROMISES = {
     "A pipeline file runs no code": "test_security::test_a_pipeline_runs_no_code_of_its_own",
     "Tags of Python objects are refused": "pipeline/test_pipeline_file::test_a_malformed_file",
     "`module_path` picks among": "test_security::test_a_module_path_imports_nothing",
-    "Methods come from installed": "registry/test_registry::test_entry_points_are_loaded_once",
+    "Methods come from installed": "core/test_registry::test_entry_points_are_loaded_once",
     "Installing a package is trusting": "plugins/test_plugins::test_they_run_and_are_planned",
     "`maxslices nn ... MODULE:CALLABLE`": "nn/test_command::test_a_report_is_printed",
     "It is a command to run code": "test_security::test_no_file_names_code_to_run",

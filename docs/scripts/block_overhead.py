@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from maxslices.cluster.dealing import Dealer
-from maxslices.cluster.local_cluster import local_client
-from maxslices.cluster.share_sizes import MOST_BLOCKS
+from maxslices.workers.dealing import Dealer
+from maxslices.workers.local_cluster import local_client
+from maxslices.workers.share_sizes import MOST_BLOCKS
 
 
 def nothing(job: Any, share: Any) -> None:

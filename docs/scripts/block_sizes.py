@@ -25,9 +25,9 @@ import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxsli
 from maxslices.block_effect.effect import ROUNDING
 from maxslices.block_effect.side_of_block import cut
 from maxslices.block_effect.trial_slices import TrialSlices
+from maxslices.core.method_registry import registry
 from maxslices.devices import Backend, select_backend
 from maxslices.devices.sample_data import Samples
-from maxslices.registry.method_registry import registry
 
 LPREC = "httomolibgpu.recon.algorithm.LPRec3d_tomobar"
 LARGE_CHUNKS = {"min_mem_usage_filter": False, "min_mem_usage_ifft2": False}

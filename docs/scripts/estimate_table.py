@@ -28,13 +28,13 @@ import numpy as np
 from cupyx.scipy import ndimage, signal
 from record_sequences import as_method
 
+from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
 from maxslices.devices.sample_data import Samples
 from maxslices.estimate import sequence_probe
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
-from maxslices.registry.declaration import describe
 from maxslices.tuning.garbage_collection import quick_collections
 
 Function = Callable[[Any, Any, Any], Any]

@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from maxslices.core.allocators import round_to_granule
+from maxslices.core.declaration import describe
 from maxslices.devices import call_method, select_backend
 from maxslices.devices.sample_data import Samples, array_module
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
 from maxslices.measure.alive import tracemalloc_on
-from maxslices.model.allocators import round_to_granule
-from maxslices.registry.declaration import describe
 
 DIMS = (601, 1013)
 """Other dims: primes, which no padding or chunk divides."""

@@ -23,19 +23,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from method_reference import REQUIRED
 from package_functions import FUNCTIONS
-from tests.model.recorded_sequences import recorded, recorded_packages
+from tests.estimate.recorded_sequences import recorded, recorded_packages
 
 from maxslices import registry
 from maxslices.checking.explained_peak import place_of
 from maxslices.cli.explained_record import size_text
+from maxslices.core.method_meta import MethodMeta
+from maxslices.core.units import format_bytes
 from maxslices.estimate.declared import declared_model
 from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.peak_model import PeakModel, Term
 from maxslices.estimate.shipped_records import read_shipped
+from maxslices.estimate.size_model import SizedTerm, SizeModel
 from maxslices.estimate.size_record import SizeRecord
-from maxslices.model.peak_model import PeakModel, Term
-from maxslices.model.size_model import SizedTerm, SizeModel
-from maxslices.model.units import format_bytes
-from maxslices.registry.method_meta import MethodMeta
 
 RECORDS = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 SCAN = (1801, 2160, 2560)

@@ -35,14 +35,14 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from maxslices.core.arrays import ArraySpec
+from maxslices.core.method_registry import registry
 from maxslices.devices import select_backend
 from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
-from maxslices.model.arrays import ArraySpec
-from maxslices.registry.method_registry import registry
 
 ANGLES, ROWS, COLUMNS = 1801, 2160, 2560
 PRIME_ROWS, PRIME_COLUMNS = 2161, 2557

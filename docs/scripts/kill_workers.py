@@ -30,8 +30,8 @@ import h5py
 from kill_resume import BASE, SHAPES, STEPS, write_scan
 
 from maxslices import run
-from maxslices.cluster.workers import wait_for_workers
 from maxslices.planner import Plan
+from maxslices.workers.workers import wait_for_workers
 
 MEMORY = {"cpu": "100MB", "cuda": "2GB"}
 
@@ -99,7 +99,7 @@ def with_killed_coordinator(case: tuple[Any, ...], out: Path, rng: random.Random
 
 def main() -> None:
     """Run all."""
-    from maxslices.cluster.local_cluster import local_client
+    from maxslices.workers.local_cluster import local_client
 
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)

@@ -16,10 +16,10 @@ import heapq
 import time
 
 from maxslices import ArraySpec, Plan, plan
-from maxslices.cluster.share_sizes import ShareSizes
-from maxslices.model.arrays import parse_shape
-from maxslices.model.units import format_bytes, parse_bytes
+from maxslices.core.arrays import parse_shape
+from maxslices.core.units import format_bytes, parse_bytes
 from maxslices.planner import SectionPlan
+from maxslices.workers.share_sizes import ShareSizes
 
 STEPS = ["dark_flat_field_correction", "minus_log", "remove_stripe_based_sorting", "fbp"]
 SHARE_S = 0.0057

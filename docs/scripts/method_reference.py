@@ -17,11 +17,11 @@ import numpy as np
 from numpydoc.docscrape import NumpyDocString
 
 from maxslices import registry
+from maxslices.core.method_meta import MethodMeta
+from maxslices.core.parameters import annotations_of, type_name
+from maxslices.core.units import format_bytes
 from maxslices.estimate.declared import declared_model
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.model.units import format_bytes
-from maxslices.registry.method_meta import MethodMeta
-from maxslices.registry.parameters import annotations_of, type_name
 
 PACKAGE = "maxslices_methods"
 ROOT = Path(__file__).parents[2]

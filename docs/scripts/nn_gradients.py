@@ -29,8 +29,8 @@ from rewritten_blocks import KINDS, rewrites_of_all
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.errors import MaxslicesError
-from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn import reduce_memory
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import apply_rewrites

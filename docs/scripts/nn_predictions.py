@@ -469,7 +469,7 @@ def by_operator(once: Callable[[], None]) -> list[list[Any]]:
 
 def reduced(case: Case, part: float) -> dict[str, Any]:
     """Reduce for a part of the peak, and time the plan within that limit and without one."""
-    from maxslices.model.block_memory import CONTEXT_BYTES
+    from maxslices.core.block_memory import CONTEXT_BYTES
     from maxslices.nn.reduce import confirm, plan_search, reduction
     from maxslices.nn.replay import Workspaces
 

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.estimate.conftest import install_gpu
 from tests.estimate.made_up_gpu import INPUT_BYTES, MB, Gpu, needs_of, probed_on
 from tests.estimate.measured_teeth import MIB, teeth
-from tests.model.recorded_sequences import recorded
+from tests.estimate.recorded_sequences import recorded
 
-from maxslices.model.peak_model import PeakModel
+from maxslices.estimate.peak_model import PeakModel
 
 Take = Callable[[int], dict[str, Any]]
 TOTAL = 2160

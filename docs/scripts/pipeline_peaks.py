@@ -25,18 +25,18 @@ from record_pipelines import DETECTORS
 import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
 from maxslices.api.plan_scan import ASSUMED_FRAMES, plan, plan_pipeline
 from maxslices.api.resources import budgets_of
+from maxslices.core.arrays import ArraySpec
+from maxslices.core.memory_model import MemoryModel
 from maxslices.devices import Backend, select_backend
 from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError
 from maxslices.estimate import Chooser, ModelRequest, Records
 from maxslices.estimate.bench import Bench
 from maxslices.estimate.fingerprint import request_key
+from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
-from maxslices.model.arrays import ArraySpec
-from maxslices.model.memory_model import MemoryModel
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
-from maxslices.registry.source_hash import canonical
 
 FILLED_IN = {"newshape": [1024, 1024], "ratio_delta_beta": 250}
 """Values for what a pipeline leaves to its user."""

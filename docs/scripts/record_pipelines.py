@@ -29,6 +29,9 @@ import yaml
 
 import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
 from maxslices.api.plan_scan import ASSUMED_FRAMES
+from maxslices.core.arrays import ArraySpec
+from maxslices.core.method_registry import registry
+from maxslices.core.units import parse_bytes
 from maxslices.devices import Backend, select_backend
 from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError, UnknownMethodError
@@ -38,13 +41,10 @@ from maxslices.estimate.fingerprint import RequestKey, request_key
 from maxslices.estimate.model_request import Choice
 from maxslices.estimate.section_models import section_models
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
+from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
-from maxslices.model.arrays import ArraySpec
-from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
-from maxslices.registry.method_registry import registry
-from maxslices.registry.source_hash import canonical
 
 SMALL = (600, 540, 640)
 DETECTORS = ((1801, 1601, 2557), (1801, 2160, 2560), (1801, 2048, 2048))

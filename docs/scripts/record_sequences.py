@@ -6,12 +6,12 @@ Run it where there are a GPU and httomolibgpu::
         [--sizes | --packages]
 
 Each line of OUT/sequences.jsonl.gz is one call: case, dims, number of slices, the allocation
-sequence (`maxslices.model.allocation_sequence`), bytes outside the pool, and seconds. The cases are
-those of `httomo_table.py` and the functions of `outside_functions.py`, at two detector sizes at all
-numbers of slices, and at two more with 3 and 5. ``--sizes`` records httomolibgpu alone, at
-five sizes with the few slices from which a probe learns. ``--packages`` records the functions of
-`package_functions.py` instead, at the first detector. ``--try`` runs the functions with NumPy
-and SciPy instead, and records nothing.
+sequence (`maxslices.measure.allocation_sequence`), bytes outside the pool, and seconds. The cases
+are those of `httomo_table.py` and the functions of `outside_functions.py`, at two detector sizes at
+all numbers of slices, and at two more with 3 and 5. ``--sizes`` records httomolibgpu alone, at five
+sizes with the few slices from which a probe learns. ``--packages`` records the functions of
+`package_functions.py` instead, at the first detector. ``--try`` runs the functions with NumPy and
+SciPy instead, and records nothing.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def todo() -> Iterator[Todo]:
     import httomo_table as table
     from cupyx.scipy import ndimage
 
-    from maxslices.registry.declaration import describe
-    from maxslices.registry.method_registry import registry
+    from maxslices.core.declaration import describe
+    from maxslices.core.method_registry import registry
 
     cases = [c for c in table.AS_HTTOMO + table.OTHERS if c.method not in table.SLOW]
     slow = [c for c in table.AS_HTTOMO if c.method in table.SLOW]
@@ -112,7 +112,7 @@ def todo() -> Iterator[Todo]:
 
 def packages_todo() -> Iterator[Todo]:
     """Functions of other packages."""
-    from maxslices.registry.declaration import describe
+    from maxslices.core.declaration import describe
 
     for each in FUNCTIONS:
         pattern = "sinogram" if each.slice_dim else "projection"
@@ -134,8 +134,8 @@ class Recorder:
     """Calls one method and records it."""
 
     def __init__(self, each: Todo, backend: Any) -> None:
+        from maxslices.core.arrays import ArraySpec
         from maxslices.devices.sample_data import Samples
-        from maxslices.model.arrays import ArraySpec
 
         self.each, self.backend = each, backend
         side = {}

@@ -30,7 +30,7 @@ import torch
 from spiking_vgg import Rate, spiking_vgg
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore, undo_rewrites
 from maxslices.nn.reduce.run_on_device import run_for_real
 from maxslices.nn.replay import Spec, Workspaces

@@ -13,8 +13,8 @@ import argparse
 import time
 from typing import Any
 
-from maxslices.cluster.dealing import Dealer
-from maxslices.cluster.local_cluster import local_client
+from maxslices.workers.dealing import Dealer
+from maxslices.workers.local_cluster import local_client
 
 CASES = {
     "computing 130 ms, reading 3, writing 10": (3, 130, 10),

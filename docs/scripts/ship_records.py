@@ -22,9 +22,9 @@ from typing import Any
 from maxslices.estimate.fingerprint import RequestKey
 from maxslices.estimate.recorded import Entry, read_entries
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
+from maxslices.estimate.size_model import LEAST_SIZES
 from maxslices.estimate.size_record import SizeRecord
-from maxslices.model.size_model import LEAST_SIZES
-from maxslices.registry.source_hash import canonical
+from maxslices.estimate.source_hash import canonical
 
 FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 

@@ -26,10 +26,10 @@ from maxslices.block_effect.compare_blocks import compare_blocks
 from maxslices.block_effect.trial_slices import TrialSlices
 from maxslices.checking.estimate_check import check_call
 from maxslices.checking.measured_call import MeasuredCall
+from maxslices.core.callback import make_callback
+from maxslices.core.named_method import method_named
 from maxslices.devices import select_backend
 from maxslices.devices.sample_data import Samples
-from maxslices.registry.callback import make_callback
-from maxslices.registry.named_method import method_named
 from maxslices.suggest.suggest_ledger import suggest_ledger
 
 PACK = [

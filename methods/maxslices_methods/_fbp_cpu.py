@@ -24,7 +24,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
 from ._threads import THREAD_BYTES, n_workers_for

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 MERGE_COLUMNS = ((1, 3), (5, 7), (2, 6), (4, 6), (2, 4), (2, 3), (5, 6))
 """Exchanges that sort nine values ``3 * i + k``, sorted along i and along k before

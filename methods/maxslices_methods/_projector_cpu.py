@@ -14,7 +14,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 from ._fbp_cpu import (
     EPS,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 from . import _fbp_cpu, _projector_cpu, _tv_cpu
 from ._fbp_geometry import Lengths, axis_of, host_angles, lengths

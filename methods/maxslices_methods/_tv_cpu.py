@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 Array = NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 SOURCE = r"""
 #define HERE(z, y, x) (((long long)(z) * ny + (y)) * nx + (x))

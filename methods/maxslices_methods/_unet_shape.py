@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 
 from ._safetensors import read_shapes
 
 Shapes = dict[str, tuple[int, ...]]
 LARGE_BYTES, SPARE_BYTES = 2**20, 2**19
 """From `LARGE_BYTES` on, torch's allocator may hand out a block that is larger by up to 1 MiB (it
-is not split, see `maxslices.model.allocators`): `SPARE_BYTES` on average."""
+is not split, see `maxslices.core.allocators`): `SPARE_BYTES` on average."""
 UNFOLDED_ITEMS = 20480
 """Largest image that torch convolves on a CPU by unfolding it; larger ones go to oneDNN."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
-from maxslices.model.paganin_reach import ALL_ROWS
+from maxslices.httomo.paganin_reach import ALL_ROWS
 
 from .namespaces import to_device_of, to_host
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from maxslices import method
-from maxslices.model.ledger import Ledger, from_ledger
+from maxslices.core.ledger import Ledger, from_ledger
 
 from . import _tv_cpu, _tv_cuda
 from .namespaces import on_gpu

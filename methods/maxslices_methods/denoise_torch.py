@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from maxslices import method
-from maxslices.model.ledger import Ledger, from_ledger
+from maxslices.core.ledger import Ledger, from_ledger
 
 from ._unet_shape import account, alloc_tensor, shape_of_file
 

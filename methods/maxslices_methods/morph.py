@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from maxslices import method
-from maxslices.model.ledger import Ledger, from_ledger
+from maxslices.core.ledger import Ledger, from_ledger
 
 from ._turn import warn_of_turn
 from .namespaces import array_namespace, on_gpu

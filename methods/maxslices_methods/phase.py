@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 
 from maxslices import Ledger, from_ledger, method
-from maxslices.model.paganin_reach import alpha_um2, paganin_reach
+from maxslices.httomo.paganin_reach import alpha_um2, paganin_reach
 
 from .namespaces import array_namespace, on_gpu, scipy_module
 

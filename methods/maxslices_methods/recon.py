@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 
 from maxslices import method
-from maxslices.model.ledger import Ledger, from_ledger
+from maxslices.core.ledger import Ledger, from_ledger
 
 from . import _fbp_cpu, _fbp_cuda
 from ._fbp_geometry import (

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from maxslices import method
-from maxslices.model.ledger import Ledger, from_ledger
+from maxslices.core.ledger import Ledger, from_ledger
 
 from .namespaces import array_namespace, on_gpu
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.fft
 
 from maxslices import Ledger, from_ledger, method
-from maxslices.model.cufft import work_bytes
+from maxslices.core.cufft import work_bytes
 
 from ._stripe_sorting import account as account_sorting
 from ._stripe_sorting import sort_columns, sort_slices

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core.arrays import ArraySpec
+from .core.decorator import method
+from .core.ledger import Ledger, from_ledger
+from .core.memory_model import MemoryModel
+from .core.method_registry import Registry, registry
 from .errors import MaxslicesError
-from .model.arrays import ArraySpec
-from .model.ledger import Ledger, from_ledger
-from .model.memory_model import MemoryModel
-from .registry.decorator import method
-from .registry.method_registry import Registry, registry
 
 if TYPE_CHECKING:
     from .api import check, describe, plan, run, run_scans

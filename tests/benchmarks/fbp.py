@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from maxslices import registry
+from maxslices.core.units import format_bytes
 from maxslices.demo.phantom import flower_head
 from maxslices.measure import measure_peak
-from maxslices.model.units import format_bytes
 
 MASK = 0.94
 """Compared inside this fraction of the field of view; methods mask at 0.95."""

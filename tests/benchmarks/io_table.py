@@ -21,8 +21,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.io import LoaderOptions, MemoryStore, ScratchStore, create_sink, open_source
-from maxslices.model.arrays import ArraySpec
 from maxslices.system import threads
 
 ROWS, COLUMNS = 1024, 2560

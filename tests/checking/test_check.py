@@ -12,8 +12,8 @@ from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices
 from maxslices.checking.measured_call import MeasuredCall
 from maxslices.checking.result_table import to_dict
+from maxslices.core.units import format_bytes
 from maxslices.errors import OutOfMemoryError, ParameterError, UnknownMethodError, UsageError
-from maxslices.model.units import format_bytes
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
 OTHER = (70, 90)

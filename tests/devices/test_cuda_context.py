@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from maxslices.core.block_memory import MODULES_BYTES, UNMEASURED_RESERVE_BYTES
 from maxslices.devices.cuda_context import reserved_bytes
-from maxslices.model.block_memory import MODULES_BYTES, UNMEASURED_RESERVE_BYTES
 from tests.devices.fake_cupy import install
 
 MIB = 2**20

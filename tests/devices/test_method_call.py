@@ -13,9 +13,9 @@ import pytest
 
 import maxslices
 from maxslices import Registry, method
+from maxslices.core.declaration import describe
 from maxslices.devices import call_method, require_libraries, select_backend
 from maxslices.errors import DeviceError, MethodError, RegistrationError
-from maxslices.registry.declaration import describe
 
 CPU = select_backend("cpu")
 needs_torch = pytest.mark.skipif(

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from maxslices.cluster import worker
 from maxslices.devices import numa
+from maxslices.workers import worker
 from tests.devices.fake_cupy import install
 
 pytestmark = pytest.mark.skipif(

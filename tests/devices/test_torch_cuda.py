@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from maxslices.core.declaration import describe
 from maxslices.devices import call_method
 from maxslices.errors import DeviceError
-from maxslices.registry.declaration import describe
 from tests.devices import fake_cupy
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

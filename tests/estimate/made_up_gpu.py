@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from maxslices.core.block_memory import MODULES_BYTES
+from maxslices.core.declaration import describe
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import Peak
-from maxslices.model.block_memory import MODULES_BYTES
-from maxslices.registry.declaration import describe
 
 MB = 10**6
 GRAIN = 2 * 2**20

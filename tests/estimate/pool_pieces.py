@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from maxslices.model.allocators import round_to_granule
+from maxslices.core.allocators import round_to_granule
 
 
 class Chunk:

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from maxslices.core.declaration import describe
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
+from maxslices.measure.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
 from maxslices.measure.peak import OutsideReading
-from maxslices.model.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
-from maxslices.registry.declaration import describe
 
 from .made_up_gpu import DIMS, INPUT_BYTES, Gpu
 from .pool_pieces import PoolOfPieces

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger, plan, run
+from maxslices.core.method_meta import MethodMeta
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
 from maxslices.estimate.fingerprint import Environment, environment, request_key
+from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.peak_search import one_array
 from maxslices.io.scans.frame_source import FrameSource
-from maxslices.model.peak_model import PeakModel
-from maxslices.registry.method_meta import MethodMeta
 from tests.estimate.test_recorded import PROBE
 
 CALLS: list[int] = []

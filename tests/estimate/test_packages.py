@@ -19,7 +19,7 @@ from maxslices.devices import select_backend
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.recorded import Records
-from maxslices.registry.method_registry import registry
+from maxslices.core.method_registry import registry
 
 meta = registry.get("maxslices_methods.normalize.minus_log")
 request = ModelRequest(meta, 0, (20, 30), np.dtype("f4"), {}, 90)

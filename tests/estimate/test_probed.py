@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from maxslices.checking.measured_call import MeasuredCall
+from maxslices.core.arrays import ArraySpec
+from maxslices.core.declaration import describe
+from maxslices.core.method_registry import registry
 from maxslices.devices import select_backend
 from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
@@ -22,9 +25,6 @@ from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probe_result import Probe
 from maxslices.estimate.probed import probe
 from maxslices.measure.alive import alive_bytes, tracemalloc_on
-from maxslices.model.arrays import ArraySpec
-from maxslices.registry.declaration import describe
-from maxslices.registry.method_registry import registry
 
 from ..methods.cases import CASES
 from .hard_methods import CACHE, COLUMNS, HARD, ROWS, SLICE_BYTES, STAYS, slices

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from maxslices.core.block_memory import MODULES_BYTES
+from maxslices.core.declaration import describe
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
-from maxslices.model.block_memory import MODULES_BYTES
-from maxslices.registry.declaration import describe
 
 from .made_up_gpu import ALONE, DIMS, INPUT_BYTES, MB, check, needs_of, probed_on
 

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from maxslices.cli.main import main
+from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
 from maxslices.estimate.fingerprint import Environment, environment, request_key
+from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.peak_search import one_array
 from maxslices.estimate.probe_result import Probe
 from maxslices.estimate.recorded import FORMAT, Records
+from maxslices.estimate.source_hash import source_hash
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
-from maxslices.model.peak_model import PeakModel
-from maxslices.registry.declaration import describe
-from maxslices.registry.source_hash import source_hash
 
 CPU = select_backend("cpu")
 PROBE = Probe(

@@ -15,18 +15,18 @@ from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.fingerprint import Environment
+from maxslices.estimate.growth import Growth
+from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.probe_result import OUTSIDE, Probe
 from maxslices.estimate.recorded import Records
 from maxslices.estimate.shipped_records import find_by_sizes
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
-from maxslices.model.growth import Growth
-from maxslices.model.peak_model import PeakModel
 
-from ..model.recorded_sequences import recorded
-from ..model.test_size_model import OTHERS as OTHER_SIZES
-from ..model.test_size_model import SIZES, rfft
-from ..model.test_size_model import peaks as size_peaks
+from .recorded_sequences import recorded
 from .test_recorded import META, PROBE, asked
+from .test_size_model import OTHERS as OTHER_SIZES
+from .test_size_model import SIZES, rfft
+from .test_size_model import peaks as size_peaks
 
 LPREC = next(case for case in recorded() if str(case).startswith("LPRec3d"))
 PEAKS = PeakModel.fit([LPREC.observation(n) for n in (3, 5, 8)]).pruned()

@@ -10,21 +10,21 @@ import pytest
 
 from maxslices import Pipeline, Registry, plan
 from maxslices.cli.explained_record import explained_record
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
 from maxslices.estimate.fingerprint import Environment, request_key
+from maxslices.estimate.growth import Growth
+from maxslices.estimate.peak_model import Observation
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Entry, Records
 from maxslices.estimate.shipped_records import find_shipped, read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
-from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
-from maxslices.model.arrays import ArraySpec
-from maxslices.model.growth import Growth
-from maxslices.model.peak_model import Observation
+from maxslices.measure.allocation_sequence import CallSite, SequenceBuilder
 
-from ..model.test_size_model import OTHERS, SIZES, peaks, rfft, strange
 from .test_recorded import PROBE
 from .test_recorded_peaks import FOUND
+from .test_size_model import OTHERS, SIZES, peaks, rfft, strange
 
 PLACE = Environment("NVIDIA H200", {"numpy": np.__version__, "cupy": "14.2"})
 

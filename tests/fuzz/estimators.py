@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from maxslices import ArraySpec, Pipeline, Registry, method, plan
-from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.core.block_memory import PYTHON_BYTES
 
 from .child import Difference, Outcome, in_child
 

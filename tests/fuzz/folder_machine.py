@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 
 from maxslices import MaxslicesError, Pipeline, run
-from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.runner.folder import earlier_run, result_sinks, unfinished_files
 from maxslices.runner.folder.journal import Journal
 from maxslices.runner.folder.unfinished_run import read_journal

@@ -15,7 +15,7 @@ import numpy as np
 import tifffile
 
 from maxslices import Pipeline, run
-from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.core.block_memory import PYTHON_BYTES
 from tests.planner.fakes import fakes
 
 from .child import Difference, Outcome, in_child

@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, method, plan
 from maxslices.errors import EstimatorError
-from maxslices.model.tiling import Tiling
+from maxslices.estimate.tiling import Tiling
 
 SPEC = ArraySpec((90, 256, 250), "float32")
 SLICE_BYTES = 256 * 250 * 4

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, pinned_empty, run
+from maxslices.core.block_memory import UNMEASURED_RESERVE_BYTES
 from maxslices.errors import OutOfMemoryError
-from maxslices.model.block_memory import UNMEASURED_RESERVE_BYTES
 from tests.planner.ledgers import to_float_ledger, two
 
 pytestmark = pytest.mark.gpu

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, plan, run
+from maxslices.core.parameters import check_parameters
 from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
 from maxslices.httomo.method_adapters import calculate_stats, global_stats
 from maxslices.httomo.method_database import read_entries
 from maxslices.httomo.register_methods import register_entry
-from maxslices.registry.parameters import check_parameters
 
 ENTRY = """
 {area}:

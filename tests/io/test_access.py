@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.io import (
     HasDetectorStart,
     MemoryStore,
@@ -14,7 +15,6 @@ from maxslices.io import (
     create_sink,
     open_source,
 )
-from maxslices.model.arrays import ArraySpec
 
 SPEC = ArraySpec((4, 6, 5), np.dtype("uint16"))
 DATA = np.arange(4 * 6 * 5, dtype=np.uint16).reshape(SPEC.shape)

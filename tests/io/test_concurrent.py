@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 import pytest
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.io import MemoryStore, ScratchStore, create_sink, open_source
-from maxslices.model.arrays import ArraySpec
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError
 from maxslices.io.results.hdf5_sink import Hdf5Sink
-from maxslices.model.arrays import ArraySpec
 from maxslices.system import disk_space
 
 ROOMY = """
@@ -21,7 +21,7 @@ import numpy as np
 from maxslices.errors import StoreError
 from maxslices.io.results.hdf5_sink import Hdf5Sink
 from maxslices.io.results.result_info import ResultInfo
-from maxslices.model.arrays import ArraySpec
+from maxslices.core.arrays import ArraySpec
 from maxslices.system import disk_space
 
 disk_space._free_bytes = lambda path: 10**9  # another program fills the disk a moment later

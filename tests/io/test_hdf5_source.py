@@ -5,9 +5,9 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError
 from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
-from maxslices.model.arrays import ArraySpec
 
 from . import scans
 

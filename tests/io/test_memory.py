@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tifffile
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.io import ScratchStore, create_sink, open_source
-from maxslices.model.arrays import ArraySpec
 
 SPEC = ArraySpec((64, 128, 512), np.float32)
 CHUNK_BYTES = SPEC.with_slices(0, 1).nbytes
@@ -108,7 +108,7 @@ def test_a_scratch_store_holds_nothing(tmp_path, slice_dim):
 SMALL = """
 import sys, numpy as np, psutil
 from pathlib import Path
-from maxslices.model.arrays import ArraySpec
+from maxslices.core.arrays import ArraySpec
 from maxslices.io import LoaderOptions, ScratchStore, create_sink, open_source
 from maxslices.system import threads
 threads.N_THREADS = threads.N_DECODERS = 4

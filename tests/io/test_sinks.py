@@ -12,10 +12,10 @@ import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import LostResultError, StoreError, UsageError
 from maxslices.io import create_sink, open_source, remove_result, result_path
 from maxslices.io.results import hdf5_sink
-from maxslices.model.arrays import ArraySpec
 from maxslices.system.disk_space import check_free_space, hidden_path
 from maxslices.tuning.mapped_output import is_safe_to_map
 

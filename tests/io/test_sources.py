@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
 from maxslices.io.scans.array_source import ArraySource
 from maxslices.io.scans.loader_options import AxisIndex
-from maxslices.model.arrays import ArraySpec
 
 from . import scans
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
 from maxslices.io import MemoryStore, ScratchStore
 from maxslices.io.stores import scratch
-from maxslices.model.arrays import ArraySpec
 from maxslices.system import threads
 from maxslices.system.positional_io import pread_all
 
@@ -174,7 +174,7 @@ def test_the_scratch_file_has_no_name(tmp_path):
 def test_the_scratch_file_is_gone_when_the_process_is_killed(tmp_path):
     code = (
         "import sys, os, signal, pathlib, numpy as np\n"
-        "from maxslices.model.arrays import ArraySpec\n"
+        "from maxslices.core.arrays import ArraySpec\n"
         "from maxslices.io import ScratchStore\n"
         "store = ScratchStore(ArraySpec((2, 2, 2), 'u2'), pathlib.Path(sys.argv[1]))\n"
         "store.write(0, 0, np.ones((2, 2, 2), 'u2'))\n"

@@ -9,8 +9,8 @@ import pytest
 
 from maxslices.errors import RecordingError
 from maxslices.measure import measure_peak
+from maxslices.measure.allocation_sequence import Allocated, Freed
 from maxslices.measure.numpy_sequence import record_numpy_sequence
-from maxslices.model.allocation_sequence import Allocated, Freed
 
 
 def smooth(data):

@@ -5,8 +5,8 @@ import types
 import pytest
 
 from maxslices.measure import source_lines
+from maxslices.measure.allocation_sequence import Allocated, Freed
 from maxslices.measure.sequence_recorder import record_sequence
-from maxslices.model.allocation_sequence import Allocated, Freed
 
 from . import fake_cupy_pool
 

@@ -7,10 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from maxslices.core.declaration import describe
 from maxslices.devices import call_method, select_backend
 from maxslices.measure import measure_peak
 from maxslices.measure.torch_cpu_memory import counted, until_freed
-from maxslices.registry.declaration import describe
 
 torch = pytest.importorskip("torch")
 MIB = 2**20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maxslices.registry.method_registry import registry
+from maxslices.core.method_registry import registry
 from maxslices.testing.recorded_peaks import read_records, record_id, replay
 
 from .cases import PACKAGE

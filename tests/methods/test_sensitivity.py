@@ -12,9 +12,9 @@ import pytest
 
 from maxslices.checking.estimate_check import check_call
 from maxslices.checking.measured_call import MeasuredCall
-from maxslices.model.ledger import Ledger, LedgerEstimator, from_ledger
-from maxslices.registry.method_meta import MethodMeta
-from maxslices.registry.method_registry import registry
+from maxslices.core.ledger import Ledger, LedgerEstimator, from_ledger
+from maxslices.core.method_meta import MethodMeta
+from maxslices.core.method_registry import registry
 from maxslices.testing import Case
 
 from .cases import CASES

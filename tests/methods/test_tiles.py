@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maxslices.devices.cpu import CpuBackend
-from maxslices.model.tiling import Tiling
+from maxslices.estimate.tiling import Tiling
 from maxslices.runner.blocks.tiled_call import in_tiles
 from maxslices_methods import corr, denoise, normalize
 

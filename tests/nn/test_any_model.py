@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional
 
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.errors import EstimatorError
-from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn import (
     ModelArgumentError,
     Spec,

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.errors import MaxslicesError
-from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn import (
     ModelArgumentError,
     NoDeviceError,

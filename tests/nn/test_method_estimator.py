@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from maxslices import method
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.model.arrays import ArraySpec
 from maxslices.nn.method_estimator import _rung, replay_method
 from maxslices.nn.replay import DataDependentError, TraceError, Workspaces
 from maxslices.planner.planning import _origins

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.errors import MaxslicesError
-from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn import TooLargeError, max_batch_size, max_patch_shape
 from maxslices.nn.replay import Spec, replay
 

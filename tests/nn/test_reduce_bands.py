@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore
 from maxslices.nn.reduce.band_candidates import band_candidates

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction, rewrite_search

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_by_level, reduce_memory, restore
 from maxslices.nn.reduce.locality import find_band_window
 from maxslices.nn.replay import Spec

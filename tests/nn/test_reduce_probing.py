@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import reduce_memory
 from maxslices.nn.reduce.band_candidates import N_TESTED, band_candidates

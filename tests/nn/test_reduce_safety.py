@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import RewriteError, TooLargeError
 from maxslices.nn.reduce import (
     Rewrite,

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
 from maxslices.nn.reduce import reduce_memory, restore, rewrite_search
 from maxslices.nn.replay import Spec, Workspaces

@@ -12,7 +12,7 @@ pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import COMPRESSORS, Rewrite, apply_rewrites, reduce_memory
 from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.candidates import candidates

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.model.block_memory import CONTEXT_BYTES
+from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.fit.inference_tiles import best_tiles, receptive_field
 from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
 from maxslices.nn.replay import Spec

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline
 from maxslices.api.plan_scan import plan_pipeline
+from maxslices.core.units import parse_bytes
 from maxslices.errors import DoesNotFitError, UsageError
-from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
 from tests.runner.test_fit import fit_fakes

@@ -9,10 +9,10 @@ import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.api.plan_scan import plan_pipeline
+from maxslices.core.allocators import ArrayAllocator
+from maxslices.core.memory_model import MemoryModel
 from maxslices.estimate.probe_result import Probe
-from maxslices.model.allocators import ArrayAllocator
-from maxslices.model.memory_model import MemoryModel
-from maxslices.model.section_model import SectionModel, StepModel
+from maxslices.estimate.section_model import SectionModel, StepModel
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets, make_plan
 from maxslices.planner.block_size import AUTO_SLICES, wanted_block

@@ -12,8 +12,8 @@ import pytest
 import maxslices
 from maxslices import ArraySpec, Pipeline, Plan
 from maxslices.api.plan_scan import plan_pipeline
+from maxslices.core.units import parse_bytes
 from maxslices.errors import PlanError, UsageError
-from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets, SectionPlan, StepPlan
 from tests.planner.fakes import fakes

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.api.plan_scan import plan_pipeline
+from maxslices.core import block_memory
+from maxslices.core.block_memory import PYTHON_BYTES
+from maxslices.core.units import format_bytes
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
-from maxslices.model import block_memory
-from maxslices.model.block_memory import PYTHON_BYTES
-from maxslices.model.units import format_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
 from tests.planner.fakes import fakes

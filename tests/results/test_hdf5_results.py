@@ -116,9 +116,9 @@ def test_without_a_pixel_size_axes_count_pixels(tmp_path):
 
 
 def test_incomplete_results_have_no_positions_along_the_slices(tmp_path, scan):
+    from maxslices.core.arrays import ArraySpec
     from maxslices.io import create_sink
     from maxslices.io.results.result_info import ResultInfo
-    from maxslices.model.arrays import ArraySpec
 
     spec, info = ArraySpec((11, 5, 7), "float32"), ResultInfo(is_volume=True)
     with create_sink(tmp_path / "result", spec, 1, info=info) as sink:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from maxslices.model import block_memory
+from maxslices.core import block_memory
 
 POISON = 0xA5
 """Value of each byte of memory that was not written to, or that was freed."""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, run
+from maxslices.core import block_memory
+from maxslices.core.allocators import round_to_granule
 from maxslices.devices.cpu import CpuBackend
 from maxslices.io.scans.array_source import ArraySource
-from maxslices.model import block_memory
-from maxslices.model.allocators import round_to_granule
 from maxslices.runner.section_run import SectionRun
 from tests.planner.fakes import fakes
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import ndimage
 
 from maxslices import Pipeline, Registry, from_ledger, method, plan, run
+from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError, MethodError
 from maxslices.io.scans.array_source import ArraySource
-from maxslices.model.block_memory import PYTHON_BYTES
 from tests.planner.fakes import fakes
 
 fit_fakes = Registry()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, run, run_scans
+from maxslices.core.parameters import matches
 from maxslices.errors import MethodError, PipelineError, StoreError, UnknownMethodError, UsageError
-from maxslices.registry.parameters import matches
 from maxslices.runner.folder.journal import Journal
 from maxslices.system.disk_space import store_errors
 

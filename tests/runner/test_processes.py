@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.system.threads import THREAD_BUFFER_BYTES
 
 SHAPE = (400, 360, 800)  # 230 MB of uint16

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError
 from maxslices.io.scans.array_source import ArraySource
-from maxslices.model.block_memory import PYTHON_BYTES
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from tests.planner.fakes import fakes
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, plan, run
+from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Records
+from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.peak_search import one_array
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
-from maxslices.model.block_memory import PYTHON_BYTES
-from maxslices.model.peak_model import PeakModel
 from maxslices.runner.folder.journal import Journal
 from tests.estimate.test_recorded import HERE, PROBE, asked
 from tests.planner.fakes import fakes

@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 from scipy.fft import next_fast_len
 
-from maxslices.model.ledger import Ledger
+from maxslices.core.ledger import Ledger
 from maxslices.suggest.alloc_call import SizeFinder
 from maxslices.suggest.dim_expressions import Blocks
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from maxslices import from_ledger
+from maxslices.core.arrays import block_shape
+from maxslices.core.declaration import describe
+from maxslices.core.ledger import Ledger
+from maxslices.core.named_method import method_named
 from maxslices.measure import Place
+from maxslices.measure.allocation_sequence import CallSite, SequenceBuilder
 from maxslices.measure.sequence_recorder import INPUT
-from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
-from maxslices.model.arrays import block_shape
-from maxslices.model.ledger import Ledger
-from maxslices.registry.declaration import describe
-from maxslices.registry.named_method import method_named
 from maxslices.suggest import suggest_ledger as suggesting
 from maxslices.suggest.fft_plans import FftPlan
 from maxslices.suggest.traced_runs import _DIMS, _LARGE_DIMS, TracedRun

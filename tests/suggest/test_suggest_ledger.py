@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from maxslices import Registry
+from maxslices.core.named_method import method_named
 from maxslices.errors import DeviceError, EstimatorError, UnknownMethodError, UsageError
-from maxslices.registry.named_method import method_named
 from maxslices.suggest.suggest_ledger import suggest_ledger
 from maxslices.suggest.traced_runs import RunMaker
 from maxslices.testing import check_max_slices

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError
 from maxslices.io import ScratchStore
-from maxslices.model.arrays import ArraySpec
 from maxslices.runner import RunFolder
 from maxslices.system import threads
 from maxslices.system.disk_space import check_free_space, wait_until_freed

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core.units import format_bytes
 from ..devices import Backend, select_backend
 from ..devices.in_place import is_direct
 from ..devices.out_of_memory import is_out_of_memory
@@ -20,7 +21,6 @@ from ..io.results.result_format import parse_formats
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
 from ..measure.process_peak import ProcessPeak
-from ..model.units import format_bytes
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan

@@ -6,13 +6,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from ..core.arrays import SLICE_NAMES
+from ..core.json_values import plain
+from ..core.units import format_bytes
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
 from ..errors import PlanError
 from ..io import Source
-from ..model.arrays import SLICE_NAMES
-from ..model.json_values import plain
-from ..model.units import format_bytes
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import Plan
 from ..planner.check_plan import check_sections

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..core.arrays import SLICE_NAMES
 from ..io.scans.chosen_part import PartLike
-from ..model.arrays import SLICE_NAMES
 from ..pipeline import Pipeline, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_known_shapes, check_supplied

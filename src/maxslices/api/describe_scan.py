@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.units import format_bytes
 from ..errors import SourceError
 from ..io import Source
 from ..io.scans.likely_parts import open_likely
 from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
-from ..model.units import format_bytes
 
 TIMED_BYTES = 2**28
 """Most bytes that are read to time reading: 256 MiB take 0.1 s from a cache and 2 s from a slow

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from ..model.allocators import Device
+from ..core.allocators import Device
+from ..estimate.source_hash import package_of
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import MadeFor
-from ..registry.source_hash import package_of
 from ..system.package_versions import installed_version
 
 

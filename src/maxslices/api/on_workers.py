@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
 from ..devices.device_count import count_devices
 from ..errors import DoesNotFitError, PlanError, UsageError
 from ..measure.process_peak import held_bytes
-from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
@@ -36,8 +36,8 @@ from .scan_and_output import files_read, opened, spec_of
 if TYPE_CHECKING:
     from distributed import Client
 
-    from ..cluster.section_job import WorkerFacts
-    from ..cluster.workers import Workers
+    from ..workers.section_job import WorkerFacts
+    from ..workers.workers import Workers
 
 UNEVEN = 1.25
 """Ratio of the memory of two workers from which on the smaller one is named: equal GPUs differ by
@@ -60,7 +60,7 @@ def workers_of(
     if not request.is_for_workers:
         yield None
         return
-    from ..cluster.workers import opened_workers
+    from ..workers.workers import opened_workers
 
     device = request.device_for(folder)
     with _client(request, device) as client, opened_workers(client, pipeline) as found:
@@ -85,8 +85,8 @@ def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
 
 def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
     """Start or find the cluster that a run asks for."""
-    from ..cluster.slurm_cluster import slurm_client
-    from ..cluster.workers import opened_client
+    from ..workers.slurm_cluster import slurm_client
+    from ..workers.workers import opened_client
 
     workers, gpus = request.workers, request.gpus
     if request.slurm is not None:
@@ -206,8 +206,8 @@ class RunOnWorkers:
 
     def begin(self, plan: Plan, folder: RunFolder) -> Workers:
         """Tell workers what the run is; they run its sections then."""
-        from ..cluster.section_job import RunJob
-        from ..cluster.worker import versions_here
+        from ..workers.section_job import RunJob
+        from ..workers.worker import versions_here
 
         self.workers.job = RunJob(
             scan=self.scan,
@@ -265,7 +265,7 @@ def _share(host_bytes: int, workers: list[WorkerFacts]) -> int:
     What the workers have already is taken off, and what the processes have that started them, and
     this one if it is there.
     """
-    from ..cluster.section_job import machine_here
+    from ..workers.section_job import machine_here
 
     processes = {process: held for each in workers for process, held in each.held.items()}
     if workers[0].machine == machine_here():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..core.arrays import ArraySpec
 from ..devices import Backend
 from ..errors import UsageError
 from ..estimate import Chooser
 from ..estimate.section_models import section_models
 from ..io.check_arrays import check_dtype
 from ..io.scans.chosen_part import PartLike
-from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ..core.arrays import ArraySpec
 from ..estimate import Chooser
+from ..estimate.section_model import SectionModel
 from ..estimate.section_models import section_models
-from ..model.arrays import ArraySpec
-from ..model.section_model import SectionModel
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline
 from ..pipeline.sweep_rows import SweepRows, reach_after, rows_of_sweep

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.arrays import ArraySpec
+from ..core.parameters import matches
+from ..core.units import format_bytes
 from ..errors import DoesNotFitError, ParameterError
 from ..estimate import Chooser
+from ..estimate.section_model import SectionModel
 from ..estimate.section_models import section_models
-from ..model.arrays import ArraySpec
-from ..model.section_model import SectionModel
-from ..model.units import format_bytes
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..pipeline.sweep import SweptPipeline
 from ..pipeline.sweep_rows import USUAL_ROWS
@@ -20,7 +21,6 @@ from ..planner.block_size import BlockChoice
 from ..planner.check_planned import check_planned
 from ..planner.sweep_plan import shown_values, value_text
 from ..planner.tile_and_offload import FitChoice
-from ..registry.parameters import matches
 from ..runner.sweep.contact_sheet import ContactSheet
 from ..runner.sweep.sharpness import sharpness_bytes
 from .sweep_source import spec_with_rows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..core.block_memory import UNMEASURED_RESERVE_BYTES
+from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
 from ..devices.cpu import CpuBackend
 from ..devices.select import check_device_name
 from ..errors import DeviceError, DoesNotFitError, UsageError
 from ..estimate import Chooser, Records
-from ..model.block_memory import UNMEASURED_RESERVE_BYTES
-from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets
 from ..system.resource_limits import memory_limits

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 
+from ..core.method_meta import with_type
 from ..errors import UsageError
 from ..io.results.result_format import FormatLike, parse_formats
 from ..io.results.result_info import PixelSize
@@ -22,7 +23,6 @@ from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
-from ..registry.method_meta import with_type
 from ..runner import RunFolder
 from .plans_by_shape import PlansByShape
 from .scan_and_output import Scan, check_out, chosen_part, files_read

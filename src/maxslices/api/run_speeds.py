@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.units import format_duration
 from ..measure.cache_dir import keep, read_cached, records_folder
-from ..model.units import format_duration
 from ..planner import Plan, SectionPlan
 from ..planner.sweep_plan import SweepPlan
 from ..runner import Report

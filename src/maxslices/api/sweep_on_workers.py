@@ -25,8 +25,8 @@ from .scan_and_output import opened
 from .sweep_here import SweepHere, planned_sweep
 
 if TYPE_CHECKING:
-    from ..cluster.section_job import Share
-    from ..cluster.workers import Workers
+    from ..workers.section_job import Share
+    from ..workers.workers import Workers
 
 UNIT = "value"
 """What is dealt out, for messages."""
@@ -61,7 +61,7 @@ class SweepOnWorkers:
 
     def pictures(self, bar: Progress) -> Iterator[NDArray[Any]]:
         """Hand on the picture of each value, in order."""
-        from ..cluster.dealing import Dealer
+        from ..workers.dealing import Dealer
 
         dealer = Dealer(self._workers.client, self._workers.resources, UNIT)
         parts: dict[int, SweepReport] = {}

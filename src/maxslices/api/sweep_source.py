@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arrays import ArraySpec
 from ..io import HasDetectorStart, SideName, Source
 from ..io.scans.array_source import ArraySource
 from ..io.scans.frame_source import FrameSource
-from ..model.arrays import ArraySpec
 from ..pipeline import ScanSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.plain_records import PlainRecord
+from ..core.plain_records import PlainRecord
 
 ROUNDING = 1e-5
 """Differences up to this, of the result's range, are rounding: FFTs of float32 differ by 1e-6."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..core.arrays import ArraySpec
 from ..devices import Backend
 from ..devices.sample_data import Samples
 from ..estimate.method_calls import LIMIT_S
 from ..estimate.model_request import ModelRequest
 from ..estimate.peak_search import OF_SCAN
-from ..model.arrays import ArraySpec
 from ..system.random_state import random_state_kept
 from .compare_blocks import LARGE, SMALL, compare_blocks
 from .effect import BlockEffect

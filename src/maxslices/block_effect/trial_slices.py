@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.method_meta import MethodMeta
 from ..devices import Backend, call_method, require_libraries
 from ..devices.sample_data import Samples, finish
-from ..registry.method_meta import MethodMeta
 from ..system.quiet import quiet
 from .side_of_block import cut, side_of_block
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.units import format_bytes
 from ..errors import UsageError
 from ..measure import MemorySample, Peak
-from ..model.units import format_bytes
 from ..system.disk_space import check_file_place
 from ..system.require_matplotlib import require_matplotlib
 from .measured_call import THE_CALL, is_call, is_input

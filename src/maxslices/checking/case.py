@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Never
 
+from ..core.arrays import ArraySpec, as_dtype
+from ..core.method_meta import with_type
+from ..core.parameters import matches, nearest
 from ..errors import UsageError
-from ..model.arrays import ArraySpec, as_dtype
-from ..registry.method_meta import with_type
-from ..registry.parameters import matches, nearest
 
 
 @dataclass(frozen=True, slots=True, init=False)

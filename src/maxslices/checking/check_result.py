@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..core.allocators import Device
+from ..core.units import format_bytes
 from ..measure import Alive, Place
-from ..model.allocators import Device
-from ..model.units import format_bytes
 from .measured_call import THE_CALL, is_call, is_input
 
 LOWER, UPPER = 0.80, 1.00

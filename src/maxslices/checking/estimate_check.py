@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..core.allocators import Device
+from ..core.arrays import ArraySpec, as_dtype
+from ..core.memory_model import MemoryModel
+from ..core.method_meta import MethodMeta
+from ..core.named_method import method_named
+from ..core.parameters import SUPPLIED, matches, nearest
 from ..errors import ParameterError, UsageError
 from ..estimate import ModelRequest, declared_model
 from ..measure.alive import tracemalloc_on
-from ..model.allocators import Device
-from ..model.arrays import ArraySpec, as_dtype
-from ..model.memory_model import MemoryModel
-from ..registry.method_meta import MethodMeta
-from ..registry.named_method import method_named
-from ..registry.parameters import SUPPLIED, matches, nearest
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ..core.allocators import CUDA_GRANULE_BYTES
 from ..devices.sample_data import finish
 from ..errors import MaxslicesError
+from ..estimate.peak_model import Observation, PeakModel
+from ..measure.allocation_sequence import AllocationSequence
 from ..measure.sequence_recorder import SequenceRecorder, record_sequence
-from ..model.allocation_sequence import AllocationSequence
-from ..model.allocators import CUDA_GRANULE_BYTES
-from ..model.peak_model import Observation, PeakModel
 from .measured_call import MeasuredCall
 
 FEW = (3, 5, 8)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..core.units import format_bytes
+from ..estimate.peak_model import PeakModel
 from ..measure import Place
-from ..model.peak_model import PeakModel
-from ..model.units import format_bytes
 from .measured_call import THE_CALL, is_call
 
 _SMALL = 1 / 1000

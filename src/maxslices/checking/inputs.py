@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.method_meta import MethodMeta
+from ..core.parameters import check_parameters
 from ..devices.sample_data import detector_values
 from ..errors import OutOfMemoryError, ParameterError, UsageError
-from ..registry.method_meta import MethodMeta
-from ..registry.parameters import check_parameters
 
 _ALL_RANDOM = 2**24
 """Elements beyond which slices repeat: to draw so many takes 0.2 s, and a block of real size has

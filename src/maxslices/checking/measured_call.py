@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays import ArraySpec, block_shape
+from ..core.method_meta import MethodMeta
+from ..core.parameters import SUPPLIED
+from ..core.returned_output import ReturnedOutput
 from ..devices import Backend, call_method, require_libraries, select_backend
 from ..devices.sample_data import Samples, finish
 from ..measure import Peak, Place, measure_peak
 from ..measure.alive import alive_bytes
-from ..model.arrays import ArraySpec, block_shape
-from ..registry.method_meta import MethodMeta
-from ..registry.parameters import SUPPLIED
-from ..registry.returned_output import ReturnedOutput
 from .inputs import check_given, input_data, require_slice_dim
 
 HOST_NOISE_BYTES = 16 * 1024

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import DeviceError
+from ..estimate.peak_model import PeakModel
 from ..measure import Peak
-from ..model.peak_model import PeakModel
 from .check_result import CheckResult
 from .estimate_check import check_call, find_method
 from .explained_call import explain_call

@@ -11,11 +11,11 @@ from numpy.typing import DTypeLike
 from ..block_effect.find_halo import SIZES, Reach
 from ..block_effect.find_halo import find_halo as find_reach
 from ..block_effect.trial_slices import TrialSlices
+from ..core.arrays import as_dtype
+from ..core.method_meta import MethodMeta
 from ..devices import Backend, select_backend
 from ..devices.sample_data import Samples
 from ..errors import UsageError
-from ..model.arrays import as_dtype
-from ..registry.method_meta import MethodMeta
 from .estimate_check import find_method
 from .inputs import check_given, require_slice_dim
 from .measured_call import MeasuredCall

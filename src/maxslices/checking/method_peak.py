@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
+from ..core.units import format_bytes
+from ..estimate.peak_model import PeakModel
 from ..measure import Peak
-from ..model.peak_model import PeakModel
-from ..model.units import format_bytes
 from .explained_call import explain_call
 from .explained_peak import explained_peak
 from .measurement import call_of, traced

@@ -39,6 +39,6 @@ def answer_shell(app: click.Command) -> bool:
 
 def method_names(_: click.Context, __: click.Parameter, begin: str) -> list[str]:
     """Names of methods that begin so."""
-    from ..registry.method_registry import registry
+    from ..core.method_registry import registry
 
     return sorted({meta.name for meta in registry if meta.name.startswith(begin)})

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 
 from ..checking.explained_peak import place_of
+from ..estimate.any_size import SizeClass
+from ..estimate.size_bound import SizeBound
+from ..estimate.size_model import SizedTerm, SizeModel
 from ..estimate.size_record import SizeRecord
-from ..model.any_size import SizeClass
-from ..model.size_bound import SizeBound
-from ..model.size_model import SizedTerm, SizeModel
 
 _PARITY = {None: "", 0: "even", 1: "odd"}
 _TYPICAL_SLICES = 32

@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..core.author_lines import what_raised
 from ..errors import MaxslicesError
-from ..registry.author_lines import what_raised
 from .check import check
 from .completion import answer_shell, completion
 from .demo import demo

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.arrays import ArraySpec, parse_shape
 from ..errors import EstimatorError, MaxslicesError, MethodError, OutOfMemoryError, UsageError
-from ..model.arrays import ArraySpec, parse_shape
 from .completion import method_names
 from .options import DEVICE, JSON, PATH
 from .output import say, shown
 
 if TYPE_CHECKING:
-    from ..registry.method_meta import MethodMeta
+    from ..core.method_meta import MethodMeta
 
 
 _MADE_UP = ("flats", "darks", "angles", "slice_dim")
@@ -81,7 +81,7 @@ def measure(
     With what was alive then and where it was allocated. A wrong estimate is an error. Without an
     estimator: the peak, and a ledger that tells it.
     """
-    from ..registry.named_method import method_named
+    from ..core.named_method import method_named
     from ..suggest.suggest_ledger import suggest_ledger
 
     meta = method_named(method)
@@ -141,7 +141,7 @@ def _beside_estimate(
 @contextmanager
 def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
     """Turn what a method raises, which may be anything, into an error of one line."""
-    from ..registry.author_lines import raised_at, what_raised
+    from ..core.author_lines import raised_at, what_raised
 
     try:
         yield

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from ..core.method_meta import MethodMeta
+from ..core.method_registry import Registry
+from ..core.named_method import method_named
 from ..errors import UnknownMethodError, UsageError
-from ..registry.method_meta import MethodMeta
-from ..registry.method_registry import Registry
-from ..registry.named_method import method_named
 from .completion import method_names
 
 WIDTH = 100
@@ -39,7 +39,7 @@ def methods(name: str | None, other: str | None) -> str:
 
     What it does, its parameters, and how it stands in a pipeline file.
     """
-    from ..registry.method_registry import registry
+    from ..core.method_registry import registry
 
     if other is not None:
         if name is not None:
@@ -123,7 +123,7 @@ def _source(meta: MethodMeta) -> str:
 
 def _as_yaml(meta: MethodMeta) -> list[str]:
     """Step of a pipeline file with every parameter, its default and its type."""
-    from ..registry.parameters import annotations_of, type_name
+    from ..core.parameters import annotations_of, type_name
 
     hints = annotations_of(meta.function)
     lines = [f"- method: {meta.name}", f"  module_path: {meta.module}"]
@@ -150,7 +150,7 @@ def _yaml(value: Any) -> str:
     """Default value as YAML writes it."""
     import yaml
 
-    from ..model.json_values import plain
+    from ..core.json_values import plain
 
     text: str = yaml.safe_dump(plain(value), default_flow_style=True, width=10**6)
     return text.removesuffix("...\n").strip()

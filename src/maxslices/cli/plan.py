@@ -56,8 +56,8 @@ def plan(
     """
     from ..api import plan
     from ..api.run_speeds import likely_time
+    from ..core.arrays import ArraySpec, parse_shape
     from ..errors import UsageError
-    from ..model.arrays import ArraySpec, parse_shape
     from .long_measurements import long_measurements_said
 
     if shape is None and len(paths) != 2:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.units import format_bytes
 from ..errors import UnknownMethodError, UsageError
-from ..model.units import format_bytes
 from .options import JSON, PATH
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def _entries(records: Records, method: str | None) -> list[Entry]:
 
 def _shipped(method: str | None) -> list[SizeRecord]:
     """Records that come with the packages of all methods, or of one."""
+    from ..core.method_registry import registry
     from ..estimate.shipped_records import read_shipped
-    from ..registry.method_registry import registry
 
     return [
         record

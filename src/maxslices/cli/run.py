@@ -133,7 +133,7 @@ def _begin_workers(
 ) -> None:
     """Have workers of this machine import what they need, beside all that is imported here."""
     if slurm is None and (gpus is not None or workers is not None):
-        from ..cluster.fork_server import start_fork_server
+        from ..workers.fork_server import start_fork_server
 
         start_fork_server(on_gpus=gpus is not None)
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..api import plan, run
 from ..api.scan_picture import draw_scan
+from ..core.units import format_bytes, parse_bytes
 from ..errors import StoreError
-from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline
 from ..runner import Report
 from ..runner.report.progress import progress_shown

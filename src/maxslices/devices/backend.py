@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..model.allocators import Device
+from ..core.allocators import Device
 from .copy_engine import CopyEngine
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..model.allocators import Device
+from ..core.allocators import Device
 from ..system.resource_limits import memory_limits
 from ..tuning.malloc_retain import LARGE_BYTES, malloc_frugal, malloc_release, malloc_retain
 from .out_of_memory import is_out_of_memory

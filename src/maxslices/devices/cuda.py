@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..core import block_memory
+from ..core.allocators import Device
 from ..errors import DeviceError
-from ..model import block_memory
-from ..model.allocators import Device
 from ..tuning.garbage_collection import quick_collections
 from .cuda_context import reserved_bytes
 from .cuda_copy_engine import CudaCopyEngine
@@ -120,7 +120,7 @@ class CudaBackend:
         """Let the pool take one piece of memory from the driver, which it hands out in parts.
 
         Each piece that the pool takes costs 0.2 ms, and as much to give back. The piece is larger
-        than the estimate by `maxslices.model.block_memory.POOL_SPARE`. Without, httomo's pipeline
+        than the estimate by `maxslices.core.block_memory.POOL_SPARE`. Without, httomo's pipeline
         with its result in pinned memory took 5.5 % longer (H200, 2026-11-22; within the spread).
         """
         self._cupy.empty(block_memory.pool_bytes(n_bytes), np.uint8)

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..core.block_memory import CONTEXT_BYTES, MODULES_BYTES
 from ..measure.cache_dir import cache_file, keep, read_cached
-from ..model.block_memory import CONTEXT_BYTES, MODULES_BYTES
 
 _COMPUTE_UNITS, _MAJOR, _MINOR = 16, 75, 76
 """Attributes of a device (``cudaDeviceAttr``)."""

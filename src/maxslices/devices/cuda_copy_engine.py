@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import block_memory
+from ..core import block_memory
 from ..system.threads import parallel_copy
 from .copy_engine import DeviceEvent
 from .pinned_memory import pinned

@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..core.author_lines import what_raised
+from ..core.method_meta import MethodMeta
 from ..errors import DeviceError
-from ..registry.author_lines import what_raised
-from ..registry.method_meta import MethodMeta
 from .backend import Backend
 
 

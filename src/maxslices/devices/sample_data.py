@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..model.allocators import round_to_granule
-from ..model.arrays import ArraySpec, block_shape
-from ..registry.method_meta import MethodMeta
+from ..core.allocators import round_to_granule
+from ..core.arrays import ArraySpec, block_shape
+from ..core.method_meta import MethodMeta
 from .backend import Backend
 
 N_FRAMES = 5

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..core.method_meta import MethodMeta
 from ..measure.torch_cpu_memory import counted, until_freed
-from ..registry.method_meta import MethodMeta
 from .torch_interop import convert_frames
 
 

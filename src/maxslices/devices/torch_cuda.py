@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from ..core.method_meta import MethodMeta
 from ..errors import DeviceError
-from ..registry.method_meta import MethodMeta
 from .torch_interop import convert_frames
 
 _SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}

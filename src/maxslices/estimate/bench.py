@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from ..core.allocators import CUDA_GRANULE_BYTES
+from ..core.author_lines import defined_at
+from ..core.method_meta import MethodMeta
+from ..core.plain_records import PlainRecord
+from ..core.returned_output import ReturnedOutput
 from ..devices import Backend, call_method, require_libraries
 from ..devices.sample_data import Samples, array_module, finish, made_up
 from ..errors import MethodError, RecordingError
 from ..measure import measure_peak
 from ..measure.alive import alive_bytes
+from ..measure.allocation_sequence import AllocationSequence
 from ..measure.cupy_pool import GRAIN_BYTES
-from ..model.allocation_sequence import AllocationSequence
-from ..model.allocators import CUDA_GRANULE_BYTES
-from ..model.plain_records import PlainRecord
-from ..registry.author_lines import defined_at
-from ..registry.method_meta import MethodMeta
-from ..registry.returned_output import ReturnedOutput
 from ..system.quiet import quiet
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from ..core.allocators import Device, round_to_granule
+from ..core.arrays import ArraySpec
+from ..core.memory_model import MemoryModel
 from ..devices import Backend
 from ..devices.device_name import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
-from ..model.allocators import Device, round_to_granule
-from ..model.arrays import ArraySpec
-from ..model.memory_model import MemoryModel
 from .declared import declared_model, speaks_of
 from .fingerprint import Environment, RequestKey, environment, request_key
 from .model_request import Choice, ModelRequest, NoAnswerError, Origin

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..core.allocators import Device
+from ..core.author_lines import defined_at, raised_at, what_raised
+from ..core.ledger import LedgerEstimator
+from ..core.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
+from ..core.method_meta import MethodMeta
+from ..core.units import format_bytes
 from ..errors import EstimatorError
-from ..model.allocators import Device
-from ..model.ledger import LedgerEstimator
-from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
-from ..model.units import format_bytes
-from ..registry.author_lines import defined_at, raised_at, what_raised
-from ..registry.method_meta import MethodMeta
 from .model_request import ModelRequest
 
 

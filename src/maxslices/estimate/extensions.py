@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Protocol, cast
 
+from ..core.arrays import ArraySpec
+from ..core.author_lines import what_raised
 from ..errors import UntraceableError
-from ..model.arrays import ArraySpec
-from ..registry.author_lines import what_raised
 from .model_request import Choice, ModelRequest
 
 ENTRY_POINT_GROUP = "maxslices.estimators"

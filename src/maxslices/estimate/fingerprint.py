@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..core.plain_records import PlainRecord
 from ..devices import Backend
 from ..devices.device_name import device_name
-from ..model.plain_records import PlainRecord
-from ..registry.source_hash import (
+from ..system.package_versions import installed_version, required_versions
+from .model_request import ModelRequest
+from .source_hash import (
     imports_torch,
     package_of,
     package_version,
     plain_value,
     source_hash,
 )
-from ..system.package_versions import installed_version, required_versions
-from .model_request import ModelRequest
 
 
 @dataclass(frozen=True, slots=True)

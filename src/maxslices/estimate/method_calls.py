@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
+from ..core.author_lines import raised_at, what_raised
+from ..core.bisection import last_true
 from ..errors import DeviceError, EstimatorError, MethodError
-from ..model.bisection import last_true
-from ..registry.author_lines import raised_at, what_raised
 from .bench import Bench, Rung
 
 LIMIT_S = 2.5

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..model.memory_model import MemoryModel
-from ..registry.method_meta import MethodMeta
+from ..core.memory_model import MemoryModel
+from ..core.method_meta import MethodMeta
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from ..block_effect.effect import BlockEffect

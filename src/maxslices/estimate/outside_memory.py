@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations_with_replacement
 
 from ..measure.cupy_pool import GRAIN_BYTES
-from ..model.growth import Growth
 from .bench import OUTSIDE_BYTES
+from .growth import Growth
 
 ABOVE_BYTES = OUTSIDE_BYTES["cuda"]
 """Readings may lie as much above what arrays take: FISTA3d_tomobar's on an H200 lie 3 to 6 MiB

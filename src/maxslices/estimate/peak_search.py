@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from ..core.memory_model import MemoryModel
+from ..core.units import format_bytes
 from ..errors import EstimatorError
+from ..measure.allocation_sequence import CallSite
 from ..measure.cupy_pool import GRAIN_BYTES
-from ..model.allocation_sequence import CallSite
-from ..model.growth import Growth
-from ..model.memory_model import MemoryModel
-from ..model.peak_model import Moment, Observation, PeakModel
-from ..model.units import format_bytes
 from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
+from .growth import Growth
 from .method_calls import LIMIT_S, REACH, MethodCalls
+from .peak_model import Moment, Observation, PeakModel
 from .probe_result import Probe
 from .sequence_probe import SAME, TRUSTED, SequenceProbe
 

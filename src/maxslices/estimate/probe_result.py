@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..block_effect.effect import BlockEffect
-from ..model.growth import Guess
-from ..model.memory_model import MemoryModel
-from ..model.peak_model import PeakModel
-from ..model.plain_records import PlainRecord
-from ..model.units import format_bytes
+from ..core.memory_model import MemoryModel
+from ..core.plain_records import PlainRecord
+from ..core.units import format_bytes
 from .bench import Rung
+from .growth import Guess
+from .peak_model import PeakModel
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
 """Terms of a peak that are read from the device."""

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..core.arrays import ArraySpec
+from ..core.units import format_bytes
 from ..devices import Backend
 from ..devices.sample_data import Samples
 from ..measure.alive import tracemalloc_on
-from ..model.arrays import ArraySpec
-from ..model.units import format_bytes
 from ..system.random_state import random_state_kept
 from ..tuning.garbage_collection import quick_collections
 from .bench import Bench, Rung

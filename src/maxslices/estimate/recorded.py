@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.plain_records import PlainRecord, json_text, to_plain
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
-from ..model.plain_records import PlainRecord, json_text, to_plain
-from ..registry.source_hash import canonical
 from ..system.disk_space import store_errors
 from ..system.fresh_files import replace_text
 from .fingerprint import Environment, RequestKey
 from .probe_result import LATEST_S, Probe
+from .source_hash import canonical
 
 FORMAT = 7
 """Version of the files, raised whenever their layout or meaning changes; entries of another version

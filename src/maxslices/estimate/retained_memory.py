@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..model.allocators import CUDA_GRANULE_BYTES
-from ..model.memory_model import MemoryModel
-from ..model.units import format_bytes
+from ..core.allocators import CUDA_GRANULE_BYTES
+from ..core.memory_model import MemoryModel
+from ..core.units import format_bytes
 from .bench import Bench, Rung
 
 LEAST_BYTES = CUDA_GRANULE_BYTES

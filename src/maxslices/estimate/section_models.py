@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ..model.allocators import ArrayAllocator, Device
-from ..model.arrays import ArraySpec, block_shape
-from ..model.json_values import plain
-from ..model.memory_model import MemoryModel
-from ..model.section_model import SectionModel, StepModel
+from ..core.allocators import ArrayAllocator, Device
+from ..core.arrays import ArraySpec, block_shape
+from ..core.json_values import plain
+from ..core.memory_model import MemoryModel
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.changed_frames import scan_after
 from ..pipeline.requirements import check_shapes, check_supplied
 from .chooser import Chooser
 from .declared import declared_model, speaks_of
 from .model_request import ModelRequest
+from .section_model import SectionModel, StepModel
 
 
 def section_models(

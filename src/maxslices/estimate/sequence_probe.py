@@ -1,9 +1,9 @@
 """Find a method's memory from the allocations of three calls with few slices.
 
-Their sequences are continued to any number of slices (`maxslices.model.peak_model`). One call with
-as many slices as then fit proves it, where that takes no longer than `PROOF_S`. A call that
-contradicts teaches: the model is made anew from all calls, the new answer is called, and so are
-numbers of slices just below it.
+Their sequences are continued to any number of slices (`peak_model`). One call with as many slices
+as then fit proves it, where that takes no longer than `PROOF_S`. A call that contradicts teaches:
+the model is made anew from all calls, the new answer is called, and so are numbers of slices just
+below it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from ..core.allocators import CUDA_GRANULE_BYTES
+from ..core.memory_model import MAX_BYTES, MemoryModel
 from ..errors import EstimatorError
-from ..model.allocators import CUDA_GRANULE_BYTES
-from ..model.growth import Growth
-from ..model.memory_model import MAX_BYTES, MemoryModel
-from ..model.peak_model import PERIOD, Observation, PeakModel
 from .bench import CUSHION_BYTES, Rung
+from .growth import Growth
 from .method_calls import LIMIT_S, MethodCalls
 from .outside_memory import ABOVE_BYTES, outside_growth
+from .peak_model import PERIOD, Observation, PeakModel
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
 from .retained_memory import RetainedMemory
 

@@ -15,15 +15,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..core.method_meta import MethodMeta
+from ..core.plain_records import json_text, to_plain
 from ..errors import StoreError
-from ..model.plain_records import json_text, to_plain
-from ..model.size_model import LEAST_SIZES, Dims
-from ..registry.method_meta import MethodMeta
-from ..registry.source_hash import canonical
 from .fingerprint import Environment, RequestKey, libraries
 from .model_request import Choice, NoAnswerError
 from .recorded import PARSE_ERRORS, Entry, Records, not_understood
+from .size_model import LEAST_SIZES, Dims
 from .size_record import SizeRecord
+from .source_hash import canonical
 
 FORMAT = 2
 """Version of the files."""

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from ..block_effect.effect import BlockEffect
-from ..model.any_size import SizeClass, SizeEvidence, fit_sizes
-from ..model.memory_model import MemoryModel
-from ..model.peak_model import PeakModel
-from ..model.plain_records import PlainRecord
-from ..model.size_bound import SizeBound
-from ..model.size_model import Dims, SizeFormula, find_formula
+from ..core.memory_model import MemoryModel
+from ..core.plain_records import PlainRecord
+from .any_size import SizeClass, SizeEvidence, fit_sizes
 from .fingerprint import Environment, RequestKey
 from .model_request import Choice
+from .peak_model import PeakModel
 from .probe_result import Probe
 from .recorded import Entry
+from .size_bound import SizeBound
+from .size_model import Dims, SizeFormula, find_formula
 
 Points = tuple[tuple[int, int], ...]
 _LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ..registry.method_registry import registry
+from ..core.method_registry import registry
 
 if find_spec("httomo_backends") is not None:
     from .register_methods import register_all

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..core.method_registry import Registry
 from ..errors import UnknownMethodError
-from ..registry.method_registry import Registry
 from .method_database import DatabaseEntry, read_entries
 from .register_methods import PACKAGES
 

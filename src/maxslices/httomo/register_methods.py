@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..core.method_registry import Registry
 from ..errors import RegistrationError
-from ..registry.method_registry import Registry
 from .method_adapters import adapt, calculate_stats, global_stats
 from .method_database import DatabaseEntry, read_entries
 from .source_stubs import make_stub

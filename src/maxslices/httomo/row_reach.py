@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..model.paganin_reach import ALL_ROWS, paganin_reach
 from .method_database import DatabaseEntry
+from .paganin_reach import ALL_ROWS, paganin_reach
 
 _ACROSS_ROWS = ("phase", "alignment")
 """Modules whose methods on projections filter whole frames, or move rows."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arrays import ArraySpec
 from ..errors import SourceError, UsageError
-from ..model.arrays import ArraySpec
 
 _TURN_IN_RADIANS = 2 * math.pi * 1.01
 """Range of a full turn in radians, read as degrees, with the overrun of a motor. A scan of so few

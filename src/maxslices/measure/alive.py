@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..model.allocators import Device
+from ..core.allocators import Device
 from ..system.loaded_modules import torch_on_gpu
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from ..core.units import format_bytes
 from ..errors import DeviceError, RecordingError
-from ..model.units import format_bytes
 from .cupy_growth import GrowthMeter
 from .cupy_hook import shared_hook
 from .cupy_pool import CupyMeter

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..model.allocation_sequence import AllocationSequence
-from ..model.units import format_bytes
+from ..core.units import format_bytes
+from .allocation_sequence import AllocationSequence
 
 Device = Literal["cpu", "cuda"]
 

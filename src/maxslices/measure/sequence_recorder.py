@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from ..model.allocation_sequence import Allocated, AllocationSequence, CallSite, SequenceBuilder
+from .allocation_sequence import Allocated, AllocationSequence, CallSite, SequenceBuilder
 from .cupy_hook import shared_hook
 from .source_lines import arrays_in_frames, current_place
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ..model.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
+from .allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
 from .sequence_recorder import INPUT
 from .source_lines import is_library
 

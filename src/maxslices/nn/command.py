@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.author_lines import raised_at
+from ..core.named_object import first_line
 from ..errors import MaxslicesError, UsageError
-from ..registry.author_lines import raised_at
-from ..registry.named_object import first_line
 from .command_arguments import (
     axes_of_text,
     device_of_text,

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.author_lines import raised_at
+from ..core.named_object import first_line, import_named
 from ..errors import UsageError
-from ..registry.author_lines import raised_at
-from ..registry.named_object import first_line, import_named
 
 EXAMPLE = "torchvision.models:resnet50"
 """Shown to who does not name a model."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..model.allocators import round_to_granule
-from ..model.block_memory import CONTEXT_BYTES
-from ..model.units import format_bytes, parse_bytes
+from ..core.allocators import round_to_granule
+from ..core.block_memory import CONTEXT_BYTES
+from ..core.units import format_bytes, parse_bytes
 from .cards import Card, card_named
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 from .replay.cuda_kernels import Capability

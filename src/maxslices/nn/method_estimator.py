@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.arrays import ArraySpec, block_shape
+from ..core.memory_model import MemoryModel
+from ..core.method_meta import MethodMeta
+from ..core.units import format_bytes
 from ..devices.sample_data import facts
 from ..estimate.model_request import Choice, ModelRequest
-from ..model.arrays import ArraySpec, block_shape
-from ..model.memory_model import MemoryModel
-from ..model.units import format_bytes
-from ..registry.method_meta import MethodMeta
 from .replay import StepFamily, TraceError, Workspaces
 
 if TYPE_CHECKING:

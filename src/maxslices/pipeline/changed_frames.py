@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..model.arrays import ArraySpec
+from ..core.arrays import ArraySpec
 from .scan_spec import ScanSpec
 from .steps import Step
 

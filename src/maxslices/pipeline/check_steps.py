@@ -7,12 +7,12 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
+from ..core.method_meta import MethodMeta
+from ..core.method_registry import Registry
+from ..core.parameters import annotations_of, check_parameters, nearest, type_name
 from ..errors import EstimatorError, ParameterError, PipelineError, UnknownMethodError
 from ..io import LoaderOptions, parse_loader
 from ..io.scans.loader_parameters import TO_FILL_IN
-from ..registry.method_meta import MethodMeta
-from ..registry.method_registry import Registry
-from ..registry.parameters import annotations_of, check_parameters, nearest, type_name
 from .missing_packages import MissingPackages
 from .steps import RawStep, Reference, Step, Sweep
 from .sweep_values import sweep_fault

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from ..core.method_registry import Registry
 from ..errors import PipelineError
-from ..registry.method_registry import Registry
 from .steps import RawStep
 
 _DATABASE = "httomo_backends"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.json_values import plain
+from ..core.method_meta import MethodMeta
+from ..core.method_registry import Registry, registry
 from ..errors import PipelineError
 from ..io import LoaderOptions, Preview
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
 from ..io.scans.given_paths import path_faults
-from ..model.json_values import plain
-from ..registry.method_meta import MethodMeta
-from ..registry.method_registry import Registry, registry
 from .check_steps import check_steps, is_loader
 from .steps import RawStep, Step, TextPlace
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..core.arrays import ArraySpec, block_shape
 from ..errors import SourceError
-from ..model.arrays import ArraySpec, block_shape
 from .pipeline import Pipeline
 from .scan_spec import ScanSpec
 from .sections import Section

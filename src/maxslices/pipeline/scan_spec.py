@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.arrays import ArraySpec
+from ..core.arrays import ArraySpec
 
 
 @dataclass(frozen=True, slots=True)

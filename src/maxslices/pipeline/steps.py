@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..core.method_meta import MethodMeta
 from ..errors import PipelineError
-from ..registry.method_meta import MethodMeta
 
 
 @dataclass(frozen=True, slots=True)

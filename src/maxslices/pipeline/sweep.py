@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.parameters import nearest
 from ..errors import ParameterError, PipelineError, UsageError
-from ..registry.parameters import nearest
 from .pipeline import Pipeline
 from .steps import Sweep
 from .sweep_values import sweep_fault, sweep_list, sweep_range

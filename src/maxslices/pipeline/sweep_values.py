@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.parameters import check_parameters, matches, nearest
 from ..errors import UsageError
-from ..registry.parameters import check_parameters, matches, nearest
 from .steps import Reference, Step, Sweep
 
 MAX_SWEEP_VALUES = 10_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from ..core.parameters import nearest
 from ..errors import PipelineError
-from ..registry.parameters import nearest
 from ..system.small_files import read_small_text
 from .steps import RawStep, TextPlace
 from .yaml_sweeps import SweepLoader

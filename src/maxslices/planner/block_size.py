@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Literal
 
+from ..core.arrays import SLICE_NAMES
+from ..core.units import format_bytes
 from ..errors import DoesNotFitError, UsageError
-from ..model.arrays import SLICE_NAMES
-from ..model.section_model import SectionModel
-from ..model.units import format_bytes
+from ..estimate.section_model import SectionModel
 from .budgets import Available, Budgets
 from .placement import Placement
 

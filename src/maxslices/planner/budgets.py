@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..model.allocators import Device
-from ..model.units import format_bytes
+from ..core.allocators import Device
+from ..core.units import format_bytes
 from .placement import Placement
 
 

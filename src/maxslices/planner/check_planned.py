@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.memory_model import MemoryModel
+from ..core.units import format_bytes
 from ..errors import EstimatorError
-from ..model.memory_model import MemoryModel
-from ..model.section_model import SectionModel, StepModel
-from ..model.tiling import Tiling
-from ..model.units import format_bytes
+from ..estimate.section_model import SectionModel, StepModel
+from ..estimate.tiling import Tiling
 from .section_plan import SectionPlan
 
 _N_ASKED = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.section_model import SectionModel
-from ..model.units import format_duration
+from ..core.units import format_duration
+from ..estimate.section_model import SectionModel
 from .section_plan import SectionPlan
 
 LONG_S = 3600.0

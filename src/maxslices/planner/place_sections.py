@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.block_memory import Between, Destination, Origin
-from ..model.section_model import SectionModel
+from ..core.block_memory import Between, Destination, Origin
+from ..estimate.section_model import SectionModel
 from .block_size import BlockChoice, wanted_block
 from .budgets import Available, Budgets
 from .placement import Placement

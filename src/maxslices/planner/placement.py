@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from ..model import block_memory
-from ..model.allocators import Device
-from ..model.block_memory import Destination, InputWay, Origin, OutputWay
-from ..model.memory_model import MemoryModel
-from ..model.section_model import SectionModel
+from ..core import block_memory
+from ..core.allocators import Device
+from ..core.block_memory import Destination, InputWay, Origin, OutputWay
+from ..core.memory_model import MemoryModel
+from ..estimate.section_model import SectionModel
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A section, where its data are and where its output goes.
 
-    Sizes of buffers and staging are those of `maxslices.model.block_memory`; here they are added up
+    Sizes of buffers and staging are those of `maxslices.core.block_memory`; here they are added up
     for blocks of n slices.
     """
 

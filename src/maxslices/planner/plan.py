@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from ..core.plain_records import from_plain, to_plain
+from ..core.units import format_bytes
 from ..errors import PlanError, UsageError
-from ..model.plain_records import from_plain, to_plain
-from ..model.units import format_bytes
 from .check_plan import check_sections
 from .plan_table import headed, section_lines, wrapped
 from .section_plan import SectionPlan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from ..model.arrays import SLICE_NAMES
-from ..model.units import format_bytes
+from ..core.arrays import SLICE_NAMES
+from ..core.units import format_bytes
 from .section_plan import SectionPlan, StepPlan
 
 WIDTH = 100

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from ..core.block_memory import Destination
+from ..core.units import format_bytes
 from ..errors import DoesNotFitError
-from ..model.block_memory import Destination
-from ..model.section_model import SectionModel, StepModel
-from ..model.units import format_bytes
+from ..estimate.section_model import SectionModel, StepModel
 from .advice import check_fits, would_fit
 from .block_size import BlockChoice, check_block, check_block_fits, choose_block
 from .budgets import Available, Budgets

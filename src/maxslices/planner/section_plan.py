@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.arrays import ArraySpec
-from ..model.block_memory import Destination, Origin
+from ..core.arrays import ArraySpec
+from ..core.block_memory import Destination, Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.arrays import ArraySpec
-from ..model.units import format_bytes
+from ..core.arrays import ArraySpec
+from ..core.units import format_bytes
 from .plan import Plan
 from .plan_table import headed, section_lines, wrapped
 

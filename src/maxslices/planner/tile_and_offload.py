@@ -12,13 +12,13 @@ from itertools import product
 from math import ceil, prod
 from typing import Literal
 
+from ..core.allocators import CUDA_GRANULE_BYTES
+from ..core.block_memory import UPLOAD_PIECE_BYTES, UPLOAD_PIECES, upload_staging
+from ..core.memory_model import MemoryModel
+from ..core.units import format_bytes
 from ..errors import UsageError
-from ..model.allocators import CUDA_GRANULE_BYTES
-from ..model.block_memory import UPLOAD_PIECE_BYTES, UPLOAD_PIECES, upload_staging
-from ..model.memory_model import MemoryModel
-from ..model.section_model import SectionModel, StepModel
-from ..model.tiling import Tiling
-from ..model.units import format_bytes
+from ..estimate.section_model import SectionModel, StepModel
+from ..estimate.tiling import Tiling
 from .block_size import BlockChoice, wanted_block
 from .budgets import Available
 from .placement import Placement

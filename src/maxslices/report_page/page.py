@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..model.units import format_bytes, format_duration
+from ..core.units import format_bytes, format_duration
 from .memory_bars import MemoryBar, memory_scale, section_bars
 from .section_view import STAGES, plain_name, section_views
 from .short_text import breakable, printable, short

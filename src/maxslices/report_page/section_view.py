@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.arrays import SLICE_NAMES
-from ..model.units import format_bytes
+from ..core.arrays import SLICE_NAMES
+from ..core.units import format_bytes
 
 MOST_CUTS = 150
 """Cuts between blocks that are drawn: with more the lines would lie side by side on a phone."""

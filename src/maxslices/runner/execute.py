@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
+from ..core.plain_records import to_plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
 from ..io import HasDetectorStart, MemoryStore, Sink, Source, Store, SupportsChangeCheck
-from ..model.plain_records import to_plain
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
 from .blocks.block_runner import BlockRunner

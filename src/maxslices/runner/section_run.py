@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..core.arrays import SLICE_NAMES
+from ..core.author_lines import what_raised
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
-from ..model.arrays import SLICE_NAMES
 from ..planner import SectionPlan
-from ..registry.author_lines import what_raised
 from .blocks.block_clock import BlockClock, BlockClocks
 from .blocks.block_feed import BlockFeed, make_block_feed
 from .blocks.block_ranges import Block, blocks_of

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.cufft import Kind
 from ..measure import Place
 from ..measure.source_lines import current_place
-from ..model.cufft import Kind
 from .alloc_call import SizeFinder
 from .line_names import is_own_call
 

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 
 from ..checking import measured_call
+from ..core import named_method
 from ..devices import method_call
-from ..registry import named_method
 
 _TAKEN = {"m", "shape", "dtype", "angles", "rows", "columns", "math", "next_fast_len"}
 """Names that a ledger function uses itself."""

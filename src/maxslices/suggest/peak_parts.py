@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..measure.allocation_sequence import Allocated, Freed
 from ..measure.sequence_recorder import INPUT
-from ..model.allocation_sequence import Allocated, Freed
 from .alloc_call import AllocCall, SizeFinder
 from .fold_loops import FoldedEvent, Token
 from .ledger_text import AllocatingLine, KeyUse, LedgerParts

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..errors import MaxslicesError
 from ..measure import Place
+from ..measure.allocation_sequence import Allocated, Freed
 from ..measure.sequence_recorder import INPUT
-from ..model.allocation_sequence import Allocated, Freed
 from .alloc_call import AllocCall, SizeFinder
 from .fold_loops import FoldedEvent, Loop, Program, Reading, Token, fold, read, steps
 from .ledger_text import AllocatingLine, KeyUse, LedgerParts, is_balanced

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..checking.estimate_check import find_method
+from ..core.allocators import Device
+from ..core.arrays import as_dtype
+from ..core.ledger import Ledger, LedgerEstimator
+from ..core.method_meta import MethodMeta
 from ..errors import EstimatorError, UsageError
-from ..model.allocators import Device
-from ..model.arrays import as_dtype
-from ..model.ledger import Ledger, LedgerEstimator
-from ..registry.method_meta import MethodMeta
 from ..tuning.garbage_collection import quick_collections
 from .alloc_call import CLOSE, AllocCall, SizeFinder
 from .dim_expressions import Blocks

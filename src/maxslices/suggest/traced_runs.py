@@ -12,15 +12,15 @@ import numpy as np
 
 from ..checking.explained_call import recording
 from ..checking.measured_call import MeasuredCall
+from ..core.allocators import Device
+from ..core.arrays import block_shape
+from ..core.author_lines import raised_at, what_raised
+from ..core.method_meta import MethodMeta
 from ..devices import select_backend
 from ..devices.sample_data import finish
 from ..errors import DeviceError, EstimatorError, MaxslicesError
 from ..measure.alive import tracemalloc_on
-from ..model.allocation_sequence import Allocated, AllocationSequence, Freed
-from ..model.allocators import Device
-from ..model.arrays import block_shape
-from ..registry.author_lines import raised_at, what_raised
-from ..registry.method_meta import MethodMeta
+from ..measure.allocation_sequence import Allocated, AllocationSequence, Freed
 from .fft_plans import FftPlan, plans_noted
 from .fold_loops import Token
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
+from ..core.units import format_bytes
 from ..errors import StoreError
-from ..model.units import format_bytes
 from .work_thread import WorkThread
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)

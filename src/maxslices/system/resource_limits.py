@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import ceil
 from pathlib import Path
 
-from ..model.units import MIB
+from ..core.units import MIB
 
 _NO_LIMIT = 2**60
 """Limits from here on are none: version 1 writes nearly 2^63 where no limit is set."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.block_memory import THREAD_BUFFER_BYTES
+from ..core.block_memory import THREAD_BUFFER_BYTES
 from .resource_limits import core_limit
 from .work_thread import WorkThread
 

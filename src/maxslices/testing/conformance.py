@@ -22,13 +22,13 @@ from ..checking.estimate_check import check_call
 from ..checking.inputs import check_given, require_slice_dim
 from ..checking.measured_call import MeasuredCall
 from ..checking.method_halo import proposed_halo
+from ..core.allocators import Device
+from ..core.method_meta import MethodMeta, with_type
+from ..core.method_registry import Registry, registry
+from ..core.returned_output import ReturnedOutput
 from ..devices import require_libraries
 from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import ModelRequest, declared_model
-from ..model.allocators import Device
-from ..registry.method_meta import MethodMeta, with_type
-from ..registry.method_registry import Registry, registry
-from ..registry.returned_output import ReturnedOutput
 from .plugin import MaxSlices, skip_without
 from .situation import Situation
 

@@ -18,7 +18,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..checking.check_result import CheckResult
-    from ..registry.method_meta import MethodMeta
+    from ..core.method_meta import MethodMeta
 
 MARKER = "max_slices"
 PROPERTY = "maxslices"

@@ -15,8 +15,8 @@ import numpy as np
 from ..checking.case import Case
 from ..checking.check_result import LOWER, UPPER, CheckResult
 from ..checking.estimate_check import compare
+from ..core.method_registry import Registry, registry
 from ..errors import UsageError
-from ..registry.method_registry import Registry, registry
 
 FORMAT = 1
 Record = dict[str, Any]

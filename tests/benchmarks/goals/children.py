@@ -65,7 +65,7 @@ def budget(memory: str | None, shape: list[int]) -> dict[str, Any]:
     import numpy as np
 
     from maxslices import Pipeline, Registry, from_ledger, method, plan, run
-    from maxslices.model.units import parse_bytes
+    from maxslices.core.units import parse_bytes
 
     from .data import fill, scan_of
 

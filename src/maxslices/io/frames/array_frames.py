@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import SourceError
-from ...model.arrays import ArraySpec
 from ...system.threads import parallel_copy
 from ..check_arrays import check_dtype, without_ones
 from .frames import FramesWritten, IndexRange

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.arrays import ArraySpec
+from ...core.arrays import ArraySpec
 
 IndexRange = tuple[int, int]
 """First index, and the index after the last."""

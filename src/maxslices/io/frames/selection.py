@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.arrays import ArraySpec
+from ...core.arrays import ArraySpec
 from .array_frames import ArrayFrames
 from .frames import Frames, IndexRange
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.block_memory import THREAD_BUFFER_BYTES
+from ...core.block_memory import THREAD_BUFFER_BYTES
 from ...system import threads
 from ...system.positional_io import pread_all
 from ...system.threads import fit_in_buffer, parallel_for

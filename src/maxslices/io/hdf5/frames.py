@@ -15,8 +15,8 @@ import hdf5plugin  # noqa: F401  (registers the filters of compressed files)
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import SourceError
-from ...model.arrays import ArraySpec
 from ..check_arrays import check_dtype, without_ones
 from ..frames.frames import FramesWritten, IndexRange
 from ..frames.plain_frames import PlainFrames

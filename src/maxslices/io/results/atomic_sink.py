@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import LostResultError, StoreError
-from ...model.arrays import ArraySpec
 from ...system.disk_space import (
     check_absent,
     check_free_space,

@@ -24,8 +24,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import LostResultError, StoreError
-from ...model.arrays import ArraySpec
 from ...system import threads
 from ...system.disk_space import preallocate, reserve
 from ...system.fresh_files import check_one_name

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...model.arrays import ArraySpec
+from ...core.arrays import ArraySpec
 
 SCAN_AXES, VOLUME_AXES = ("rotation_angle", "detector_y", "detector_x"), ("z", "y", "x")
 """Axes of results in files, of data before and after a reconstruction."""

@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, Self, get_args
 
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import StoreError
-from ...model.arrays import ArraySpec
 from ..paths import HDF5_SUFFIXES
 from .atomic_sink import SinkStart
 from .result_info import ResultInfo

@@ -12,8 +12,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import UsageError
-from ...model.arrays import ArraySpec
 from ...system.disk_space import sync_file_system
 from ...system.fresh_files import check_one_name
 from ...system.positional_io import pwrite_all, write_rows

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import SourceError
-from ...model.arrays import ArraySpec
 from ..access import (
     HasDetectorStart,
     HasDummies,

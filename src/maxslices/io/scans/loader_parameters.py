@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...registry.parameters import matches, nearest
+from ...core.parameters import matches, nearest
 from .loader_options import (
     AXES,
     AngleFile,

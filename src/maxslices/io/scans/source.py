@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.arrays import ArraySpec
+from ...core.arrays import ArraySpec
 from ..side_name import SideName
 
 

@@ -13,8 +13,8 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import StoreError
-from ...model.arrays import ArraySpec
 from ...system import threads
 from ...system.disk_space import check_free_space, store_errors
 from ...system.fresh_files import check_one_name

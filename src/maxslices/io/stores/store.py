@@ -8,9 +8,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
+from ...core.units import format_bytes
 from ...errors import StoreError
-from ...model.arrays import ArraySpec
-from ...model.units import format_bytes
 from ...system.threads import parallel_copy
 from ..access import SupportsView, SupportsWindow
 from ..check_arrays import check_block, check_output_block

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
 from ...errors import SourceError
-from ...model.arrays import ArraySpec
 from ...system import threads
 from ...system.threads import parallel_for, parallel_for_box
 from ..check_arrays import check_dtype

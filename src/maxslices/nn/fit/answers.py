@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from ...model.units import format_bytes
+from ...core.units import format_bytes
 
 Where = Literal["another process", "this process"]
 

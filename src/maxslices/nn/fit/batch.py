@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...core.units import format_bytes, parse_bytes
 from ...errors import EstimatorError
-from ...model.units import format_bytes, parse_bytes
 from ..memory_budget import MemoryBudget, budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Spec, StepFamily, TraceError, Workspaces

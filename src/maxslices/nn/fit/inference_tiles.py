@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...model.units import format_bytes
+from ...core.units import format_bytes
 from ..memory_budget import budget_of, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Spec, Trace, Workspaces

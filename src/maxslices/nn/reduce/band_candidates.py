@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from ...model.allocators import round_to_granule
+from ...core.allocators import round_to_granule
 from ..replay.storages import Storage
 from .bands import BandWindow
 from .candidates import SMALL_BYTES, Candidate

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ...model.allocators import round_to_granule
+from ...core.allocators import round_to_granule
 from ..replay import Trace
 from .module_ranges import EXPENSIVE_LAYERS, modules_and_ranges
 from .module_study import ForwardCall, StepStudy

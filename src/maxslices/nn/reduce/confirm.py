@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ...model.block_memory import CONTEXT_BYTES
-from ...model.units import format_bytes
+from ...core.block_memory import CONTEXT_BYTES
+from ...core.units import format_bytes
 from ..replay import Trace
 from ..step.model_step import ModelStep
 from .inplace import set_in_place

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ...model.units import format_bytes
+from ...core.units import format_bytes
 from ..memory_budget import budget_of, device_of
 from ..nn_errors import TooLargeError
 from ..replay import Trace, Workspaces

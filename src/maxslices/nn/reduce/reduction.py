@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...model.units import format_bytes
+from ...core.units import format_bytes
 from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Workspaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...model.units import format_bytes
+from ...core.units import format_bytes
 from .rewrite import Rewrite
 
 

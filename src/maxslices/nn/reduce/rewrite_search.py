@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...model.units import MIB
+from ...core.units import MIB
 from ..nn_errors import ModelArgumentError, RewriteError
 from ..replay import Trace, TraceError, Workspaces
 from ..step.model_step import ModelStep

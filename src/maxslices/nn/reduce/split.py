@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...model.allocators import round_to_granule
+from ...core.allocators import round_to_granule
 from ..replay import Replay, Spec, Workspaces
 from ..replay.nested import leaves, mapped
 from ..step.layer_state import refuses_time_split, stateful

@@ -11,9 +11,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...model.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ...model.bisection import last_true
-from ...model.units import MIB
+from ...core.allocators import CUDA_GRANULE_BYTES, round_to_granule
+from ...core.bisection import last_true
+from ...core.units import MIB
 
 AllocatorRequest = tuple[int, int]
 """(key, bytes) allocates; (key, -1) frees. A request with a key below 0 may fail: where there is no

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from ...model.units import MIB
+from ...core.units import MIB
 
 TILE_BYTES = 128 * 128 * 4
 """Partial sums of one multiprocessor: a kernel that divides a long sum among them keeps tiles of

@@ -12,8 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from ...model.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ...model.bisection import last_true
+from ...core.allocators import CUDA_GRANULE_BYTES, round_to_granule
+from ...core.bisection import last_true
 from .caching_allocator import (
     LARGE_SEGMENT_BYTES,
     ROUND_BYTES,

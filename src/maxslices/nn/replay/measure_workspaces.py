@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ...core.allocators import round_to_granule
 from ...errors import DeviceError
-from ...model.allocators import round_to_granule
 from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, OperatorCall, Workspaces
 
 FREE_PART = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...model.allocators import round_to_granule
+from ...core.allocators import round_to_granule
 
 Category = Literal[
     "input",

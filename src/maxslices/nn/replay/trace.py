@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ...model.allocators import round_to_granule
+from ...core.allocators import round_to_granule
 from .caching_allocator import AllocatorRequest, CachingAllocator, least_limit
 from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
 from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces

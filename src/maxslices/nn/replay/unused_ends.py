@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...model.units import MIB
+from ...core.units import MIB
 from .caching_allocator import SMALL_BYTES
 from .trace import Trace
 from .workspaces import STATED

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ...model.units import MIB
+from ...core.units import MIB
 from .convolution_allowance import convolution_bytes
 from .recorded_convolutions import recorded_bytes
 from .reductions import reduction_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...model.allocators import round_to_granule
+from ...core.allocators import round_to_granule
 from ..replay import CATEGORIES, ReplayPeak, Spec, Trace
 from ..replay.storages import Storage
 from .ddp_buckets import PREFIX

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ...model.units import MIB
+from ...core.units import MIB
 from ..memory_budget import check_model
 from ..replay import Replay, Workspaces
 from ..replay.nested import tensors_in

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
+from ...core.allocators import round_to_granule
 from ...errors import StoreError, UsageError
-from ...model.allocators import round_to_granule
 from ...system.require_matplotlib import require_matplotlib
 from ..replay import CATEGORIES, Trace
 from .report_figures import ReportFigures

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ...model.units import format_bytes
+from ...core.units import format_bytes
 from ..fit.answers import FEWER
 from .report_figures import ReportFigures
 from .savings import Saving

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...model.block_memory import CONTEXT_BYTES
+from ...core.block_memory import CONTEXT_BYTES
 from ...tuning.garbage_collection import quick_collections
 from ..fit.batch import make_step
 from ..memory_budget import budget_of, capability_of

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arrays import SLICE_NAMES
+from ...core.author_lines import defined_at, raised_at, what_raised
+from ...core.returned_output import ReturnedOutput
 from ...devices import Backend, call_method, is_copyable
 from ...devices.cpu import CpuBackend
 from ...devices.in_place import slices_in_place
 from ...errors import MaxslicesError, MethodError, ReadOnlyInputError
+from ...estimate.tiling import Tiling
 from ...io import HasDummies, SideName, Sink, Store
 from ...io.side_name import SIDE_NAMES
-from ...model.arrays import SLICE_NAMES
-from ...model.tiling import Tiling
 from ...pipeline import Step
 from ...planner import SectionPlan
-from ...registry.author_lines import defined_at, raised_at, what_raised
-from ...registry.returned_output import ReturnedOutput
 from ..folder.journal import Journal
 from ..folder.snapshots import Snapshots
 from ..report.long_calls import LongCalls

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.arrays import ArraySpec
+from ...core.arrays import ArraySpec
 from .writer import Target
 
 _AT_ONCE = 2**16

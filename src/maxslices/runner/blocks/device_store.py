@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.arrays import ArraySpec
 from ...devices import Backend
-from ...model.arrays import ArraySpec
 
 
 class DeviceStore:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import block_memory
 from ...devices import CopyEngine, DeviceEvent, as_block
-from ...model import block_memory
 from ...system.work_thread import WorkThread, wait_for
 from .writer import ResultPiece, ResultTransfer, Target, Writer, WrittenMark
 

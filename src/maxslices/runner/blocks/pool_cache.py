@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass
 
+from ...core.block_memory import is_roomy
 from ...devices import Backend
 from ...errors import MaxslicesError
-from ...model.block_memory import is_roomy
 from ...planner import SectionPlan
 from ...tuning import fft_plan_cache
 

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import block_memory
+from ...core.arrays import ArraySpec
+from ...core.block_memory import InputWay
 from ...devices import Backend, CopyEngine, DeviceEvent, as_block
 from ...devices.in_place import slices_in_place
-from ...model import block_memory
-from ...model.arrays import ArraySpec
-from ...model.block_memory import InputWay
 from ...system.work_thread import WorkThread, next_of
 from ..report.run_timeline import Timeline
 from .block_ranges import Block

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
+from ...core.allocators import Device
 from ...measure import measure_peak
-from ...model.allocators import Device
 from ...tuning import malloc_retain
 from .block_ranges import Block
 

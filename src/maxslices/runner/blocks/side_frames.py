@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.author_lines import defined_at, raised_at, what_raised
 from ...devices import Backend, call_method
 from ...errors import MaxslicesError, MethodError
 from ...io import SideName, Source, SupportsSideWindow
 from ...io.side_name import SIDE_NAMES
 from ...pipeline import Step
 from ...pipeline.changed_frames import CHANGED_DTYPE, changes_frames
-from ...registry.author_lines import defined_at, raised_at, what_raised
 
 Frames = Mapping[SideName, NDArray[Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.author_lines import defined_at
 from ...errors import MethodError
 from ...pipeline import Reference, Step
-from ...registry.author_lines import defined_at
 
 
 @dataclass(slots=True)

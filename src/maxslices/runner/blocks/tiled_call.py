@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from ...devices import Backend
 from ...errors import MethodError
-from ...model.tiling import Tiling, Window
+from ...estimate.tiling import Tiling, Window
 
 
 def in_tiles(

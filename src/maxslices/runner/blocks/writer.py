@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from ...core.arrays import ArraySpec
 from ...devices import DeviceEvent
-from ...model.arrays import ArraySpec
 from ...system.work_thread import WorkThread, wait_for
 from ..report.run_timeline import Timeline
 

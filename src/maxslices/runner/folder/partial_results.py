@@ -6,8 +6,8 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from ...core.json_values import plain
 from ...errors import MethodError, StoreError
-from ...model.json_values import plain
 from ...planner import Plan
 from ..report.run_report import SectionReport
 from .earlier_run import LOG_NAME

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...core.arrays import ArraySpec
 from ...io import Sink, SinkFormat, SinkStart, create_sink, incomplete_path, remove_result
 from ...io.results.result_format import ResultFormat
 from ...io.results.result_info import ResultInfo
 from ...io.results.sink import sink_maker
-from ...model.arrays import ArraySpec
 from ...system.disk_space import give_name, hidden_path
 from ..report.progress import Progress
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ...core.arrays import ArraySpec
 from ...errors import ScanChangedError, StoreError, UsageError
 from ...io import Sink, SinkFormat, SinkStart
 from ...io.results.nexus_notes import fill_in_found
 from ...io.results.result_format import FormatLike, parse_formats
 from ...io.results.result_info import ResultInfo
-from ...model.arrays import ArraySpec
 from ...planner import Plan
 from ...system.disk_space import hidden_path, store_errors
 from ..report.progress import Progress, ProgressOnAll

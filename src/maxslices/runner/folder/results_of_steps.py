@@ -8,13 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ...core.arrays import ArraySpec
+from ...core.method_meta import MethodMeta
+from ...estimate.source_hash import package_version
 from ...io import Sink
 from ...io.results.result_info import ProcessNote, ResultInfo
-from ...model.arrays import ArraySpec
 from ...pipeline import Pipeline, Step
 from ...planner import Plan
-from ...registry.method_meta import MethodMeta
-from ...registry.source_hash import package_version
 from ..report.wall_time import WallTime
 from .results_folder import RunFolder
 from .snapshots import snapshot_names

@@ -11,9 +11,9 @@ from typing import Any
 
 from ...devices import Backend
 from ...devices.device_name import device_name
+from ...estimate.source_hash import package_version, source_hash
 from ...io.scans.file_stamps import FileStamp
 from ...pipeline import Pipeline
-from ...registry.source_hash import package_version, source_hash
 
 
 def run_identity(

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.arrays import SLICE_NAMES
+from ...core.plain_records import from_plain
 from ...errors import MaxslicesError, StoreError
 from ...io.results.result_format import ResultFormat, parse_formats
 from ...io.results.result_names import is_result_name
-from ...model.arrays import SLICE_NAMES
-from ...model.plain_records import from_plain
 from ...planner import Plan, SectionPlan
 from ...system.disk_space import hidden_path
 from ..report.run_report import SectionReport

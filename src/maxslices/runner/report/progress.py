@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-from ...model.units import format_duration
+from ...core.units import format_duration
 
 LOGGER = logging.getLogger("maxslices.progress")
 """Where lines about progress go as well, with the level INFO."""

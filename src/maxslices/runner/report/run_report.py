@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.json_values import plain
+from ...core.units import format_bytes
 from ...io.results.result_info import ResultInfo
-from ...model.json_values import plain
-from ...model.units import format_bytes
 from ...planner import Plan
 from ...planner.plan_table import WIDTH, wrapped
 from .provenance import Provenance

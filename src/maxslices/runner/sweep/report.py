@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...model.json_values import plain
+from ...core.json_values import plain
 from ...planner.sweep_plan import value_text
 from ..report.run_report import Report, SectionReport
 from .sharpness import MEASURE

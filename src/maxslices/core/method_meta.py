@@ -1,0 +1,468 @@
+"""A processing method and what it needs to be planned.
+
+The decorator `method` leaves a frozen `MethodMeta` as the function's attribute ``meta``. That
+record is what planner, runner and test harness read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..errors import EstimatorError, ParameterError, UsageError
+from .arrays import as_dtype
+from .author_lines import defined_at
+from .callback import Callback
+from .ledger import LedgerEstimator
+from .parameters import SUPPLIED, matches, nearest
+
+Pattern = Literal["projection", "sinogram", "all"]
+PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "all": (0, 1)}
+"""Patterns, and the slice dims along which a method of each may be cut."""
+
+Halo = int | tuple[int, int]
+
+_AMPLE_BYTES = 2**40
+"""Memory offered to an estimator when only the dtype that it returns is of interest: more than any
+device has, so that no estimator refuses it as too little."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MethodMeta:
+    """Declarations of a registered method."""
+
+    function: Callable[..., Any]
+    """The method: takes a 3D array and keyword parameters, returns a 3D array (or side results)."""
+    name: str
+    """Name in pipelines."""
+    module: str
+    """Dotted module; with the name it identifies the method."""
+    pattern: Pattern
+    """Which slices it works on: "projection" (dim 0), "sinogram" (dim 1) or "all" (either)."""
+    estimator: Callable[..., Any] | None = None
+    """``calc_max_slices(slice_dim, other_dims, dtype, available_memory, **kwargs)``, or None."""
+    halo: Halo | Callable[..., Halo] = 0
+    """Slices needed around a block: a number, (before, after), or a function of the parameters."""
+    output_dims: Callable[..., tuple[int, int]] | None = None
+    """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
+    declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
+    """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
+    output_angles: Callable[..., Any] | None = None
+    """``output_angles(angles, **kwargs)`` of the result; None where they do not change."""
+    side_data: Literal["too", "alone"] | None = None
+    """Whether it changes flats and darks "too", or "alone"; None where it leaves them."""
+    check_values: Callable[..., None] | None = None
+    """``check_values(**kwargs)`` raises ValueError for values that the method refuses."""
+    tile_halo: Halo | Callable[..., Halo] | None = None
+    """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
+    of the parameters; None where it needs whole slices."""
+    row_reach: Halo | Callable[..., Halo] | None = None
+    """Rows above and below that a row of the result depends on, where neither halo nor tile_halo
+    say it; None where they do, or nothing is known."""
+    host_only: bool = False
+    """Whether the method takes a block to the host, whatever the device, and brings it back."""
+    former_names: Mapping[str, str] = field(default_factory=dict)
+    """Names that parameters had in earlier releases of their package -> those they have."""
+    saved_by_default: bool = False
+    """Whether its result is saved where a pipeline does not say."""
+    keeps_pixel_size: bool = False
+    """Whether pixels have the size that they had, where there are other numbers of them."""
+    side_results: tuple[str, ...] = ()
+    """Names of what it returns in place of an array; the data then pass through unchanged."""
+    sample_slices: Callable[..., Iterable[int]] | None = None
+    """``sample_slices(n_slices, **kwargs)``: the only slices that the side results depend on."""
+    combine: Callable[[list[Any]], Any] | None = None
+    """Makes one side result of those of all blocks, where every slice is looked at."""
+    array_module: str | None = None
+    """"torch" where it takes and returns tensors; None: NumPy's or CuPy's arrays."""
+    records: Path | None = None
+    """File of records that come with the method, for planning without a GPU; None without."""
+    parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
+    """The function's parameters after the data, those the runner supplies included."""
+    accepts_any: bool = False
+    """True if the function takes ``**kwargs``, and with it parameters of any name."""
+    callbacks: Mapping[str, Callback] = field(default_factory=dict)
+    """The functions among these declarations, by field of the decorator, ready to be called."""
+
+    def __repr__(self) -> str:
+        return f"<{self.pattern} method {self.full_name}>"
+
+    @property
+    def full_name(self) -> str:
+        """``module.name``, unique in a registry."""
+        return f"{self.module}.{self.name}"
+
+    @property
+    def supplied(self) -> tuple[str, ...]:
+        """Names of the parameters that the runner fills in, if the user gives none."""
+        return tuple(name for name in SUPPLIED if name in self.parameters)
+
+    @property
+    def estimator_gives_dtype(self) -> bool:
+        """True if the output dtype is what a hand-written ``calc_max_slices`` returns."""
+        by_hand = self.estimator is not None and not isinstance(self.estimator, LedgerEstimator)
+        return by_hand and self.declared_dtype is None
+
+    def slice_dims(self) -> tuple[int, ...]:
+        """Axes along which its input may be cut."""
+        return PATTERNS[self.pattern]
+
+    def merged(self, /, **kwargs: Any) -> dict[str, Any]:
+        """Merge the user's parameters over the function's own defaults.
+
+        Raises
+        ------
+        ParameterError
+            If it has no parameter of a name given.
+        """
+        if not self.accepts_any:
+            for name in kwargs:
+                if name not in self.parameters:
+                    known = nearest(name, self.parameters) or (
+                        f"; it has: {', '.join(self.parameters) or 'none'}"
+                    )
+                    raise ParameterError(f"{self.full_name} has no parameter {name!r}{known}")
+        defaults = {
+            name: p.default for name, p in self.parameters.items() if p.default is not p.empty
+        }
+        return defaults | kwargs
+
+    def calc_max_slices(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        /,
+        **kwargs: Any,
+    ) -> tuple[int, np.dtype[Any]]:
+        """Ask the method's own estimator how many slices fit.
+
+        Parameters
+        ----------
+        slice_dim : int
+            Axis along which the data are cut, 0 or 1.
+        other_dims : (int, int)
+            The two dims that remain, in array order.
+        dtype : dtype-like
+            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the estimator as it
+            is; everything else as a `numpy.dtype`. An estimator that reads ``nbytes`` of that,
+            as httomo's do, is asked again with a scalar.
+        available_memory : int
+            Bytes.
+        **kwargs
+            Parameters of the method; its defaults are added. ``device`` ("cuda" or "cpu"),
+            unless the method itself has a parameter of that name, reaches an estimator
+            that names it.
+
+        Returns
+        -------
+        (int, numpy.dtype)
+            Slices that fit, and the dtype of the method's result.
+
+        Raises
+        ------
+        EstimatorError
+            If there is no estimator, it raises, or returns what is not a number of slices.
+        UsageError
+            If it is not asked about axis 0 or 1, two dims and a whole number of bytes, or about
+            another device than "cuda" and "cpu".
+        """
+        told = {}
+        if "device" in kwargs and "device" not in self.parameters:
+            told["device"] = kwargs.pop("device")
+            if told["device"] not in ("cuda", "cpu"):
+                raise UsageError(f"device must be 'cuda' or 'cpu', not {with_type(told['device'])}")
+        return self.fitting_slices(slice_dim, other_dims, dtype, available_memory, kwargs, **told)
+
+    def fitting_slices(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> tuple[int, np.dtype[Any]]:
+        """`calc_max_slices`, with the method's parameters apart from the device."""
+        if not (matches(int, slice_dim) and slice_dim in (0, 1)):
+            raise UsageError(f"slice_dim must be 0 or 1, not {with_type(slice_dim)}")
+        if not matches(int, available_memory):
+            raise UsageError(
+                "available_memory must be bytes, such as 16 * 10**9, not "
+                f"{with_type(available_memory)}"
+            )
+        if not _are_dims(other_dims):
+            raise UsageError(f"other_dims must be two positive ints, not {with_type(other_dims)}")
+        arguments = (slice_dim, other_dims, _as_seen(dtype), available_memory)
+        n_slices, returned = self.ask_estimator(*arguments, parameters, **told)
+        if n_slices < 0:
+            raise EstimatorError(
+                f"{self._asked(arguments, parameters, told)} returned {n_slices} slices, a "
+                "negative number: it must return 0 where not one fits"
+            )
+        return n_slices, self._output_dtype(dtype, returned, parameters)
+
+    def ask_estimator(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> tuple[int, Any]:
+        """Ask the estimator, and allow a negative answer; see `bound_estimator`."""
+        ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
+        return ask(available_memory)
+
+    def bound_estimator(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> Callable[[int], tuple[int, Any]]:
+        """Estimator as a function of the available memory, which may answer below 0.
+
+        `maxslices.estimate.declared` bisects with it, some hundred times for a plan: for less
+        memory than its fixed costs, a hand-written estimator may answer a negative number.
+
+        Returns
+        -------
+        callable
+            From bytes to (slices that fit, dtype as the estimator gave it).
+        """
+        if self.estimator is None:
+            raise EstimatorError(
+                f"{self.full_name}{defined_at(self.function)} has no memory estimator: give "
+                "calc_max_slices where it is registered; `maxslices measure --suggest` writes one"
+            )
+        slices = (slice_dim, other_dims, _as_seen(dtype))
+        callback, merged = self.callbacks["calc_max_slices"], self.merged(**parameters)
+        call = callback.bound(self.full_name, merged, **told)
+
+        def ask(available_memory: int) -> tuple[int, Any]:
+            leading = (*slices, available_memory)
+            answer = call(*leading)
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise EstimatorError(
+                    f"{self._asked(leading, parameters, told)} returned {with_type(answer)}: it "
+                    "must return (max_slices, output dtype)"
+                )
+            if type(answer[0]) is not int and not matches(int, answer[0]):
+                raise EstimatorError(
+                    f"{self._asked(leading, parameters, told)} returned {with_type(answer[0])} in "
+                    "place of a number of slices: it must be an int; divide with //"
+                )
+            return int(answer[0]), answer[1]
+
+        return ask
+
+    def output_dtype(
+        self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
+    ) -> np.dtype[Any]:
+        """Dtype of the result for an input of `dtype`."""
+        returned = None
+        if self.estimator_gives_dtype:
+            returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
+        return self._output_dtype(dtype, returned, kwargs)
+
+    def refusal(self, parameters: Mapping[str, Any], unknown: Iterable[str] = ()) -> str | None:
+        """Why the method refuses values, as far as they are known; None if it does not.
+
+        Parameters
+        ----------
+        parameters : mapping
+            What is given.
+        unknown : iterable of str
+            Parameters that are given too, with values that are not known yet.
+        """
+        if self.check_values is None:
+            return None
+        callback, merged = self.callbacks["check_values"], self.merged(**parameters)
+        missing = set(unknown) - parameters.keys()
+        if missing & set(callback.keywords):
+            return None
+        known = {
+            name: value
+            for name, value in merged.items()
+            if (callback.accepts_all or name in callback.keywords) and name not in missing
+        }
+        try:
+            self.check_values(**known)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def halo_slices(self, /, **kwargs: Any) -> tuple[int, int]:
+        """Slices (before, after) that the method needs around its block."""
+        return self._pair("halo", self.halo, kwargs)
+
+    def tile_margin(self, /, **kwargs: Any) -> tuple[int, int] | None:
+        """Pixels needed on either side of a tile, along both of a slice's dims.
+
+        None where the method needs whole slices.
+        """
+        return None if self.tile_halo is None else self._pair("tile_halo", self.tile_halo, kwargs)
+
+    def rows_reached(self, /, **kwargs: Any) -> int:
+        """Rows above and below that a row of the result depends on, as far as is declared."""
+        if self.side_results:
+            return 0
+        if self.row_reach is not None:
+            return max(self._pair("row_reach", self.row_reach, kwargs))
+        # The halo of a method on projections counts projections; a 3D one has as many rows.
+        tile = self.tile_margin(**kwargs) if 0 in self.slice_dims() else None
+        return max(*self.halo_slices(**kwargs), 0 if tile is None else tile[0])
+
+    def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
+        if callable(halo):
+            halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
+        pair = halo_pair(halo)
+        if pair is None:
+            place = defined_at(self.function)
+            said = f"{HALO_IS[what]}, not {with_type(halo)}{place}"
+            raise EstimatorError(f"{self.full_name}: {said}")
+        return pair
+
+    def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
+        """Range of the slices that the side results depend on.
+
+        Empty where the method runs on every block.
+
+        Raises
+        ------
+        ParameterError
+            If it names slices that there are not.
+        """
+        if self.sample_slices is None:
+            return range(0)
+        callback, merged = self.callbacks["sample_slices"], self.merged(**kwargs)
+        named = callback.call(self.full_name, (n_slices,), merged)
+        try:
+            indices = sorted(named)
+        except TypeError:
+            indices = [named]
+        if not all(matches(int, each) for each in indices):
+            raise EstimatorError(
+                f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
+                f"slice indices, not {with_type(named)}"
+            )
+        if not indices or indices[0] < 0 or indices[-1] >= n_slices:
+            shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
+            raise ParameterError(
+                f"{self.name} looks at {shown}, but there are {n_slices} (0 to {n_slices - 1})"
+            )
+        return range(int(indices[0]), int(indices[-1]) + 1)
+
+    @property
+    def reconstructs(self) -> bool:
+        """True if the method makes slices of projections."""
+        return self.saved_by_default and "angles" in self.supplied
+
+    @property
+    def declares_dims(self) -> bool:
+        """True if the shape of the result is declared, and not found by a call."""
+        return self.estimator is not None or self.output_dims is not None
+
+    def output_other_dims(
+        self, slice_dim: int, other_dims: tuple[int, int], /, **kwargs: Any
+    ) -> tuple[int, int]:
+        """Other two dims of the result for an input with `other_dims`."""
+        if self.output_dims is None:
+            return other_dims
+        callback, merged = self.callbacks["output_dims"], self.merged(**kwargs)
+        dims = callback.call(self.full_name, (other_dims,), merged, slice_dim=slice_dim)
+        if not _are_dims(dims):
+            asked = callback.describe_call(
+                self.full_name, (other_dims,), merged, slice_dim=slice_dim
+            )
+            raise EstimatorError(f"{asked} must return two positive ints, not {with_type(dims)}")
+        return int(dims[0]), int(dims[1])
+
+    def angles_after(
+        self, angles: NDArray[np.float32], parameters: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Angles of the result's projections, in radians, from those of the data."""
+        if self.output_angles is None:
+            return angles
+        callback, merged = self.callbacks["output_angles"], self.merged(**parameters)
+        found = np.asarray(callback.call(self.full_name, (angles,), merged))
+        if found.ndim != 1 or found.dtype.kind != "f":
+            asked = callback.describe_call(self.full_name, (angles,), merged)
+            raise EstimatorError(
+                f"{asked} must return a one-dimensional array of floats, not "
+                f"{found.ndim}-dimensional {found.dtype}"
+            )
+        return found.astype(np.float32, copy=False)
+
+    def _output_dtype(
+        self, dtype: DTypeLike, returned: Any, kwargs: Mapping[str, Any]
+    ) -> np.dtype[Any]:
+        source = as_dtype(dtype)
+        declared, says = self.declared_dtype, "output_dtype"
+        if "output_dtype" in self.callbacks:
+            callback = self.callbacks["output_dtype"]
+            declared = callback.call(self.full_name, (source,), self.merged(**kwargs))
+        if declared is None:
+            declared, says = source if returned is None else returned, "calc_max_slices"
+        try:
+            result = as_dtype(declared)
+        except UsageError as error:
+            said = f"{says} gives a wrong dtype: {error}{defined_at(self.function)}"
+            raise EstimatorError(f"{self.full_name}: {said}") from None
+        with suppress(UsageError):
+            if returned is not None and as_dtype(returned) != result:
+                raise EstimatorError(
+                    f"{self.full_name}: output_dtype says {result}, calc_max_slices says "
+                    f"{as_dtype(returned)}{defined_at(self.function)}"
+                )
+        return result
+
+    def _asked(
+        self, leading: tuple[Any, ...], parameters: Mapping[str, Any], told: Mapping[str, Any]
+    ) -> str:
+        callback = self.callbacks["calc_max_slices"]
+        return callback.describe_call(self.full_name, leading, self.merged(**parameters), **told)
+
+
+HALO_IS = {
+    "halo": "halo must be a number of slices of at least 0, or two: (before, after)",
+    "tile_halo": "tile_halo must be a number of pixels of at least 0, or two",
+    "row_reach": "row_reach must be a number of rows of at least 0, or two: (above, below)",
+}
+
+
+def halo_pair(halo: Any) -> tuple[int, int] | None:
+    """Read a halo as (before, after); None if it is none."""
+    pair = halo if isinstance(halo, tuple | list) else (halo, halo)
+    if len(pair) != 2 or not all(matches(int, n) and n >= 0 for n in pair):
+        return None
+    return int(pair[0]), int(pair[1])
+
+
+def _as_seen(dtype: DTypeLike) -> Any:
+    """Dtype as authors receive it: a NumPy scalar as it is, all else as a `numpy.dtype`."""
+    return dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
+
+
+def _are_dims(dims: Any) -> bool:
+    return (
+        isinstance(dims, tuple | list)
+        and len(dims) == 2
+        and all(matches(int, n) and n > 0 for n in dims)
+    )
+
+
+def with_type(value: Any) -> str:
+    """Show a value and its type, for an error message."""
+    return f"{value!r} ({type(value).__name__})"

@@ -1,0 +1,196 @@
+"""How a number of bytes, or of arrays, grows with the number of slices n.
+
+A `Growth` is ``start + step * count(n)``, where `count` is one of a few functions of n that
+programs compute: n itself, pairs, chunks, a power of two. `fits` finds those that meet all
+observations. None falls with more slices, but for what is left of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..core.plain_records import PlainRecord, to_plain
+
+COUNTS: dict[str, Callable[[int, int], int]] = {
+    "1": lambda n, k: 0,
+    "n": lambda n, k: n,
+    "ceil(n/k)": lambda n, k: -(-n // k),
+    "n//k": lambda n, k: n // k,
+    "min(n,k)": min,
+    "max(n,k)": max,
+    "n%k": lambda n, k: n % k,
+    "n*n": lambda n, k: n * n,
+    "pow2(n)": lambda n, k: 1 << (n - 1).bit_length(),
+    "log2(n)": lambda n, k: (n - 1).bit_length(),
+    "fast(n)": lambda n, k: fast_length(n),
+    "depth(n)": lambda n, k: array_depth(n),
+    "last(n/k)": lambda n, k: last_chunk(n, -(-n // k)),
+    "last(pairs/k)": lambda n, k: last_chunk(-(-n // 2), -(-n // k)),
+    "ragged(n/k)": lambda n, k: int(last_chunk(n, -(-n // k)) != -(-n // k)),
+    "ragged(pairs/k)": lambda n, k: int(last_chunk(-(-n // 2), -(-n // k)) != -(-n // k)),
+}
+"""Functions of n and a chunk k, by their names, the simplest first."""
+PADDING_BYTES = 2048
+"""Sizes that lie on a line to this accuracy, and to a hundredth of their rise, count as a line:
+CUDA's sorts ask for one allocation in place of up to eight arrays, each padded to 256 bytes
+(CUB's `AliasTemporaries`), and measured peaks have some bytes of Python's own."""
+PADDING_PART = 1e-3
+"""The same, as a part of what they rise by: FFTs of real rows are computed in pairs, so that an odd
+number of rows takes one more (20 kB of 37 MB a slice of 1801 x 2557)."""
+CHUNKS_OF = ("n", "pairs")
+"""What is divided into chunks of ceil(n/k): slices, or pairs of them as complex numbers."""
+_NOT_FITTED = ("depth(n)", *(f"{name}({of}/k)" for name in ("last", "ragged") for of in CHUNKS_OF))
+"""Counts of memory outside the pool, and of the last of several chunks."""
+_FALLING = ("n%k", *_NOT_FITTED[1:])
+_CHUNKED = ("ceil(n/k)", "n//k", "min(n,k)", "max(n,k)", "n%k")
+
+
+def fast_length(n: int) -> int:
+    """Next length from n up whose prime factors are 2, 3, 5 and 7, as FFTs are padded to."""
+    while True:
+        rest = n
+        for prime in (2, 3, 5, 7):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return n
+        n += 1
+
+
+def last_chunk(n: int, chunk: int) -> int:
+    """Size of the last chunk of n: all of it, or what is left."""
+    return n - chunk * (-(-n // chunk) - 1)
+
+
+def array_depth(n: int) -> int:
+    """Depth that CUDA gives a 3D array: a power of two up to 16, then a multiple of 16."""
+    return 1 << (n - 1).bit_length() if n <= 16 else -(-n // 16) * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(PlainRecord):
+    """``start + step * count(n)``."""
+
+    as_list = True
+
+    start: int
+    """Part that does not depend on n."""
+    step: int = 0
+    """What each count adds."""
+    count: str = "1"
+    """Key of `COUNTS`."""
+    k: int = 0
+    """Slices of a chunk, where the count has chunks."""
+
+    def at(self, n: int) -> int:
+        """Value for n slices."""
+        return self.start + self.step * COUNTS[self.count](n, self.k) if self.step else self.start
+
+    @property
+    def may_fall(self) -> bool:
+        """True if more slices may give a lower value."""
+        return bool(self.step) and (self.step < 0 or self.count in _FALLING)
+
+    def check(self) -> None:
+        """Raise an exception if there is no such count, or no chunk."""
+        COUNTS[self.count](1, self.k)
+
+    def __str__(self) -> str:
+        if not self.step:
+            return f"{self.start:,}"
+        count = self.count.replace("k", str(self.k))
+        start = f"{self.start:,} + " if self.start else ""
+        return f"{start}{self.step:,} * {count}"
+
+
+@dataclass(frozen=True)
+class Guess(PlainRecord):
+    """What takes no formula: never below what was seen, and beyond it in proportion to n."""
+
+    points: tuple[tuple[int, int], ...]
+    """(slices, value), by slices."""
+
+    def at(self, n: int) -> int:
+        """Value of the next slices that were seen, or of the last in proportion."""
+        for seen, value in self.points:
+            if n <= seen:
+                return value
+        return -(-value * n // seen)
+
+    @property
+    def may_fall(self) -> bool:
+        """True: nothing is known between what was seen."""
+        return True
+
+    def as_plain(self) -> Any:
+        """Plain values for JSON."""
+        return to_plain(self.points)
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Guess:
+        """Read what `as_plain` wrote."""
+        found = super().from_plain({"points": plain})
+        if min(n for n, _ in found.points) < 1:
+            raise ValueError(f"{plain} are not slices with values")
+        return found
+
+    def __str__(self) -> str:
+        return "about " + ", ".join(f"{value:,} at {n}" for n, value in self.points)
+
+
+def fits(points: Mapping[int, int]) -> Iterator[Growth]:
+    """All growths that pass through all points (slices: value), the simplest first.
+
+    The last is a line that passes just above them.
+    """
+    ns = sorted(points)
+    low = ns[0]
+    if all(points[n] == points[low] for n in ns):
+        yield Growth(points[low])
+        return
+    padded = _padded_line(points)
+    for name, count in COUNTS.items():
+        if name in _NOT_FITTED:
+            continue
+        if name in _CHUNKED and padded is not None and len(ns) == 2:
+            break  # some size of chunks fits any two points
+        for k in range(2, ns[-1] + 1) if name in _CHUNKED else (0,):
+            fewest = count(low, k)
+            for other in reversed(ns):  # any that differs: the last does first, if counts rise
+                if (counted := count(other, k) - fewest) != 0:
+                    break
+            else:
+                continue
+            step, rest = divmod(points[other] - points[low], counted)
+            if rest or step <= 0:
+                continue
+            start = points[low] - step * fewest
+            if all(start + step * count(n, k) == points[n] for n in ns):
+                yield Growth(start, step, name, k)
+    if padded is not None:
+        yield padded
+
+
+def _padded_line(points: Mapping[int, int]) -> Growth | None:
+    """Line above all points, if they lie near it."""
+    low, high = min(points), max(points)
+    rise = points[high] - points[low]
+    step = -(-rise // (high - low))
+    starts = [points[n] - step * n for n in points]
+    near = max(min(PADDING_BYTES, rise // 100), PADDING_PART * rise)
+    if step <= 0 or max(starts) - min(starts) > near:
+        return None
+    return Growth(max(starts), step, "n")
+
+
+def first_fit(points: Mapping[int, int]) -> Growth | None:
+    """The simplest growth through all points; None if there is none."""
+    return _first_fit(tuple(sorted(points.items())))
+
+
+@lru_cache(maxsize=4096)
+def _first_fit(points: tuple[tuple[int, int], ...]) -> Growth | None:
+    return next(fits(dict(points)), None)

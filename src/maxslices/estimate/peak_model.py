@@ -1,0 +1,479 @@
+"""The peak of a method as a sum of allocations, each a formula in the number of slices n.
+
+A *moment* is an allocation of one line of code where, of all times that line is reached, most is
+alive. What is alive there is a list of allocations by call site. The lists of a few calls are laid
+side by side: each size, or number of equal sizes, is a `Growth` that meets all calls exactly. The
+peak for n slices is the largest moment. Loops need no finding: whatever a loop does, its line has
+one moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..core.allocators import CUDA_GRANULE_BYTES
+from ..core.plain_records import PlainRecord
+from ..measure.allocation_sequence import AllocationSequence, CallSite
+from .growth import CHUNKS_OF, Growth, Guess, first_fit
+
+Sizes = tuple[int, ...]
+ONE = Growth(1)
+PERIOD = 16
+"""Numbers of slices among which memory that falls is looked at; chunks of 16 are the largest that
+methods were seen to work in."""
+_SAMPLES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 97, 1000, 10**6)
+"""Slices at which moments are compared: odd, even, powers of two, and far beyond any chunk."""
+_NEAR = 2
+"""Moments that are lower than the highest by more than this factor are left out. Others count: at
+another size of the detector, which a program pads to a power of two, they may be the highest."""
+_ENOUGH = 3
+"""Calls that tell a growth: two for its start and step, and one that proves it."""
+
+
+BESIDE = "beside "
+"""Before the path of the last call site, in the label of a moment at which memory outside the pool
+was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is alive at the highest moment of one call site."""
+
+    n_bytes: int
+    """Bytes alive, in granules."""
+    alive: Mapping[str, Sizes]
+    """Requested bytes of what is alive, in order, by the path of the call site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One call, as moments."""
+
+    n_slices: int
+    moments: Mapping[str, Moment]
+    """By the path of the call site that allocates at that moment."""
+    sites: Mapping[str, CallSite]
+    names: Mapping[str, str]
+    """What is in an allocation, where known, by the path of its site."""
+    outside: Mapping[str, int] = field(default_factory=dict)
+    """Most bytes that were read outside the pool at moments of their own, by these labels."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Peak."""
+        return max((moment.n_bytes for moment in self.moments.values()), default=0)
+
+    @classmethod
+    def of(
+        cls,
+        sequence: AllocationSequence,
+        granule: int = CUDA_GRANULE_BYTES,
+        readings: Iterable[tuple[int, int, int]] = (),
+    ) -> Observation:
+        """Find the moments of a sequence.
+
+        Parameters
+        ----------
+        sequence : AllocationSequence
+            The call.
+        granule : int
+            What allocations are rounded up to.
+        readings : iterable of (int, int, int)
+            Of memory outside the pool: the events of the sequence before it, what the pool held,
+            and the bytes outside.
+        """
+        sizes = list(sequence.alive_bytes(granule))
+        paths = [site.path for site in sequence.sites]
+        highest: dict[int, tuple[int, int]] = {}
+        for i, alive in enumerate(sizes):
+            event = sequence.events[i]
+            if event.site is not None and alive > highest.get(event.site, (-1, 0))[0]:
+                highest[event.site] = alive, i
+        wanted = {paths[site]: i for site, (_, i) in highest.items()}
+        most = {
+            BESIDE + _last_path(sequence, each[0]): each
+            for each in sorted(readings, key=lambda each: each[2])
+        }
+        for label, (n_events, held, _) in most.items():
+            # The most that was in use before and is held: the pool may have given more back.
+            possible = [i for i in range(n_events - 1) if sizes[i] <= held]
+            wanted[label] = max([*possible, n_events - 1], key=lambda i: sizes[i])
+        outside = {label: n_bytes for label, (_, _, n_bytes) in most.items()}
+        labels: dict[int, list[str]] = {}
+        for label, i in wanted.items():
+            labels.setdefault(i, []).append(label)
+        moments: dict[str, Moment] = {}
+        names: dict[str, str] = {}
+        now: dict[int, Any] = {}
+        for i, event in enumerate(sequence.events):
+            if event.site is None:
+                del now[event.which]
+            else:
+                now[i] = event
+                if event.what:
+                    names.setdefault(paths[event.site], event.what)
+            if i in labels:
+                groups: dict[str, list[int]] = {}
+                for each in now.values():
+                    groups.setdefault(paths[each.site], []).append(each.n_bytes)
+                moment = Moment(sizes[i], {path: tuple(found) for path, found in groups.items()})
+                moments |= dict.fromkeys(labels[i], moment)
+        sites = {site.path: site for site in sequence.sites}
+        sites |= {label: sites[label.removeprefix(BESIDE)] for label in outside}
+        return cls(sequence.n_slices, moments, sites, names, outside)
+
+
+@dataclass(frozen=True, slots=True)
+class Term(PlainRecord):
+    """Allocations of one size and call site that are alive at a moment."""
+
+    as_list = True
+
+    path: str
+    """Path of the call site."""
+    size: Growth | Guess
+    """Requested bytes of one."""
+    number: Growth = ONE
+    """How many there are."""
+    is_proven: bool = False
+    """True if more calls agree than the formula has unknowns."""
+    since: int = 1
+    """Fewest slices for which it holds."""
+    until: int | None = None
+    """Most slices for which it holds."""
+
+    def n_bytes(self, n: int, granule: int) -> int:
+        """Bytes taken for n slices."""
+        if n < self.since or (self.until is not None and n > self.until):
+            return 0
+        size = max(0, self.size.at(n))
+        return max(0, self.number.at(n)) * (-(-size // granule) * granule)
+
+
+@dataclass(frozen=True)
+class PeakModel(PlainRecord):
+    """Peak of a method for any number of slices."""
+
+    moments: Mapping[str, tuple[Term, ...]]
+    """Terms alive at each moment, by the path of the call site that allocates then."""
+    sites: Mapping[str, CallSite]
+    """Call sites by their paths."""
+    names: Mapping[str, str]
+    """What is in the allocations of a call site, where known."""
+    measured: Mapping[int, int]
+    """Peaks of the calls, by their slices."""
+    granule_bytes: int = CUDA_GRANULE_BYTES
+
+    @classmethod
+    def fit(
+        cls,
+        observations: Sequence[Observation],
+        granule_bytes: int = CUDA_GRANULE_BYTES,
+        cut: Sequence[Observation] = (),
+    ) -> PeakModel:
+        """Find what explains all calls; where nothing does, those with the most slices.
+
+        Parameters
+        ----------
+        observations : sequence of Observation
+            The calls.
+        granule_bytes : int
+            What allocations are rounded up to.
+        cut : sequence of Observation
+            Calls that ran out of memory, up to there. Their moments may have been about to rise:
+            allocations of a call site count where they are above what the others tell.
+        """
+        ordered = sorted(observations, key=lambda each: each.n_slices)
+        moments: dict[str, tuple[Term, ...]] = {}
+        for label in dict.fromkeys(label for each in ordered for label in each.moments):
+            seen = {o.n_slices: o.moments[label].alive for o in ordered if label in o.moments}
+            terms = []
+            for path in dict.fromkeys(path for alive in seen.values() for path in alive):
+                points = {n: alive.get(path, ()) for n, alive in seen.items()}
+                found = _terms(path, points)
+                for each in cut:
+                    sizes, n = _in_cut(each, label, path, ordered), each.n_slices
+                    if sum(sizes) > _bytes_of(found, n, 1):
+                        points[n] = sizes
+                        found = _terms(path, points)
+                terms += found
+            if (last := max(seen)) < ordered[-1].n_slices:  # a line that more do not reach
+                terms = [replace(term, until=min(term.until or last, last)) for term in terms]
+            moments[label] = tuple(terms)
+        measured = {each.n_slices: each.n_bytes for each in ordered}
+        sites = {path: site for each in ordered for path, site in each.sites.items()}
+        names = {path: what for each in ordered for path, what in each.names.items()}
+        return cls(moments, sites, names, measured, granule_bytes)._undominated()
+
+    @cached_property
+    def _numbered(self) -> tuple[list[Term], dict[str, list[int]]]:
+        """Terms, each once, and their numbers at each moment: most are alive at many moments."""
+        numbers: dict[Term, int] = {}
+        moments = {
+            label: [numbers.setdefault(term, len(numbers)) for term in terms]
+            for label, terms in self.moments.items()
+        }
+        return list(numbers), moments
+
+    def moments_bytes(self, n: int) -> dict[str, int]:
+        """Bytes alive at each moment."""
+        terms, moments = self._numbered
+        sizes = [term.n_bytes(n, self.granule_bytes) for term in terms]
+        return {label: sum([sizes[i] for i in numbers]) for label, numbers in moments.items()}
+
+    def highest(self, n: int) -> str:
+        """Moment of the peak."""
+        sizes = self.moments_bytes(n)
+        return max(sizes, key=sizes.__getitem__)
+
+    def predicted(self, n: int) -> int:
+        """Peak for n slices by the formulas alone."""
+        return max(self.moments_bytes(n).values(), default=0)
+
+    def bytes(self, n: int) -> int:
+        """Peak for n slices: what a call with as many took, else by the formulas.
+
+        It is never below a call that was made with fewer, and where memory never falls not above
+        one that was made with more.
+        """
+        before = max((size for k, size in self.measured.items() if k <= n), default=0)
+        if n in self.measured:
+            return before
+        more = [] if self.may_fall else [size for k, size in self.measured.items() if k > n]
+        return max(before, min([self.predicted(n), *more]))
+
+    def is_proven(self, label: str) -> bool:
+        """True if more calls agree with a moment's formulas than these have unknowns."""
+        return all(term.is_proven for term in self.moments[label])
+
+    def plus(self, path: str, growth: Growth | Guess) -> PeakModel:
+        """Model with memory that is there at every moment beside the pool's sequence."""
+        if growth == Growth(0):
+            return self
+        more = Term(path, growth, is_proven=True)
+        moments = {label: (*terms, more) for label, terms in self.moments.items()}
+        measured = {n: size + growth.at(n) for n, size in self.measured.items()}
+        return replace(self, moments=moments, measured=measured)
+
+    def with_outside(self, path: str, growths: Mapping[str, Growth]) -> PeakModel:
+        """Model with memory outside the pool at moments of its own; those not among them go."""
+        moments = {
+            label: (*terms, Term(path, growths[label], is_proven=True))
+            if label in growths
+            else terms
+            for label, terms in self.moments.items()
+            if label in growths or not label.startswith(BESIDE)
+        }
+        return replace(self, moments=moments)
+
+    def with_measured(self, measured: Mapping[int, int]) -> PeakModel:
+        """Model that is not below these bytes either, by their slices."""
+        higher = {n: max(size, self.measured.get(n, 0)) for n, size in measured.items()}
+        return replace(self, measured={**self.measured, **higher})
+
+    @cached_property
+    def may_fall(self) -> bool:
+        """True if more slices may take less."""
+        terms = [term for terms in self.moments.values() for term in terms]
+        return any(t.size.may_fall or t.number.may_fall or t.until is not None for t in terms)
+
+    @property
+    def numbers_fall(self) -> bool:
+        """True if there may be fewer allocations with more slices."""
+        return any(term.number.may_fall for terms in self.moments.values() for term in terms)
+
+    def rising(self, n: int) -> int:
+        """Most that n slices or a few fewer take: a plan's last block is smaller than the others.
+
+        Where memory falls now and then, as with a last chunk that is not full, the most of
+        `PERIOD` numbers of slices counts.
+        """
+        if not self.may_fall:
+            return self.bytes(n)
+        return max(self.bytes(k) for k in range(max(1, n - PERIOD + 1), n + 1))
+
+    def _undominated(self) -> PeakModel:
+        """Model without moments in the pool that are far lower than one other everywhere."""
+        at = [self.moments_bytes(n) for n in _SAMPLES]
+        highest = {max(sizes, key=sizes.__getitem__) for sizes in at}
+
+        def is_lower(label: str) -> bool:
+            return any(all(_NEAR * each[label] < each[other] for each in at) for other in highest)
+
+        kept = {
+            label: terms
+            for label, terms in self.moments.items()
+            if label.startswith(BESIDE) or not is_lower(label)
+        }
+        return replace(self, moments=kept)
+
+    def pruned(self) -> PeakModel:
+        """Model with the moments alone that come near the peak for some number of slices."""
+        counts = sorted({*range(1, 129), *(2**k for k in range(7, 21))})
+        labels: dict[str, None] = {}
+        for n in counts:
+            sizes = self.moments_bytes(n)
+            peak = max(sizes.values(), default=0)
+            labels |= {label: None for label, size in sizes.items() if _NEAR * size >= peak}
+        moments = _without_lower(
+            {label: self.moments[label] for label in labels}, self.granule_bytes
+        )
+        paths = {*labels, *(term.path for terms in moments.values() for term in terms)}
+        return replace(
+            self,
+            moments=moments,
+            sites={path: site for path, site in self.sites.items() if path in paths},
+            names={path: what for path, what in self.names.items() if path in paths},
+        )
+
+    def as_plain(self) -> Any:
+        """Plain values for JSON; a call site has its path as its key alone."""
+        sites = {path: site.as_plain()[:-1] for path, site in self.sites.items()}
+        measured = [list(each) for each in self.measured.items()]
+        return super().as_plain() | {"sites": sites, "measured": measured}
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> PeakModel:
+        """Read what `as_plain` wrote."""
+        sites = {path: [*site, path] for path, site in plain["sites"].items()}
+        return super().from_plain({**plain, "sites": sites, "measured": dict(plain["measured"])})
+
+    def check(self) -> None:
+        """Raise an exception if it is the peak of nothing."""
+        if not self.moments or self.granule_bytes < 1:
+            raise ValueError("a peak without moments")
+
+
+def _last_path(sequence: AllocationSequence, n_events: int) -> str:
+    """Path of the last call site that allocated in the first events."""
+    sites = (event.site for event in reversed(sequence.events[:n_events]))
+    return next((sequence.sites[site].path for site in sites if site is not None), "")
+
+
+def _without_lower(
+    moments: Mapping[str, tuple[Term, ...]], granule: int
+) -> dict[str, tuple[Term, ...]]:
+    """Moments without those that, beside the terms they share, are far lower than another."""
+    counted = {label: Counter(terms) for label, terms in moments.items()}
+    highest = sorted(moments, key=lambda label: -_bytes_of(moments[label], _SAMPLES[-1], granule))
+
+    def is_lower(label: str, other: str) -> bool:
+        own, others = counted[label] - counted[other], counted[other] - counted[label]
+        return all(
+            _NEAR * _bytes_of(own.elements(), n, granule)
+            <= _bytes_of(others.elements(), n, granule)
+            for n in _SAMPLES
+        )
+
+    kept: list[str] = []
+    for label in highest:
+        if not any(is_lower(label, other) for other in kept):
+            kept.append(label)
+    return {label: terms for label, terms in moments.items() if label in kept}
+
+
+def _bytes_of(terms: Iterable[Term], n: int, granule: int) -> int:
+    return sum(term.n_bytes(n, granule) for term in terms)
+
+
+def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation]) -> Sizes:
+    """Sizes of a call site's allocations at one moment of a call that was cut; () if not known.
+
+    At a moment that it did not reach they are those of another, at which they were the same in all
+    other calls.
+    """
+
+    def at(each: Observation, moment: str) -> Sizes | None:
+        return each.moments[moment].alive.get(path) if moment in each.moments else None
+
+    if label in cut.moments:
+        return at(cut, label) or ()
+    known = [(at(each, label), each) for each in calls]
+    same = [
+        found
+        for moment in cut.moments
+        if (found := at(cut, moment)) and all(at(each, moment) == sizes for sizes, each in known)
+    ]
+    return max(same, key=sum, default=())
+
+
+def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
+    """Terms of one call site at one moment, from sizes by the number of slices.
+
+    A method may change its ways at some number of slices. Where no formula meets all calls, the
+    calls with the fewest slices are left out, one by one; they are guesses then.
+    """
+    seen = sorted(points.items())
+    for start in range(len(seen) - 1):
+        later = seen[start:]
+        found = _aligned(later) or _grouped(later) or _first_and_last(later)
+        if found is not None:
+            since, proven = later[0][0] if start else 1, len(later) >= _ENOUGH
+            terms = [Term(path, *each, is_proven=proven, since=since) for each in found]
+            return terms + (_guess(path, seen[: start + 1], since - 1) if start else [])
+    return _guess(path, seen, None)
+
+
+def _guess(path: str, seen: Sequence[tuple[int, Sizes]], until: int | None) -> list[Term]:
+    """What was seen, as one allocation, up to `until`."""
+    totals = [(n, sum(sizes)) for n, sizes in seen]
+    return [Term(path, Guess(tuple(totals)), until=until)] if any(t for _, t in totals) else []
+
+
+_Formulas = list[tuple[Growth, Growth]]
+
+
+def _aligned(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
+    """Size and number one by one, if there are as many allocations in each call."""
+    if len({len(sizes) for _, sizes in seen}) > 1:
+        return None
+    found = []
+    for i in range(len(seen[0][1])):
+        growth = first_fit({n: sizes[i] for n, sizes in seen})
+        if growth is None:
+            return None
+        found.append((growth, Growth(1)))
+    return found
+
+
+def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
+    """Size and number, if there are as many different sizes in each call."""
+    groups = []
+    for n, sizes in seen:
+        counted: dict[int, int] = {}
+        for size in sorted(sizes, reverse=True):
+            counted[size] = counted.get(size, 0) + 1
+        groups.append((n, list(counted.items())))
+    if len({len(group) for _, group in groups}) > 1:
+        return None
+    found = []
+    for i in range(len(groups[0][1])):
+        of_one = first_fit({n: group[i][0] for n, group in groups})
+        number = first_fit({n: group[i][1] for n, group in groups})
+        if of_one is None or number is None:
+            return None
+        found.append((of_one, number))
+    return found
+
+
+def _first_and_last(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
+    """Size and number of what all chunks share, and of what the last one has if it is not full.
+
+    FFT plans are cached by their shapes: k equal chunks have one plan, and a last chunk that is
+    smaller has another.
+    """
+    if {len(sizes) for _, sizes in seen} != {1, 2}:
+        return None
+    first = first_fit({n: sizes[0] for n, sizes in seen})
+    if first is None or first.count != "ceil(n/k)":
+        return None
+    for of in CHUNKS_OF:
+        last = replace(first, count=f"last({of}/k)")
+        ragged = Growth(0, 1, f"ragged({of}/k)", first.k)
+        if all(sizes[1:] == (last.at(n),) * ragged.at(n) for n, sizes in seen):
+            return [(first, ONE), (last, ragged)]
+    return None

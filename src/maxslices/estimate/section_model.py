@@ -1,0 +1,200 @@
+"""A section before its block is chosen: arrays, and the memory models of its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import lcm
+from typing import Any
+
+from ..core.allocators import ArrayAllocator, Device
+from ..core.arrays import ArraySpec
+from ..core.memory_model import MemoryModel
+from .tiling import Tiling
+
+NOTHING = MemoryModel.linear(0, 0)
+"""Model of nothing: 0 bytes."""
+
+DeclaredModel = Callable[[Device, tuple[int, int]], MemoryModel]
+"""A method's own estimator as a function of the device and of a slice's dims."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """One method with its arrays and its memory model."""
+
+    index: int
+    """Position of its step in the pipeline, from 0."""
+    method: str
+    """Full name, ``module.name``."""
+    parameters: Mapping[str, Any]
+    """The user's parameters as JSON has them; references as a pipeline file writes them."""
+    input: ArraySpec
+    """The whole array before it."""
+    output: ArraySpec
+    """The whole array after it."""
+    memory: MemoryModel
+    """Bytes for n slices of a block, the halo added."""
+    estimator: str
+    """Where the model is from."""
+    why: str = ""
+    """Reason for that origin; empty where the author declares the model."""
+    looked_at: int = 0
+    """Slices that its side results depend on; 0 if it runs on every block."""
+    pace_s: tuple[float, float] | None = None
+    """Measured seconds of a call, and of each slice beside; None if it was not timed."""
+    least_block: int = 1
+    """Least slices of a block whose result is that of larger ones, as far as was compared."""
+    block_multiple: int = 1
+    """Number of which the slices of a block should be a multiple, for the same reason."""
+    gives_side_results: bool = False
+    """Whether it returns values and leaves the data as they are."""
+    saves_result: bool = False
+    """Whether the data after it are kept as a result."""
+    takes_frames: bool = False
+    """Whether it is given flats or darks."""
+    tile_halo: Callable[[], tuple[int, int] | None] | None = None
+    """Finds the pixels that it needs around a tile, or None if it cannot work in tiles. Itself None
+    if its memory is known of whole slices alone, as where it was measured."""
+    declared: DeclaredModel | None = None
+    """Its author's estimator, for tiles and for the host; None if there is none."""
+    runs_on_host: bool = False
+    """Whether its author's estimator covers the host, so that it can run there."""
+    spares: str = ""
+    """A parameter that would save memory, as a user writes it."""
+    tiling: Tiling | None = None
+    """How slices are cut for it; None if it is given whole ones."""
+    on_host: bool = False
+    """Whether it runs on the host, though the section is on another device."""
+
+    @property
+    def name(self) -> str:
+        """Plain name of the method."""
+        return self.method.rsplit(".", 1)[-1]
+
+    def peak_bytes(self, block: int) -> int:
+        """Peak with a block, or with the slices that its side results depend on."""
+        return self.memory.bytes(self.looked_at or block)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionModel:
+    """Methods that share a block, with their memory models and side data."""
+
+    slice_dim: int
+    """Axis along which blocks are cut."""
+    halo: tuple[int, int]
+    """Slices (before, after) that a block is widened by."""
+    steps: tuple[StepModel, ...]
+    """The methods, in order."""
+    side: MemoryModel
+    """Flats and darks that are resident while n slices are worked on."""
+    allocator: ArrayAllocator
+    """Where arrays on the device come from."""
+    writes_results: bool = True
+    """Whether results of steps that save theirs are written to files."""
+    on_host: MemoryModel = field(default=NOTHING)
+    """Host memory of methods that were moved there from another device."""
+    host_side: MemoryModel = field(default=NOTHING)
+    """Flats and darks that are on the device only during the methods that take them."""
+
+    @property
+    def device(self) -> Device:
+        """Where the section runs."""
+        return self.allocator.device
+
+    @property
+    def n_slices(self) -> int:
+        """Slices of the whole array."""
+        return self.input.shape[self.slice_dim]
+
+    @property
+    def input(self) -> ArraySpec:
+        """The whole array before the section."""
+        return self.steps[0].input
+
+    @property
+    def output(self) -> ArraySpec:
+        """The whole array after the section."""
+        return self.steps[-1].output
+
+    @property
+    def saved(self) -> tuple[ArraySpec, ...]:
+        """The whole arrays that are written as results."""
+        if not self.writes_results:
+            return ()
+        return tuple(step.output for step in self.steps if step.saves_result)
+
+    @property
+    def runs_on_blocks(self) -> bool:
+        """True if its blocks have to be worked on, for more than side results of a few slices."""
+        return any(
+            (step.gives_side_results and not step.looked_at) or step.saves_result
+            for step in self.steps
+        )
+
+    @property
+    def input_block(self) -> MemoryModel:
+        """Model of a block of its input on the device, halo included."""
+        return self.block_of(self.input)
+
+    def block_of(self, spec: ArraySpec) -> MemoryModel:
+        """Model of n slices of an array on the device, halo included."""
+        return self.widened(self.allocator.array(self.slice_bytes(spec)))
+
+    def host_block_of(self, spec: ArraySpec) -> MemoryModel:
+        """Model of n slices of an array on the host, halo included."""
+        return self.widened(MemoryModel.linear(0, self.slice_bytes(spec)))
+
+    def slice_bytes(self, spec: ArraySpec) -> int:
+        """Bytes of one slice of an array."""
+        return spec.with_slices(self.slice_dim, 1).nbytes
+
+    def widened(self, model: MemoryModel) -> MemoryModel:
+        """Model of n slices with the halo added."""
+        return model.widened(sum(self.halo), self.n_slices)
+
+    def with_steps(self, steps: Sequence[StepModel]) -> SectionModel:
+        """The same section with other models of its steps."""
+        return replace(self, steps=tuple(steps))
+
+    @property
+    def pace_s(self) -> tuple[float, float]:
+        """Measured seconds of a call of all methods that were timed, and of each slice beside."""
+        timed = [step.pace_s for step in self.steps if step.pace_s is not None]
+        return sum(call_s for call_s, _ in timed), sum(slice_s for _, slice_s in timed)
+
+    @property
+    def least_block(self) -> int:
+        """Least slices of a block with which all methods give what they give in larger ones."""
+        return min(self.n_slices, max(step.least_block for step in self.steps))
+
+    @property
+    def block_multiple(self) -> int:
+        """Number of which a block should be a multiple, so that all methods agree with others.
+
+        It is 1 where a halo shifts the first slice of blocks by something else.
+        """
+        found = lcm(*(step.block_multiple for step in self.steps))
+        return 1 if self.halo[0] % found else found
+
+    @property
+    def most_looked_at(self) -> int:
+        """Most slices that one of its side results depends on; 0 if all run on blocks."""
+        return max(step.looked_at for step in self.steps)
+
+    @property
+    def look_ahead_bytes(self) -> int:
+        """Peak while side results that depend on a few slices are found, before the first block."""
+        peaks = [0]
+        for index, step in enumerate(self.steps):
+            looked = step.looked_at
+            if looked:
+                before = [s for s in self.steps[:index] if not s.gives_side_results]
+                models = [step.memory, *(s.memory for s in before)]
+                peaks.append(max(m.bytes(looked) for m in models) + self.side.bytes(looked))
+        return max(peaks)
+
+    def highest(self, block: int) -> StepModel:
+        """The step with the highest peak."""
+        return max(self.steps, key=lambda step: step.peak_bytes(block))

@@ -1,0 +1,261 @@
+"""What a function is, beyond its name: hashes of its code, and its package's version."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import ArraySpec
+from ..system.package_versions import installed_version
+
+
+def source_hash(function: Callable[..., Any]) -> str:
+    """Hash of a function's code, of the modules in its folder, and of what it calls.
+
+    The modules in a package's folder count because methods keep helpers there; what lies further
+    away is covered by `package_version`. Of a script, the modules that it imports from its folder
+    count. Code that has no file, typed in a notebook, counts with the functions and values that
+    it names.
+    """
+    inner, source = _innermost(function), _module_source(function)[0]
+    digest = hashlib.sha256(source.encode())
+    digest.update(getattr(inner, "__qualname__", repr(type(inner))).encode())
+    code = getattr(inner, "__code__", None)
+    if code is not None:
+        # Tells apart two functions of one name, and code that has no file.
+        digest.update(f"{code.co_firstlineno}".encode())
+        if not source or _is_typed(inner):
+            digest.update("".join(_typed_texts(inner)).encode())
+    bound = [*_bound_by_partial(function), *(cell.cell_contents for cell in _cells(inner))]
+    digest.update(canonical([_bound_text(value) for value in bound]).encode())
+    return digest.hexdigest()[:32]
+
+
+def _typed_texts(function: types.FunctionType) -> list[str]:
+    """Code of a function without a file, and all that it names: functions, classes and values."""
+    texts: list[str] = []
+    waiting: list[Any] = [function]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        inner = _innermost(found) if callable(found) else found
+        code = getattr(inner, "__code__", None)
+        if inspect.isclass(inner) and _file_of(sys.modules.get(inner.__module__)) is None:
+            waiting += [each for _, each in sorted(vars(inner).items()) if callable(each)]
+        elif inspect.ismodule(inner):
+            texts.append(_imported_source(inner))
+        elif code is None or inspect.isclass(inner):
+            texts.append(canonical(_bound_text(inner)))
+        elif not _is_typed(inner):
+            texts.append(_imported_source(sys.modules[inner.__module__]))
+        else:
+            texts.append(_code_text(code))
+            waiting += [
+                inner.__globals__[name]
+                for name in sorted(_names(code))
+                if name in inner.__globals__
+            ]
+    return texts
+
+
+def _is_typed(function: types.FunctionType) -> bool:
+    """True for a function that was typed into a notebook or at a prompt, perhaps after a script."""
+    return not os.path.isfile(function.__code__.co_filename)
+
+
+def _file_of(module: types.ModuleType | None) -> str | None:
+    return getattr(module, "__file__", None)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names that code looks up, the functions within it included."""
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _imported_source(module: types.ModuleType) -> str:
+    """Hash of a module in the current folder and of those that it imports there; else its name."""
+    folder = os.getcwd()
+    files = _imported_files(module, folder)
+    return _hash_files(folder, _state(files))[0] if files else module.__name__
+
+
+def _imported_files(module: types.ModuleType | None, folder: str) -> set[str]:
+    """Files of a module and of those that it imports, as far as they lie in a folder.
+
+    None of packages that are installed: their versions are known.
+    """
+    files: set[str] = set()
+    seen: set[int] = set()
+    waiting = [module]
+    while waiting:
+        found = waiting.pop()
+        name = _file_of(found)
+        if found is None or name is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        name = os.path.abspath(name)
+        inside = os.path.relpath(name, folder).split(os.sep)
+        is_own = found.__name__.partition(".")[0] == __name__.partition(".")[0]
+        if os.pardir in inside or _INSTALLED.intersection(name.split(os.sep)) or is_own:
+            continue
+        if name.endswith(".py") and os.path.isfile(name):
+            files.add(name)
+        for value in list(vars(found).values()):
+            of = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+            if isinstance(of, str) and of in sys.modules:
+                waiting.append(sys.modules[of])
+    return files
+
+
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders that packages are installed into."""
+
+
+def _code_text(code: types.CodeType) -> str:
+    parts = [code.co_code.hex(), repr(code.co_names), repr(code.co_varnames)]
+    for constant in code.co_consts:
+        is_code = isinstance(constant, types.CodeType)
+        parts.append(_code_text(constant) if is_code else repr(constant))
+    return " ".join(parts)
+
+
+def _cells(function: Any) -> list[types.CellType]:
+    cells = getattr(function, "__closure__", None) or ()
+    return [cell for cell in cells if cell != types.CellType()]  # an empty one has no contents
+
+
+def _bound_by_partial(function: Any) -> list[Any]:
+    found: list[Any] = []
+    while isinstance(function, functools.partial):
+        found += [*function.args, dict(function.keywords)]
+        function = function.func
+    return found
+
+
+def _bound_text(value: Any) -> Any:
+    """Text of a value bound to a function: a function by its name and line, an object by type."""
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return f"{value.__qualname__} {code.co_firstlineno}"
+    try:
+        return plain_value(value) if _is_plain(value) else f"{type(value).__qualname__}"
+    except RecursionError:
+        return f"{type(value).__qualname__}"
+
+
+def _is_plain(value: Any) -> bool:
+    kinds = (bool, int, float, str, list, tuple, set, dict, np.ndarray, np.generic)
+    return value is None or isinstance(value, kinds)
+
+
+def package_version(function: Callable[..., Any]) -> str:
+    """Name and version of the package that defines a function."""
+    top = package_of(function)
+    installed = installed_version(top)
+    if installed == "unknown":
+        found = getattr(sys.modules.get(top), "__version__", None)
+        installed = found if isinstance(found, str) else installed
+    return f"{top} {installed}"
+
+
+def package_of(function: Callable[..., Any]) -> str:
+    """Top package that a function is from; "" where it says none."""
+    return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
+
+
+def imports_torch(function: Callable[..., Any]) -> bool:
+    """True if any module in a function's folder imports torch."""
+    return _module_source(function)[1]
+
+
+def _innermost(function: Any) -> Any:
+    """Unwrap a partial, a decorated function or an object with ``__call__``."""
+    while hasattr(function, "func") or hasattr(function, "__wrapped__"):
+        function = getattr(function, "__wrapped__", None) or function.func
+    if not hasattr(function, "__code__") and not inspect.isclass(function):
+        function = type(function).__call__
+    return function
+
+
+def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
+    """Hash of the modules in a function's folder, and whether any of them imports torch."""
+    inner = _innermost(function)
+    module = sys.modules.get(getattr(inner, "__module__", None) or "")
+    code = getattr(inner, "__code__", None)
+    # The file of code whose module is not imported, but only looked at.
+    name = getattr(code, "co_filename", None) if module is None else _file_of(module)
+    if not name or not os.path.isfile(name):
+        return "", False
+    folder, own = os.path.split(os.path.abspath(name))
+    files = {name}
+    # A script outside a package lies among files that have nothing to do with it.
+    in_package = "." in (getattr(inner, "__module__", None) or "") or own == "__init__.py"
+    if in_package or getattr(module, "__package__", None):
+        with os.scandir(folder) as entries:
+            files |= {each.path for each in entries if each.name.endswith(".py")}
+    else:
+        files |= _imported_files(module, folder)
+    return _hash_files(folder, _state(files))
+
+
+def _state(files: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
+    """Path, time and size of files, in the order of their paths."""
+    stats = ((each, os.stat(each)) for each in sorted(set(map(os.path.abspath, files))))
+    return tuple((each, stat.st_mtime_ns, stat.st_size) for each, stat in stats)
+
+
+@lru_cache(maxsize=256)
+def _hash_files(folder: str, state: tuple[tuple[str, int, int], ...]) -> tuple[str, bool]:
+    """Hash of files by their names below a folder, and whether any of them imports torch."""
+    digest, uses_torch = hashlib.sha256(), False
+    for name, _, _ in state:
+        with open(name, "rb") as file:
+            text = file.read()
+        digest.update(os.path.relpath(name, folder or None).encode() + b"\0" + text)
+        uses_torch = uses_torch or b"import torch" in text or b"from torch" in text
+    return digest.hexdigest(), uses_torch
+
+
+def canonical(value: Any) -> str:
+    """Write plain values as JSON text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def plain_value(value: Any) -> Any:
+    """Turn a parameter into plain JSON; an array into shape, dtype and a hash of its data."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "biuf" else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain_value(item) for name, item in sorted(value.items(), key=str)}
+    if isinstance(value, set | frozenset):
+        return sorted((plain_value(item) for item in value), key=canonical)
+    if isinstance(value, list | tuple | range):
+        return [plain_value(item) for item in value]
+    if isinstance(value, ArraySpec):
+        return str(value)
+    if isinstance(value, np.ndarray):
+        data = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
+        return f"array {value.shape} {value.dtype} {data}"
+    if hasattr(value, "shape") and hasattr(
+        value, "dtype"
+    ):  # on a device: its data are not copied for this
+        return f"array {tuple(value.shape)} {value.dtype}"
+    if hasattr(value, "__qualname__"):  # a function or class: its repr may hold an address
+        return f"{value.__module__}.{value.__qualname__}"
+    return f"{type(value).__module__}.{type(value).__qualname__} {value!r}"

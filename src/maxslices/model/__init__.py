@@ -1,1 +1,0 @@
-"""Memory as arithmetic: models, ledgers, the account of a block. Needs NumPy alone."""

@@ -1,0 +1,146 @@
+"""Workers of this machine: a process for each GPU, or several on the CPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..core.units import format_bytes
+from ..devices.cpu import CpuBackend
+from ..devices.device_count import count_devices
+from ..errors import DeviceError, UsageError
+from .fork_server import start_fork_server
+
+if TYPE_CHECKING:
+    from distributed import Client, SpecCluster
+
+GPU = "GPU"
+"""Resource that a worker with a GPU offers."""
+_LEFT_AS_IT_IS: dict[str, str] = {}
+"""What nannies set before they start a worker: nothing. By default they let NumPy use one thread,
+so that results could differ in the last bit from those of a run in one process."""
+WORKER_BYTES = 28 * 10**6
+"""What a worker that does nothing has for itself on the CPU: anonymous memory of each of three,
+beside what it shares with the process that it is forked of (Python 3.11, 2026-11-27)."""
+REPLACE_MS = 2000
+"""Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
+_DEATHS = 2
+"""Workers that may be killed over one share; with the third one the run ends, as with errors."""
+
+
+@contextmanager
+def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
+    """Start workers on this machine, each with a nanny that starts it anew if it is killed.
+
+    Parameters
+    ----------
+    workers : int or None
+        Processes on the CPU.
+    gpus : int, "all" or None
+        GPUs to use, with a process for each.
+
+    Raises
+    ------
+    DeviceError
+        If there are fewer GPUs, or a worker cannot be started.
+    UsageError
+        If neither or both are given, or memory does not suffice for so many.
+    """
+    if (workers is None) == (gpus is None):
+        raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
+    least_bytes, free_bytes = (workers or 0) * WORKER_BYTES, CpuBackend().free_bytes()
+    if least_bytes > free_bytes:
+        raise UsageError(
+            f"{workers} workers take {format_bytes(least_bytes)} before they do "
+            f"anything; {format_bytes(free_bytes)} are free: ask for one for each core"
+        )
+    way = start_fork_server(on_gpus=gpus is not None)
+    names = _gpu_names(gpus) if gpus is not None else []
+    import dask
+    from distributed import Client, Scheduler
+    from tornado.ioloop import PeriodicCallback
+
+    from .patient_nanny import PatientNanny
+
+    count = workers if workers is not None else len(names)
+    if count < 1:
+        raise UsageError(f"{count} workers cannot do anything: at least one is needed")
+    # The process that a worker is forked of may be older than what is set here.
+    own: list[dict[str, Any]] = [{"env": dict(os.environ)} for _ in range(count)]
+    for options, name in zip(own, names, strict=False):
+        options["env"]["CUDA_VISIBLE_DEVICES"] = name
+        options["resources"] = {GPU: 1}
+        options["preload"] = ["maxslices.workers.begin_device"]
+    common = {
+        "nthreads": 1,
+        "memory_limit": 0,
+        "dashboard": False,
+        "silence_logs": logging.CRITICAL,
+    }
+    # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    spec = {i: {"cls": PatientNanny, "options": {**common, **each}} for i, each in enumerate(own)}
+    settings = {
+        "distributed.worker.multiprocessing-method": way,
+        "distributed.worker.daemon": False,  # methods may start processes of their own
+        "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
+        "distributed.scheduler.allowed-failures": _DEATHS,
+        "distributed.admin.log-format": "%(message)s",
+    }
+    scheduler = {
+        "cls": Scheduler,
+        "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
+    }
+    with (
+        dask.config.set(settings),
+        _started(spec, scheduler) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
+        # 15 s later, and then it can be started anew.
+        replacing = PeriodicCallback(lambda: cluster.scale(count), REPLACE_MS)
+        cluster.loop.add_callback(replacing.start)
+        try:
+            yield client
+        finally:
+            cluster.loop.add_callback(replacing.stop)
+
+
+def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
+    """Start a cluster.
+
+    Raises
+    ------
+    DeviceError
+        If that fails, with the first error of those that Dask makes of it.
+    """
+    from distributed import SpecCluster
+
+    try:
+        return SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL)
+    except (OSError, RuntimeError) as error:
+        first: BaseException = error
+        while (before := first.__cause__ or first.__context__) is not None:
+            first = before
+        raise DeviceError(
+            f"{len(workers)} workers cannot be started: {type(first).__name__}: {first}; start "
+            "fewer, or see to what they need: open files (ulimit -n), processes (ulimit -u), and "
+            "a /dev/shm that can be written to"
+        ) from error
+
+
+def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
+    """Names of GPUs for CUDA_VISIBLE_DEVICES: of those that this process may see."""
+    there = count_devices()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(there)] if visible is None else visible.split(",")[:there]
+    wanted = len(names) if gpus == "all" else gpus
+    if wanted < 1 or wanted > len(names):
+        raise DeviceError(
+            f"gpus is {gpus}, of {len(names)} that are there: ask for 1 or more of these, or for "
+            "processes on the CPU (workers)"
+        )
+    return names[:wanted]

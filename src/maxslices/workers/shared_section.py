@@ -1,0 +1,209 @@
+"""A section whose blocks other processes run: dealt out, and put together here."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..core.arrays import SLICE_NAMES
+from ..errors import PlanError
+from ..io import ScratchStore
+from ..runner.report.run_report import BlockUse, SectionReport
+from ..runner.section_run import SectionRun
+from . import worker
+from .dealing import Dealer, ShareAnswer
+from .section_job import DoneShare, JobResult, RunJob, SectionJob, Share
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(slots=True)
+class WorkerUse:
+    """What one worker did for a section."""
+
+    host: str
+    """Name of its machine."""
+    n_slices: int = 0
+    """Slices that it ran."""
+    busy_s: float = 0.0
+    """Seconds that it worked."""
+
+
+@dataclass(slots=True)
+class SharedSection:
+    """A section while workers run it; it stands in the place of a `SectionRun`.
+
+    Shares are done in any order. What is counted as done, and noted in the journal, are the slices
+    before the first one that is missing: so the journal is that of a run in one process, and either
+    goes on where the other one stopped.
+    """
+
+    here: SectionRun
+    """The section as it would run in this process."""
+    client: Client
+    """The cluster."""
+    run_job: RunJob
+    """What is the same for all sections."""
+    resources: dict[str, float]
+    """What a worker must have."""
+    n_done: int = field(init=False)
+    """Slices that are done, counted from the first."""
+    _done: dict[int, tuple[Share, DoneShare]] = field(default_factory=dict)
+    """Shares that are done behind one that is missing, by their first slice."""
+    _reports: list[tuple[Share, SectionReport]] = field(default_factory=list)
+    _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
+    _uses: dict[str, WorkerUse] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.n_done = self.here.before.done
+        known = self.here.runner.known
+        before = self.here.before.partial.items()
+        self._partial = {i: list(values) for i, values in before if i not in known}
+
+    def run(self, advance: Callable[[int], None]) -> SectionReport:
+        """Run all blocks; `advance` is called with the number of slices done.
+
+        Raises
+        ------
+        MethodError
+            If a share of the slices fails on several workers.
+        """
+        here, plan = self.here, self.here.plan
+        runner, timeline = here.runner, here.timeline
+        timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
+        name = f"{uuid.uuid4().hex}-{plan.steps[0].index}"
+        dealer = Dealer(
+            self.client,
+            self.resources,
+            SLICE_NAMES[plan.slice_dim],
+            stop_work=partial(self._stop, name),
+        )
+        try:
+            if self.n_done:
+                advance(self.n_done)
+            if here.looks_ahead:
+                found = dealer.once(worker.look_ahead, self._job(f"{name}-ahead"), Share(0, 1))
+                for position, value in found.value:
+                    runner.keep(position, value)
+                    runner.known.add(position)
+            if plan.on_blocks:
+                job = self._job(name)
+                slices = self.n_done, plan.n_slices, here.before.block or plan.block
+                with closing(dealer.deal(worker.run_share, job, *slices)) as answers:
+                    for share, answer in answers:
+                        self._take(share, answer)
+                        advance(share.stop - share.start)
+            else:
+                advance(plan.n_slices)
+            for index, values in self._partial.items():
+                runner.combine(index, [value for _, value in sorted(values, key=_first)])
+        finally:
+            times = timeline.end_section()
+        reports = [each for _, each in sorted(self._reports, key=lambda pair: pair[0].start)]
+        measured = [each.measured_bytes for each in reports if each.measured_bytes is not None]
+        blocks = [use for each in reports for use in each.blocks]
+        return SectionReport(
+            methods=tuple(step.meta.name for step in runner.steps),
+            slice_dim=plan.slice_dim,
+            n_slices=plan.n_slices,
+            block=plan.block,
+            smallest_block=min([plan.block, *(each.smallest_block for each in reports)]),
+            n_splits=sum(each.n_splits for each in reports),
+            duration_s=times.duration_s,
+            estimated_bytes=plan.estimated_bytes,
+            measured_bytes=max(measured, default=None),
+            unseen=tuple(dict.fromkeys(text for each in reports for text in each.unseen)),
+            stages=times.stages,
+            idle_share=times.idle_share,
+            bound_by=times.bound_by,
+            blocks=_changes(blocks),
+            notes=(*here.notes, *self._notes(times.duration_s)),
+            warnings=() if here.before.done else runner.checks.warnings(runner.store),
+        )
+
+    def _take(self, share: Share, answer: ShareAnswer) -> None:
+        """Take what a worker did, and note all that is done without a gap before it."""
+        done: DoneShare = answer.value
+        use = self._uses.setdefault(answer.worker, WorkerUse(answer.host))
+        use.n_slices += share.stop - share.start
+        use.busy_s += answer.took_s
+        self.here.runner.checks.add_seen(done.seen)
+        self._reports.append((share, done.report))
+        offset_s = time.perf_counter() - time.time()
+        for span in done.spans:
+            at = span.start_s + offset_s, span.stop_s + offset_s
+            slices = span.first_slice, span.last_slice
+            self.here.timeline.add(span.stage, *at, *slices, span.n_bytes)
+        first = share.start
+        for block in done.blocks:
+            for index, value in block.values.items():
+                self._partial.setdefault(index, []).append((first, value))
+            first = block.stop
+        self._done[share.start] = share, done
+        while self.n_done in self._done:
+            _, ready = self._done.pop(self.n_done)
+            for block in ready.blocks:
+                self._note(block.stop, block.size, block.values)
+                self.n_done = block.stop
+
+    def _note(self, stop: int, size: int, values: dict[int, Any]) -> None:
+        """Note that a block is done, unless one before it could not be noted."""
+        if self.here.on_block is not None and not self.here.on_block(stop, size, values):
+            self.here.on_block = None
+
+    def _stop(self, name: str) -> None:
+        """Have the workers end their shares with the next block."""
+        self.client.run(worker.stop_section, name, on_error="ignore")
+
+    def _job(self, name: str) -> SectionJob:
+        """Describe the section for workers."""
+        here, runner = self.here, self.here.runner
+        reads, writes = here.reader, runner.store
+        for store in (reads if here.plan.origin != "scan" else None, writes):
+            if store is not None and not isinstance(store, ScratchStore):
+                raise PlanError(
+                    "the plan keeps data between sections in the memory of one process: plan it "
+                    "for several workers"
+                )
+        sinks = runner.sinks.items()
+        taken = runner.snapshots
+        return SectionJob(
+            name=name,
+            run=self.run_job,
+            plan=here.plan,
+            angles=runner.angles,
+            side_results=runner.side_results,
+            known=frozenset(runner.known),
+            facts={**runner.facts},
+            results={i: JobResult(s.path.absolute(), s.spec, s.info) for i, s in sinks},
+            reads=reads.layout if isinstance(reads, ScratchStore) else None,
+            writes=writes.layout if isinstance(writes, ScratchStore) else None,
+            snapshots=None if taken is None else (taken.folder.absolute(), dict(taken.names)),
+        )
+
+    def _notes(self, duration_s: float) -> list[str]:
+        """What each worker did, in a line each."""
+        unit, lines = SLICE_NAMES[self.here.plan.slice_dim], []
+        for address, use in sorted(self._uses.items()):
+            share = 100 * use.busy_s / duration_s if duration_s > 0 else 0
+            lines.append(f"{address} on {use.host}: {use.n_slices} {unit}s, busy {share:.0f} %")
+        return lines
+
+
+def _first(pair: tuple[int, Any]) -> int:
+    return pair[0]
+
+
+def _changes(blocks: list[BlockUse]) -> tuple[BlockUse, ...]:
+    """Block sizes that differ from the one before."""
+    found: list[BlockUse] = []
+    for use in blocks:
+        if not found or found[-1].block != use.block:
+            found.append(use)
+    return tuple(found)

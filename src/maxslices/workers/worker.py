@@ -1,0 +1,284 @@
+"""The side of a worker: the runner's own code on a share of a section's blocks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..core.allocators import Device
+from ..devices import Backend, require_libraries, select_backend, shared_allocator
+from ..devices.cpu import CpuBackend
+from ..devices.device_name import device_name
+from ..devices.numa import stay_near
+from ..errors import MaxslicesError, PlanError
+from ..io import ScratchStore, Sink, Source, create_sink, open_source
+from ..measure.process_peak import held_bytes
+from ..pipeline import Pipeline
+from ..runner.blocks.block_runner import BlockRunner
+from ..runner.blocks.side_frames import SideFrames
+from ..runner.blocks.side_results import SideResults
+from ..runner.folder.run_identity import changes, run_identity
+from ..runner.folder.snapshots import Snapshots
+from ..runner.report.run_timeline import Timeline
+from ..runner.section_run import SectionRun
+from ..system.package_versions import installed_version
+from ..system.threads import N_THREADS
+from ..system.work_thread import WorkThread
+from ..system.worker_warnings import told_elsewhere
+from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
+
+
+class ShareStoppedError(MaxslicesError):
+    """A share was given up, because the run ends early."""
+
+
+def versions_here() -> dict[str, str]:
+    """Versions that have to be the same on all workers."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {
+        "maxslices": str(installed_version("maxslices")),
+        "NumPy": np.__version__,
+        "Python": python,
+    }
+
+
+def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerFacts:
+    """Describe the worker that runs this, for a device of that kind.
+
+    All workers do so at the same time, before there is a plan. To be given the pipeline, a worker
+    imports its methods; to describe its device, it begins to use it, and beside that it imports
+    what the methods need. Nothing of this is left for the first block.
+    """
+    methods = [step.meta for step in pipeline.steps]
+    imports = WorkThread(lambda: require_libraries(methods), "imports")
+    imports.start()
+    try:
+        backend = device_of(device)
+    finally:
+        imports.join()
+    host, boot = machine_here()
+    return WorkerFacts(
+        address=address,
+        host=host,
+        boot=boot,
+        device=device_name(backend),
+        reserved_bytes=backend.reserved_bytes if backend.kind == "cuda" else 0,
+        free_bytes=backend.free_bytes(),
+        host_free_bytes=CpuBackend().free_bytes(),
+        held={process: held_bytes(process) for process in (os.getpid(), os.getppid())},
+        n_threads=N_THREADS,
+    )
+
+
+def run_share(job: SectionJob, share: Share) -> DoneShare:
+    """Run the blocks of a share; all that it makes is written when it returns."""
+    with _opened(job) as section:
+        return section.run(share)
+
+
+def look_ahead(job: SectionJob, share: Share) -> list[tuple[int, Any]]:
+    """Find the side results of a section that depend on a few slices.
+
+    Returns
+    -------
+    list of (int, value)
+        Index of a step in the section, and its side results, in the order of their finding.
+    """
+    with _opened(job) as section:
+        return section.look_ahead()
+
+
+def close_section() -> None:
+    """Close what the worker holds open of the last section."""
+    if _lock.acquire(blocking=False):  # else a share is running, and the next one closes it
+        with ExitStack() as held:
+            held.callback(_lock.release)
+            _forget()
+
+
+def stop_section(name: str) -> None:
+    """Have shares of a section end with their next block."""
+    _stopped.append(name)
+    del _stopped[:-_MOST_STOPPED]
+
+
+_MOST_STOPPED = 100
+"""Names of stopped sections that are remembered: a share that is still running is of a late one."""
+_stopped: list[str] = []
+_lock = threading.Lock()
+"""Held while a share runs: one block at a time is on the device, whatever the worker's threads."""
+_current: _OpenSection | None = None
+
+
+@contextmanager
+def _opened(job: SectionJob) -> Iterator[_OpenSection]:
+    """Section of a job, kept open for its next share."""
+    global _current
+    with _lock:
+        if _current is None or _current.job.name != job.name:
+            _forget()
+            _current = _OpenSection.open(job)
+        try:
+            yield _current
+        except BaseException:
+            _forget()  # it may be a file that has to be opened anew
+            raise
+
+
+def _forget() -> None:
+    global _current
+    section, _current = _current, None
+    if section is not None:
+        section.held.close()
+
+
+@dataclass(slots=True)
+class _OpenSection:
+    """A section whose files are open."""
+
+    job: SectionJob
+    backend: Backend
+    reader: Source | ScratchStore
+    store: ScratchStore | None
+    sinks: dict[int, Sink]
+    side_frames: SideFrames
+    held: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def open(cls, job: SectionJob) -> _OpenSection:
+        """Open what a section reads and writes, after checking that it is the same here."""
+        run, backend = job.run, device_of(job.run.device)
+        _check_same(job, backend)
+        with ExitStack() as held:
+            loader = replace(run.pipeline.loader, allow_missing_frames=run.allow_missing_frames)
+            with told_elsewhere():
+                source = held.enter_context(open_source(run.scan, loader))
+            reader: Source | ScratchStore = source
+            if job.reads is not None:
+                reader = held.enter_context(ScratchStore.join(job.reads, "reading"))
+            store = None
+            if job.writes is not None:
+                store = held.enter_context(ScratchStore.join(job.writes, "writing"))
+            sinks = {}
+            for index, result in job.results.items():
+                sinks[index] = create_sink(
+                    result.path, result.spec, job.plan.slice_dim, run.format, "join", result.info
+                )
+                held.callback(sinks[index].suspend)
+            resolve = job.side_results.resolve
+            frames = SideFrames(source, run.pipeline.steps, backend, resolve)
+            found = cls(job, backend, reader, store, sinks, frames)
+            found.held = held.pop_all()
+        return found
+
+    def run(self, share: Share) -> DoneShare:
+        """Run a share."""
+        runner, timeline = self._runner(), Timeline()
+        blocks: list[DoneBlock] = []
+
+        def note(stop: int, size: int, values: dict[int, Any]) -> bool:
+            blocks.append(DoneBlock(stop, size, values))
+            return True
+
+        part = range(share.start, share.stop)
+        section = SectionRun(runner, self.reader, timeline, on_block=note, part=part)
+        with self._within_budget():
+            report = section.run(self._go_on)
+        if self.job.run.syncs:
+            for sink in self.sinks.values():
+                sink.sync()
+            if self.store is not None:
+                self.store.sync()
+        offset_s = time.time() - time.perf_counter()
+        spans = tuple(
+            replace(span, start_s=span.start_s + offset_s, stop_s=span.stop_s + offset_s)
+            for span in timeline.sections[-1].spans
+        )
+        return DoneShare(tuple(blocks), report, runner.checks.seen, spans)
+
+    def look_ahead(self) -> list[tuple[int, Any]]:
+        """Find side results of a few slices."""
+        runner = self._runner()
+        with self._within_budget(), runner.long_calls:
+            SectionRun(runner, self.reader, Timeline()).look_ahead()
+        runner.close()
+        return runner.found
+
+    @contextmanager
+    def _within_budget(self) -> Iterator[None]:
+        """Keep to the memory of the plan, also in torch."""
+        budget_bytes = self.job.run.budget_bytes
+        with ExitStack() as held:
+            held.enter_context(self.backend.limited(budget_bytes))
+            needs_torch = require_libraries(step.meta for step in self.job.run.pipeline.steps)
+            if needs_torch and self.backend.kind == "cuda":
+                held.enter_context(shared_allocator(budget_bytes))
+            yield
+
+    def _runner(self) -> BlockRunner:
+        job = self.job
+        steps = slice(job.plan.steps[0].index, job.plan.steps[-1].index + 1)
+        return BlockRunner(
+            job.plan,
+            job.run.pipeline.steps[steps],
+            self.side_frames,
+            job.angles,
+            self.backend,
+            SideResults(dict(job.side_results.by_reference)),
+            self.sinks,
+            self.store,
+            job.facts,
+            known=set(job.known),
+            snapshots=None if job.snapshots is None else Snapshots(*job.snapshots),
+        )
+
+    def _go_on(self, n_slices: int) -> None:
+        """Stop where the run has ended meanwhile."""
+        if self.job.name in _stopped:
+            raise ShareStoppedError("the run ended early")
+
+
+_checked: dict[str, Any] | None = None
+"""What the run was made for that this worker was last checked for."""
+
+
+def _check_same(job: SectionJob, backend: Backend) -> None:
+    """Check, once for a run, that this worker would make the same bits.
+
+    What it has imported by then stays as it is, whatever becomes of the files.
+
+    Raises
+    ------
+    PlanError
+        Naming each difference.
+    """
+    global _checked
+    asked = {"versions": job.run.versions, **job.run.identity}
+    if asked == _checked:
+        return
+    here, found = versions_here(), []
+    for name, version in job.run.versions.items():
+        if here[name] != version:
+            found.append(f"{name} is {here[name]} and not {version}")
+    found += changes(job.run.identity, run_identity(job.run.pipeline, backend, job.run.files))
+    if found:
+        raise PlanError(f"the worker on {socket.gethostname()} differs: {'; '.join(found)}")
+    _checked = asked
+
+
+def device_of(device: Device) -> Backend:
+    """The device of this worker: the only GPU that it may see, or the CPU."""
+    if device == "cpu":
+        return CpuBackend()
+    backend = select_backend("cuda:0")
+    stay_near(0)  # before the context, so that its threads and its memory on the host are near too
+    return backend

@@ -1,0 +1,249 @@
+"""The workers of a run: found or started, planned for, and given sections."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..core.allocators import Device
+from ..errors import DeviceError, MaxslicesError, UsageError
+from ..pipeline import Pipeline
+from ..runner.section_run import SectionRun
+from . import worker
+from .dealing import told
+from .local_cluster import GPU, local_client
+from .section_job import RunJob, WorkerFacts, machine_here
+from .shared_section import SharedSection
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+ADDRESS = "dask:"
+"""What precedes the address of a scheduler in the name of an engine."""
+WAIT_S = 60
+"""Seconds to wait for workers of a cluster that is there: a queue of jobs may take longer, and then
+the run is started when they are there."""
+_LOOK_S = 1.0
+"""Seconds to wait for an answer before looking whether there are workers."""
+_POLL_S = 0.05
+"""Seconds between two questions to the scheduler, each of some ms."""
+
+
+@dataclass(slots=True)
+class Workers:
+    """The workers of a run."""
+
+    client: Client
+    """Their cluster."""
+    device: Device
+    """Kind of device of each."""
+    facts: tuple[WorkerFacts, ...]
+    """What is known of each, as of the start."""
+    job: RunJob | None = None
+    """What the run is; None until it is known."""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What a worker must have."""
+        return {GPU: 1.0} if self.device == "cuda" else {}
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """True if a worker is on another machine than this process."""
+        return {each.machine for each in self.facts} != {machine_here()}
+
+    @property
+    def share_memory(self) -> bool:
+        """True if they can open files that this process has in memory: it started them, here."""
+        return self.client.cluster is not None and not self.are_elsewhere
+
+    @property
+    def text(self) -> str:
+        """The workers in a line."""
+        hosts = {each.machine for each in self.facts}
+        devices = sorted({each.device for each in self.facts})
+        link = self.client.dashboard_link
+        if self.client.cluster is not None and importlib.util.find_spec("bokeh") is None:
+            link = ""  # there is a page, and it says that bokeh is missing
+        shown = f"; dashboard {link}" if link else ""
+        counts = _counted(len(self.facts), "worker"), _counted(len(hosts), "host")
+        return f"{' on '.join(counts)} ({', '.join(devices)}){shown}"
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function on one worker, and wait for what it returns or raises."""
+        resources = self.resources or None
+        future = self.client.submit(told, function, *args, pure=False, resources=resources)
+        try:
+            found = _awaited(self.client, future)
+        except (MemoryError, DeviceError):
+            raise
+        except Exception as error:
+            raise _not_able(error) from error
+        if isinstance(found, MaxslicesError):
+            raise found
+        return found
+
+    def section_run(self, here: SectionRun) -> SharedSection:
+        """Make the run of a section; see `RunsSections`."""
+        assert self.job is not None
+        return SharedSection(here, self.client, self.job, self.resources)
+
+
+@contextmanager
+def opened_client(
+    engine: str | Client,
+    workers: int | None = None,
+    gpus: int | Literal["all"] | None = None,
+) -> Iterator[Client]:
+    """Start workers of this machine, or connect to a scheduler; a client that is given is that.
+
+    Parameters
+    ----------
+    engine : str or Client
+        "dask": workers of this machine; ``"dask:ADDRESS"``: those of a scheduler; or a client.
+    workers, gpus
+        See `local_client`.
+
+    Raises
+    ------
+    DeviceError
+        If no scheduler answers, or there are not as many GPUs.
+    UsageError
+        If the options do not go together.
+    """
+    if isinstance(engine, str) and engine == "dask":
+        with local_client(workers, gpus) as client:
+            yield client
+        return
+    if workers is not None or gpus is not None:
+        raise UsageError("workers and gpus are for a cluster of this machine alone")
+    if isinstance(engine, str):
+        with _at(engine) as client:
+            yield client
+    else:
+        yield engine
+
+
+@contextmanager
+def opened_workers(client: Client, pipeline: Pipeline) -> Iterator[Workers]:
+    """Find the workers of a cluster for a pipeline, and close at the end what they hold open.
+
+    Raises
+    ------
+    DeviceError
+        If there are none.
+    """
+    device, facts = _described(client, pipeline)
+    try:
+        yield Workers(client, device, facts)
+    finally:
+        if client.status == "running":
+            with suppress(OSError):
+                client.run(worker.close_section, on_error="ignore")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
+    """Wait for workers of a cluster; what the scheduler knows of each, by address.
+
+    The client's own way would replace what a cluster of this process knows of its workers; when one
+    of them ends later, the cluster fails (distributed 2026.8, `SpecCluster._update_worker_status`).
+
+    Raises
+    ------
+    DeviceError
+        If there are fewer after `WAIT_S` seconds.
+    """
+    until_s = time.monotonic() + WAIT_S
+    while len(info := client.scheduler_info(n_workers=-1)["workers"]) < count:
+        if time.monotonic() > until_s:
+            raise DeviceError(f"the cluster had {len(info)} workers for {WAIT_S} s")
+        time.sleep(_POLL_S)
+    return dict(info)
+
+
+def _described(client: Client, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
+    """Kind of device of the workers, and what is known of each.
+
+    One that ends meanwhile is left out: what only it may do would wait for it without end.
+
+    Raises
+    ------
+    DeviceError
+        If there are none, or one has several threads.
+    """
+    from distributed import KilledWorker
+
+    asked: dict[tuple[str, Device], Future[Any]] = {}
+    while True:
+        info = wait_for_workers(client, 1)
+        busy = [address for address, each in info.items() if each["nthreads"] != 1]
+        if busy:
+            raise DeviceError(
+                f"worker {busy[0]} has {info[busy[0]]['nthreads']} threads: it runs one block at a "
+                "time, so start it with --nthreads 1, and as many workers as blocks at a time"
+            )
+        on_gpu = [address for address, each in info.items() if each["resources"].get(GPU)]
+        device: Device = "cuda" if on_gpu else "cpu"
+        wanted: list[tuple[str, Device]] = [(address, device) for address in on_gpu or info]
+        for key in wanted:
+            if key not in asked:
+                here = {"workers": [key[0]], "pure": False}
+                asked[key] = client.submit(worker.describe_worker, *key, pipeline, **here)
+        try:
+            return device, tuple([asked[key].result(timeout=_LOOK_S) for key in wanted])
+        except TimeoutError:  # it is at work for another run, or has ended
+            continue
+        except KilledWorker:
+            asked.clear()
+        except (MaxslicesError, MemoryError):
+            raise
+        except Exception as error:
+            raise _not_able(error) from error
+
+
+def _awaited(client: Client, future: Future[Any]) -> Any:
+    """Result of a future, as long as there are workers."""
+    while True:
+        try:
+            return future.result(timeout=_LOOK_S)
+        except TimeoutError:
+            if future.status == "error":  # the function's own
+                return future.result()
+            wait_for_workers(client, 1)  # a result that is done may still be on its way
+
+
+def _not_able(error: Exception) -> DeviceError:
+    """The error of a run of which a worker raised one that is not ours."""
+    return DeviceError(f"a worker cannot do its part: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _at(engine: str) -> Iterator[Client]:
+    """Connect to the scheduler that an engine names."""
+    from distributed import Client, Security
+    from distributed.comm.addressing import get_address_host_port
+
+    address = engine.removeprefix(ADDRESS)
+    try:
+        _, port = get_address_host_port(address)
+        if not 0 < port < 2**16:
+            raise ValueError(f"there is no port {port}")
+        certificates = Security().get_connection_args("client").get("ssl_context")
+        if address.startswith("tls:") and certificates is None:
+            raise ValueError("no certificates are configured (distributed.comm.tls)")
+    except ValueError as error:  # a client that raised it would wait for itself for a minute
+        raise UsageError(f"{engine}: {error}; write {ADDRESS}tcp://HOST:PORT") from None
+    try:
+        client = Client(address, set_as_default=False)
+    except OSError as error:
+        raise DeviceError(f"no scheduler answers at {address}: {error}") from None
+    with client:
+        yield client

@@ -1,0 +1,110 @@
+"""Lines of an author's code, as messages name them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.core.author_lines import defined_at, raised_at
+from maxslices.errors import MethodError
+
+HERE = os.path.relpath(__file__)
+
+
+def line_of(text):
+    """Number of the first line of this file that begins so."""
+    lines = Path(__file__).read_text().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if line.strip().startswith(text))
+
+
+def outer(data):
+    return inner(data)
+
+
+def inner(data):
+    return np.concatenate([data, data[0]])
+
+
+class Called:
+    def __call__(self, data):
+        return data
+
+
+@from_ledger
+def ledger(m, shape, dtype):
+    m.alloc(shape, dtype)
+
+
+def caught(function, *arguments):
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - of any kind
+        function(*arguments)
+    return raised.value
+
+
+def test_what_a_library_raises_counts_for_the_line_that_called_it():
+    error = caught(outer, np.zeros((2, 3)))
+    assert raised_at(error, outer) == f" ({HERE}:{line_of('return np.concatenate')})"
+
+
+def test_a_wrong_call_counts_for_the_definition():
+    def call():
+        raise TypeError("missing argument")
+
+    error = caught(call)
+    error.__traceback__ = None
+    assert raised_at(error, outer) == f" ({HERE}:{line_of('def outer')})"
+
+
+@pytest.mark.parametrize(
+    ("function", "begin"),
+    [
+        (outer, "def outer"),
+        (functools.partial(outer, 1), "def outer"),
+        (Called(), "def __call__"),
+        (ledger, "@from_ledger"),
+    ],
+)
+def test_where_functions_are_defined(function, begin):
+    assert defined_at(function) == f" ({HERE}:{line_of(begin)})"
+
+
+@pytest.mark.parametrize("function", [len, np.add, functools.partial(np.sort, axis=0), 5])
+def test_compiled_code_has_no_line(function):
+    shown = defined_at(function)
+    assert shown == "" or "numpy" in shown
+
+
+def test_the_shown_path_is_relative_in_the_current_folder_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    line = inspect.getsourcelines(outer)[1]
+    assert defined_at(outer) == f" ({os.path.abspath(__file__)}:{line})"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no good"), "ValueError: no good"),
+        (RuntimeError("first line\n  and second\n"), "RuntimeError: first line and second"),
+        (AssertionError(), "AssertionError"),
+    ],
+    ids=["plain", "lines", "empty"],
+)
+def test_what_was_raised_is_told_in_one_line(error, said):
+    registry = Registry()
+
+    def method(data):
+        raise error
+
+    def needs(slice_dim, other_dims, dtype, available_memory):
+        return available_memory // 999, dtype
+
+    registry.register(method, pattern="projection", name="method", calc_max_slices=needs)
+    with pytest.raises(MethodError) as caught_error:
+        run(np.ones((2, 3, 4)), Pipeline.from_steps(["method"], registry), device="cpu")
+    assert f"projections 0 to 1: {said} (" in str(caught_error.value)

@@ -1,0 +1,580 @@
+from __future__ import annotations
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices import ArraySpec, Pipeline, Registry, from_ledger, method
+from maxslices.checking.estimate_check import check_call
+from maxslices.checking.measured_call import MeasuredCall
+from maxslices.core.method_meta import MethodMeta
+from maxslices.errors import EstimatorError, ParameterError, RegistrationError, UsageError
+from maxslices.testing import check_max_slices
+
+
+def declare(function, pattern="projection", **declaration):
+    return method(pattern, registry=Registry(), **declaration)(function)
+
+
+def estimate(slice_dim, other_dims, dtype, available_memory, **kwargs):
+    per_slice = 2 * other_dims[0] * other_dims[1] * dtype.itemsize
+    return available_memory // per_slice, dtype
+
+
+def plain(data, *, strength: float = 1.0):
+    return data * strength
+
+
+@pytest.mark.parametrize("dtype", [np.float32(), np.float32, "float32", np.dtype("float32")])
+def test_the_documented_example_gives_nine_slices(dtype):
+    my_method = declare(plain, calc_max_slices=estimate)
+    answer = my_method.meta.calc_max_slices(0, (10, 20), dtype, 14450)
+    assert answer == (9, np.dtype("float32"))
+    assert isinstance(answer[1], np.dtype)
+
+
+def as_httomo_documents_it(
+    slice_dim: int, other_dims: tuple[int, int], dtype: np.dtype, available_memory: int, **kwargs
+) -> tuple[int, np.dtype]:
+    """In and out, without memory of its own: as the example in httomolibgpu's documentation."""
+    in_bytes = other_dims[0] * other_dims[1] * dtype.nbytes
+    out_bytes = in_bytes
+    return available_memory // (in_bytes + out_bytes), dtype
+
+
+@pytest.mark.parametrize("dtype", [np.float32(), np.float32, "float32", np.dtype("float32")])
+def test_an_estimator_that_reads_nbytes_answers_for_every_kind_of_dtype(dtype):
+    meta = declare(plain, calc_max_slices=as_httomo_documents_it).meta
+    assert meta.calc_max_slices(0, (10, 20), dtype, 14450) == (9, np.dtype("float32"))
+    assert meta.output_dtype(0, (10, 20), dtype) == np.dtype("float32")
+
+
+def test_an_estimator_that_reads_nbytes_is_checked_like_any_other():
+    function = declare(plain, calc_max_slices=as_httomo_documents_it)
+    result = check_max_slices(function, (60, 50, 40), "float32", device="cpu", strength=2.0)
+    assert (result.slices, result.estimated_slices) == (60, 60)
+
+
+def test_an_estimator_that_reads_nbytes_plans_and_runs():
+    methods = Registry()
+    method("projection", calc_max_slices=as_httomo_documents_it, registry=methods)(plain)
+    pipeline = Pipeline.from_steps([{"method": "plain", "parameters": {"strength": 2.0}}], methods)
+    scan = np.ones((40, 30, 20), np.float32)
+    plan = maxslices.plan(ArraySpec((40, 30, 20), "float32"), pipeline, device="cuda", memory="2GB")
+    assert plan.sections[0].steps[0].estimator == "declared"
+    assert np.all(maxslices.run(scan, pipeline, device="cpu", memory="5.15MB").result == 2)
+
+
+def test_only_an_estimator_that_reads_nbytes_is_given_a_scalar():
+    given.clear()
+    meta = declare(plain, calc_max_slices=recorder).meta
+    meta.calc_max_slices(0, (10, 20), "float32", 14450)
+    assert [type(call[2]) for call in given] == [type(np.dtype("float32"))]
+
+
+def test_nbytes_of_something_else_is_an_error_of_the_estimator():
+    def other(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return available_memory // slice_dim.nbytes, dtype
+
+    with pytest.raises(EstimatorError, match="raised AttributeError: 'int' object has no"):
+        declare(plain, calc_max_slices=other).meta.calc_max_slices(0, (10, 20), "f4", 14450)
+
+
+@pytest.mark.parametrize("dtype", [None, "float33", 1.5, object])
+def test_what_is_no_dtype_is_refused_before_the_estimator_is_asked(dtype):
+    with pytest.raises(UsageError, match="dtype"):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(0, (10, 20), dtype, 14450)
+
+
+def recorder(slice_dim, other_dims, dtype, available_memory, **kwargs):
+    given.append((slice_dim, other_dims, dtype, available_memory, kwargs))
+    return 1, dtype
+
+
+given: list[tuple] = []
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    given.clear()
+
+
+@pytest.mark.parametrize(
+    ("other_dims", "available", "message"),
+    [
+        ((10, 20), 16e9, r"must be bytes, such as 16 \* 10\*\*9, not 16000000000.0 \(float\)"),
+        ((10, 20), "16GB", r"must be bytes, .* not '16GB' \(str\)"),
+        ((10, 20, 3), 14450, r"other_dims must be two positive ints, not \(10, 20, 3\)"),
+        ((0, 20), 14450, "two positive ints"),
+        (10, 14450, r"two positive ints, not 10 \(int\)"),
+    ],
+)
+def test_a_question_that_is_none_is_not_the_estimators_fault(other_dims, available, message):
+    with pytest.raises(UsageError, match=message):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(
+            0, other_dims, "f4", available
+        )
+
+
+@pytest.mark.parametrize("slice_dim", [2, -1, "0", 1.0, True])
+def test_an_axis_that_is_none_is_refused(slice_dim):
+    """An estimator that does not look at it answered."""
+    with pytest.raises(UsageError, match="slice_dim must be 0 or 1, not "):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(slice_dim, (9, 8), "f4", 99)
+
+
+def test_a_device_of_no_kind_is_refused():
+    with pytest.raises(UsageError, match="device must be 'cuda' or 'cpu', not 'gpu'"):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(
+            0, (9, 8), "f4", 99, device="gpu"
+        )
+
+
+def test_parameters_are_merged_over_the_defaults():
+    def example(data, size=3, *, mode: str = "reflect", angles, flats=None): ...
+
+    declare(example, calc_max_slices=recorder).meta.calc_max_slices(1, (5, 7), "u2", 99, size=5)
+    assert given == [
+        (1, (5, 7), np.dtype("uint16"), 99, {"size": 5, "mode": "reflect", "flats": None})
+    ]
+
+
+def test_an_estimator_without_kwargs_is_given_what_it_names():
+    def named(slice_dim, other_dims, dtype, available_memory, size):
+        return size, None
+
+    def example(data, size=3, mode="reflect"): ...
+
+    meta = declare(example, calc_max_slices=named).meta
+    assert meta.calc_max_slices(0, (5, 7), "u2", 99) == (3, np.dtype("uint16"))
+    assert meta.calc_max_slices(0, (5, 7), "u2", 99, size=8, mode="wrap")[0] == 8
+
+
+def test_a_parameter_that_the_method_lacks_is_refused():
+    meta = declare(plain, calc_max_slices=estimate).meta
+    with pytest.raises(ParameterError, match=r"plain has no parameter 'strenght'; did you mean"):
+        meta.calc_max_slices(0, (5, 7), "u2", 99, strenght=2.0)
+
+
+def test_a_method_with_kwargs_takes_parameters_of_any_name():
+    def anything(data, **options): ...
+
+    meta = declare(anything, calc_max_slices=recorder).meta
+    meta.calc_max_slices(0, (5, 7), "u2", 99, whatever=1)
+    assert given[0][4] == {"whatever": 1}
+
+
+def test_a_methods_slice_dim_does_not_clash_with_the_estimators():
+    def example(data, *, slice_dim: int = 0): ...
+
+    meta = declare(example, "all", calc_max_slices=recorder).meta
+    meta.calc_max_slices(1, (5, 7), "u2", 99)
+    assert given[0][0] == 1
+    assert given[0][4] == {}
+
+
+def test_an_estimator_may_take_a_parameter_called_dtype_behind_positional_arguments():
+    def behind(slice_dim, other_dims, dtype, available_memory, /, **kwargs):
+        return 1, kwargs["dtype"]
+
+    def convert(data, dtype="uint8"): ...
+
+    meta = declare(convert, calc_max_slices=behind).meta
+    assert meta.output_dtype(0, (5, 7), "float32") == np.dtype("uint8")
+    assert meta.output_dtype(0, (5, 7), "float32", dtype="uint16") == np.dtype("uint16")
+
+
+@pytest.mark.parametrize(
+    "name", ["self", "method", "shape", "dtype", "other_dims", "available_memory"]
+)
+def test_a_parameter_and_a_ledger_that_names_it_may_have_any_name(name):
+    scope = {"__name__": __name__}
+    exec(
+        f"def needs(m, block, kind, *, {name}):\n"
+        f"    for _ in range({name}):\n        m.alloc(block, kind)\n"
+        f"def copied(data, *, {name}: int = 1):\n"
+        f"    return [data, *(data.copy() for _ in range({name} - 1))][-1]",
+        scope,
+    )
+    ledger = from_ledger(scope["needs"])
+    copied = declare(scope["copied"], calc_max_slices=ledger, halo=lambda **kwargs: 0)
+    call = MeasuredCall(copied.meta, (60, 50, 40), np.dtype("float32"), 0, "cpu", {name: 3})
+    assert check_call(call).ok
+
+
+def test_the_device_reaches_only_an_estimator_that_names_it():
+    def knows(slice_dim, other_dims, dtype, available_memory, device="cuda", **kwargs):
+        return (1 if device == "cpu" else 2), dtype
+
+    meta = declare(plain, calc_max_slices=knows).meta
+    assert meta.calc_max_slices(0, (5, 7), "u2", 99, device="cpu")[0] == 1
+    assert meta.calc_max_slices(0, (5, 7), "u2", 99)[0] == 2
+    declare(plain, calc_max_slices=recorder).meta.calc_max_slices(0, (5, 7), "u2", 9, device="cpu")
+    assert given[0][4] == {"strength": 1.0}
+
+
+def test_a_ledger_is_told_device_and_parameters():
+    @from_ledger
+    def needs(m, shape, dtype, strength):
+        m.alloc_bytes(shape[0] * (int(strength) if m.device == "cpu" else 5000))
+
+    meta = declare(plain, calc_max_slices=needs, output_dtype="float64").meta
+    assert meta.calc_max_slices(0, (5, 7), "u2", 700, device="cpu", strength=7.0) == (
+        100,
+        np.dtype("float64"),
+    )
+    assert meta.calc_max_slices(0, (5, 7), "u2", 10_240)[0] == 2
+
+
+def test_a_method_with_a_device_parameter_of_its_own_keeps_it():
+    def network(data, device="cuda:1"): ...
+
+    @from_ledger
+    def needs(m, shape, dtype):
+        m.alloc(shape, dtype)
+
+    declare(network, calc_max_slices=recorder).meta.calc_max_slices(0, (5, 7), "u2", 99)
+    assert given[0][4] == {"device": "cuda:1"}
+    meta = declare(network, calc_max_slices=needs).meta
+    assert meta.calc_max_slices(0, (16, 16), "u2", 5120, device="cuda:0")[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((-1, "f4"), "returned -1 slices, a negative number"),
+        ((9.0, "f4"), r"returned 9.0 \(float\) in place of a number of slices"),
+        ((float("nan"), "f4"), r"returned nan \(float\) in place"),
+        ((np.float64(9), "f4"), r"\(float64\) in place"),
+        ((True, "f4"), r"returned True \(bool\) in place"),
+        ((np.True_, "f4"), r"\(bool\) in place|\(bool_\) in place"),
+        ((None, "f4"), r"returned None \(NoneType\) in place"),
+        (("9", "f4"), r"returned '9' \(str\) in place"),
+        (None, r"returned None \(NoneType\): it must return \(max_slices, output dtype\)"),
+        (9, r"returned 9 \(int\): it must return"),
+        ((9, "f4", 0), r"\(tuple\): it must return"),
+        ([9, "f4"], r"\(list\): it must return"),
+        ((9, "float33"), "calc_max_slices gives a wrong dtype: 'float33'"),
+    ],
+)
+def test_a_wrong_answer_names_the_estimator_and_its_arguments(answer, message):
+    def wrong(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return answer
+
+    meta = declare(plain, calc_max_slices=wrong).meta
+    with pytest.raises(EstimatorError, match=message) as caught:
+        meta.calc_max_slices(1, (5, 7), "u2", 99, strength=2.5)
+    assert str(caught.value).startswith(f"{__name__}.plain: ")
+    if "dtype:" not in message:
+        assert "wrong(1, (5, 7), dtype('uint16'), 99, strength=2.5)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("x"), KeyError("x"), TypeError("x"), SystemExit("x")]
+)
+def test_an_estimator_that_raises_is_named_with_its_arguments(error):
+    def failing(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        raise error
+
+    meta = declare(plain, calc_max_slices=failing).meta
+    with pytest.raises(
+        EstimatorError, match=rf"failing\(1, .*=1.0\) raised {type(error).__name__}"
+    ) as caught:
+        meta.calc_max_slices(1, (5, 7), "u2", 99)
+    assert caught.value.__cause__ is error
+
+
+def test_zero_is_an_answer_and_numpy_integers_are():
+    def none_fit(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return np.int64(0), np.float32()
+
+    answer = declare(plain, calc_max_slices=none_fit).meta.calc_max_slices(0, (5, 7), "u2", 99)
+    assert answer == (0, np.dtype("float32"))
+    assert type(answer[0]) is int
+
+
+def test_a_method_without_an_estimator_says_so():
+    with pytest.raises(EstimatorError, match=r"plain \(.*test_method.py:\d+\) has no memory est"):
+        declare(plain).meta.calc_max_slices(0, (5, 7), "u2", 99)
+
+
+# Output dtype, dims and halo
+
+
+@pytest.mark.parametrize("declared", ["uint8", np.uint8, np.dtype("u1"), lambda dtype: "uint8"])
+def test_a_declared_output_dtype_is_the_dtype(declared):
+    meta = declare(plain, output_dtype=declared).meta
+    assert meta.output_dtype(0, (5, 7), "float32") == np.dtype("uint8")
+
+
+def test_without_a_declaration_the_estimator_says_the_output_dtype():
+    def to_float(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return 1, np.float32()
+
+    assert declare(plain, calc_max_slices=to_float).meta.output_dtype(0, (5, 7), "u2") == "float32"
+    assert declare(plain).meta.output_dtype(0, (5, 7), "u2") == "uint16"
+
+
+def test_two_output_dtypes_that_differ_are_an_error():
+    meta = declare(plain, calc_max_slices=estimate, output_dtype="uint8").meta
+    with pytest.raises(EstimatorError, match="says uint8, calc_max_slices says float32"):
+        meta.calc_max_slices(0, (5, 7), "f4", 99)
+
+
+@pytest.mark.parametrize(
+    ("halo", "pair"),
+    [(3, (3, 3)), ((1, 2), (1, 2)), ([1, 2], (1, 2)), (lambda strength: int(strength), (1, 1))],
+)
+def test_a_halo_is_before_and_after(halo, pair):
+    assert declare(plain, halo=halo).meta.halo_slices() == pair
+
+
+@pytest.mark.parametrize("halo", [-1, 1.5, True, "3", (1,), (1, 2, 3), (1, -1), None])
+def test_a_wrong_halo_is_refused_when_it_is_declared_or_returned(halo):
+    with pytest.raises(RegistrationError, match=r"plain: halo must be"):
+        declare(plain, halo=halo)
+    with pytest.raises(EstimatorError, match=r"plain: halo must be"):
+        declare(plain, halo=lambda: halo).meta.halo_slices()
+
+
+def test_output_dims_are_told_the_slice_dim_and_parameters():
+    def resampled(other_dims, shape, slice_dim):
+        return (shape[0], other_dims[1] + slice_dim)
+
+    def resample(data, shape=(3, 4)): ...
+
+    meta = declare(resample, "all", output_dims=resampled).meta
+    assert meta.output_other_dims(1, (5, 7), shape=[9, 9]) == (9, 8)
+
+
+@pytest.mark.parametrize("dims", [None, 5, (5,), (5, 7, 9), (5.0, 7), (0, 7), "57"])
+def test_wrong_output_dims_are_named(dims):
+    meta = declare(plain, output_dims=lambda other_dims: dims).meta
+    with pytest.raises(
+        EstimatorError, match=r"output_dims <lambda>\(\(5, 7\)\) \(.*test_method.py:\d+\) must ret"
+    ):
+        meta.output_other_dims(0, (5, 7))
+
+
+@pytest.mark.parametrize("named", [5, [1.5], None, ["a"]])
+def test_sample_slices_must_name_slices(named):
+    meta = declare(plain, side_results=["centre"], sample_slices=lambda n_slices: named).meta
+    if named == 5:
+        assert meta.looked_at(9) == range(5, 6)
+    else:
+        with pytest.raises(EstimatorError, match="must return slice indices"):
+            meta.looked_at(9)
+
+
+# Registration
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: None, "it has no parameters"),
+        (lambda image: None, "its first parameter is 'image'"),
+        (lambda *data: None, "by position"),
+        (lambda *, data: None, "by position"),
+        (lambda data, size, /: None, "'size' is by position only"),
+        (5, "5 is not a function"),
+        (staticmethod(lambda data: data), "write @staticmethod above @method"),
+        (classmethod(lambda cls, data: data), "write @staticmethod above @method"),
+    ],
+)
+def test_a_method_that_could_not_be_called_is_refused(function, message):
+    if callable(function) and not isinstance(function, staticmethod):
+        function.__name__ = "candidate"
+    with pytest.raises(RegistrationError, match=message):
+        declare(function)
+
+
+@pytest.mark.parametrize("side_results", [5, [5], ["a name"], ("center", None)])
+def test_names_of_side_results_are_names(side_results):
+    with pytest.raises(RegistrationError, match="side_results are names, such as 'center', not"):
+        declare(plain, side_results=side_results, combine=max)
+
+
+def test_the_name_of_a_method_is_text():
+    with pytest.raises(RegistrationError, match="the name of a method is text, not 5"):
+        Registry().register(plain, pattern="all", name=5)
+
+
+def test_a_partial_that_cannot_be_called_is_refused_with_the_reason():
+    wrong = functools.partial(plain, weight=3)
+    with pytest.raises(RegistrationError, match=r"lab.p: .*signature .*incorrect arguments"):
+        Registry().register(wrong, pattern="all", name="p", module="lab")
+
+
+def missing_argument(slice_dim, other_dims, dtype): ...
+def swapped(other_dims, slice_dim, dtype, available_memory): ...
+def names_unknown(slice_dim, other_dims, dtype, available_memory, strenght): ...
+def keywords_only(*, slice_dim, other_dims, dtype, available_memory): ...
+def five_positions(slice_dim, other_dims, dtype, available_memory, strength, /): ...
+async def asynchronous(slice_dim, other_dims, dtype, available_memory, **kwargs): ...
+def generator(slice_dim, other_dims, dtype, available_memory, **kwargs):
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (missing_argument, r"missing_argument takes 3 arguments by position: it must take \("),
+        (swapped, "takes 'other_dims' in the place of 'slice_dim'"),
+        (names_unknown, r"'strenght' that the method does not have \(it has: strength\); did you"),
+        (keywords_only, "takes 0 arguments by position"),
+        (five_positions, "'strength' by position only"),
+        (asynchronous, "asynchronous is async"),
+        (generator, "generator is a generator"),
+        (dict.fromkeys, "takes 2 arguments|signature"),
+        (max, "max: Python cannot read its signature"),
+        (7, "calc_max_slices is 7, not a function"),
+        (from_ledger(lambda m, shape: None), r"it must take \(m, shape, dtype"),
+        (from_ledger(lambda m, shape, dtype, other: None), "names a parameter 'other'"),
+        (from_ledger(lambda m, shape, dtype, device: 0), r"names .device.: a ledger.s is m.device"),
+    ],
+)
+def test_an_estimator_that_cannot_work_is_refused_naming_both(estimator, message):
+    registry = Registry()
+    with pytest.raises(RegistrationError, match=message) as caught:
+        method("projection", calc_max_slices=estimator, registry=registry)(plain)
+    assert f"{__name__}.plain: calc_max_slices" in str(caught.value)
+    assert len(registry) == 0
+    assert not hasattr(plain, "meta") or plain.meta.estimator is not estimator
+
+
+@pytest.mark.parametrize(
+    ("declaration", "message"),
+    [
+        ({"halo": lambda size: 1}, "halo <lambda> names a parameter 'size'"),
+        ({"halo": lambda device: 1}, "names a parameter 'device'"),
+        ({"output_dims": lambda: (1, 1)}, "output_dims <lambda> takes 0 arguments"),
+        ({"output_dims": (3, 4)}, r"output_dims is \(3, 4\), not a function"),
+        ({"output_dtype": "float33"}, "output_dtype: 'float33' is not a dtype"),
+        ({"output_dtype": object}, "output_dtype: arrays of dtype object"),
+        ({"output_dtype": lambda: "f4"}, "output_dtype <lambda> takes 0 arguments"),
+        ({"side_results": "centre", "sample_slices": lambda n: [0]}, r"write \['centre'\]"),
+        ({"side_results": ["centre"]}, "need `combine`"),
+        ({"sample_slices": lambda n: [0]}, "go with `side_results`"),
+        ({"combine": sum}, "go with `side_results`"),
+        ({"side_results": ["centre"], "combine": "mean"}, "combine is 'mean', not a function"),
+        ({"side_results": ["centre"], "combine": 5}, "combine is 5, not a function"),
+        ({"records": "absent.json"}, r"records: there is no file /.*/absent\.json"),
+        ({"pattern": "sinograms"}, "'sinograms' is not one of 'projection', 'sinogram', 'all'"),
+    ],
+)
+def test_other_declarations_that_cannot_work_are_refused(declaration, message):
+    with pytest.raises(RegistrationError, match=message):
+        declare(plain, **declaration)
+
+
+def test_a_decorator_without_its_pattern_is_told_at_once():
+    with pytest.raises(RegistrationError, match=r"plain: .* as in @method\('all'\)"):
+        method(plain)
+
+
+def test_a_lambda_has_no_name_for_pipelines():
+    with pytest.raises(RegistrationError, match=r"registry\.register"):
+        declare(lambda data: data)
+
+
+def test_async_methods_and_generators_are_refused():
+    async def waits(data): ...
+
+    def yields(data):
+        yield data
+
+    class Waits:
+        __name__ = "waits"
+
+        async def __call__(self, data): ...
+
+    for function in (waits, Waits()):
+        with pytest.raises(RegistrationError, match="is async"):
+            declare(function)
+    with pytest.raises(RegistrationError, match="is a generator"):
+        declare(yields)
+
+
+# What the decorator returns
+
+
+def test_the_function_comes_back_unchanged_with_a_frozen_meta():
+    def example(data, size=3):
+        return data[:size]
+
+    decorated = declare(example)
+    assert decorated is example
+    assert decorated([1, 2, 3, 4]) == [1, 2, 3]
+    assert isinstance(example.meta, MethodMeta)
+    with pytest.raises(AttributeError):
+        example.meta.pattern = "all"
+    assert repr(example.meta) == f"<projection method {__name__}.example>"
+    assert hash(example.meta) == hash(example.meta)
+
+
+class Rigid:
+    """A callable that cannot take attributes."""
+
+    __slots__ = ("__name__",)
+
+    def __call__(self, data, size: int = 3):
+        return data
+
+
+def test_what_cannot_take_attributes_is_registered_all_the_same():
+    rigid = Rigid()
+    rigid.__name__ = "rigid"
+    registry = Registry()
+    assert method("all", registry=registry)(rigid) is rigid
+    assert not hasattr(rigid, "meta")
+    assert registry["rigid"].function is rigid
+    assert list(registry["rigid"].parameters) == ["size"]
+
+
+def test_partials_are_methods_under_a_name_that_is_given():
+    def scale(data, factor, offset=0):
+        return data * factor + offset
+
+    doubled = functools.partial(scale, factor=2)
+    registry = Registry()
+    with pytest.raises(RegistrationError, match=r"name=\.\.\., module="):
+        registry.register(doubled, pattern="all")
+    meta = registry.register(doubled, pattern="all", name="double", calc_max_slices=recorder)
+    meta.calc_max_slices(0, (5, 7), "u2", 99, offset=3)
+    assert given[0][4] == {"factor": 2, "offset": 3}
+
+
+def test_functions_pickle_with_their_meta():
+    decorated = declare(plain, calc_max_slices=estimate)
+    again = pickle.loads(pickle.dumps(decorated))
+    assert again is decorated
+    meta = pickle.loads(pickle.dumps(decorated.meta))
+    assert meta.function is plain
+    assert meta.calc_max_slices(0, (10, 20), "f4", 14450)[0] == 9
+
+
+def test_the_halo_of_a_tile():
+    def plain(data, size: int = 5):
+        return data
+
+    def declared(**declaration):
+        return declare(plain, "all", **declaration).meta
+
+    assert declared().tile_margin() is None
+    assert declared(tile_halo=0).tile_margin() == (0, 0)
+    assert declared(tile_halo=(1, 2)).tile_margin(size=3) == (1, 2)
+    by_size = declared(tile_halo=lambda size: size // 2)
+    assert by_size.tile_margin() == (2, 2)
+    assert by_size.tile_margin(size=9) == (4, 4)
+    with pytest.raises(EstimatorError, match=r"tile_halo must be a number of pixels .* not -1"):
+        declared(tile_halo=lambda size: -1).tile_margin()
+    with pytest.raises(RegistrationError, match="tile_halo must be a number of pixels"):
+        declared(tile_halo=-1)
+    for others in ({"output_dims": lambda other_dims: other_dims}, {"side_results": ["a"]}):
+        combine = sum if "side_results" in others else None
+        with pytest.raises(RegistrationError, match="tile_halo is for methods whose result has"):
+            declared(tile_halo=1, combine=combine, **others)

@@ -1,0 +1,45 @@
+"""Methods on their way to other processes."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import pytest
+
+from maxslices import Registry, registry
+from maxslices.core.method_registry import _of_name
+
+HTTOMO = "httomolibgpu.prep.normalize.minus_log"
+
+
+def test_a_method_of_a_package_goes_by_its_name():
+    meta = registry.get("minus_log")
+    text = pickle.dumps(meta)
+    assert len(text) < 200
+    assert pickle.loads(text) is meta
+
+
+@pytest.mark.skipif(HTTOMO not in registry, reason="httomolibgpu is not installed")
+def test_a_method_of_httomo_goes_without_an_import_of_its_package():
+    meta = registry.get(HTTOMO)
+    before = set(sys.modules)
+    assert pickle.loads(pickle.dumps(meta)) is meta
+    assert not [name for name in set(sys.modules) - before if name.startswith("httomolibgpu")]
+
+
+def _negated(data):
+    return -data
+
+
+def test_a_method_of_ones_own_goes_as_it_is():
+    meta = Registry().register(_negated, pattern="projection")
+    found = pickle.loads(pickle.dumps(meta))
+    assert found is not meta
+    assert found.function is _negated
+    assert found.full_name == meta.full_name
+
+
+def test_a_process_without_the_package_says_what_it_misses():
+    with pytest.raises(ImportError, match=r"unknown method 'lab\.negated'.*everywhere"):
+        _of_name("lab.negated")

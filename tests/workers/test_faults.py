@@ -1,0 +1,195 @@
+"""Workers that fail or are killed: the output is whole, or the run ends and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from distributed import Future
+
+from maxslices import Pipeline, run
+from maxslices.errors import DeviceError, MethodError
+from maxslices.workers.dealing import Dealer
+from maxslices.workers.local_cluster import local_client
+from maxslices.workers.section_job import Share
+from maxslices.workers.workers import opened_workers, wait_for_workers
+from tests.runner.test_resume import content
+from tests.workers.faulty import faulty
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Workers that other tests do not see killed."""
+    with local_client(2, None) as found:
+        yield found
+
+
+def of(name, folder, at=8):
+    step = {"method": name, "parameters": {"folder": str(folder), "at": at}}
+    return Pipeline.from_steps([step], faulty)
+
+
+@pytest.fixture
+def due(tmp_path):
+    """Function that makes a folder with so many faults in it."""
+
+    def make(count):
+        folder = tmp_path / f"due{count}"
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"due-{number}").touch()
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "count"), [("killed", 1), ("killed", 2), ("failing", 2)])
+def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, count):
+    folder = due(count)
+    pipeline = of(name, folder)
+    run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    assert list(folder.iterdir()) == []
+    alone = run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
+    assert len(alone.files) == 1
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
+    pipeline = of("failing", due(10), at=20)
+    with pytest.raises(MethodError) as raised:
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    text = str(raised.value)
+    assert "failed 3 times, on tcp://" in text
+    assert "failing failed on projections 20 to 21: OSError: the table is away" in text
+    assert len(list((tmp_path / "due10").iterdir())) == 7
+    assert "go on with" in text
+    for path in (tmp_path / "due10").iterdir():
+        path.unlink()
+    run(scan, pipeline, tmp_path / "out", engine=client, resume=True)
+    run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("locked", "raising failed on projections .*: LockedError: the lock is held"),
+        ("two values", "raising failed on projections .*: TwoValuesError: 1 is not 2"),
+        ("recursion", "raising failed on projections .*: RecursionError"),
+        ("ctrl-c", "a method raised KeyboardInterrupt"),
+    ],
+)
+def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, capfd, how, said):
+    pipeline = Pipeline.from_steps([{"method": "raising", "parameters": {"how": how}}], faulty)
+    workers = client.run(os.getpid)
+    with pytest.raises(MethodError, match=rf"failed 3 times, on tcp://.*{said}"):
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    assert capfd.readouterr().err == ""
+    assert client.run(os.getpid) == workers
+
+
+PROGRAM = """
+import sys
+from maxslices import Pipeline, run
+from tests.workers.faulty import faulty
+
+if __name__ == "__main__":
+    loader = {"method": "standard_tomo", "parameters": {"rotation_angles": [1.0] * 23}}
+    pipeline = Pipeline.from_steps([loader, "with_a_warning"], faulty)
+    run(sys.argv[1], pipeline, sys.argv[2], device="cpu", engine="dask", workers=2, block=2)
+"""
+
+
+def test_a_warning_of_a_worker_is_one_line_and_none_is_of_what_was_told(tmp_path, scan):
+    """In a process of its own: workers have the standard error of the first ones."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "program.py", scan, tmp_path / "out"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = ended.stderr.splitlines()
+    assert [line for line in lines if "lamp" in line] == ["maxslices: warning: the lamp is weak"]
+    assert len([line for line in lines if "all have the same angle" in line]) == 1
+
+
+def test_methods_may_start_processes(tmp_path, scan, client):
+    pipeline = Pipeline.from_steps(["with_processes"], faulty)
+    run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+
+
+def locked(job, share):
+    return threading.Lock()
+
+
+def test_what_cannot_be_sent_is_an_error_of_the_method(client):
+    with pytest.raises(MethodError, match=r"side results of slice 3 cannot be sent .* pickle"):
+        Dealer(client, {}).once(locked, 1, Share(3, 4))
+
+
+def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):
+    pipeline = of("killed", due(10), at=0)
+    with pytest.raises(
+        MethodError, match=r"projections 0 to \d+: each of 3 workers .* alone was killed"
+    ):
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    # Three alone, and some three before: Dask also counts a worker that ended before it began.
+    assert list((tmp_path / "due10").iterdir())
+
+
+def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
+    wait_for_workers(client, 2)
+    address, pid = next(iter(client.run(os.getpid).items()))
+    busy = client.submit(time.sleep, 600, workers=[address], pure=False)
+    facts = []
+
+    def describe():
+        with opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers:
+            facts.extend(workers.facts)
+
+    describing = threading.Thread(target=describe, daemon=True)
+    describing.start()
+    until_s = time.monotonic() + 60
+    while len(client.processing().get(address, ())) < 2:  # it has no entry before its first task
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    describing.join(60)
+    assert facts
+    assert address not in {each.address for each in facts}
+    client.cancel([busy])
+    wait_for_workers(client, 2)
+
+
+def test_a_result_that_is_late_is_waited_for(client, monkeypatch):
+    """Done, but not here within the time that a look takes: no error of the worker's."""
+
+    def late(future, timeout=None):
+        monkeypatch.undo()
+        while not future.done():
+            time.sleep(0.01)
+        raise TimeoutError("timed out after 1 s.")
+
+    with opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers:
+        monkeypatch.setattr(Future, "result", late)
+        assert workers.submit(abs, -3) == 3
+
+
+def out_of_time():
+    raise TimeoutError("the detector does not answer")
+
+
+def test_the_functions_own_time_limit_is_its_error(client):
+    with (
+        opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers,
+        pytest.raises(DeviceError, match="TimeoutError: the detector does not answer"),
+    ):
+        workers.submit(out_of_time)

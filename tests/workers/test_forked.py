@@ -1,0 +1,221 @@
+"""Workers are forked of a process that has imported what they need."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask
+import pytest
+from distributed.nanny import WorkerProcess
+
+from maxslices import Pipeline, run
+from maxslices.workers import local_cluster
+from maxslices.workers.local_cluster import local_client
+from tests.runner.test_resume import content
+from tests.workers.faulty import faulty
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
+ROOT = Path(__file__).parents[2]
+NUMERIC = {
+    name: os.environ.get(name) for name in dask.config.get("distributed.nanny.pre-spawn-environ")
+}
+"""What Dask would set in the environment of workers, as it was before Dask starts anything."""
+
+
+def test_workers_share_what_is_imported(client):
+    parents = set(client.run(os.getppid).values())
+    assert len(parents) == 1
+    assert os.getpid() not in parents
+
+
+def _imported() -> set[str]:
+    return {*sys.modules}
+
+
+def test_workers_begin_with_what_they_are_asked_first():
+    pytest.importorskip("scipy")
+    with local_client(1, None) as other:
+        (found,) = other.run(_imported).values()
+    assert {"scipy.ndimage", "maxslices.api.on_workers"} <= found
+    assert "maxslices_methods" not in found
+
+
+def test_what_is_imported_is_left_out_of_collections_in_workers(client):
+    assert min(client.run(gc.get_freeze_count).values()) > 0
+
+
+DRAWING = """
+import os
+import numpy.random
+from maxslices.workers import forked
+
+for _ in range(2):
+    if not os.fork():
+        print(numpy.random.randint(2**31), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_forked_processes_draw_different_numbers():
+    """Also where something has imported NumPy's generator before they are forked, as CuPy does."""
+    drawn = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, check=True).stdout
+    assert len(set(drawn.split())) == 2
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ}
+
+
+def test_dask_sets_nothing_that_changes_how_numpy_computes(client):
+    """Such as one thread, with which the last bit of a result may be another one."""
+    assert "OMP_NUM_THREADS" in NUMERIC
+    for found in (*client.run(_environment).values(), _environment()):
+        assert {name: found.get(name) for name in NUMERIC} == NUMERIC
+
+
+def test_workers_have_the_environment_of_now(client, monkeypatch):
+    monkeypatch.setenv("MAXSLICES_TEST", "later than the process that workers are forked of")
+    with local_client(1, None) as other:
+        found = other.run(os.getenv, "MAXSLICES_TEST")
+    assert set(found.values()) == {"later than the process that workers are forked of"}
+
+
+def test_each_worker_sees_one_of_the_gpus_that_the_command_sees(monkeypatch):
+    monkeypatch.setattr(local_cluster, "count_devices", lambda: 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "14,17,19")
+    with local_client(None, 2) as other:
+        assert sorted(other.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == ["14", "17"]
+        workers = other.scheduler_info()["workers"].values()
+        assert [each["resources"] for each in workers] == [{"GPU": 1}] * 2
+
+
+def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
+    with local_client(2, None) as client:
+        (server,) = set(client.run(os.getppid).values())
+        os.kill(server, signal.SIGKILL)
+        pipeline = Pipeline.from_steps(
+            [{"method": "failing", "parameters": {"folder": str(tmp_path), "at": 0}}], faulty
+        )
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+        run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+INTERRUPTED = """
+import multiprocessing, os, signal, subprocess, sys, time
+from multiprocessing import forkserver
+from pathlib import Path
+from maxslices.workers.fork_server import start_fork_server
+
+def tell(queue):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os.kill(os.getpid(), signal.SIGINT)
+    program = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+    queue.put((signal.SIGINT in blocked, subprocess.check_output([sys.executable, "-c", program])))
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: None)
+    context = multiprocessing.get_context(start_fork_server(on_gpus=False))
+    server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
+    caught = "0"
+    while not int(caught, 16) & 1 << signal.SIGINT - 1:  # before, it would end without a word
+        caught = (server / "status").read_text().partition("SigCgt:")[2].split()[0]
+    os.killpg(0, signal.SIGINT)
+    queue = context.Queue()
+    worker = context.Process(target=tell, args=(queue,))
+    worker.start()
+    print(queue.get())
+    worker.join()
+"""
+
+
+def test_ctrl_c_is_for_the_command_and_for_what_methods_start(tmp_path):
+    (tmp_path / "program.py").write_text(INTERRUPTED)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "program.py"],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert ended.stderr == ""
+    assert ended.stdout == "(False, b'default_int_handler\\n')\n"
+
+
+STOPPED = """
+import signal, sys
+from maxslices import Pipeline, run
+from tests.workers.faulty import faulty
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    step = {"method": "waiting", "parameters": {"folder": sys.argv[1], "at": 20}}
+    try:
+        run("scan.npy", Pipeline.from_steps([step], faulty), "out", workers=2, block=1)
+    except KeyboardInterrupt as stopped:
+        print(stopped)
+"""
+
+
+def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan):
+    (tmp_path / "program.py").write_text(STOPPED)
+    pause, journal = tmp_path / "pause", tmp_path / "out" / ".run.journal"
+    pause.touch()
+    process = subprocess.Popen(
+        [sys.executable, "program.py", pause],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not (journal.exists() and b'"done"' in journal.read_bytes()):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    pause.unlink()
+    said, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert "of 23 projections are done" in said
+
+
+IN_LONG_FOLDER = """
+from maxslices import run
+
+if __name__ == "__main__":
+    run("scan.npy", ["minus_log"], "out", workers=2)
+"""
+
+
+def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, scan):
+    folder = tmp_path / ("a job's own folder " * 6).strip()
+    folder.mkdir()
+    (tmp_path / "program.py").write_text(IN_LONG_FOLDER)
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "program.py"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == ""
+    assert (tmp_path / "out" / "report.json").exists()
+    assert {path.name for path in folder.iterdir()} <= {"dask-scratch-space"}
+
+
+def test_a_worker_that_is_slow_to_end_is_no_error(monkeypatch, capfd):
+    ended = WorkerProcess.kill
+
+    async def slow(*args, **kwargs):
+        await ended(*args, **kwargs)
+        raise TimeoutError
+
+    monkeypatch.setattr(WorkerProcess, "kill", slow)
+    with local_client(2, None) as other:
+        assert other.submit(sum, (2, 3)).result() == 5
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,68 @@
+"""The scheduler of a cluster ends during a run: what is done is kept, and the run can go on."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import dask
+import pytest
+from distributed import Client
+
+from maxslices import run
+from maxslices.errors import DeviceError
+from maxslices.workers.workers import wait_for_workers
+from tests.runner.test_resume import content
+from tests.workers.test_faults import of
+
+
+@pytest.fixture
+def cluster():
+    """Address and process of a scheduler that has two workers."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    python, options = [sys.executable, "-m"], ["--no-dashboard", "--host", "127.0.0.1"]
+    port = ["--port", address.rpartition(":")[2]]
+    scheduler = subprocess.Popen([*python, "distributed.cli.dask_scheduler", *port, *options])
+    worker = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
+    workers = [subprocess.Popen([*worker, "--memory-limit", "0", *options]) for _ in range(2)]
+    with Client(address, set_as_default=False) as client:
+        wait_for_workers(client, 2)
+    yield address, scheduler
+    for process in (scheduler, *workers):
+        process.kill()
+        process.wait()
+
+
+def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
+    address, scheduler = cluster
+    out, pause = tmp_path / "out", tmp_path / "pause"
+    pause.touch()
+    pipeline = of("waiting", pause, at=20)  # not in the first share
+
+    def end_scheduler():
+        while (
+            not (out / ".run.journal").exists()
+            or b'"done"' not in (out / ".run.journal").read_bytes()
+        ):
+            time.sleep(0.01)
+        scheduler.kill()
+
+    killing = threading.Thread(target=end_scheduler, daemon=True)
+    killing.start()
+    # A client tries for as long to reach its scheduler again; by default 30 s.
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "10s"})
+    with (
+        soon,
+        pytest.raises(DeviceError, match=r"the scheduler was lost.*go on with `maxslices run"),
+    ):
+        run(scan, pipeline, out, engine=f"dask:{address}", block=1)
+    killing.join()
+    pause.unlink()
+    run(scan, pipeline, out, resume=True, device="cpu")
+    run(scan, pipeline, tmp_path / "alone", device="cpu", block=1)
+    assert content(out) == content(tmp_path / "alone")

@@ -1,0 +1,198 @@
+"""Plans for several processes: data between sections in files, memory shared."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from maxslices import ArraySpec, plan, run
+from maxslices.api.on_workers import worker_budgets
+from maxslices.cli.main import main
+from maxslices.errors import DoesNotFitError, PlanError, UsageError
+from maxslices.measure.process_peak import held_bytes
+from maxslices.planner import Plan
+from maxslices.workers import worker, workers
+from maxslices.workers.section_job import WorkerFacts, machine_here
+from tests.runner.test_resume import content, of
+
+STEPS = ["negate", "work", "negate"]
+
+
+def test_data_between_sections_are_in_files():
+    spec = ArraySpec((101, 53, 59), "float32")
+    alone = plan(spec, of(STEPS), device="cpu", memory="1GB")
+    shared = plan(spec, of(STEPS), device="cpu", memory="1GB", workers=2)
+    assert [each.destination for each in alone.sections[:-1]] == ["memory"] * 2
+    assert [each.destination for each in shared.sections[:-1]] == ["scratch file"] * 2
+    assert shared.scratch_bytes == 2 * spec.nbytes
+    assert shared.budget_bytes == alone.budget_bytes
+
+
+@pytest.mark.parametrize(("n_slices", "memory"), [(101, "1GB"), (29, "1GB"), (2048, "30MB")])
+def test_all_workers_have_as_many_blocks(n_slices, memory):
+    spec = ArraySpec((n_slices, 53, 59), "float32")
+    for section in plan(spec, of(STEPS), device="cpu", memory=memory, workers=4).sections:
+        assert section.n_blocks >= 4
+        assert section.n_slices / section.block > 4 * (-(-section.n_blocks // 4)) - 1
+
+
+def test_workers_beside_gpus_share_host_memory():
+    spec = ArraySpec((101, 53, 59), "float32")
+    given = {"device": "cuda", "memory": "16GB", "host_memory": "7GB"}
+    made = plan(spec, of(STEPS), **given, workers=7)
+    assert (made.budget_bytes, made.host_budget_bytes) == (16 * 10**9, 10**9)
+
+
+def test_workers_beside_gpus_keep_data_between_sections_in_memory_if_all_fit():
+    spec = ArraySpec((101, 53, 59), "float32")
+    given = {"device": "cuda", "memory": "16GB", "workers": 7}
+    made = plan(spec, of(STEPS), **given, host_memory="7GB")
+    assert [each.destination for each in made.sections[:-1]] == ["scratch file"] * 2
+    assert [each.kept_bytes for each in made.sections] == [spec.nbytes, spec.nbytes, 0]
+    assert made.scratch_bytes == 0
+    used = [each.host_bytes for each in made.sections]
+    assert "-> scratch file in memory" in str(made)
+    least = next(n for n in range(1, 1000) if _keeps(spec, n * 10**6))
+    few = plan(spec, of(STEPS), **given, host_memory=(least - 1) * 10**6)
+    assert few.sections[0].kept_bytes == 0
+    assert few.sections[0].host_bytes == used[0] - -(-spec.nbytes // 7)
+    assert few.scratch_bytes >= spec.nbytes
+
+
+def _keeps(spec, host_bytes):
+    given = {"device": "cuda", "memory": "16GB", "workers": 7}
+    try:
+        return plan(spec, of(STEPS), **given, host_memory=host_bytes).sections[0].kept_bytes > 0
+    except DoesNotFitError:
+        return False
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(UsageError, match="at least one is needed"):
+        plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", workers=0)
+
+
+def test_a_sweep_is_planned_for_a_worker_that_runs_whole_values():
+    spec, given = ArraySpec((101, 53, 59), "float32"), {"device": "cpu", "memory": "1GB"}
+    alone = plan(spec, of(STEPS), sweep="work.copies=1:3:1", **given)
+    shared = plan(spec, of(STEPS), sweep="work.copies=1:3:1", workers=2, **given)
+    assert shared == alone
+
+
+def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):
+    made = plan(scan, of(STEPS), device="cpu", block=3, workers=2)
+    run(scan, of(STEPS), tmp_path / "shared", plan=made, engine=client)
+    run(scan, of(STEPS), tmp_path / "alone", plan=made, device="cpu")
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_the_command_line_plans_for_workers(tmp_path, capsys):
+    steps = "- method: paganin_filter\n- method: remove_stripe_ti"
+    (tmp_path / "pipeline.yaml").write_text(steps)
+    shape = ["--shape", "101x53x59", "--memory", "1GB", "--device", "cpu"]
+    assert main(["plan", *shape, str(tmp_path / "pipeline.yaml"), "--workers", "2", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["sections"][0]["destination"] == "scratch file"
+
+
+def facts(host, free, host_free, reserved=3, held=()):
+    held = dict(held)
+    return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, held, 5)
+
+
+def test_budgets_are_those_of_the_worker_with_the_least():
+    workers = (facts("a", 101, 60), facts("a", 89, 60), facts("b", 97, 31, reserved=7))
+    on_gpus = worker_budgets(workers, "cuda", None, None)
+    assert (on_gpus.budget_bytes, on_gpus.host_budget_bytes, on_gpus.reserved_bytes) == (89, 30, 7)
+    assert worker_budgets(workers, "cpu", None, None).budget_bytes == 30
+    assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 20
+
+
+def test_what_processes_of_workers_have_is_of_the_host_memory_that_is_given():
+    server = 1, 5  # the process that both were forked of
+    first, second = (server, (2, 3)), (server, (3, 8))
+    workers = (facts("a", 99, 60, held=first), facts("a", 99, 60, held=second), facts("b", 99, 31))
+    assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 12
+    with pytest.raises(DoesNotFitError, match=r"16 B of host memory .* 2 workers on a have 16 B"):
+        worker_budgets(workers, "cuda", 50, 16)
+
+
+def test_what_this_process_has_is_of_the_host_memory_of_its_machine():
+    host, boot = machine_here()
+    here = replace(facts(host, 99, 60, held=[(2, 7)]), boot=boot)
+    beside = 7 + held_bytes()
+    found = 10**12 - worker_budgets((here,), "cuda", 50, 10**12).host_budget_bytes
+    assert found == pytest.approx(beside, rel=0.5)
+
+
+def test_a_worker_says_what_its_process_has_and_the_one_that_started_it(client):
+    found = client.run(lambda: (worker.describe_worker("", "cpu", of(STEPS)).held, os.getpid()))
+    for held, process in found.values():
+        assert len(held) == 2
+        assert 2**24 < held[process] < 2**32
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Say that the first of the workers is on a machine of its own, with so much memory."""
+    found = workers._described
+
+    def less(n_bytes):
+        def described(*args):
+            device, (first, *others) = found(*args)
+            first = replace(first, host="small", host_free_bytes=n_bytes)
+            return device, (first, *others)
+
+        monkeypatch.setattr(workers, "_described", described)
+
+    return less
+
+
+def test_a_plan_that_one_of_the_workers_has_no_memory_for_is_refused(
+    tmp_path, scan, client, uneven
+):
+    made = plan(scan, of(STEPS), device="cpu", memory="1GB", block=3, workers=2)
+    needed = max(each.estimated_bytes for each in made.sections)
+    uneven(needed)
+    run(scan, of(STEPS), tmp_path / "fits", plan=made, engine=client)
+    uneven(needed - 1)
+    with pytest.raises(PlanError, match=r"on small \(cpu\), where .* are free: plan again"):
+        run(scan, of(STEPS), tmp_path / "out", plan=made, engine=client)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_worker_with_the_least_memory_is_named_where_it_makes_blocks_smaller(
+    tmp_path, scan, client, uneven
+):
+    def notes(n_bytes, **options):
+        uneven(n_bytes)
+        made = run(
+            scan, of(STEPS), tmp_path / "out", engine=client, block="max", overwrite=True, **options
+        ).plan
+        assert Plan.from_json(made.to_json()) == made
+        return [note for note in made.notes if "on small" in note], made
+
+    one_slice = plan(scan, of(STEPS), device="cpu", memory="1GB", block=1, workers=2)
+    little = max(each.estimated_bytes for each in one_slice.sections) + 20_000
+    (said,), made = notes(little)
+    assert "others have up to" in said
+    assert made.budget_bytes == little
+    assert max(each.block for each in made.sections) < 17
+    assert notes(2**30)[0] == []  # all fit in one block
+    assert notes(2**30, memory=little)[0] == []  # as the user says
+    with pytest.raises(DoesNotFitError, match=r"allow --memory .*are free for tcp.* on small"):
+        notes(one_slice.sections[0].estimated_bytes // 2)
+
+
+def test_each_worker_has_as_many_blocks_as_one_process():
+    scan = ArraySpec((64, 4096, 32), "uint16")
+    options = {"device": "cuda", "memory": "16GB", "host_memory": "64GB"}
+    alone = plan(scan, ["remove_stripe_ti"], **options).sections[0]
+    shared = plan(scan, ["remove_stripe_ti"], workers=2, **options).sections[0]
+    assert (alone.block, alone.n_blocks) == (128, 32)
+    assert (shared.block, shared.n_blocks) == (64, 64)
+    many = plan(scan, ["remove_stripe_ti"], workers=64, **options).sections[0]
+    assert many.block == 32  # fewer slices at a time would make calls dearer
