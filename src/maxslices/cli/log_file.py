@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from ..core.units import readable
 from ..errors import StoreError, UsageError
-from .output import SAID, complain
+from .output import SAID, complain, print_to_stderr
 
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 """Begin of each line that the logger's formatter writes."""
@@ -57,9 +58,15 @@ class _Screen(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # the present standard error: it is another while a progress bar is shown
         is_printed = record.name in _PRINTED or record.levelno >= logging.WARNING
-        if not is_printed and sys.stderr is not None:
-            with suppress(OSError):
-                print(f"maxslices: {record.getMessage()}", file=sys.stderr)
+        if not is_printed:
+            print_to_stderr(record.getMessage())
+
+
+class _EscapingFormatter(logging.Formatter):
+    """Writes the time and the text, without characters that a terminal would act on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return readable(super().format(record))
 
 
 class _LogFile(logging.FileHandler):
@@ -88,5 +95,5 @@ def _opened(path: str) -> logging.Handler:
         handler = _LogFile(file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s"))
     return handler

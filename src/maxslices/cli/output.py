@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, Protocol, TextIO
 
+from ..core.units import readable
 from ..errors import StoreError
 
 SAID = logging.getLogger("maxslices.said")
@@ -50,8 +51,7 @@ def say(text: str) -> None:
         return
     encoding = out.encoding or "utf-8"
     try:
-        # The bytes of a path need not be text in this encoding.
-        written = text.encode(encoding, "backslashreplace").decode(encoding)
+        written = readable(text).encode(encoding, "backslashreplace").decode(encoding)
         print(written, file=out, flush=True)
     except BrokenPipeError:
         # Python flushes again at its exit, and would report the same error.
@@ -80,6 +80,11 @@ def shown(found: Answer, json: bool, quiet: bool = False) -> str | None:
 def complain(text: str) -> None:
     """Print a line to standard error, if that can be written, and log it."""
     SAID.info("%s", text)
+    print_to_stderr(text)
+
+
+def print_to_stderr(text: str) -> None:
+    """Print a line to standard error, if that can be written."""
     if sys.stderr is not None:  # print would write to standard output instead
         with suppress(OSError):
-            print(f"maxslices: {text}", file=sys.stderr)
+            print(f"maxslices: {readable(text)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Byte counts and durations as people write and read them."""
+"""Byte counts, durations and texts as people write and read them."""
 
 from __future__ import annotations
 
@@ -111,3 +111,32 @@ def format_duration(duration_s: float) -> str:
         return f"{minutes} min {rest_s} s"
     hours, minutes = divmod(round(duration_s / 60), 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def readable(text: str) -> str:
+    r"""Escape the characters that a terminal, an editor or a YAML reader would act on.
+
+    Parameters
+    ----------
+    text : str
+        Text that leaves for a terminal, a log or a file. Names and units from a scan are in it,
+        and whoever made the scan chose them.
+
+    Returns
+    -------
+    str
+        Control characters, marks of the direction of writing and the surrogates of undecodable
+        file names as ``\uXXXX``, which JSON and YAML read again; tabs and line ends unchanged.
+
+    Examples
+    --------
+    >>> print(readable("um" + chr(27) + "[2J"))
+    um\u001b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\t\n" else _escaped(ord(c)) for c in text)
+
+
+def _escaped(code: int) -> str:
+    return f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"

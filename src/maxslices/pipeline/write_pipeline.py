@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..core.units import readable
+from ..errors import PipelineError
 from .pipeline import Pipeline
 from .steps import Reference, Step, Sweep
+from .yaml_file import read_pipeline_text
 from .yaml_values import SWEEP_LIST
 
 _LOADER = {
@@ -44,12 +47,17 @@ def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
     pipeline : Pipeline
         The pipeline.
     header : sequence of str
-        Lines of comment before it.
+        Comments before it, of a line each.
 
     Returns
     -------
     str
         YAML. Defaults that a file cannot say, such as functions, are left out.
+
+    Raises
+    ------
+    PipelineError
+        If the text cannot be read again as the same steps.
     """
     as_httomo = pipeline.loader.dummies  # what is left out means something else there
     loader = {
@@ -58,11 +66,22 @@ def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
         "parameters": {**({} if as_httomo else _LOADER), **_plain(pipeline.loader_given)},
     }
     steps = [loader, *(_step(step) for step in pipeline.steps)]
-    comment = "".join(f"# {line}\n" for line in header)
+    comments = (readable(line).replace("\n", " ") for line in header)
+    body = _dumped(steps)
+    text = "".join(f"# {line}\n" for line in comments) + body
+    raw, faults = read_pipeline_text(text, pipeline.name)
+    if faults:
+        raise faults[0]
+    if _dumped([dict(step.content) for step in raw]) != body:
+        raise PipelineError("its steps are other ones when they are read again", pipeline.name)
+    return text
+
+
+def _dumped(steps: list[dict[str, Any]]) -> str:
     text: str = yaml.dump(
         steps, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=100
     )
-    return comment + text
+    return text
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -8,16 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..core.units import readable
+
 LONGEST = 160
 """Characters of a value; two lines on a page, four on a phone."""
 FIRST = 4
 """Values of a list that are written out."""
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
-    "\ud800-\udfff]"
-)
-"""Control characters but tab and newline, marks without a width, and single surrogates."""
-
 _PART = re.compile(r"(?<=[._/:])(?=\w)")
 """Where a name of a method, or a path, may be broken."""
 
@@ -63,9 +59,5 @@ def breakable(text: str) -> Markup:
 
 
 def printable(value: Any) -> Any:
-    """Replace what is no character for people, in a text; other values stay as they are.
-
-    That are control characters, marks that change the direction of writing, and the single
-    surrogates as which Python reads names of files that are not text.
-    """
-    return type(value)(_HIDDEN.sub("\ufffd", value)) if isinstance(value, str) else value
+    """Escape the control characters of a text; other values are returned unchanged."""
+    return type(value)(readable(value)) if isinstance(value, str) else value

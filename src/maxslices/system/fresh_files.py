@@ -14,6 +14,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from ..core.units import readable
 from ..errors import StoreError
 
 
@@ -29,9 +30,8 @@ def replace_text(path: Path, text: str) -> None:
     # O_EXCL: what is there already, a link too, is an error.
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        # A name that is no text, which a file may have, is written with escapes.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(readable(text))
         os.replace(fresh, path)
     except BaseException:
         with suppress(OSError):

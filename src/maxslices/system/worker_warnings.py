@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ..core.units import readable
+
 _thread = threading.local()
 _python_shows = warnings.showwarning
 
@@ -38,4 +40,4 @@ def told_elsewhere() -> Iterator[None]:
 def _show(message: Warning | str, *_: Any) -> None:
     if not getattr(_thread, "is_silent", False):
         with suppress(OSError):
-            print(f"maxslices: warning: {message}", file=sys.stderr)
+            print(f"maxslices: warning: {readable(str(message))}", file=sys.stderr)

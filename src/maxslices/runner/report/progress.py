@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-from ...core.units import format_duration
+from ...core.units import format_duration, readable
 
 LOGGER = logging.getLogger("maxslices.progress")
 """Where lines about progress go as well, with the level INFO."""
@@ -130,7 +130,7 @@ def progress_shown(wanted: bool) -> Iterator[Progress]:
 
 
 def _to_stderr(line: str) -> None:
-    print(f"maxslices: {line}", file=sys.stderr, flush=True)
+    print(f"maxslices: {readable(line)}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def _bar() -> Iterator[Progress]:
     from rich.progress import Progress as RichProgress
 
     bar = RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]} slices/s"),
@@ -160,7 +160,7 @@ def _bar() -> Iterator[Progress]:
         shown_s = 0.0
 
         def start(self, label: str, n_slices: int) -> None:
-            self.task = bar.add_task(label, total=n_slices, rate="-")
+            self.task = bar.add_task(readable(label), total=n_slices, rate="-")
 
         def advance(self, n_slices: int) -> None:
             bar.update(self.task, advance=n_slices)

@@ -82,4 +82,4 @@ def as_run(pipeline: Pipeline, made: Provenance) -> str:
     """Text of the pipeline file as it was run, with where it comes from as a comment."""
     from ...pipeline.write_pipeline import pipeline_text  # with YAML, which a plan does not need
 
-    return pipeline_text(pipeline, [" ".join(line.splitlines()) for line in made.lines()])
+    return pipeline_text(pipeline, made.lines())

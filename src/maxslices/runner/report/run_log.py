@@ -7,6 +7,8 @@ import logging
 import warnings
 from typing import Any, Self
 
+from ...core.units import readable
+
 
 class RunLog(logging.Handler):
     """Collects the lines of a log, each with its time, while it is entered.
@@ -29,7 +31,7 @@ class RunLog(logging.Handler):
     def add(self, text: str) -> None:
         """Add text, one line or several."""
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        first, *others = text.splitlines() or [""]
+        first, *others = readable(text).splitlines() or [""]
         self._lines += [f"{now}  {first}", *(f"    {line}" for line in others)]
 
     def emit(self, record: logging.LogRecord) -> None:
