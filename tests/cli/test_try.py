@@ -8,11 +8,10 @@ import pytest
 import yaml
 
 from maxslices import Pipeline
-from maxslices.api.try_scan import trial_pipeline
 from maxslices.cli.main import main
 from maxslices.demo.phantom import flower_head
 from maxslices.demo.scan_file import make_scan
-from maxslices.io import open_source, parse_loader
+from maxslices.io import parse_loader
 from maxslices.pipeline.loader_text import LOADER_YAML, OTHER_FILES_YAML
 
 
@@ -112,17 +111,68 @@ def test_a_file_in_which_nothing_stands_out_says_what_is_in_it(tmp_path, capsys,
     assert "give data_path; " in capsys.readouterr().err
 
 
-def test_half_of_a_full_turn_is_read(tmp_path):
-    path = tmp_path / "scan.nxs"
+@pytest.fixture(scope="module")
+def full_turn(tmp_path_factory):
+    """A scan of a full turn whose axis lies left of the middle, after a flat and a dark."""
+    path = tmp_path_factory.mktemp("turn") / "turn.nxs"
+    rows, columns, angles = 7, 64, np.arange(0, 360, 4.0)
+    position = np.arange(columns) - 26 - 12 * np.cos(np.deg2rad(angles))[:, None]
+    shadow = np.sqrt(np.clip(8**2 - position**2, 0, None))
+    counts = 9000 * np.exp(-0.02 * shadow[:, None] * np.linspace(0.5, 1.5, rows)[:, None]) + 100
     with h5py.File(path, "w") as file:
         entry = file.create_group("entry1/tomo_entry")
-        entry["data/data"] = np.ones((14, 3, 9), np.uint16)
-        entry["data/rotation_angle"] = [0, *np.linspace(0, 330, 12), 0]
-        entry["instrument/detector/image_key"] = [1, *[0] * 12, 2]
-    with open_source(path) as source:
-        made = trial_pipeline(source)
-    assert made.angles == ":8"  # 0 to 180 degrees, after a flat
-    assert "first half" in made.notes[0]
+        sides = np.full((2, rows, columns), 100), np.full((2, rows, columns), 9100)
+        entry["data/data"] = np.concatenate([*sides, counts]).astype(np.uint16)
+        entry["data/rotation_angle"] = [0, 0, 0, 0, *angles]
+        entry["instrument/detector/image_key"] = [2, 2, 1, 1] + [0] * len(angles)
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--rows", "5:7"],
+        ["--rows=0"],
+        ["--block", "1", "--memory", "100MB"],
+        ["--block", "max", "--estimator", "declared"],
+    ],
+)
+def test_the_printed_command_repeats_what_was_done(
+    full_turn, tmp_path, monkeypatch, capsys, options
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["try", str(full_turn), *options, "--device", "cpu"]) == 0
+    printed, notes = capsys.readouterr()
+    assert "a full turn: its first half is read" in notes
+    command = shlex.split(printed.splitlines()[-1])
+    assert command[:4] == ["maxslices", "run", str(full_turn), "turn-try/pipeline.yaml"]
+    limits = [word for word in options if "rows" not in word and word != "5:7"]
+    assert set(limits) <= set(command)
+    assert main([*command[1:], "-q"]) == 0
+    with (
+        h5py.File("turn-try/result.h5") as tried,
+        h5py.File("turn-pipeline/result.h5") as run,
+    ):
+        rows = tried["entry/data/z"][()].astype(int)
+        assert run["entry/data/data"].shape[0] == 7
+        np.testing.assert_array_equal(tried["entry/data/data"], run["entry/data/data"][rows])
+
+
+def test_a_try_that_is_stopped_resumes_with_its_rows(full_turn, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("maxslices.runner.execute.correct_records", stop, raising=False)
+        patch.setattr("maxslices.api.carry_out.correct_records", stop)
+        assert main(["try", str(full_turn), str(out), "--rows", "5:7", "--device", "cpu"]) == 130
+    hint = capsys.readouterr().err.partition("`maxslices ")[2].partition("`")[0]
+    assert main([*shlex.split(hint), "-q"]) == 0
+    with h5py.File(out / "result.h5") as file:
+        assert file["entry/data/z"][()].tolist() == [5, 6]
 
 
 def test_every_line_of_the_loaders_description_can_be_written(capsys):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..core.units import readable
 from ..errors import SourceError, StoreError
-from ..io import Source
-from ..io.scans.chosen_part import PartLike
+from ..io import Preview, Source
+from ..io.scans.chosen_part import PartLike, preview_words, with_choice
 from ..io.scans.frame_source import FrameSource
 from ..io.scans.likely_parts import LikelyParts, open_likely
 from ..io.scans.stored_facts import stored_facts
@@ -39,11 +40,10 @@ _CORRECT = """\
 _REMOVE_STRIPES = """\
 - method: remove_stripe_based_sorting
 """
-_RECONSTRUCT = f"""\
-{_REMOVE_STRIPES}\
+_RECONSTRUCT = """\
 - method: find_center_vo
   parameters:
-    ind: mid
+    ind: {row}
   id: centering
   side_outputs:
     cor: centre_of_rotation
@@ -57,12 +57,32 @@ _RECONSTRUCT = f"""\
 class TrialPipeline:
     """A pipeline that suits a scan, as far as its file tells."""
 
-    text: str
-    """The pipeline as text of a file."""
-    angles: str | None
-    """Part of the frames that is read; None for all."""
+    loader: dict[str, Any]
+    """Parameters of the loader."""
+    steps: str
+    """The steps that correct the projections and remove stripes, as text of a file."""
     notes: tuple[str, ...]
     """What was assumed."""
+
+    def text(self, axis_row: int | str, rows: PartLike | None = None) -> str:
+        """Write the pipeline file.
+
+        Parameters
+        ----------
+        axis_row : int or "mid"
+            The row, of those that are read, in which the axis of rotation is searched.
+        rows : str, int, slice or (int, int), optional
+            Detector rows that are read; all by default.
+        """
+        preview = dict(self.loader.get("preview", {}))
+        if rows is not None:
+            preview |= preview_words(with_choice(Preview(), {"rows": rows}))
+        loader = {**self.loader, **({"preview": preview} if preview else {})}
+        text = "".join(f"# {readable(note)}\n" for note in self.notes)
+        if loader:
+            step = {"method": LOADER_METHOD, "parameters": loader}
+            text += yaml.safe_dump([step], sort_keys=False)
+        return text + self.steps + _RECONSTRUCT.format(row=axis_row)
 
 
 def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPipeline:
@@ -75,8 +95,8 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
     parts : LikelyParts, optional
         Where its parts were found, if its layout is not known.
     """
-    notes, part = [] if parts is None else [str(parts)], None
-    loader = {} if parts is None else parts.parameters
+    notes = [] if parts is None else [str(parts)]
+    loader = {} if parts is None else dict(parts.parameters)
     angles, n_angles = source.angles, source.spec.shape[0]
     if angles is None:
         half = {"start_angle": 0, "stop_angle": 180, "angles_total": n_angles}
@@ -85,35 +105,34 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
     elif abs(float(angles[-1] - angles[0])) > MORE_THAN_HALF:
         n_half = int(np.count_nonzero(np.abs(angles - angles[0]) <= np.pi))
         if isinstance(source, FrameSource):
-            part = f":{_stored_frame(source, n_half - 1) + 1}"
+            stop = _stored_frame(source, n_half - 1) + 1
+            loader["preview"] = preview_words(with_choice(Preview(), {"angles": (0, stop)}))
             notes.append(
                 "a full turn: its first half is read, as for an axis in the middle; to stitch both "
-                "halves, put sino_360_to_180 before find_center_vo"
+                "halves, remove the preview and put sino_360_to_180 before find_center_vo"
             )
-    steps, reconstruct = "", _RECONSTRUCT
-    if loader:
-        steps = yaml.safe_dump([{"method": LOADER_METHOD, "parameters": loader}], sort_keys=False)
     if source.flats is not None and source.darks is not None:
-        steps += _CORRECT
+        steps = _CORRECT + _REMOVE_STRIPES
     elif source.spec.dtype.kind in "iu":
-        steps += "- method: minus_log\n"
+        steps = "- method: minus_log\n" + _REMOVE_STRIPES
         notes.append(f"{_missing(source)}: slices are of -log(counts), darker in the middle")
     else:
+        steps = _REMOVE_STRIPES
         notes.append(f"{_missing(source)}: the values are taken for attenuation")
         if source.spec.dtype != np.float32:
-            reconstruct = reconstruct.removeprefix(_REMOVE_STRIPES)
+            steps = ""
             notes.append(
                 f"{source.spec.dtype}: stripes are left, as they are removed from float32; save "
                 "the scan as float32 to have them removed"
             )
-    return TrialPipeline(steps + reconstruct, part, tuple(notes))
+    return TrialPipeline(loader, steps, tuple(notes))
 
 
 def try_scan(
     scan: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    rows: PartLike | None = "mid",
+    rows: PartLike = "mid",
     announce: Callable[[Plan], None] = lambda plan: None,
     note: Callable[[str], None] = lambda text: None,
     **options: Any,
@@ -125,14 +144,14 @@ def try_scan(
     scan : path
         The scan.
     out : path-like
-        Folder for the slices, ``slices.png`` and ``pipeline.yaml``, which can be changed and
-        run.
+        Folder for the slices, ``slices.png`` and ``pipeline.yaml``. The pipeline is for all rows:
+        with the same options its slices of the rows that were tried are the same, bit for bit.
     rows : str, int, slice or (int, int)
         Detector rows to reconstruct; by default two or three in the middle.
     announce : callable
         Is called with the plan.
     note : callable
-        Is given what was assumed.
+        Is called with each assumption, as a text.
     **options
         As for `maxslices.run`.
 
@@ -142,34 +161,35 @@ def try_scan(
         If the scan cannot be read, methods are not installed, or the run fails.
     """
     check_out(out, scan)
+    chosen = with_choice(Preview(), {"rows": rows})
     source, parts = open_likely(scan)
-    stored = stored_facts(Path(scan), None if parts is None else parts.layout)
-    if stored is not None and stored.is_volume:
-        source.close()
-        raise SourceError(f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan")
     with source:
+        stored = stored_facts(Path(scan), None if parts is None else parts.layout)
+        if stored is not None and stored.is_volume:
+            raise SourceError(
+                f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan"
+            )
         made = trial_pipeline(source, parts)
+        start, stop = chosen.bounds(1, source.spec.shape[1], source.name)
     for text in made.notes:
         note(text)
-    folder = Path(out)
-    path = folder / PIPELINE_NAME
-    check_usable(folder)
+    path = Path(out) / PIPELINE_NAME
+    check_usable(path.parent)
     check_absent(path)
+    # While it runs, the file is that of the run: if it is stopped, it resumes with this file.
+    _write(path, made.text("mid", rows))
+    report = run_announced(scan, path, out, announce=announce, picture=True, **options)
+    _write(path, made.text(start + (stop - start) // 2))
+    return report
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the pipeline file."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_text(path, "".join(f"# {text}\n" for text in made.notes) + made.text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, text)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from None
-    return run_announced(
-        scan,
-        path,
-        out,
-        announce=announce,
-        rows=rows,
-        angles=made.angles,
-        picture=True,
-        **options,
-    )
 
 
 def _missing(source: Source) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ def try_scan(
     from ..runner.folder.numbered_folder import numbered_folder
 
     folder = out or str(numbered_folder(scan, "try"))
+    limits = _given(LIMITS, options)
     report = try_scan(
         scan,
         folder,
@@ -48,4 +50,14 @@ def try_scan(
         return text if json else None
     say(f"look at {folder}/slices.png")
     say(f"change {folder}/{PIPELINE_NAME} and run it on all rows:")
-    return f"  {shlex.join(['maxslices', 'run', scan, f'{folder}/{PIPELINE_NAME}'])}"
+    return f"  {shlex.join(['maxslices', 'run', scan, f'{folder}/{PIPELINE_NAME}', *limits])}"
+
+
+def _given(options: Sequence[click.Option], values: Mapping[str, Any]) -> list[str]:
+    """Words of a command line that give options the values that they have here."""
+    words = []
+    for option in options:
+        value = values[str(option.name)]
+        if value not in (None, option.default):
+            words += [option.opts[0], str(value)]
+    return words
