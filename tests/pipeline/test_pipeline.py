@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from maxslices import Pipeline
+from maxslices import Pipeline, Registry, method
 from maxslices.errors import ParameterError, PipelineError
 from maxslices.pipeline import Reference
 from tests.planner.fakes import fakes
@@ -20,10 +22,49 @@ def step(method, /, **parameters):
 
 FIND = {"method": "find_middle", "id": "c", "side_outputs": {"cor": "axis"}}
 
+NEGATE, CROP = fakes["negate"], fakes["crop"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (NEGATE.function, (CROP.function, {"keep": 3})),
+        (NEGATE, partial(CROP.function, keep=3)),
+        ("negate", ("crop", {"keep": 3})),
+        (partial(NEGATE.function), (partial(CROP.function, keep=9), {"keep": 3})),
+        ({"method": NEGATE.function}, {"method": partial(CROP.function, keep=3)}),
+    ],
+)
+def test_functions_and_pairs_are_the_steps_that_names_are(steps):
+    by_name = pipeline("negate", step("crop", keep=3))
+    assert pipeline(*steps).content() == by_name.content()
+    assert [each.meta for each in pipeline(*steps).steps] == [NEGATE, CROP]
+
+
+def test_a_function_means_its_own_method_in_whatever_registry_it_is():
+    own = Registry()
+
+    @method("projection", registry=own, calc_max_slices=None)
+    def negate(data):
+        return data
+
+    (made,) = Pipeline.from_steps([negate], fakes).steps
+    assert made.meta is negate.meta
+
+
 FAULTS = {
-    "number as step": ((3,), "step 1: a step is the name of a method or a mapping"),
-    "function as step": ((fakes["negate"].function,), ">: write 'negate'"),
-    "record as step": ((fakes["negate"],), ">: write 'negate'"),
+    "number as step": ((3,), "step 1: a step is a method (its name or its function), (method, "),
+    "function that is not registered": ((print,), "step 1: <built-in function print> is not a reg"),
+    "partial of none": (("negate", partial(print)), "step 2: <built-in function print> is not"),
+    "pair without parameters": ((("negate", 3),), "with the key 'method', not ('negate', 3)"),
+    "positional parameters": (
+        (partial(fakes["crop"].function, None, 3),),
+        "has arguments without a name: give the parameters of a step by name",
+    ),
+    "unknown parameter of a function": (
+        ((fakes["to_float"].function, {"facter": 1.0}),),
+        "step 1: to_float has no parameter 'facter'; did you mean factor?",
+    ),
     "no method": (({"parameters": {}},), "step 1: a step needs the key 'method'"),
     "method is null": (({"method": None},), "method must be the name of a method, not None"),
     "unknown method": (("nagate",), "step 1: unknown method 'nagate'; did you mean negate?"),

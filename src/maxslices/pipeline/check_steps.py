@@ -192,6 +192,8 @@ class _StepCheck:
 
     def _method(self, methods: Registry) -> MethodMeta | None:
         content = self._entry.content
+        if self._entry.meta is not None:
+            return self._entry.meta
         if {"method", "module_path"} & self._entry.faulty:
             return None
         if "method" not in content:

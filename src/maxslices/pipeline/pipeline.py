@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,10 +71,17 @@ class Pipeline:
         return cls._checked(raw, methods, "pipeline", faults)
 
     @classmethod
-    def from_steps(
-        cls, steps: Iterable[str | Mapping[str, Any]], methods: Registry = registry
-    ) -> Pipeline:
-        """Make a pipeline from steps: mappings with a pipeline file's keys, or names of methods.
+    def from_steps(cls, steps: Iterable[StepLike], methods: Registry = registry) -> Pipeline:
+        """Make a pipeline from steps.
+
+        Parameters
+        ----------
+        steps : iterable of steps
+            Each is a method, a pair of a method and its parameters, or a mapping with a pipeline
+            file's keys. A method is its name, its function or a `functools.partial` of that, whose
+            keywords are its parameters.
+        methods : Registry
+            Where names of methods are looked up, and functions without a ``meta``.
 
         Raises
         ------
@@ -82,25 +90,16 @@ class Pipeline:
 
         Examples
         --------
-        >>> Pipeline.from_steps(["minus_log", {"method": "median_filter",
-        ...                      "parameters": {"kernel_size": 5}}])  # doctest: +SKIP
+        >>> Pipeline.from_steps(["minus_log", (median_filter, {"kernel_size": 5}),
+        ...                      {"method": "fbp", "save_result": True}])  # doctest: +SKIP
         """
         if isinstance(steps, str | Mapping) or not isinstance(steps, Iterable):
             raise PipelineError(
                 f"a pipeline is a file or a list of steps, not {steps!r}: write it as [step, ...]"
             )
-        raw = []
-        for number, step in enumerate(steps, start=1):
-            if not isinstance(step, str | Mapping):
-                meta = getattr(step, "meta", step)
-                hint = f": write {meta.name!r}" if isinstance(meta, MethodMeta) else ""
-                raise PipelineError(
-                    f"a step is the name of a method or a mapping with the key 'method', not "
-                    f"{step!r}{hint}",
-                    f"step {number}",
-                )
-            content = {"method": step} if isinstance(step, str) else step
-            raw.append(RawStep(content, {"": TextPlace(f"step {number}")}))
+        raw = [
+            _raw_step(step, methods, f"step {number}") for number, step in enumerate(steps, start=1)
+        ]
         return cls._checked(raw, methods, "pipeline")
 
     @classmethod
@@ -187,6 +186,57 @@ class Pipeline:
         return " -> ".join(step.meta.name for step in self.steps)
 
 
+MethodLike = str | Callable[..., Any] | MethodMeta
+"""A method: its name, its function, or a `functools.partial` of that with parameters by name."""
+StepLike = MethodLike | tuple[MethodLike, Mapping[str, Any]] | Mapping[str, Any]
+"""A step: a method, (method, parameters), or a mapping with a pipeline file's keys."""
+
+
+def _raw_step(step: StepLike, methods: Registry, where: str) -> RawStep:
+    """Step in any form as a mapping with a pipeline file's keys, and its method if it is known."""
+    if isinstance(step, tuple) and len(step) == 2 and isinstance(step[1], Mapping):
+        content: dict[str, Any] = {"method": step[0], "parameters": dict(step[1])}
+    else:
+        content = dict(step) if isinstance(step, Mapping) else {"method": step}
+    named = content.get("method")
+    meta = None if isinstance(named, str) else _meta_of(named, methods)
+    if meta is None and isinstance(named, functools.partial):
+        if named.args:
+            raise PipelineError(
+                f"{named!r} has arguments without a name: give the parameters of a step by name",
+                where,
+            )
+        content["parameters"] = {**named.keywords, **(content.get("parameters") or {})}
+        named = named.func
+        meta = _meta_of(named, methods)
+    if meta is not None:
+        content |= {"method": meta.name, "module_path": meta.module}
+    elif callable(named):
+        raise PipelineError(
+            f"{named!r} is not a registered method: decorate it with @maxslices.method, or "
+            "register it with maxslices.registry.register",
+            where,
+        )
+    elif not isinstance(named, str) and not isinstance(step, Mapping):
+        raise PipelineError(
+            "a step is a method (its name or its function), (method, parameters) or a mapping "
+            f"with the key 'method', not {step!r}",
+            where,
+        )
+    return RawStep(content, {"": TextPlace(where)}, meta=meta)
+
+
+def _meta_of(function: Any, methods: Registry) -> MethodMeta | None:
+    """Record of a method's function; None if it is not registered."""
+    meta = getattr(function, "meta", function)
+    if isinstance(meta, MethodMeta):
+        return meta
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    if name in methods:  # of another package, whose methods are called through functions of ours
+        return methods.get(name)
+    return next((each for each in methods if each.function is function), None)
+
+
 def _sweeps(step: Step) -> dict[str, Any]:
     return {name: {"sweep": list(sweep.values)} for name, sweep in step.sweeps.items()}
 
@@ -207,7 +257,7 @@ def _line_of(fault: PipelineError) -> tuple[int, int]:
     return (int(numbers[0]), int(numbers[1])) if all(map(str.isdecimal, numbers)) else (0, 0)
 
 
-PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
+PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[StepLike]
 """A pipeline, its YAML file, JSON, or steps as `Pipeline.from_steps` takes them."""
 
 

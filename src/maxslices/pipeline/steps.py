@@ -108,6 +108,8 @@ class RawStep:
     """Key, or keys within keys as in ``parameters.preview.angles`` -> where it stands."""
     faulty: frozenset[str] = frozenset()
     """Keys, and ``parameters.<name>``, without a readable value; they are not in `content`."""
+    meta: MethodMeta | None = None
+    """The method, where the step names it by its function; None: it is looked up by its name."""
 
     def fault(
         self, text: str, key: str = "", kind: type[PipelineError] = PipelineError
