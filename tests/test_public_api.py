@@ -14,6 +14,7 @@ import maxslices
 from maxslices import errors
 
 PUBLIC = [
+    "ArrayScan",
     "ArraySpec",
     "Ledger",
     "MaxslicesError",

@@ -15,6 +15,7 @@ from .errors import MaxslicesError
 if TYPE_CHECKING:
     from .api import check, describe, plan, run, run_scans
     from .devices import pinned_empty
+    from .io import ArrayScan
     from .pipeline import Pipeline
     from .planner import Plan
     from .runner import Report
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ArrayScan",
     "ArraySpec",
     "Ledger",
     "MaxslicesError",
@@ -41,6 +43,7 @@ __all__ = [
     "run_scans",
 ]
 _LATER = {
+    "ArrayScan": "io",
     "Pipeline": "pipeline",
     "Plan": "planner",
     "Report": "runner",

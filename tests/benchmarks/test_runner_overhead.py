@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, registry, run
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 SHAPE = (384, 128, 640)
 BLOCK = 12
@@ -51,7 +51,7 @@ def plain_loop(names, data, flats, darks):
 
 def with_runner(names, data, flats, darks):
     """Have the runner do the same."""
-    source = ArraySource(data, flats=flats, darks=darks)
+    source = ArrayScan(data, flats=flats, darks=darks)
     pipeline = Pipeline.from_steps(names)
     return run(source, pipeline, device="cpu", memory="4GB", block=BLOCK).result
 

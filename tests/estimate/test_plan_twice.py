@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, plan, run
 from maxslices.estimate import Records
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 CALLS: Counter[str] = Counter()
 SCAN = np.random.default_rng(3).integers(900, 60_000, (90, 24, 40), dtype=np.uint16)
@@ -75,10 +75,10 @@ def pipeline(tmp_path, monkeypatch):
     return Pipeline.from_steps(steps, methods)
 
 
-def source() -> ArraySource:
+def source() -> ArrayScan:
     flats, darks = SCAN[:5] // 2 + 30_000, SCAN[:5] // 100
     angles = np.linspace(0, np.pi, len(SCAN), endpoint=False)
-    return ArraySource(SCAN, flats=flats, darks=darks, angles=angles)
+    return ArrayScan(SCAN, flats=flats, darks=darks, angles=angles)
 
 
 def planned(pipeline, **given):

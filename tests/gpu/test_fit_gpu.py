@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maxslices import run
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("maxslices_methods")
@@ -23,7 +23,7 @@ def source(n_frames=16):
     scan = rng.integers(1000, 60000, SHAPE, np.uint16)
     flats = rng.integers(50000, 65000, (n_frames, *SHAPE[1:]), np.uint16)
     darks = rng.integers(0, 300, (n_frames, *SHAPE[1:]), np.uint16)
-    return ArraySource(scan, flats=flats, darks=darks, angles=np.linspace(0, 3, SHAPE[0]))
+    return ArrayScan(scan, flats=flats, darks=darks, angles=np.linspace(0, 3, SHAPE[0]))
 
 
 def both(steps, share, block=1):

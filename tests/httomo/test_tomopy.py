@@ -14,7 +14,7 @@ import maxslices
 from maxslices import Registry
 from maxslices.errors import MaxslicesError, ParameterError, UnknownMethodError
 from maxslices.httomo.register_methods import register_all
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 SOURCES = {
     "prep/normalize.py": """
@@ -143,7 +143,7 @@ def test_what_cannot_be_a_step_says_why(methods):
 
 def test_a_pipeline_of_tomopy_runs(methods):
     rng = np.random.default_rng(0)
-    scan = ArraySource(
+    scan = ArrayScan(
         rng.random((6, 5, 8), np.float32) + 2,
         flats=np.full((2, 5, 8), 4, np.float32),
         darks=np.ones((2, 5, 8), np.float32),

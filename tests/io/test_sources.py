@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.loader_options import AxisIndex
 
 from . import scans
@@ -142,7 +142,7 @@ def test_a_preview_counts_from_the_middle_and_the_ends(paths, kind):
 
 
 def test_array_source_takes_sides_and_radians():
-    with ArraySource(SCAN, flats=DATA[:2], darks=DATA[3], angles=np.arange(9) / 4) as source:
+    with ArrayScan(SCAN, flats=DATA[:2], darks=DATA[3], angles=np.arange(9) / 4) as source:
         assert source.flats == ArraySpec((2, 7, 11), np.uint16)
         assert source.darks == ArraySpec((1, 7, 11), np.uint16)
         np.testing.assert_array_equal(source.angles, np.arange(9, dtype=np.float32) / 4)
@@ -150,7 +150,7 @@ def test_array_source_takes_sides_and_radians():
 
 
 def test_an_open_source_is_passed_through():
-    source = ArraySource(SCAN)
+    source = ArrayScan(SCAN)
     assert isinstance(source, Source)
     assert open_source(source) is source
 
@@ -177,7 +177,7 @@ def test_a_closed_source_says_so(paths):
 )
 def test_a_block_that_is_none_is_refused(slice_dim, start, stop, out, message):
     with pytest.raises(UsageError, match=message):
-        ArraySource(SCAN).read(slice_dim, start, stop, out)
+        ArrayScan(SCAN).read(slice_dim, start, stop, out)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_block_that_is_none_is_refused(slice_dim, start, stop, out, message):
 )
 def test_arrays_that_are_no_scan_are_refused(arguments, message):
     with pytest.raises(SourceError, match=message):
-        ArraySource(**arguments)
+        ArrayScan(**arguments)
 
 
 def test_what_is_no_scan_at_all_is_refused():

@@ -15,7 +15,7 @@ import tifffile
 from maxslices.errors import SourceError
 from maxslices.io import open_source
 from maxslices.io.frames.npy_frames import NpyFrames
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.tiff import pages as tiff_pages
 from maxslices.io.tiff.frames import open_tiffs
 
@@ -248,7 +248,7 @@ def test_masked_arrays_are_refused():
     with pytest.raises(SourceError, match=r"array: is a masked array.* give array\.filled"):
         open_source(masked)
     with pytest.raises(SourceError, match="array flats: is a masked array"):
-        ArraySource(DATA, flats=masked)
+        ArrayScan(DATA, flats=masked)
 
 
 @pytest.mark.parametrize("content", [b"\x93NUMPY", b"not an array at all" * 9])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import maxslices
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 WIDTH, AXIS = 48, 24.3
 
@@ -15,7 +15,7 @@ def scan(degrees):
     away = np.arange(WIDTH) - AXIS - 8 * np.cos(angles)[:, None]
     chords = 0.05 * np.sqrt(np.maximum(0, 49 - away**2))
     frames = np.repeat(np.exp(-chords)[:, None].astype(np.float32), 4, axis=1)
-    return ArraySource(frames, angles=angles)
+    return ArrayScan(frames, angles=angles)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from maxslices import Pipeline, run
 from maxslices.core import block_memory
 from maxslices.core.allocators import round_to_granule
 from maxslices.devices.cpu import CpuBackend
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner.section_run import SectionRun
 from tests.planner.fakes import fakes
 
@@ -29,7 +29,7 @@ def a_scan(gpu=None):
     data = rng.integers(1, 99, (ANGLES, ROWS, COLUMNS)).astype("float32")
     if gpu is not None:
         gpu.pin(data)
-    return ArraySource(
+    return ArrayScan(
         data, flats=data[:FRAMES].copy(), angles=np.linspace(0, 3, ANGLES, dtype="float32")
     )
 

@@ -8,7 +8,7 @@ import pytest
 import maxslices
 from maxslices import Pipeline, Registry
 from maxslices.errors import MethodError
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 RNG = np.random.default_rng(3)
 DATA = RNG.integers(0, 900, (14, 9, 6)).astype(np.uint16)
@@ -65,7 +65,7 @@ methods.register(
 
 def run(*steps, block="auto"):
     seen.clear()
-    source = ArraySource(DATA, flats=FLATS, darks=DARKS, angles=ANGLES)
+    source = ArrayScan(DATA, flats=FLATS, darks=DARKS, angles=ANGLES)
     pipeline = Pipeline.from_steps(steps, methods)
     report = maxslices.run(source, pipeline, device="cpu", memory="20MB", block=block)
     return report, seen[-report.plan.sections[-1].n_blocks :]

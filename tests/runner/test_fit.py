@@ -11,7 +11,7 @@ from scipy import ndimage
 from maxslices import Pipeline, Registry, from_ledger, method, plan, run
 from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError, MethodError
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from tests.planner.fakes import fakes
 
 fit_fakes = Registry()
@@ -119,7 +119,7 @@ def source():
     rng = np.random.default_rng(4)
     frames = [rng.integers(1, 9, (7, *SHAPE[1:])).astype(np.uint16) for _ in range(2)]
     flats, darks = frames[0] + 1000, frames[1]
-    return ArraySource(DATA, flats=flats, darks=darks, angles=np.linspace(0, 3, SHAPE[0]))
+    return ArrayScan(DATA, flats=flats, darks=darks, angles=np.linspace(0, 3, SHAPE[0]))
 
 
 BESIDE = PYTHON_BYTES + SHAPE[0] * SLICE

@@ -14,7 +14,7 @@ import pytest
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
 from maxslices.io.results.atomic_sink import AtomicSink
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
@@ -78,7 +78,7 @@ def pipeline(gpu, *names):
 
 def source(read=lambda: None):
     rng = np.random.default_rng(3)
-    scan = ArraySource(
+    scan = ArrayScan(
         rng.integers(0, 99, SHAPE, np.int32), flats=rng.integers(0, 9, (2, *SHAPE[1:]), np.int32)
     )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from maxslices import Pipeline, from_ledger, run
 from maxslices.io.frames.array_frames import ArrayFrames
 from maxslices.io.frames.selection import Selection
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
 from maxslices.io.scans.loader_options import Preview
 from maxslices.runner.blocks.block_ranges import blocks_of
@@ -31,7 +31,7 @@ def source(shape=(37, 19, 11), dtype="float32", pinned_by=None):
     data = rng.integers(1, 99, shape).astype(dtype)
     if pinned_by is not None:
         pinned_by.pin(data)
-    return ArraySource(
+    return ArrayScan(
         data,
         flats=rng.integers(1, 9, (3, *shape[1:])).astype(dtype),
         darks=None,

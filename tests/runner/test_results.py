@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from tests.planner.fakes import fakes
 
@@ -29,7 +29,7 @@ def refers(to):
 
 def source():
     rng = np.random.default_rng(1)
-    return ArraySource(
+    return ArrayScan(
         rng.integers(0, 4000, SHAPE, np.uint16),
         flats=rng.integers(3000, 4000, (5, *SHAPE[1:]), np.uint16),
         darks=rng.integers(0, 9, (3, *SHAPE[1:]), np.uint16),

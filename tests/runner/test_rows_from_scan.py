@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, check, plan, run
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 
 SHAPE = (31, 14, 40)
 STEPS = [
@@ -94,7 +94,7 @@ def test_a_source_of_ones_own_that_says_nothing_is_read_in_frames():
         def __exit__(self, *error):
             pass
 
-    arrays = ArraySource(np.ones(SHAPE, np.uint16), angles=np.linspace(0, 3, SHAPE[0]))
+    arrays = ArrayScan(np.ones(SHAPE, np.uint16), angles=np.linspace(0, 3, SHAPE[0]))
     steps = STEPS[1:]
     assert len(plan(arrays, steps, device="cpu").sections) == 1
     own = Own(arrays)

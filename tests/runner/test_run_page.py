@@ -14,7 +14,7 @@ from maxslices import Pipeline, Registry, method, run
 from maxslices.api.run_page import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
 from maxslices.io.results.result_slice import middle_slice
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from maxslices.runner.report.run_timeline import STAGES, Timeline
@@ -208,12 +208,12 @@ class TestInNotebooks:
         assert len(repr(report)) < 200
 
     def test_the_picture_of_a_reconstruction_names_the_row_of_the_detector(self):
-        scan = ArraySource(np.ones((12, 9, 8), np.float32), angles=np.linspace(0, 3, 12))
+        scan = ArrayScan(np.ones((12, 9, 8), np.float32), angles=np.linspace(0, 3, 12))
         report = run(scan, Pipeline.from_steps(["fbp"]), device="cpu")
         assert 'alt="row 4, the middle of the result"' in report._repr_html_()
 
     def test_a_sweep_shows_its_sharpest_picture(self):
-        scan = ArraySource(DATA.astype(np.float32), angles=np.linspace(0, 3, 9))
+        scan = ArrayScan(DATA.astype(np.float32), angles=np.linspace(0, 3, 9))
         steps = Pipeline.from_steps([{"method": "fbp", "parameters": {"center": 3}}])
         report = run(scan, steps, device="cpu", sweep={"fbp.center": [2.0, 3.0, 5.0]})
         html = report._repr_html_()

@@ -12,7 +12,7 @@ from PIL import Image
 
 from maxslices import ArraySpec, Pipeline, Plan, Registry, plan, run
 from maxslices.errors import DoesNotFitError, MaxslicesError, PlanError, StoreError, UsageError
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
 from maxslices.pipeline.sweep_rows import rows_of_sweep
 from maxslices.runner.sweep.contact_sheet import ContactSheet
@@ -27,7 +27,7 @@ NORMALIZE = ["dark_flat_field_correction", "minus_log"]
 def source(rows=24, seed=1):
     rng = np.random.default_rng(seed)
     shape = (ANGLES, rows, COLUMNS)
-    return ArraySource(
+    return ArrayScan(
         rng.integers(1000, 3000, shape, np.uint16),
         flats=rng.integers(3000, 4000, (5, *shape[1:]), np.uint16),
         darks=rng.integers(0, 9, (3, *shape[1:]), np.uint16),

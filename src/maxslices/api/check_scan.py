@@ -28,7 +28,7 @@ def check(
     ----------
     pipeline : Pipeline, path or iterable of steps
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
-    scan : path, ndarray or Source, optional
+    scan : path, ndarray, ArrayScan or Source, optional
         A scan.
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value.

@@ -102,7 +102,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
 
     Parameters
     ----------
-    scan : path, ndarray or Source
+    scan : path, ndarray, ArrayScan or Source
         As for `maxslices.run`. In an HDF5 file of no known layout the parts are guessed as
         ``maxslices try`` does; if nothing stands out, its 3D data sets are listed.
 

@@ -49,7 +49,7 @@ def plan(
 
     Parameters
     ----------
-    scan : path, ndarray, Source or ArraySpec
+    scan : path, ndarray, ArrayScan, Source or ArraySpec
         The scan; its data are not read. An `ArraySpec` stands for one that is not there:
         as many flats and darks as is usual (20 each) are assumed.
     pipeline : Pipeline, path or iterable of steps

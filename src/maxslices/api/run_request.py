@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.method_meta import with_type
 from ..errors import UsageError
+from ..io import HasPixelSize
 from ..io.results.result_format import FormatLike, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
@@ -204,9 +205,11 @@ class RunRequest:
         return "cuda:0" if plan.device == "cuda" else plan.device
 
     def found_pixel_size(self, loader: LoaderOptions) -> PixelSize | None:
-        """Pixel size that is given, else that of the scan's file; None if neither is known."""
+        """Pixel size that is given, else that of the scan; None if neither is known."""
         if self.pixel_size is not None:
             return parse_pixel_size(self.pixel_size)
+        if isinstance(self.scan, HasPixelSize):
+            return self.scan.pixel_size
         if not isinstance(self.scan, str | os.PathLike):
             return None
         return pixel_size_of(Path(self.scan), loader)

@@ -56,7 +56,7 @@ def run(
 
     Parameters
     ----------
-    scan : path, ndarray or Source
+    scan : path, ndarray, ArrayScan or Source
         The scan, axes (angles, detector_y, detector_x).
     pipeline : Pipeline, path or iterable of steps
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.

@@ -13,7 +13,7 @@ import numpy as np
 from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
-from ..io import HasDummies, ReadsRows, Source, open_source
+from ..io import ArrayScan, HasDummies, ReadsRows, Source, open_source
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.loader_options import AngleFile, SideData
@@ -28,11 +28,15 @@ def opened(
     scan: Scan, pipeline: Pipeline, *, allow_missing_frames: bool = False
 ) -> Iterator[Source]:
     """Open a scan with the pipeline's loader options; a source of the caller's stays open."""
+    options = replace(pipeline.loader, allow_missing_frames=allow_missing_frames)
+    if isinstance(scan, ArrayScan):
+        with scan.with_options(options) as source:
+            yield source
+        return
     if isinstance(scan, Source):
         yield scan
         return
     pipeline.check_paths(scan)
-    options = replace(pipeline.loader, allow_missing_frames=allow_missing_frames)
     with open_source(scan, options) as source:
         yield source
 
@@ -70,7 +74,8 @@ def check_out(out: object, scan: Scan) -> None:
         return
     if isinstance(out, np.ndarray):
         # Blocks and their halos are read after results of earlier blocks were written.
-        if isinstance(scan, np.ndarray) and np.may_share_memory(out, scan):
+        data = scan.data if isinstance(scan, ArrayScan) else scan
+        if isinstance(data, np.ndarray) and np.may_share_memory(out, data):
             raise UsageError("out shares memory with the scan: give an array of its own")
     elif not isinstance(out, str | os.PathLike):
         raise UsageError(f"out must be a folder or a NumPy array, not a {type(out).__name__}")
@@ -122,7 +127,7 @@ def chosen_part(scan: object, pipeline: Pipeline, chosen: dict[str, PartLike | N
         If a part cannot be understood, or the scan is open already.
     """
     names = [name for name, part in chosen.items() if part is not None]
-    if names and isinstance(scan, Source):
+    if names and isinstance(scan, Source) and not isinstance(scan, ArrayScan):
         raise UsageError(
             f"{', '.join(names)} cannot be chosen of a Source, which is read as it is: give its "
             "path, or choose when it is opened"

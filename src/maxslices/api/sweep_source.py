@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from ..core.arrays import ArraySpec
 from ..io import HasDetectorStart, SideName, Source
-from ..io.scans.array_source import ArraySource
+from ..io.scans.array_source import ArrayScan
 from ..io.scans.frame_source import FrameSource
 from ..pipeline import ScanSpec
 
 
-class StepInput(ArraySource):
+class StepInput(ArrayScan):
     """Data in memory that a step is given, with their angles, and flats and darks of their scan."""
 
     def __init__(

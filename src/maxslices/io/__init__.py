@@ -5,6 +5,7 @@ from __future__ import annotations
 from .access import (
     HasDetectorStart,
     HasDummies,
+    HasPixelSize,
     ReadsRows,
     SupportsChangeCheck,
     SupportsSideWindow,
@@ -13,6 +14,7 @@ from .access import (
 )
 from .results.atomic_sink import SinkStart, incomplete_path
 from .results.sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
+from .scans.array_source import ArrayScan
 from .scans.loader_options import AngleRange, LoaderOptions, Preview, SideData
 from .scans.loader_parameters import LoaderFault, parse_loader
 from .scans.open_source import open_source
@@ -23,8 +25,10 @@ from .stores.store import MemoryStore, Store
 
 __all__ = [
     "AngleRange",
+    "ArrayScan",
     "HasDetectorStart",
     "HasDummies",
+    "HasPixelSize",
     "LoaderFault",
     "LoaderOptions",
     "MemoryStore",

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from .results.result_info import PixelSize
 from .side_name import SideName
 
 
@@ -103,6 +104,15 @@ class HasDetectorStart(Protocol):
     @property
     def detector_start(self) -> tuple[int, int]:
         """First row and first column of the detector that are read."""
+
+
+@runtime_checkable
+class HasPixelSize(Protocol):
+    """A scan that knows the size of its pixels."""
+
+    @property
+    def pixel_size(self) -> PixelSize | None:
+        """Size of a pixel; None if it is not known."""
 
 
 @runtime_checkable

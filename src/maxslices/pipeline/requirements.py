@@ -29,7 +29,8 @@ def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
                 how = "rotation_angles" if name == "angles" else name
                 raise SourceError(
                     f"{scan.name} has no {name}, which {step.meta.name} needs: give them with "
-                    f"{how} in the pipeline's loader (standard_tomo), or leave the method out"
+                    f"{how} in the pipeline's loader (standard_tomo), or for arrays with "
+                    f"maxslices.ArrayScan(data, {name}=...)"
                 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from maxslices.io.frames.frames import FramesWritten, IndexRange
 from maxslices.io.frames.selection import Selection
-from maxslices.io.scans.array_source import ArraySource
+from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
 
 from .machine import pinned, write_all
@@ -50,13 +50,13 @@ def _pinned(array: np.ndarray) -> np.ndarray:
     return held
 
 
-def scan_of(data: np.ndarray, is_pinned: bool = False) -> ArraySource:
+def scan_of(data: np.ndarray, is_pinned: bool = False) -> ArrayScan:
     """Return an array as a scan with flats, darks and angles over half a turn."""
     flats, darks = frames(*data.shape[1:])
     if is_pinned:
         flats, darks = _pinned(flats), _pinned(darks)
     angles = np.linspace(0, np.pi, len(data), endpoint=False, dtype=np.float32)
-    return ArraySource(data, flats=flats, darks=darks, angles=angles)
+    return ArrayScan(data, flats=flats, darks=darks, angles=angles)
 
 
 class TiledFrames:

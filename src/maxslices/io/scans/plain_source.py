@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..frames.selection import Selection
@@ -16,6 +20,9 @@ def plain_source(
     name: str,
     data: Selection,
     options: LoaderOptions,
+    *,
+    sides: Mapping[SideName, Selection | None] | None = None,
+    angles: NDArray[np.float32] | None = None,
 ) -> FrameSource:
     """Make the source of a file without a layout.
 
@@ -27,6 +34,10 @@ def plain_source(
         The projections; closed if an error is raised.
     options : LoaderOptions
         Must not name paths within an HDF5 file.
+    sides : mapping of str to Selection or None, optional
+        Flats and darks, where the options leave them open.
+    angles : ndarray, optional
+        Angles in radians, where the options leave them open.
     """
     with ExitStack() as opened:
         opened.callback(data.frames.close)
@@ -37,7 +48,9 @@ def plain_source(
             )
         found: dict[SideName, Selection] = {}
         for side in SIDE_NAMES:
-            given = side_option(options, side)
+            given, own = side_option(options, side), (sides or {}).get(side)
+            if given == "auto" and own is not None:
+                found[side] = own
             if isinstance(given, SideData):
                 if given.file is None:
                     raise SourceError(
@@ -62,7 +75,7 @@ def plain_source(
             data,
             flats=found.get("flats"),
             darks=found.get("darks"),
-            angles=given_angles,
+            angles=angles if given_angles is None else given_angles,
             preview=options.preview,
             dummies=dummies_of(options),
             allow_missing_frames=options.allow_missing_frames,
