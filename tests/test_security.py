@@ -46,6 +46,12 @@ PROMISES = {
     "Files that no run wrote stay": "runner/test_shared_folder::test_foreign_files_in_the_folder",
     "A record that is less than": "runner/test_shared_folder::test_a_record_of_a_hundredth",
     "A record that is wrong by less": "estimate/test_choose::test_a_run_corrects_a_record",
+    "The processes of `--workers`": "workers/test_listeners::test_all_processes_listen_on",
+    "They accept only connections": "workers/test_listeners::test_a_call_with_another",
+    "They serve no web pages": "workers/test_listeners::test_no_process_serves_pages",
+    "Workers of a run have a temporary": "workers/test_listeners::test_each_worker_has_a_folder",
+    "It is removed when the run ends": "workers/test_listeners::test_the_folder_is_removed",
+    "Workers of a cluster that already": "workers/test_two_hosts::test_two_hosts_make",
 }
 """Beginning of each sentence of SECURITY.md -> the beginning of a test that stands behind it."""
 DATA = scans.frames("uint16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ from ..errors import DeviceError, UsageError
 from .fork_server import start_fork_server
 
 if TYPE_CHECKING:
-    from distributed import Client, SpecCluster
+    from distributed import Client, Security, SpecCluster
 
 GPU = "GPU"
 """Resource that a worker with a GPU offers."""
@@ -27,6 +28,8 @@ WORKER_BYTES = 28 * 10**6
 beside what it shares with the process that it is forked of (Python 3.11, 2026-11-27)."""
 REPLACE_MS = 2000
 """Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
+_LOOPBACK = "127.0.0.1"
+"""Interface that schedulers, nannies and workers listen on."""
 _DEATHS = 2
 """Workers that may be killed over one share; with the third one the run ends, as with errors."""
 
@@ -63,8 +66,6 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     from distributed import Client, Scheduler
     from tornado.ioloop import PeriodicCallback
 
-    from .patient_nanny import PatientNanny
-
     count = workers if workers is not None else len(names)
     if count < 1:
         raise UsageError(f"{count} workers cannot do anything: at least one is needed")
@@ -74,29 +75,43 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
         options["preload"] = ["maxslices.workers.begin_device"]
+    security = _secret()
     common = {
         "nthreads": 1,
         "memory_limit": 0,
+        "host": _LOOPBACK,
         "dashboard": False,
+        "dashboard_address": f"{_LOOPBACK}:0",
+        "protocol": "tls://",
+        "security": security,
         "silence_logs": logging.CRITICAL,
     }
     # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    spec = {i: {"cls": PatientNanny, "options": {**common, **each}} for i, each in enumerate(own)}
     settings = {
         "distributed.worker.multiprocessing-method": way,
         "distributed.worker.daemon": False,  # methods may start processes of their own
         "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
         "distributed.scheduler.allowed-failures": _DEATHS,
         "distributed.admin.log-format": "%(message)s",
+        # Pages have no secret: other users of this machine could read them.
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
     }
     scheduler = {
         "cls": Scheduler,
-        "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
+        "options": {
+            "host": _LOOPBACK,
+            "dashboard": False,
+            "dashboard_address": f"{_LOOPBACK}:0",
+            "protocol": "tls://",
+            "security": security,
+        },
     }
     with (
+        _own_folder() as folder,
         dask.config.set(settings),
-        _started(spec, scheduler) as cluster,
+        _started(_nannies(common, own, folder), scheduler, security) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
@@ -109,7 +124,60 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
             cluster.loop.add_callback(replacing.stop)
 
 
-def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
+def _secret() -> Security:
+    """Make certificates that only this process and its workers know.
+
+    Other users of the machine can connect to a port of the loopback interface.
+
+    Raises
+    ------
+    UsageError
+        If the package that makes them is missing.
+    """
+    from distributed import Security
+
+    try:
+        security: Security = Security.temporary()
+    except ImportError as error:
+        raise UsageError(
+            f"workers need certificates: {error}; pip install 'maxslices[dask]'"
+        ) from None
+    return security
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    """Make a temporary folder that only this user can enter, for as long as workers run.
+
+    Workers import modules from their folder. Dask's default is a folder of one name for all users,
+    whoever made it.
+
+    Raises
+    ------
+    DeviceError
+        If there is no place for temporary files.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="maxslices-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise DeviceError(
+            f"workers need a folder for temporary files: {error}; set TMPDIR to one"
+        ) from None
+    with made as folder:
+        yield folder
+
+
+def _nannies(
+    common: dict[str, Any], own: list[dict[str, Any]], folder: str
+) -> dict[int, dict[str, Any]]:
+    """Describe the nanny of each worker, as a cluster wants it."""
+    from .patient_nanny import PatientNanny
+
+    common = {**common, "local_directory": folder}
+    return {i: {"cls": PatientNanny, "options": {**common, **each}} for i, each in enumerate(own)}
+
+
+def _started(workers: dict[int, Any], scheduler: dict[str, Any], security: Security) -> SpecCluster:
     """Start a cluster.
 
     Raises
@@ -120,7 +188,12 @@ def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
     from distributed import SpecCluster
 
     try:
-        return SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL)
+        return SpecCluster(
+            workers=workers,
+            scheduler=scheduler,
+            security=security,
+            silence_logs=logging.CRITICAL,
+        )
     except (OSError, RuntimeError) as error:
         first: BaseException = error
         while (before := first.__cause__ or first.__context__) is not None:

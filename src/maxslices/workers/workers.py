@@ -66,9 +66,9 @@ class Workers:
         """The workers in a line."""
         hosts = {each.machine for each in self.facts}
         devices = sorted({each.device for each in self.facts})
-        link = self.client.dashboard_link
-        if self.client.cluster is not None and importlib.util.find_spec("bokeh") is None:
-            link = ""  # there is a page, and it says that bokeh is missing
+        # Workers that this process started here serve no pages. Without bokeh a page says so.
+        has_page = not self.share_memory and importlib.util.find_spec("bokeh") is not None
+        link = self.client.dashboard_link if has_page or self.client.cluster is None else ""
         shown = f"; dashboard {link}" if link else ""
         counts = _counted(len(self.facts), "worker"), _counted(len(hosts), "host")
         return f"{' on '.join(counts)} ({', '.join(devices)}){shown}"
