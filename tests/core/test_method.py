@@ -153,6 +153,15 @@ def test_an_estimator_without_kwargs_is_given_what_it_names():
     assert meta.calc_max_slices(0, (5, 7), "u2", 99, size=8, mode="wrap")[0] == 8
 
 
+def test_the_arguments_of_an_estimator_may_be_given_by_name():
+    asked = {"slice_dim": 1, "other_dims": (5, 7), "dtype": "u2", "available_memory": 99}
+    ledger = from_ledger(lambda m, shape, dtype: m.alloc(shape, dtype))
+    for estimator in (estimate, ledger):
+        meta = declare(plain, calc_max_slices=estimator).meta
+        assert meta.calc_max_slices(**asked) == meta.calc_max_slices(*asked.values())
+        assert meta.calc_max_slices(1, (5, 7), "u2", available_memory=99, device="cpu")
+
+
 def test_a_parameter_that_the_method_lacks_is_refused():
     meta = declare(plain, calc_max_slices=estimate).meta
     with pytest.raises(ParameterError, match=r"plain has no parameter 'strenght'; did you mean"):

@@ -140,10 +140,11 @@ class MethodMeta:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         available_memory: int,
-        /,
         **kwargs: Any,
     ) -> tuple[int, np.dtype[Any]]:
         """Ask the method's own estimator how many slices fit.
+
+        All arguments may be given by position or by name.
 
         Parameters
         ----------
@@ -160,7 +161,8 @@ class MethodMeta:
         **kwargs
             Parameters of the method; its defaults are added. ``device`` ("cuda" or "cpu"),
             unless the method itself has a parameter of that name, reaches an estimator
-            that names it.
+            that names it. A parameter of the method that is named like one of the arguments
+            above, such as ``dtype``, is given in the mapping of `fitting_slices`.
 
         Returns
         -------
