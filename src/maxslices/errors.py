@@ -6,6 +6,8 @@ any of them into one line and an exit code.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MaxslicesError(Exception):
     """Base of all errors of this package; its text is meant to be read by a user."""
@@ -57,6 +59,30 @@ class PipelineError(MaxslicesError):
 
 class ParameterError(PipelineError):
     """A method is given an unknown, missing or mistyped parameter."""
+
+
+class UnknownReferenceError(ParameterError):
+    """A plan depends on a value that only an earlier step of a run can find.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and what would be right.
+    where, pointer : str, optional
+        As for `PipelineError`.
+    reference : Reference, optional
+        The reference to the value.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        where: str | None = None,
+        pointer: str = "",
+        reference: Any = None,
+    ) -> None:
+        super().__init__(message, where, pointer)
+        self.reference = reference
 
 
 class SourceError(MaxslicesError):

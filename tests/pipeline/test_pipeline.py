@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from maxslices import Pipeline, Registry, method
-from maxslices.errors import ParameterError, PipelineError
+from maxslices.errors import ParameterError, PipelineError, UnknownReferenceError
 from maxslices.pipeline import Reference
 from tests.planner.fakes import fakes
 
@@ -186,7 +186,9 @@ def test_references_are_found_with_and_without_spaces():
     made = pipeline(FIND, step("scaled_by", centre="  ${{ c.side_outputs.axis }}"))
     assert made.steps[1].references == (Reference("c", "axis"),)
     assert str(made.steps[1].references[0]) == "${{c.side_outputs.axis}}"
-    assert made.steps[1].known_parameters() == {"centre": None}
+    assert made.steps[1].measured_parameters() == {"centre": None}
+    with pytest.raises(UnknownReferenceError, match=r"step 2: scaled_by: centre is .* a run"):
+        made.steps[1].known_parameters()["centre"] + 1
 
 
 def test_the_loader_says_how_the_scan_is_read():

@@ -37,6 +37,7 @@ from ..runner.report.provenance import provenance as provenance_of
 from ..runner.report.run_log import RunLog
 from ..runner.report.wall_time import WallTime
 from .check_run import check_memory, check_plan_here, check_unchanged
+from .find_values import ValueFinder
 from .on_workers import RunOnWorkers, check_for_workers, workers_of
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
@@ -182,6 +183,7 @@ def _plan(
     budgets = budgets_here(backend, request.memory, request.host_memory)
     chooser = chooser_for(spec, budgets, backend, request.estimator)
     given = request.given
+    finder = ValueFinder(source, backend, spec, budgets, chooser, request.scratch)
 
     def planned(within: Budgets) -> Plan:
         return plan_pipeline(
@@ -193,6 +195,7 @@ def _plan(
             fit=request.fit,
             result_in_memory=folder is None,
             result_is_direct=given is not None and is_direct(given, backend),
+            values=finder,
         )
 
     made = planned(budgets)

@@ -20,6 +20,7 @@ from ..runner.folder.run_identity import changes
 from ..runner.folder.unfinished_run import UnfinishedRun
 from .made_for import made_for
 from .scan_and_output import spec_of
+from .values_first import as_planned
 
 
 def check_plan_here(
@@ -81,6 +82,7 @@ def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
             f"the plan's first section reads {plan.sections[0].input}; the scan is "
             f"{scan.projections}: plan again"
         )
+    pipeline = as_planned(pipeline, plan)
     planned = [
         (each.slice_dim, each.halo, [step.method for step in each.steps]) for each in plan.sections
     ]

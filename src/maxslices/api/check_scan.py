@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from ..core.arrays import SLICE_NAMES
+from ..errors import UnknownReferenceError
 from ..io.scans.chosen_part import PartLike
-from ..pipeline import Pipeline, cut_into_sections
+from ..pipeline import Pipeline, Section, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_known_shapes, check_supplied
 from ..planner.sweep_plan import shown_values
 from .scan_and_output import Scan, chosen_part, opened, spec_of
+from .values_first import DefaultValues, answered
 
 
 def check(
@@ -59,7 +63,7 @@ def check(
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source)
         check_supplied(checked, spec)
-        check_known_shapes(cut_into_sections(checked, reads_rows=spec.reads_rows), spec)
+        check_known_shapes(_sections(checked, reads_rows=spec.reads_rows), spec)
         lines += _about_steps(checked, reads_rows=spec.reads_rows)
         lines.append(f"{spec.name}: {spec.projections}")
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
@@ -75,10 +79,19 @@ def check(
     return "\n".join(lines)
 
 
+def _sections(pipeline: Pipeline, *, reads_rows: bool) -> list[Section]:
+    """Sections of a pipeline; none if they depend on what only a run can find."""
+    with contextlib.suppress(UnknownReferenceError):
+        return answered(
+            lambda known: cut_into_sections(known, reads_rows=reads_rows), pipeline, DefaultValues()
+        )[0]
+    return []
+
+
 def _about_steps(pipeline: Pipeline, *, reads_rows: bool) -> list[str]:
     """Lines on the sections and sweeps of a pipeline."""
     lines = []
-    for number, section in enumerate(cut_into_sections(pipeline, reads_rows=reads_rows), start=1):
+    for number, section in enumerate(_sections(pipeline, reads_rows=reads_rows), start=1):
         names = ", ".join(step.meta.name for step in section.steps)
         lines.append(f"  section {number}, {SLICE_NAMES[section.slice_dim]}s: {names}")
     lines += [

@@ -28,6 +28,7 @@ from ..runner.folder.unfinished_run import UnfinishedRun
 from ..system.threads import N_CORES
 from ..system.worker_warnings import told_elsewhere
 from .check_run import check_free, check_plan_here, check_unchanged
+from .find_values import ValueFinder
 from .plan_scan import plan_pipeline
 from .resources import chooser_for
 from .run_request import RunRequest
@@ -185,6 +186,7 @@ class RunOnWorkers:
                 request.estimator,
                 request.allow_missing_frames,
                 request.save_snapshots,
+                request.scratch,
             )
         except DoesNotFitError as error:
             if not uneven:
@@ -341,6 +343,7 @@ def _plan(
     estimator: str | None,
     allow_missing_frames: bool,
     saves_snapshots: bool,
+    scratch: str | os.PathLike[str] | None,
 ) -> Plan:
     backend = _backend(budgets.kind)
     with ExitStack() as held:
@@ -350,10 +353,17 @@ def _plan(
             )
         spec = spec_of(source, backend)
         chooser = chooser_for(spec, budgets, backend, estimator)
-        made = plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit)
+        alone = replace(budgets, n_workers=None)
+        finder = ValueFinder(source, backend, spec, alone, chooser, scratch)
+
+        def planned(within: Budgets) -> Plan:
+            return plan_pipeline(
+                pipeline, spec, within, chooser, block=block, fit=fit, values=finder
+            )
+
+        made = planned(budgets)
         if saves_snapshots:
-            less = budgets.without(snapshot_bytes(made))
-            made = plan_pipeline(pipeline, spec, less, chooser, block=block, fit=fit)
+            made = planned(budgets.without(snapshot_bytes(made)))
     return made
 
 

@@ -22,6 +22,7 @@ from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for
 from .resources import budgets_of, card_here, chooser_for, measures
 from .scan_and_output import Scan, chosen_part, opened, spec_of
+from .values_first import DefaultValues, ValueSource, answered
 
 ASSUMED_FRAMES = 20
 """Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
@@ -132,17 +133,25 @@ def plan_pipeline(
     result_in_memory: bool = False,
     result_is_direct: bool = False,
     notes: Sequence[str] = (),
+    values: ValueSource | None = None,
 ) -> Plan:
     """Find the memory models of a pipeline's methods, and plan with them.
 
-    Parameters are those of `maxslices.planner.make_plan`.
+    Parameters are those of `maxslices.planner.make_plan`, and one more.
+
+    Parameters
+    ----------
+    values : ValueSource, optional
+        Finds values of references that the plan depends on. By default they are the methods'
+        defaults, and the plan has a note on each.
 
     Raises
     ------
     MaxslicesError
         If the scan lacks what a method needs, an estimator fails, or it does not fit.
     """
-    models = section_models(pipeline, scan, chooser or Chooser(budgets.kind))
+    chooser, values = chooser or Chooser(budgets.kind), values or DefaultValues()
+    models, _ = answered(lambda known: section_models(known, scan, chooser), pipeline, values)
     taken = {name for step in pipeline.steps for name in step.meta.supplied}
     made = make_plan(
         models,
@@ -153,7 +162,7 @@ def plan_pipeline(
         fit=fit,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
-        notes=(*notes, *scan.says_of_frames(taken)),
+        notes=(*notes, *values.notes, *scan.says_of_frames(taken)),
         made_for=made_for(pipeline, scan, budgets.kind),
     )
     check_planned(models, made.sections)
@@ -205,13 +214,13 @@ def _plan_spec(
     from .plan_sweep import prepare_sweep
 
     return prepare_sweep(
-        cut,
+        pipeline,
         spec,
         budgets,
         lambda part: chooser_for(part, budgets, backend, estimator),
         block=block,
         fit=fit,
         to_folder=True,
-        content=pipeline,
         notes=notes,
+        values=DefaultValues(),
     ).whole

@@ -10,7 +10,7 @@ from ..estimate import Chooser
 from ..estimate.section_model import SectionModel
 from ..estimate.section_models import section_models
 from ..pipeline import Pipeline, ScanSpec
-from ..pipeline.sweep import SweptPipeline
+from ..pipeline.sweep import SweptPipeline, cut_at_sweep
 from ..pipeline.sweep_rows import SweepRows, reach_after, rows_of_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
@@ -20,6 +20,7 @@ from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for
 from .plan_values import ValuePlans, less_held, plan_values
 from .sweep_source import spec_with_rows
+from .values_first import ValueSource, answered
 
 ChooserOf = Callable[[ScanSpec], Chooser]
 """Makes a chooser of memory models for a scan."""
@@ -44,7 +45,7 @@ class PreparedSweep:
 
 
 def prepare_sweep(
-    cut: SweptPipeline,
+    pipeline: Pipeline,
     scan: ScanSpec,
     budgets: Budgets,
     chooser_of: ChooserOf,
@@ -52,15 +53,15 @@ def prepare_sweep(
     block: BlockChoice,
     fit: FitChoice,
     to_folder: bool,
-    content: Pipeline,
     notes: Sequence[str] = (),
+    values: ValueSource,
 ) -> PreparedSweep:
     """Plan a sweep.
 
     Parameters
     ----------
-    cut : SweptPipeline
-        The pipeline.
+    pipeline : Pipeline
+        The pipeline, with a sweep.
     scan : ScanSpec
         The whole scan.
     budgets : Budgets
@@ -71,10 +72,10 @@ def prepare_sweep(
         As for `plan`.
     to_folder : bool
         Whether the pictures are written; if not, they are kept in memory.
-    content : Pipeline
-        The pipeline as given.
     notes : sequence of str
         Assumptions to print with the plan.
+    values : ValueSource
+        Finds values of references that the plan depends on.
 
     Raises
     ------
@@ -82,6 +83,38 @@ def prepare_sweep(
         If the scan lacks what a method needs, an estimator fails, values give pictures of
         different shapes, or it does not fit.
     """
+
+    def prepared(known: Pipeline) -> PreparedSweep:
+        cut = cut_at_sweep(known)
+        assert cut is not None  # it has a sweep
+        return _prepared(
+            cut,
+            scan,
+            budgets,
+            chooser_of,
+            block=block,
+            fit=fit,
+            to_folder=to_folder,
+            content=pipeline,
+            notes=(*notes, *values.notes),
+        )
+
+    return answered(prepared, pipeline, values)[0]
+
+
+def _prepared(
+    cut: SweptPipeline,
+    scan: ScanSpec,
+    budgets: Budgets,
+    chooser_of: ChooserOf,
+    *,
+    block: BlockChoice,
+    fit: FitChoice,
+    to_folder: bool,
+    content: Pipeline,
+    notes: Sequence[str],
+) -> PreparedSweep:
+    """Plan a sweep of a pipeline that is cut before its swept step."""
     rows = rows_of_sweep(cut, scan.projections.shape[1])
     extra = [f"left out in a sweep: {', '.join(cut.left_out)}"] if cut.left_out else []
     if cut.before is not None and rows.elsewhere:

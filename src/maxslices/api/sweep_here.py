@@ -24,6 +24,7 @@ from ..runner.blocks.side_results import SideResults
 from ..runner.report.progress import Progress, ProgressOnAll
 from ..runner.report.wall_time import WallTime
 from ..runner.sweep.report import together
+from .find_values import ValueFinder
 from .plan_scan import plan_pipeline
 from .plan_sweep import PreparedSweep, prepare_sweep
 from .resources import budgets_here, chooser_for
@@ -70,7 +71,12 @@ class SweepHere:
             spec = spec_of(self._source, self._backend)
             budgets = budgets_here(self._backend, request.memory, request.host_memory)
             chooser = chooser_for(spec, budgets, self._backend, request.estimator)
-            made = plan_pipeline(alone, spec, budgets, chooser, result_in_memory=True)
+            finder = ValueFinder(
+                self._source, self._backend, spec, budgets, chooser, request.scratch
+            )
+            made = plan_pipeline(
+                alone, spec, budgets, chooser, result_in_memory=True, values=finder
+            )
             steps.find(made, alone)
         steps.run_before()
         values = self._cut.sweep.values
@@ -98,15 +104,17 @@ def planned_sweep(
     def chooser_of(part: ScanSpec) -> Chooser:
         return chooser_for(part, budgets, backend, request.estimator)
 
+    spec = spec_of(source, backend)
+    finder = ValueFinder(source, backend, spec, budgets, chooser_of(spec), request.scratch)
     return prepare_sweep(
-        cut,
-        spec_of(source, backend),
+        pipeline,
+        spec,
         budgets,
         chooser_of,
         block=request.block,
         fit=request.fit,
         to_folder=to_folder,
-        content=pipeline,
+        values=finder,
     )
 
 

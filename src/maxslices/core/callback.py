@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EstimatorError, RegistrationError
+from ..errors import EstimatorError, RegistrationError, UnknownReferenceError
 from .author_lines import defined_at, raised_at, what_raised
 from .ledger import LedgerEstimator
 from .parameters import nearest
+from .unknown_value import require_known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,17 +76,19 @@ class Callback:
         def call(*leading: Any) -> Any:
             try:
                 try:
-                    return self.function(*leading, **given)
+                    answer = self.function(*leading, **given)
                 except AttributeError as error:
                     if not _is_nbytes_of_dtype(error, leading):
                         raise
-                    return self.function(*map(_as_scalar, leading), **given)
-            except KeyboardInterrupt:
+                    answer = self.function(*map(_as_scalar, leading), **given)
+                require_known(answer)
+            except (KeyboardInterrupt, UnknownReferenceError):
                 raise
             except BaseException as error:
                 place = raised_at(error, self.function)
                 said = f"raised {what_raised(error)}{place}"
                 raise EstimatorError(f"{self._call_text(owner, leading, given)} {said}") from error
+            return answer
 
         return call
 

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import EstimatorError, ParameterError, UsageError
 from .arrays import as_dtype
-from .author_lines import defined_at
+from .author_lines import defined_at, raised_at, what_raised
 from .callback import Callback
 from .ledger import LedgerEstimator
 from .parameters import SUPPLIED, matches, nearest
@@ -303,6 +303,9 @@ class MethodMeta:
             self.check_values(**known)
         except ValueError as error:
             return str(error)
+        except Exception as error:  # noqa: BLE001 - the author's, of values it did not expect
+            place = raised_at(error, self.check_values)
+            return f"its check_values raised {what_raised(error)}{place}"
         return None
 
     def halo_slices(self, /, **kwargs: Any) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import numpy as np
 from ..core.allocators import Device, round_to_granule
 from ..core.arrays import ArraySpec
 from ..core.memory_model import MemoryModel
+from ..core.method_meta import MethodMeta
 from ..devices import Backend
 from ..devices.device_name import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
@@ -81,6 +82,10 @@ class Chooser:
         self._forced = forced
         self.chosen: list[tuple[ModelRequest, Choice]] = []
         """What was asked and answered, in order."""
+
+    def asks_author(self, meta: MethodMeta) -> bool:
+        """True if a method's own estimator is asked, and nothing is measured or replayed."""
+        return meta.estimator is not None and self._forced in (None, "declared")
 
     def choose(self, request: ModelRequest) -> Choice:
         """Return a method's memory model: declared, else recorded, replayed or probed.

@@ -10,7 +10,7 @@ from ..core.ledger import LedgerEstimator
 from ..core.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.units import format_bytes
-from ..errors import EstimatorError
+from ..errors import EstimatorError, UnknownReferenceError
 from .model_request import ModelRequest
 
 
@@ -86,7 +86,7 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
         def answer(n: int) -> int:
             try:
                 return ask(n)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, UnknownReferenceError):
                 raise
             except BaseException as error:
                 place = raised_at(error, estimator)

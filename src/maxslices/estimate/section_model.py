@@ -37,6 +37,8 @@ class StepModel:
     """Bytes for n slices of a block, the halo added."""
     estimator: str
     """Where the model is from."""
+    planned_values: Mapping[str, Any] = field(default_factory=dict)
+    """Values of references that its memory, shape, halo or sampled slices depend on."""
     why: str = ""
     """Reason for that origin; empty where the author declares the model."""
     looked_at: int = 0

@@ -65,9 +65,12 @@ def _step_model(
     allocator: ArrayAllocator,
 ) -> StepModel:
     slice_dim, extra = section.slice_dim, sum(section.halo)
-    meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
-    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, parameters, total)
+    meta, parameters = step.meta, step.known_parameters()
+    # Asked first, so that a reference is found before anything is measured.
+    n_looked_at = len(meta.looked_at(total, **parameters))
+    asked = parameters if chooser.asks_author(meta) else step.measured_parameters()
+    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, asked, total)
     chosen = chooser.choose(request)
     output = current
     if not meta.side_results:
@@ -92,12 +95,13 @@ def _step_model(
         index=index,
         method=meta.full_name,
         parameters={name: plain(value) for name, value in step.parameters.items()},
+        planned_values={name: plain(value) for name, value in step.planned_values.items()},
         input=current,
         output=output,
         memory=model.widened(extra, total),
         estimator=chosen.origin,
         why=chosen.why,
-        looked_at=len(meta.looked_at(total, **parameters)),
+        looked_at=n_looked_at,
         pace_s=chosen.pace_s,
         least_block=1 if isinstance(chosen.blocks, str) else chosen.blocks.least_block,
         block_multiple=1 if isinstance(chosen.blocks, str) else chosen.blocks.block_multiple,

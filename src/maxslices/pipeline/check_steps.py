@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Set
 from dataclasses import replace
@@ -10,7 +11,13 @@ from typing import Any
 from ..core.method_meta import MethodMeta
 from ..core.method_registry import Registry
 from ..core.parameters import annotations_of, check_parameters, nearest, type_name
-from ..errors import EstimatorError, ParameterError, PipelineError, UnknownMethodError
+from ..errors import (
+    EstimatorError,
+    ParameterError,
+    PipelineError,
+    UnknownMethodError,
+    UnknownReferenceError,
+)
 from ..io import LoaderOptions, parse_loader
 from ..io.scans.loader_parameters import TO_FILL_IN
 from .missing_packages import MissingPackages
@@ -181,7 +188,8 @@ class _StepCheck:
             return None
         step = Step(meta, parameters, save_result, step_id, side_outputs)
         try:
-            meta.halo_slices(**step.known_parameters())
+            with contextlib.suppress(UnknownReferenceError):
+                meta.halo_slices(**step.known_parameters())
         except EstimatorError as error:
             self._fault(str(error), "parameters")
             return None
@@ -239,7 +247,7 @@ class _StepCheck:
             self._fault(text, "parameters")
             return {}
         values = {
-            self._name_now(meta, str(name), given): _reference_or_value(value)
+            self._name_now(meta, str(name), given): self._reference_or_value(str(name), value)
             for name, value in given.items()
         }
         known: dict[str, Any] = {}
@@ -350,7 +358,7 @@ class _StepCheck:
                 self._fault(text, f"side_outputs.{result}")
         return dict(given)
 
-
-def _reference_or_value(value: Any) -> Any:
-    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    return Reference(match[1], match[2]) if match else value
+    def _reference_or_value(self, name: str, value: Any) -> Any:
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        place = self._entry.place(f"parameters.{name}")
+        return Reference(match[1], match[2], place) if match else value

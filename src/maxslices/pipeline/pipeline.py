@@ -17,7 +17,7 @@ from ..io import LoaderOptions, Preview
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
 from ..io.scans.given_paths import path_faults
 from .check_steps import check_steps, is_loader
-from .steps import RawStep, Step, TextPlace
+from .steps import RawStep, Reference, Step, TextPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,29 @@ class Pipeline:
             loader=dataclasses.replace(self.loader, preview=preview),
             loader_given={**given, "preview": preview_words(preview)},
         )
+
+    def with_planned(self, reference: Reference, value: Any) -> Pipeline:
+        """The same pipeline, planned with a value for a reference."""
+        steps = tuple(step.with_planned(reference, value) for step in self.steps)
+        return dataclasses.replace(self, steps=steps)
+
+    def finding(self, reference: Reference) -> Pipeline | None:
+        """The steps that find the value of a reference, which save no data.
+
+        Of other steps with side results only those remain that these refer to. None if one of the
+        steps is swept.
+        """
+        wanted = {reference.step_id}
+        steps: list[Step] = []
+        for step in reversed(self.steps):
+            is_after = not steps and step.id != reference.step_id
+            if is_after or (step.meta.side_results and step.id not in wanted):
+                continue
+            if step.sweeps:
+                return None
+            wanted |= {each.step_id for each in step.references}
+            steps.append(dataclasses.replace(step, save_result=False))
+        return dataclasses.replace(self, steps=tuple(reversed(steps)))
 
     def saving_all(self) -> Pipeline:
         """The same pipeline, with the data after every step saved."""

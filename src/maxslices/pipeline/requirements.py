@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..core.arrays import ArraySpec, block_shape
-from ..errors import SourceError
+from ..errors import SourceError, UnknownReferenceError
 from .pipeline import Pipeline
 from .scan_spec import ScanSpec
 from .sections import Section
@@ -75,9 +75,12 @@ def check_known_shapes(sections: Iterable[Section], scan: ScanSpec) -> None:
                 continue
             if not step.meta.declares_dims:
                 return
-            dims = step.meta.output_other_dims(
-                slice_dim, current.other_dims(slice_dim), **step.known_parameters()
-            )
+            try:
+                dims = step.meta.output_other_dims(
+                    slice_dim, current.other_dims(slice_dim), **step.known_parameters()
+                )
+            except UnknownReferenceError:
+                return
             shape = block_shape(slice_dim, current.shape[slice_dim], dims)
             current = ArraySpec(shape, current.dtype)
 

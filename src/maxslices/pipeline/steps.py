@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.method_meta import MethodMeta
-from ..errors import PipelineError
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A parameter whose value is a side result of an earlier step."""
-
-    step_id: str
-    """``id`` of that step."""
-    name: str
-    """Name under its ``side_outputs``."""
-
-    def __str__(self) -> str:
-        return f"${{{{{self.step_id}.side_outputs.{self.name}}}}}"
+from ..core.unknown_value import UnknownValue
+from ..errors import PipelineError, UnknownReferenceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +19,21 @@ class TextPlace:
     """File, line and column, such as ``"pipeline.yaml:12:5"``, or the number of a step."""
     pointer: str = ""
     """The line and a mark below; empty if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A parameter whose value is a side result of an earlier step."""
+
+    step_id: str
+    """``id`` of that step."""
+    name: str
+    """Name under its ``side_outputs``."""
+    place: TextPlace = field(default_factory=lambda: TextPlace(None), compare=False)
+    """Its position in a file."""
+
+    def __str__(self) -> str:
+        return f"${{{{{self.step_id}.side_outputs.{self.name}}}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ class Step:
     """Name by which later steps refer to this one."""
     side_outputs: Mapping[str, str] = field(default_factory=dict)
     """Side result of the method -> name for references."""
+    planned_values: Mapping[str, Any] = field(default_factory=dict)
+    """Parameter -> value of its reference, as far as a plan depends on it: found, or assumed,
+    before the plan is made."""
 
     @property
     def references(self) -> tuple[Reference, ...]:
@@ -81,21 +87,52 @@ class Step:
         }
         return replace(self, parameters=found)
 
-    def known_parameters(self) -> dict[str, Any]:
-        """Parameters as far as they are known before anything has run.
+    def with_planned(self, reference: Reference, value: Any) -> Step:
+        """Step that is planned with a value for the parameters with a reference."""
+        given = {name: value for name, each in self.parameters.items() if each == reference}
+        return replace(self, planned_values={**self.planned_values, **given}) if given else self
 
-        A reference is replaced by the method's default, or by None if there is none; a sweep by
-        its first value.
+    def known_parameters(self) -> dict[str, Any]:
+        """Parameters for the method's declarations, before anything has run.
+
+        A sweep is replaced by its first value. A reference is replaced by its planned value, or
+        by an `UnknownValue`, which raises `UnknownReferenceError` as soon as a declaration uses it.
         """
-        known = {
-            name: value.values[0] if isinstance(value, Sweep) else value
-            for name, value in self.parameters.items()
-        }
+        known: dict[str, Any] = {}
         for name, value in self.parameters.items():
-            if isinstance(value, Reference):
-                default = self.meta.parameters[name].default
-                known[name] = None if default is self.meta.parameters[name].empty else default
+            known[name] = value.values[0] if isinstance(value, Sweep) else value
+            if name in self.planned_values:
+                known[name] = self.planned_values[name]
+            elif isinstance(value, Reference):
+                known[name] = UnknownValue(str(value), self._needed_error(name, value))
         return known
+
+    def measured_parameters(self) -> dict[str, Any]:
+        """Parameters with which the method is measured before anything has run.
+
+        A reference is replaced by the method's default, or by None without one: a measurement
+        is recorded by its parameters, and serves for the values of many runs.
+        """
+        known = self.known_parameters()
+        return {
+            name: self.default_of(name) if isinstance(value, UnknownValue) else value
+            for name, value in known.items()
+        }
+
+    def default_of(self, name: str) -> Any:
+        """Default of a parameter; None without one."""
+        parameter = self.meta.parameters.get(name)
+        is_given = parameter is not None and parameter.default is not parameter.empty
+        return parameter.default if parameter is not None and is_given else None
+
+    def _needed_error(self, name: str, reference: Reference) -> Callable[[], Exception]:
+        """Make the error of a reference on whose value a plan depends."""
+        text = (
+            f"{self.meta.name}: {name} is {reference}, which only a run can find, and the plan "
+            f"depends on it: give {name} a value"
+        )
+        place = reference.place
+        return lambda: UnknownReferenceError(text, place.where, place.pointer, reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +152,11 @@ class RawStep:
         self, text: str, key: str = "", kind: type[PipelineError] = PipelineError
     ) -> PipelineError:
         """Make the error for what stands under a key, or nearest above it."""
+        place = self.place(key)
+        return kind(text, place.where, place.pointer)
+
+    def place(self, key: str = "") -> TextPlace:
+        """Position of a key, or of the nearest one above it."""
         while key not in self.places and key:
             key = key.rpartition(".")[0]
-        place = self.places.get(key, TextPlace(None))
-        return kind(text, place.where, place.pointer)
+        return self.places.get(key, TextPlace(None))

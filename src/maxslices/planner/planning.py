@@ -214,6 +214,7 @@ def _plan_step(step: StepModel, block: int) -> StepPlan:
         index=step.index,
         method=step.method,
         parameters=dict(step.parameters),
+        planned_values=dict(step.planned_values),
         input=step.input,
         output=step.output,
         estimated_bytes=step.peak_bytes(block),

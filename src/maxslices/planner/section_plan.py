@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.arrays import ArraySpec
@@ -28,6 +28,8 @@ class StepPlan:
     estimator: str
     """Origin of the estimate: "declared" ("declared for CUDA" if for no other device), "recorded",
     "replayed" or "probed"."""
+    planned_values: dict[str, Any] = field(default_factory=dict)
+    """Values of references that the plan depends on. A run that finds others is refused."""
     tile: tuple[int, int] | None = None
     """Dims of its tiles; None if it is given whole slices."""
     tile_halo: tuple[int, int] = (0, 0)

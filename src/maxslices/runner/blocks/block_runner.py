@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ...core.arrays import SLICE_NAMES
 from ...core.author_lines import defined_at, raised_at, what_raised
+from ...core.json_values import plain
 from ...core.returned_output import ReturnedOutput
 from ...devices import Backend, call_method, is_copyable
 from ...devices.cpu import CpuBackend
 from ...devices.in_place import slices_in_place
-from ...errors import MaxslicesError, MethodError, ReadOnlyInputError
+from ...errors import MaxslicesError, MethodError, PlanError, ReadOnlyInputError
 from ...estimate.tiling import Tiling
 from ...io import HasDummies, SideName, Sink, Store
 from ...io.side_name import SIDE_NAMES
@@ -196,7 +197,7 @@ class BlockRunner:
         for position, step in enumerate(self.steps):
             if step.meta.sample_slices is None or position in self.known:
                 continue
-            wanted = step.meta.looked_at(plan.n_slices, **step.known_parameters())
+            wanted = step.meta.looked_at(plan.n_slices, **self._parameters(position))
             first = max(0, wanted.start - plan.halo[0])
             last = min(plan.n_slices, wanted.stop + plan.halo[1])
             self.backend.release()
@@ -286,7 +287,7 @@ class BlockRunner:
             # Where an earlier method left fewer projections, these are the first ones.
             span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
             supplied["angles"] = angles[span]
-        parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
+        parameters = self._parameters(index)
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
         n_left = -(-(self.plan.n_slices - first) // (last - first))
         try:
@@ -303,6 +304,24 @@ class BlockRunner:
             kind = ReadOnlyInputError if "read-only" in said else MethodError
             where = raised_at(error, meta.function)
             raise kind(f"{meta.name} failed on {which}: {said}{where}") from error
+
+    def _parameters(self, index: int) -> dict[str, Any]:
+        """Parameters of a step, with the values of its references.
+
+        Raises
+        ------
+        PlanError
+            If the plan was made with other values.
+        """
+        step, planned = self.steps[index], self.plan.steps[index].planned_values
+        values = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
+        for name, value in planned.items():
+            if plain(values.get(name)) != value:
+                raise PlanError(
+                    f"the plan was made with {name} = {value!r} for {step.meta.name}, and the run "
+                    f"found {values.get(name)!r}: run without the plan, which finds it first"
+                )
+        return values
 
     def _as_planned(
         self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]
