@@ -6,7 +6,7 @@ any of them into one line and an exit code.
 
 from __future__ import annotations
 
-from typing import Any
+import typing
 
 
 class MaxslicesError(Exception):
@@ -79,7 +79,7 @@ class UnknownReferenceError(ParameterError):
         message: str,
         where: str | None = None,
         pointer: str = "",
-        reference: Any = None,
+        reference: typing.Any = None,
     ) -> None:
         super().__init__(message, where, pointer)
         self.reference = reference
