@@ -207,3 +207,13 @@ def test_the_time_of_a_comparison_is_in_proportion_to_the_scans(total_slices, pa
     backend = select_backend("cpu")
     made = study_blocks(request, backend, pace_s=pace_s, fitting_slices=10**6, side={})
     assert isinstance(made, found)
+
+
+def divides_by_zero(data):
+    with np.errstate(divide="ignore"):
+        return 1 / np.where(np.arange(data.shape[2]) == 0, 0, data) + forward(data)
+
+
+def test_the_halo_of_a_method_whose_result_has_infinite_values():
+    declared = Registry().register(divides_by_zero, pattern="projection")
+    assert halo_of_method(declared.meta, device="cpu").halo == (0, 2)

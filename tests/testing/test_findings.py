@@ -123,3 +123,37 @@ def test_small(name):
     assert "2 failed" in text
     assert "test_small[hidden]" in text
     assert "test_small[promised]" in text
+
+
+def test_nan_and_imaginary_parts_that_depend_on_the_block_are_found(conformance):
+    said = conformance(
+        """
+@from_ledger
+def complex_result(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, "complex64")
+
+@method("projection", calc_max_slices=needs)
+def with_nan(data):
+    out = data.copy()
+    if len(data) > 4:
+        out[0] = np.nan
+    return out
+
+@method("projection", calc_max_slices=complex_result, output_dtype="complex64")
+def imaginary(data):
+    return (data + 1j * len(data)).astype(np.complex64)
+
+class TestMine(MethodConformance):
+    cases = [Case("with_nan", (8, 10, 12)), Case("imaginary", (8, 10, 12))]
+""",
+        "-k",
+        "block_size",
+        "-rA",
+    )
+    assert {
+        line.split("[")[1].split("-")[0] for line in said.splitlines() if line.startswith("FAILED")
+    } == {
+        "with_nan",
+        "imaginary",
+    }

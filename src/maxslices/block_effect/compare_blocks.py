@@ -13,6 +13,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
+from ..core.compare_arrays import compare_arrays, value_range
 from .effect import ROUNDING, BlockEffect
 from .find_halo import find_halo
 from .side_of_block import cut
@@ -56,19 +57,19 @@ def compare_blocks(
     whole = trial.run(0, n)
     if not trial.is_block(whole, n):
         return None
-    extent = trial.extent(whole)
+    extent = value_range(whole, trial.slice_dim)
 
     def difference(size: int, halo: tuple[int, int]) -> float:
         gaps = [0.0]
         for start, part in trial.run_in_blocks(size, halo):
             stop = start + part.shape[trial.slice_dim]
-            gaps.append(trial.largest_gap(part, _part(trial, whole, start, stop)))
+            gaps.append(_gap(trial, _part(trial, whole, start, stop), part))
         return max(gaps) / extent
 
     found = difference(small, trial.declared)
     if found <= ROUNDING:
         return BlockEffect(n, small, found)
-    if trial.largest_gap(whole, trial.run(0, n)) / extent > ROUNDING:
+    if _gap(trial, whole, trial.run(0, n)) > ROUNDING * extent:
         return BlockEffect(n, small, found, is_repeatable=False)
     if halo_trial is not None:
         reach = find_halo(halo_trial, most_slices)
@@ -91,7 +92,7 @@ def _agreement(trial: TrialSlices, whole: Any, extent: float) -> tuple[int | Non
         result = trial.run(0, size)
         if not trial.is_block(result, size):
             return False
-        gap = trial.largest_gap(_part(trial, result, 0, sure), _part(trial, whole, 0, sure))
+        gap = _gap(trial, _part(trial, whole, 0, sure), _part(trial, result, 0, sure))
         return gap <= ROUNDING * extent
 
     for multiple in MULTIPLES:
@@ -112,10 +113,15 @@ def _last_agrees(trial: TrialSlices, extent: float, multiple: int) -> bool:
         stop = min(n, start + size)
         low, high = max(0, start - trial.declared[0]), min(n, stop + trial.declared[1])
         result = _part(trial, trial.run(low, high), start - low, stop - low)
-        if trial.largest_gap(result, _part(trial, whole, start, stop)) > ROUNDING * extent:
+        if _gap(trial, _part(trial, whole, start, stop), result) > ROUNDING * extent:
             return False
     return True
 
 
 def _part(trial: TrialSlices, data: Any, low: int, high: int) -> Any:
     return cut(data, trial.slice_dim, low, high)
+
+
+def _gap(trial: TrialSlices, expected: Any, got: Any) -> float:
+    """Largest difference of two results."""
+    return compare_arrays(expected, got, trial.slice_dim).largest

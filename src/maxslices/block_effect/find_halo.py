@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..core.compare_arrays import compare_arrays
 from .side_of_block import cut
 from .trial_slices import TrialSlices
 
@@ -55,16 +56,15 @@ def find_halo(trial_of: Callable[[int], TrialSlices], most_slices: int) -> Reach
 def _reach(trial: TrialSlices) -> Reach | None:
     n, middle = trial.n_slices, trial.n_slices // 2
     usual = trial.run(0, n)
-    if not trial.is_block(usual, n) or trial.largest_gap(usual, trial.run(0, n)):
+    axis = trial.slice_dim
+    if not trial.is_block(usual, n) or compare_arrays(usual, trial.run(0, n), axis).n_different:
         return None
     marked = trial.run(0, n, middle)
-    changed = [
-        i
-        for i in range(n)
-        if trial.largest_gap(
-            cut(usual, trial.slice_dim, i, i + 1), cut(marked, trial.slice_dim, i, i + 1)
-        )
-    ]
+    changed = []
+    for i in range(n):
+        one, other = (cut(result, axis, i, i + 1) for result in (usual, marked))
+        if compare_arrays(one, other, axis).n_different:
+            changed.append(i)
     if not changed:
         return Reach((0, 0), n)
     first, last = min(changed), max(changed)

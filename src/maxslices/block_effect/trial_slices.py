@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ..core.method_meta import MethodMeta
 from ..devices import Backend, call_method, require_libraries
 from ..devices.sample_data import Samples, finish
@@ -108,34 +106,3 @@ class TrialSlices:
     def is_block(self, result: Any, n_slices: int) -> bool:
         """True if a result has these slices."""
         return getattr(result, "ndim", 0) == 3 and result.shape[self.slice_dim] == n_slices
-
-    def largest_gap(self, one: Any, other: Any) -> float:
-        """Largest difference of two results; slice by slice, which takes little memory."""
-        most = 0.0
-        for i in range(one.shape[self.slice_dim]):
-            a, b = (cut(each, self.slice_dim, i, i + 1) for each in (one, other))
-            gap = abs(_wide(a) - _wide(b))
-            both_nan = (a != a) & (b != b)
-            gap[both_nan] = 0
-            largest = float(gap.max())
-            most = max(most, largest if largest == largest else np.inf)
-        return most
-
-    def extent(self, result: Any) -> float:
-        """Range of a result's values, or of their magnitudes; not 0."""
-        lows, highs = [], []
-        for i in range(result.shape[self.slice_dim]):
-            part = cut(result, self.slice_dim, i, i + 1)
-            finite = part[part == part]
-            if finite.size:
-                lows.append(float(abs(finite).min() if finite.dtype.kind == "c" else finite.min()))
-                highs.append(float(abs(finite).max() if finite.dtype.kind == "c" else finite.max()))
-        if not lows:
-            return 1.0
-        low, high = min(lows), max(highs)
-        return high - low or abs(high) or 1.0
-
-
-def _wide(part: Any) -> Any:
-    """Values in double precision."""
-    return part.astype(np.complex128 if part.dtype.kind == "c" else np.float64)

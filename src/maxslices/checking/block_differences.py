@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..block_effect.side_of_block import cut, side_of_block
+from ..core.compare_arrays import compare_arrays, value_range
 from .measured_call import MeasuredCall
 
 
@@ -70,18 +71,14 @@ def _difference(whole: Any, joined: Any, tolerance: float) -> str:
         a, b = np.asarray(expected), np.asarray(got)
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"is {b.shape} {b.dtype}, not {a.shape} {a.dtype}"
-        if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
-            continue
         if a.dtype.kind not in "fciub":
-            return f"is {got!r}, not {expected!r}"
-        gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        # A single value has no range: its magnitude stands for that.
-        extent = float(np.nanmax(a) - np.nanmin(a)) or float(np.nanmax(np.abs(a))) or 1.0
-        largest = float(np.nanmax(gap)) / extent
-        if not largest <= tolerance:
-            where = np.unravel_index(int(np.nanargmax(gap)), gap.shape)
+            if not np.array_equal(a, b):
+                return f"is {got!r}, not {expected!r}"
+            continue
+        found = compare_arrays(a, b)
+        if found.n_different and not (largest := found.largest / value_range(a)) <= tolerance:
             return (
-                f"differs at {np.count_nonzero(gap)} of {gap.size} voxels, by {largest:.2g} of its "
-                f"range at most (at {tuple(map(int, where))}); allowed: {tolerance:g}"
+                f"differs at {found.n_different} of {a.size} voxels, by {largest:.2g} of its "
+                f"range at most (at {found.where}); allowed: {tolerance:g}"
             )
     return ""
