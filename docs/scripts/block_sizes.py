@@ -25,6 +25,7 @@ import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxsli
 from maxslices.block_effect.effect import ROUNDING
 from maxslices.block_effect.side_of_block import cut
 from maxslices.block_effect.trial_slices import TrialSlices
+from maxslices.core.compare_arrays import compare_arrays, value_range
 from maxslices.core.method_registry import registry
 from maxslices.devices import Backend, select_backend
 from maxslices.devices.sample_data import Samples
@@ -60,17 +61,18 @@ def gaussian(data: Any) -> Any:
 def compared(trial: TrialSlices, n: int) -> dict[str, Any]:
     """Differences between all blocks that start at the first slice, and those one later."""
     results = {size: trial.run(0, size) for size in range(1, n + 1)}
-    extent, dim = trial.extent(results[n]), trial.slice_dim
+    dim = trial.slice_dim
+    extent = value_range(results[n], dim)
     gaps = {}
     for a in results:
         for b in range(a + 1, n + 1):
             other = cut(results[b], dim, 0, a)
-            gaps[f"{a} {b}"] = trial.largest_gap(results[a], other) / extent
+            gaps[f"{a} {b}"] = compare_arrays(results[a], other, dim).largest / extent
     late = {}
     for size in (n // 2, n // 2 + 1):
         part = trial.run(1, 1 + size)
-        late[size] = trial.largest_gap(part, cut(results[n], dim, 1, 1 + size)) / extent
-    again = trial.largest_gap(trial.run(0, n), results[n]) / extent
+        late[size] = compare_arrays(part, cut(results[n], dim, 1, 1 + size), dim).largest / extent
+    again = compare_arrays(trial.run(0, n), results[n], dim).largest / extent
     return {"slices": n, "gaps": gaps, "starting at 1": late, "again": again}
 
 

@@ -216,4 +216,4 @@ def divides_by_zero(data):
 
 def test_the_halo_of_a_method_whose_result_has_infinite_values():
     declared = Registry().register(divides_by_zero, pattern="projection")
-    assert halo_of_method(declared.meta, device="cpu").halo == (0, 2)
+    assert halo_of_method(declared, device="cpu").halo == (0, 2)
