@@ -9,12 +9,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from maxslices import method
+from maxslices.core.exact_sum import exact_terms, sum_of_terms
 from maxslices.core.ledger import Ledger, from_ledger
 
-from .namespaces import array_namespace, on_gpu
+from .namespaces import array_namespace, on_gpu, to_host
 
 Bits = Literal[8, 16, 32]
 Statistics = tuple[float, float, float, int]
+BlockStatistics = tuple[float, float, float, int, tuple[float, ...]]
+"""Statistics of a block, and the terms of its exact sum (`maxslices.core.exact_sum`)."""
 
 PIECE_VOXELS = {"cpu": 2**15, "cuda": 2**23}
 """Voxels converted to float64 at a time: 256 KiB on a CPU, for a core's cache, and 64 MiB on a
@@ -63,21 +66,22 @@ def _count_pieces(m: Ledger, shape: tuple[int, ...], *dtypes: str) -> None:
 @from_ledger
 def _statistics_memory(m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     m.alloc(shape, dtype)
+    m.alloc(shape[:2], "float64")  # the sum of each row
     _count_pieces(m, shape, "float64", "bool")
     m.alloc_bytes(REDUCTION_BYTES[m.device])
 
 
-def _combine(blocks: Sequence[Statistics]) -> Statistics:
-    """Combine the statistics of all blocks, each weighted by its number of elements."""
+def _combine(blocks: Sequence[BlockStatistics]) -> Statistics:
+    """Combine the statistics of all blocks."""
     counted = [block for block in blocks if block[3]]
     if not counted:
         return math.nan, math.nan, math.nan, 0
-    total = sum(block[3] for block in counted)
+    number = sum(block[3] for block in counted)
     return (
         min(block[0] for block in counted),
         max(block[1] for block in counted),
-        math.fsum(block[2] * (block[3] / total) for block in counted),
-        total,
+        sum_of_terms(block[4] for block in counted) / number,
+        number,
     )
 
 
@@ -87,7 +91,7 @@ def _combine(blocks: Sequence[Statistics]) -> Statistics:
     side_results=("glob_stats",),
     combine=_combine,
 )
-def calculate_stats(data: Any) -> Statistics:
+def calculate_stats(data: Any) -> BlockStatistics:
     """Compute minimum, maximum, mean and number of the finite elements.
 
     Parameters
@@ -97,14 +101,15 @@ def calculate_stats(data: Any) -> Statistics:
 
     Returns
     -------
-    (float, float, float, int)
-        As `rescale_to_int` takes them. NaN and infinities are left out; where nothing is
-        finite, (nan, nan, nan, 0). Minimum, maximum and number are exact and do not
-        depend on how the data are cut into blocks; the mean does, by less than 1e-12 of the
-        mean of the magnitudes.
+    (float, float, float, int, tuple of float)
+        Minimum, maximum, mean and number, as `rescale_to_int` takes them, and the terms of the
+        exact sum. NaN and infinities are left out; where nothing is finite, the first three are
+        NaN. What `combine` makes of blocks does not depend on how the data are cut: rows are
+        added one by one, and their sums exactly.
     """
     xp = array_namespace(data)
-    found: Statistics = _combine([])
+    sums = xp.zeros(data.shape[:2], dtype=xp.float64)
+    lowest, highest, number = math.inf, -math.inf, 0
     for place, values, other in _pieces(data, xp.float64, xp.bool_):
         values[...] = data[place]
         n_finite = values.size
@@ -122,8 +127,12 @@ def calculate_stats(data: Any) -> Statistics:
             xp.copyto(values, -math.inf, where=other)
             most = float(values.max())
             xp.copyto(values, 0, where=other)
-        found = _combine([found, (least, most, float(values.sum()) / n_finite, n_finite)])
-    return found
+        xp.sum(values, axis=-1, out=sums[place])
+        # Adding 0 makes 0.0 of -0.0, so that the order of the two does not matter.
+        lowest, highest = min(lowest, least + 0.0), max(highest, most + 0.0)
+        number += n_finite
+    terms = exact_terms(to_host(sums)) if number else ()
+    return *_combine([(lowest, highest, 0.0, number, terms)]), terms
 
 
 def _integer(bits: int) -> np.dtype[Any]:

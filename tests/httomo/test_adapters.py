@@ -364,7 +364,17 @@ def test_statistics_are_of_all_blocks():
     found = global_stats([calculate_stats(data[:4]), calculate_stats(data[4:])])
     assert found == (0.0, 119.0, pytest.approx(clean.mean()), 120)
     assert np.isnan(data[0, 0, 0])
-    assert calculate_stats(np.array([3, 250], np.uint8)) == (3.0, 250.0, 253.0, 2)
+    assert calculate_stats(np.array([3, 250], np.uint8)) == (3.0, 250.0, (253.0,), 2)
+
+
+def test_statistics_have_the_same_bits_in_blocks_of_any_size():
+    data = np.random.default_rng(1).normal(0, 1e3, (13, 7, 101)).astype(np.float32)
+    found = {
+        global_stats([calculate_stats(block) for block in np.array_split(data, n, axis)])
+        for n in (1, 2, 5, 7)
+        for axis in (0, 1)
+    }
+    assert len(found) == 1
 
 
 def test_a_new_method_is_planned_and_run_with_the_dtype_that_it_returns(

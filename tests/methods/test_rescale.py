@@ -19,7 +19,7 @@ def values(shape=(5, 40, 300), seed=0):
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "float32", "float64"])
 def test_statistics_are_those_of_numpy(dtype):
     data = (np.abs(values()) * 20).astype(dtype)
-    least, most, mean, n = calculate_stats(data)
+    least, most, mean, n, _ = calculate_stats(data)
     assert (least, most, n) == (data.min(), data.max(), data.size)
     assert mean == pytest.approx(math.fsum(data.ravel().tolist()) / data.size, rel=1e-13)
 
@@ -27,7 +27,7 @@ def test_statistics_are_those_of_numpy(dtype):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 40000), (2, 400, 300), (70, 3, 1000)])
 def test_every_element_counts_once(shape):
     data = values(shape)
-    least, most, mean, n = calculate_stats(data)
+    least, most, mean, n, _ = calculate_stats(data)
     assert (least, most, n) == (data.min(), data.max(), data.size)
     assert mean == pytest.approx(data.mean(dtype="float64"), rel=1e-12)
 
@@ -37,7 +37,7 @@ def test_what_is_not_finite_is_left_out():
     data[0, 0, :3] = math.nan, math.inf, -math.inf
     data[3] = math.nan
     finite = data[np.isfinite(data)]
-    least, most, mean, n = calculate_stats(data)
+    least, most, mean, n, _ = calculate_stats(data)
     assert (least, most, n) == (finite.min(), finite.max(), finite.size)
     assert mean == pytest.approx(finite.mean(dtype="float64"), rel=1e-12)
 
@@ -46,7 +46,7 @@ def test_nothing_finite():
     result = calculate_stats(np.full((2, 3, 4), math.nan, "float32"))
     assert result[3] == 0
     assert all(map(math.isnan, result[:3]))
-    assert combine([result, (1.0, 2.0, 1.5, 4)]) == (1.0, 2.0, 1.5, 4)
+    assert combine([result, (1.0, 2.0, 1.5, 4, (6.0,))]) == (1.0, 2.0, 1.5, 4)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -55,9 +55,15 @@ def test_blocks_combine_to_the_whole(axis):
     whole = calculate_stats(data)
     for sizes in ([1] * 5, [7, 16], [20]):
         blocks = np.split(data, np.cumsum(sizes), axis=axis)
-        least, most, mean, n = combine([calculate_stats(block) for block in blocks if block.size])
-        assert (least, most, n) == (whole[0], whole[1], whole[3])
-        assert mean == pytest.approx(whole[2], rel=1e-12)
+        found = combine([calculate_stats(block) for block in blocks if block.size])
+        assert repr(found) == repr(combine([whole])) == repr(whole[:4])
+
+
+def test_zeros_of_either_sign_are_one_number():
+    data = np.array([0.0, -0.0], np.float32).reshape(2, 1, 1)
+    both = [calculate_stats(block) for block in np.split(data, 2)]
+    found = combine(both), combine(both[::-1])
+    assert repr(found[0]) == repr(found[1]) == "(0.0, 0.0, 0.0, 2)"
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])

@@ -12,10 +12,12 @@ import pytest
 import maxslices
 from maxslices import ArraySpec, Pipeline, Plan
 from maxslices.api.plan_scan import plan_pipeline
+from maxslices.api.resources import budgets_of
 from maxslices.core.units import parse_bytes
 from maxslices.errors import PlanError, UsageError
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Budgets, SectionPlan, StepPlan
+from maxslices.planner import Budgets, MadeFor, SectionPlan, StepPlan
+from maxslices.system.threads import MOST_THREADS
 from tests.planner.fakes import fakes
 
 SCAN = ScanSpec(ArraySpec((101, 67, 53), "uint16"), ArraySpec((3, 67, 53), "uint16"))
@@ -237,6 +239,23 @@ def test_a_plan_for_another_device_or_version_is_refused(tmp_path):
         maxslices.run(
             DATA, of(STEPS), tmp_path, device="cpu", plan=Plan.from_json(json.dumps(value))
         )
+
+
+def test_a_plan_for_fewer_cores_is_refused(tmp_path):
+    value = json.loads(planned().to_json())
+    n_cores = value["made_for"]["n_cores"]
+    value["made_for"]["n_cores"] = n_cores - 1
+    message = rf"{n_cores} cores may be used here, and the plan is for {n_cores - 1}"
+    with pytest.raises(PlanError, match=message):
+        maxslices.run(DATA, of(STEPS), tmp_path, plan=Plan.from_json(json.dumps(value)))
+    value["made_for"]["n_cores"] = n_cores + 1
+    maxslices.run(DATA, of(STEPS), tmp_path, plan=Plan.from_json(json.dumps(value)))
+
+
+def test_a_plan_for_a_gpu_is_the_same_on_hosts_with_any_number_of_cores():
+    budgets, _ = budgets_of("cuda", "10MB", "10MB", False)
+    assert budgets.n_threads == MOST_THREADS
+    assert MadeFor(device="cuda").differences(MadeFor(device="cuda", n_cores=64)) == []
 
 
 def edited(plan, **values):

@@ -14,6 +14,7 @@ STEP: dict[str, Any] = {
     "estimated_bytes": 4_060_000,
     "estimator": "declared",
     "tile": None,
+    "planned_values": {},
     "tile_halo": [0, 0],
     "on_host": False,
 }
@@ -58,6 +59,7 @@ PLAN: dict[str, Any] = {
         "scan_in_memory": False,
         "pipeline": [{}, {"method": "lab.methods.minus_log", "id": None, "side_outputs": {}}],
         "device": "cpu",
+        "n_cores": 2,
         "versions": {"maxslices": "0.1.0", "cupy": None},
     },
     "estimated_bytes": 11_000_000,

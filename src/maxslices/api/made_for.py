@@ -10,6 +10,7 @@ from ..estimate.source_hash import package_of
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import MadeFor
 from ..system.package_versions import installed_version
+from ..system.threads import N_CORES
 
 
 def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:
@@ -29,6 +30,7 @@ def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:
         scan_in_memory=scan.in_memory,
         pipeline=pipeline.content(),
         device=device,
+        n_cores=N_CORES if device == "cpu" else None,
         versions=_versions(pipeline, device),
     )
 

@@ -25,7 +25,7 @@ from ..runner import RunFolder
 from ..runner.folder.run_identity import run_identity
 from ..runner.folder.snapshots import snapshot_bytes
 from ..runner.folder.unfinished_run import UnfinishedRun
-from ..system.threads import N_CORES
+from ..system.threads import MOST_THREADS, N_CORES
 from ..system.worker_warnings import told_elsewhere
 from .check_run import check_free, check_plan_here, check_unchanged
 from .find_values import ValueFinder
@@ -253,7 +253,7 @@ def worker_budgets(
     if host is not None:
         on_host = min(_share(parse_bytes(host), each) for each in _by_machine(facts))
     reserved = max(each.reserved_bytes for each in facts)
-    return Budgets("cuda", on_device, on_host, reserved, n_threads, len(facts))
+    return Budgets("cuda", on_device, on_host, reserved, MOST_THREADS, len(facts))
 
 
 def _by_machine(facts: tuple[WorkerFacts, ...]) -> list[list[WorkerFacts]]:

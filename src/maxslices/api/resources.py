@@ -12,7 +12,7 @@ from ..estimate import Chooser, Records
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets
 from ..system.resource_limits import memory_limits
-from ..system.threads import N_THREADS
+from ..system.threads import MOST_THREADS, N_THREADS
 
 
 def measures(pipeline: Pipeline, estimator: str | None) -> bool:
@@ -66,7 +66,7 @@ def budgets_of(
     name = "cuda" if device == "auto" else device
     card = card_here(device) if is_here else None
     reserved = UNMEASURED_RESERVE_BYTES if card is None else card.reserved_bytes
-    return Budgets(name, parse_bytes(memory), host, reserved, N_THREADS), card
+    return Budgets(name, parse_bytes(memory), host, reserved, MOST_THREADS), card
 
 
 def budgets_here(
@@ -83,7 +83,7 @@ def budgets_here(
             )
         return Budgets(backend.name, budget, budget, n_threads=N_THREADS)
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
-    return Budgets(backend.name, budget, host, backend.reserved_bytes, N_THREADS)
+    return Budgets(backend.name, budget, host, backend.reserved_bytes, MOST_THREADS)
 
 
 def _check_limits(given: str | int | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.exact_sum import exact_terms, sum_of_terms
 from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
@@ -288,8 +289,11 @@ def _images(
     }
 
 
-def calculate_stats(data: Any) -> tuple[float, float, float, int]:
+def calculate_stats(data: Any) -> tuple[float, float, tuple[float, ...], int]:
     """Compute minimum, maximum, sum and number of values; non-finite values count as 0.
+
+    The sum is given by the terms of `exact_terms`. Rows along the last axis, which no block cuts,
+    are added one by one.
 
     Parameters
     ----------
@@ -299,11 +303,16 @@ def calculate_stats(data: Any) -> tuple[float, float, float, int]:
     xp: Any = np if isinstance(data, np.ndarray) else importlib.import_module("cupy")
     if data.dtype.kind == "f" and not bool(xp.isfinite(data).all()):
         data = xp.nan_to_num(data, nan=0.0, posinf=0.0, neginf=0.0)
-    total = float(data.sum(dtype=np.float64))
-    return float(data.min()), float(data.max()), total, int(data.size)
+    rows = to_host(data.sum(axis=-1, dtype=np.float64, keepdims=True))
+    # Adding 0 makes 0.0 of -0.0, so that the order of the two does not matter.
+    least, most = float(data.min()) + 0.0, float(data.max()) + 0.0
+    return least, most, exact_terms(rows), int(data.size)
 
 
-def global_stats(parts: list[tuple[float, float, float, int]]) -> tuple[float, float, float, int]:
+def global_stats(
+    parts: list[tuple[float, float, tuple[float, ...], int]],
+) -> tuple[float, float, float, int]:
     """Combine the statistics of blocks: (minimum, maximum, mean, number of values)."""
-    minima, maxima, sums, numbers = zip(*parts, strict=True)
-    return min(minima), max(maxima), sum(sums) / sum(numbers), sum(numbers)
+    minima, maxima, terms, numbers = zip(*parts, strict=True)
+    number = sum(numbers)
+    return min(minima), max(maxima), sum_of_terms(terms) / number, number

@@ -28,6 +28,9 @@ class MadeFor:
     """The whole content of the pipeline: its loader, then step by step."""
     device: str = ""
     """"cpu" or "cuda"."""
+    n_cores: int | None = None
+    """Cores that may be used, where the device is the CPU: methods take memory for each thread.
+    None on a GPU."""
     versions: dict[str, Any] = field(default_factory=dict)
     """Versions of maxslices and of the packages that the methods are from and need."""
 
@@ -36,6 +39,11 @@ class MadeFor:
         found = []
         if self.device != other.device:
             found.append(f"the device is {other.device}, and the plan is for {self.device}")
+        if self.n_cores is not None and other.n_cores is not None and other.n_cores > self.n_cores:
+            found.append(
+                f"{other.n_cores} cores may be used here, and the plan is for {self.n_cores}, as "
+                f"each takes memory (taskset -c {_first_cores(self.n_cores)} limits them)"
+            )
         found += _differing("of the scan", self.scan, other.scan)
         if self.scan_in_memory and not other.scan_in_memory:  # which takes buffers, not planned for
             found.append("the scan has to be read, and the plan is for one that lies in memory")
@@ -53,6 +61,10 @@ class MadeFor:
         known = {name: v for name, v in self.versions.items() if v is not None}
         here = {name: other.versions.get(name) for name in known}
         return found + _differing("installed", known, here)
+
+
+def _first_cores(n: int) -> str:
+    return "0" if n <= 1 else f"0-{n - 1}"
 
 
 def _by_key(pipeline: tuple[dict[str, Any], ...]) -> dict[str, Any]:

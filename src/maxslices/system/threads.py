@@ -33,7 +33,10 @@ def _cores() -> int:
 
 N_CORES = _cores()
 """Cores that this process may run on."""
-N_THREADS = 1 if N_CORES <= 2 else min(12, max(2, N_CORES * 5 // 8))
+MOST_THREADS = 12
+"""Most threads that move bytes. A plan for a GPU counts the buffers of so many, so that it holds
+for hosts with any number of cores."""
+N_THREADS = 1 if N_CORES <= 2 else min(MOST_THREADS, max(2, N_CORES * 5 // 8))
 """Threads that move bytes: 5 of 8 cores.
 
 With 16 cores, 10 threads read 45 GB/s, nearly what a GPU's link carries (55 GB/s), and 6 cores
@@ -41,7 +44,7 @@ are left. More than 12 are not needed for that; one or two cores are left to the
 """
 N_DECODERS = 1 if N_CORES <= 2 else N_CORES - 1
 """Threads that decompress, which is bound by the cores; one core is left to the computation."""
-_POOL_THREADS = max(2 * 12, N_CORES)
+_POOL_THREADS = max(2 * MOST_THREADS, N_CORES)
 """Most threads in the pool: those of a reader and of a writer at the same time."""
 _PART_BYTES = (2**20, 2**24)
 """Least and most bytes that a thread works on at one time; see `part_count`."""
