@@ -35,6 +35,29 @@ def heaps(data: bytes) -> list[list[tuple[int, int]]]:
     return found
 
 
+def hangs_hdf5(data: bytes) -> bool:
+    """True if HDF5 2.0 reads a global heap of the file without end.
+
+    It goes on by the size of each object, in arithmetic of 64 bits, and does not notice that it
+    stays where it is.
+    """
+    start = data.find(b"GCOL")
+    while start >= 0:
+        at, end = start + 16, start + int.from_bytes(data[start + 8 : start + 16], "little")
+        for _ in range(2**16 + 1):
+            if at + 16 > min(end, len(data)):
+                break
+            size = int.from_bytes(data[at + 8 : at + 16], "little")
+            step = size if not any(data[at : at + 2]) else (16 + -(-size // 8) * 8) % 2**64
+            if step == 0:
+                return True
+            at += step
+        else:
+            return True
+        start = data.find(b"GCOL", start + 4)
+    return False
+
+
 def damaged_heap(data: bytes, random_: random.Random) -> bytes:
     """Damage objects of the global heaps of an HDF5 file; what has none stays as it is."""
     changed = bytearray(data)

@@ -15,7 +15,7 @@ from maxslices.io import open_source
 from tests.io import scans
 
 from .child import Outcome, in_child
-from .mutate import damaged, damaged_heap
+from .mutate import damaged, damaged_heap, hangs_hdf5
 
 READ_BYTES = 2**24
 """Most bytes that are read at once from a file that declares more than it has."""
@@ -79,9 +79,12 @@ def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
         path = random_.choice(sound)
         target = folder / "sound" / f"damaged{path.suffix}"
         damage = damaged_heap if random_.random() < 0.1 else damaged
-        target.write_bytes(damage(whole[path], random_))
-        yield f"{kind} {seed} {number} ({path.name})", in_child(lambda: read_all(target))  # noqa: B023
+        content = damage(whole[path], random_)
         number += 1
+        if hangs_hdf5(content):  # a defect of HDF5 itself: see SECURITY.md
+            continue
+        target.write_bytes(content)
+        yield f"{kind} {seed} {number - 1} ({path.name})", in_child(lambda: read_all(target))  # noqa: B023
 
 
 def _virtual(folder: Path, data: np.ndarray) -> Path:

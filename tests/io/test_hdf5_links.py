@@ -9,7 +9,11 @@ from maxslices.errors import SourceError
 from maxslices.io import open_source
 from maxslices.io.hdf5 import contents
 from maxslices.io.hdf5 import links as hdf5_links
-from maxslices.io.hdf5.links import FileObjects
+from maxslices.io.hdf5.links import BrokenPath, FileObjects, look_up
+
+from . import scans
+
+DATA = scans.frames()
 
 
 def many_groups(path, n_groups):
@@ -62,3 +66,28 @@ def test_each_object_comes_once(tmp_path):
         file["type"] = np.dtype("f4")
         assert [name for name, _ in FileObjects(file)] == ["/a", "/b", "/a/again"]
         assert [name for name, _ in FileObjects(file, follows_links=False)] == ["/a", "/a/again"]
+
+
+def test_a_virtual_data_set_without_end_is_not_opened_as_its_own_file(tmp_path):
+    """One that grows asks its files how long they are, when its shape is asked for."""
+    most = (None, *DATA.shape[1:])
+    layout = h5py.VirtualLayout(DATA.shape, DATA.dtype, maxshape=most)
+    source = h5py.VirtualSource("other.h5", "exchange/data", DATA.shape, maxshape=most)
+    layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+    with h5py.File(tmp_path / "virtual.h5", "w", libver="latest") as file:
+        file.create_virtual_dataset("exchange/data", layout)
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file.create_dataset("exchange/data", data=DATA, maxshape=most)
+    with open_source(tmp_path / "virtual.h5") as source:
+        assert source.spec.shape == DATA.shape
+
+
+@pytest.mark.parametrize("target", [b"\xff\xfe", b"/entry1/\xff/data", b"../\xc3"])
+def test_a_link_into_a_file_whose_target_is_no_text_leads_nowhere(tmp_path, target):
+    path = tmp_path / "scan.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = DATA
+        file.id.links.create_external(b"damaged", b"scan.h5", target)
+    with h5py.File(path) as file:
+        assert isinstance(look_up(file, "damaged"), BrokenPath)
+        assert [name for name, _ in FileObjects(file)] == ["/data"]

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 
 from ..library_errors import raised_by_library
-from .global_heaps import read_values
 from .links import MAX_OBJECTS, FileObjects, look_up
 
 LISTED = 6
@@ -56,4 +55,4 @@ def is_nxtomo(group: h5py.Group) -> bool:
     definition = look_up(group, "definition")
     if not isinstance(definition, h5py.Dataset) or definition.size != 1:
         return False
-    return np.ravel(read_values(definition))[0] in (b"NXtomo", "NXtomo")
+    return np.ravel(definition[()])[0] in (b"NXtomo", "NXtomo")

@@ -24,7 +24,6 @@ from ..library_errors import cause_of, found_no_memory, library_errors, raised_b
 from .chunk_offsets import locate_data, missing_filters
 from .chunks import ChunkError, Chunks, OversizeError
 from .contents import FileContents
-from .global_heaps import read_values
 from .links import BrokenPath, look_up
 from .unwritten_frames import frames_written
 
@@ -196,5 +195,5 @@ def read_column(name: str, data: h5py.Dataset, allow_missing: bool) -> NDArray[A
                 f"{name}: {np.count_nonzero(missing)} of {missing.size} values were never written: "
                 "the acquisition was aborted, or still runs; allow it with --allow-missing-frames"
             )
-        values: NDArray[Any] = read_values(data)
+        values: NDArray[Any] = data[()]
         return values

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 
-from ...errors import SourceError
 from ..library_errors import cause_of, raised_by_library
-from .global_heaps import check_map, external_files
-from .object_headers import ObjectHeaders, headers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,7 @@ def look_up(
             link = item.get(part, getlink=True)
             if isinstance(link, h5py.ExternalLink) and _is_no_file(link, item.file):
                 return BrokenPath(path, f"is a link into {link.filename}, which is no file")
-            check_map(item, part, headers_of(item), item.id.links.get_info(part.encode()))
             item = item[part]
-        except SourceError as error:
-            return BrokenPath(path, f"{_of(where, path)}cannot be read: {error}")
         except Exception as error:
             if not raised_by_library(error):
                 raise
@@ -99,28 +95,26 @@ class FileObjects:
         self.is_complete = True
 
     def __iter__(self) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
-        groups = deque([("", self._file, headers_of(self._file))])
-        seen = {_identity(h5py.h5o.get_info(self._file.id))}
+        groups = deque([("", self._file, _identity(self._file)[0])])
+        seen = {_identity(self._file)}
         n_links = 0
         while groups:
-            place, group, headers = groups.popleft()
+            place, group, file_number = groups.popleft()
             for name in names_in(group):
                 n_links += 1
                 if n_links > MAX_OBJECTS:
                     self.is_complete = False
                     return
-                item, identity = self._find(group, name, headers)
+                item, identity = self._find(group, name, file_number)
                 if item is None or identity in seen:
                     continue
                 seen.add(identity)
                 yield f"{place}/{name}", item
                 if isinstance(item, h5py.Group):
-                    is_here = identity[0] == headers.file_number
-                    found = headers if is_here else headers_of(item)
-                    groups.append((f"{place}/{name}", item, found))
+                    groups.append((f"{place}/{name}", item, identity[0]))
 
     def _find(
-        self, group: h5py.Group, name: str, headers: ObjectHeaders
+        self, group: h5py.Group, name: str, file_number: int
     ) -> tuple[h5py.Dataset | h5py.Group | None, tuple[int, int]]:
         """Object of a name in a group, or None if it is damaged or no object; its identity."""
         item: object = None
@@ -128,15 +122,12 @@ class FileObjects:
         try:
             link = group.id.links.get_info(name.encode(errors="surrogateescape"))
             if link.type == h5py.h5l.TYPE_HARD:
-                identity = headers.file_number, link.u
-                check_map(group, name, headers, link)
+                identity = file_number, link.u
                 item = group[name]
             elif self._follows_links:
                 item = look_up(group, name)
                 if isinstance(item, h5py.HLObject):
-                    identity = _identity(h5py.h5o.get_info(item.id))
-        except SourceError:
-            return None, identity
+                    identity = _identity(item)
         except Exception as error:
             if not raised_by_library(error):
                 raise
@@ -144,9 +135,31 @@ class FileObjects:
         return (item if isinstance(item, h5py.Dataset | h5py.Group) else None), identity
 
 
-def _identity(info: h5py.h5o.ObjInfo) -> tuple[int, int]:
+def _identity(item: h5py.HLObject) -> tuple[int, int]:
     """File and address of an object, which tell it from all others."""
+    info = h5py.h5o.get_info(item.id)
     return info.fileno, info.addr
+
+
+def read_attribute(item: h5py.HLObject, name: str, default: Any) -> Any:
+    """Read an attribute of an object; `default` if it has none of that name.
+
+    ``attrs.get`` returns its default also for an attribute that is damaged.
+    """
+    if name not in item.attrs:
+        return default
+    return item.attrs[name]
+
+
+def external_files(link: h5py.ExternalLink, path: str) -> Iterator[str]:
+    """Iterate over the names by which HDF5 tries to open the file of a link in another file."""
+    folders = os.environ.get("HDF5_EXT_PREFIX", "").split(":")
+    folders += [os.path.dirname(path) or ".", ".", os.path.dirname(os.path.realpath(path))]
+    name = link.filename
+    if os.path.isabs(name):
+        yield name
+        name = os.path.basename(name)
+    yield from (os.path.join(folder, name) for folder in folders if folder)
 
 
 def _is_no_file(link: h5py.ExternalLink, file: h5py.File) -> bool:

@@ -32,7 +32,6 @@ from ...system.fresh_files import check_one_name
 from ...system.positional_io import write_rows
 from ...system.threads import parallel_for_box
 from ...tuning.mapped_output import file_map, is_safe_to_map
-from ..hdf5.global_heaps import CheckedHeaps
 from ..hdf5.open_hdf5 import open_hdf5
 from .atomic_sink import AtomicSink, SinkStart
 from .nexus_notes import describe_data, notes_bytes, write_notes
@@ -240,8 +239,6 @@ def _reopen_file(
     """
     # Processes that join read it at the same time: none changes what HDF5 itself keeps in it.
     options = {"locking": False} if mode == "r" else {}
-    with CheckedHeaps() as heaps:
-        heaps.read_all(path)
     with _os_errors(), open_hdf5(path, mode, **options) as file:
         data = file[DATA_PATH]
         shape = spec.with_slices(axis, 1).shape

@@ -88,12 +88,10 @@ def _of_zarr(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[A
 def _of_hdf5(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import h5py
 
-    from ..hdf5.global_heaps import CheckedHeaps, read_attribute  # and with it h5py
+    from ..hdf5.links import read_attribute
     from ..hdf5.open_hdf5 import open_hdf5
 
     with open_hdf5(path, "r") as file:
-        with CheckedHeaps() as heaps:
-            heaps.open(file, DATA_PATH)
         data = file[DATA_PATH]
         if not isinstance(data, h5py.Dataset) or data.ndim != 3 or not data.chunks:
             raise SourceError(f"{path}: {DATA_PATH} is no result of a run")

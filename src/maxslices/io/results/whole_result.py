@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import StoreError
-from ..hdf5.global_heaps import CheckedHeaps
 from ..hdf5.open_hdf5 import open_hdf5
 from ..library_errors import library_errors
 from .grey_levels import GreyLevels, find_levels
@@ -40,8 +39,6 @@ class WholeResult:
         self._levels: dict[tuple[tuple[float, float], int], GreyLevels] = {}
         try:
             with library_errors(str(path)):
-                with CheckedHeaps() as heaps:
-                    heaps.read_all(path)
                 self._file = open_hdf5(path, "r")
                 self._data = self._file[DATA_PATH]
         except OSError as error:

@@ -13,7 +13,7 @@ from ...system.small_files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
 from ..frames.selection import Selection
 from ..hdf5.frames import dataset, read_column
-from ..hdf5.global_heaps import read_attribute
+from ..hdf5.links import read_attribute
 from ..hdf5.open_hdf5 import open_file
 from ..paths import check_readable, is_hdf5
 from .loader_options import AngleFile, LoaderOptions

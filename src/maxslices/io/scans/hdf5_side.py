@@ -15,7 +15,6 @@ from ..frames.array_frames import ArrayFrames
 from ..frames.frames import Frames
 from ..frames.selection import Selection
 from ..hdf5.frames import Hdf5Frames, dataset, read_column
-from ..hdf5.global_heaps import read_values
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
 from ..side_name import SideName
@@ -132,4 +131,4 @@ def _side_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
         return Hdf5Frames(path, file, data_path)
     name = f"{path}:/{data_path.strip('/')}"
     with library_errors(name):
-        return ArrayFrames(name, read_values(data)[np.newaxis])
+        return ArrayFrames(name, data[()][np.newaxis])

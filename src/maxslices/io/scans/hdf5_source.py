@@ -15,7 +15,6 @@ from ...errors import SourceError
 from ..frames.selection import Selection
 from ..hdf5.contents import LISTED
 from ..hdf5.frames import Hdf5Frames
-from ..hdf5.global_heaps import read_values
 from ..hdf5.links import look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
@@ -131,7 +130,7 @@ def _say_unused_key(path: Path, file: h5py.File, options: LoaderOptions) -> None
     key = find_layout(path, file, replace(options, image_key_path="auto")).image_key
     stored = None if key is None else look_up(file, key)
     if isinstance(stored, h5py.Dataset) and stored.ndim == 1:
-        others = int(np.count_nonzero(read_values(stored)))
+        others = int(np.count_nonzero(stored[()]))
         if others:
             logger.warning(
                 "%s: without image_key_path all frames are projections, as in httomo, but %s marks "

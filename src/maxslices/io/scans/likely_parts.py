@@ -12,7 +12,6 @@ import h5py
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..hdf5.global_heaps import read_values
 from ..hdf5.links import FileObjects, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
@@ -136,9 +135,7 @@ def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | Non
     def tells(name: str) -> bool:
         entry = name.split("/")[1]
         title = look_up(file, f"{entry}/title")
-        text = (
-            str(read_values(title)) if isinstance(title, h5py.Dataset) and not title.shape else ""
-        )
+        text = str(title[()]) if isinstance(title, h5py.Dataset) and not title.shape else ""
         return _NAMES[kind].search(f"{name} {text}") is not None
 
     names = [name for name in stacks if name != data and tells(name)]

@@ -13,8 +13,7 @@ import h5py
 import numpy as np
 
 from ...errors import SourceError
-from ..hdf5.global_heaps import read_attribute, read_values
-from ..hdf5.links import FileObjects, look_up
+from ..hdf5.links import FileObjects, look_up, read_attribute
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
 from ..paths import check_readable, is_hdf5
@@ -154,7 +153,7 @@ def _subject(where: str) -> str | None:
 
 def shown_value(stored: h5py.Dataset) -> str:
     """Single value of a data set, with its unit."""
-    value: Any = np.ravel(read_values(stored))[0]
+    value: Any = np.ravel(stored[()])[0]
     unit = np.ravel(np.asarray(read_attribute(stored, "units", "")))
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     shown = f"{float(text):.7g}" if isinstance(text, np.number) else str(text).strip()

@@ -10,7 +10,6 @@ from pathlib import Path
 import h5py
 
 from ...errors import SourceError
-from ..hdf5.global_heaps import CheckedHeaps
 from ..library_errors import raised_by_library
 from ..paths import is_hdf5
 
@@ -53,8 +52,6 @@ def _lines(path: Path) -> Iterator[str]:
             else:
                 found.append(name)
 
-        with CheckedHeaps() as heaps:
-            heaps.open_all(path)
         with h5py.File(path, "r") as file:
             file.visititems(visit)
         yield from found
