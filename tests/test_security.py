@@ -39,6 +39,7 @@ PROMISES = {
     "Frames that were never written": "runner/test_silent_faults::test_a_run_on_missing_frames",
     "A damaged file ends in one line": "fuzz/test_fuzz::test_attacks_find_nothing",
     "The size that a file declares": "io/test_tiff_and_npy_faults::test_a_page_that_cannot_be",
+    "HDF5 2.0 itself reads": "io/test_hdf5_faults::test_hdf5_itself_hangs_on_a_global_heap",
     "A run writes to its folder": "test_security::test_a_run_writes_to_its_folder_and_to_records",
     "In a folder that others may": "runner/test_shared_folder::test_a_planted_link_is_not_followed",
     "`--overwrite` removes results": "runner/test_shared_folder::test_a_report_that_was_tampered",

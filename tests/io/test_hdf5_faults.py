@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import struct
 import subprocess
 import sys
 import zlib
@@ -16,6 +17,7 @@ import pytest
 
 from maxslices.errors import SourceError
 from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
+from tests.fuzz.mutate import hangs_hdf5, heaps
 
 from . import scans
 
@@ -474,3 +476,22 @@ def test_a_name_that_is_no_text_is_passed_over(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"exchange", b"exch\xffnge"))
     with pytest.raises(SourceError):
         open_source(path)
+
+
+def test_hdf5_itself_hangs_on_a_global_heap_with_an_object_of_no_bytes(tmp_path):
+    """Where it no longer does, SECURITY.md and `tests/fuzz` need not leave this damage out."""
+    path = tmp_path / "texts.h5"
+    with h5py.File(path, "w") as file:
+        file["texts"] = ["a text"]
+    content = bytearray(path.read_bytes())
+    (heap,) = heaps(content)
+    for _, at in heap:
+        struct.pack_into("<Q", content, at + 8, 0)
+    path.write_bytes(content)
+    assert hangs_hdf5(content)
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(
+            [sys.executable, "-c", f"import h5py; h5py.File({str(path)!r})['texts'][()]"],
+            timeout=3,
+            capture_output=True,
+        )
