@@ -178,8 +178,9 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def go_on_with_another(self, name: str) -> None:
-        """Ask for another pipeline, or where there is nothing to go on with."""
-        if name != self.unfinished:
+        """Ask for another pipeline than that of the unfinished run, or to resume a finished one."""
+        is_there = self.unfinished is not None or self.is_given_up or self.is_finished
+        if is_there and name != self.unfinished:
             self.refused(name, {"resume": True})
 
     @precondition(lambda self: self.unfinished is not None)

@@ -325,7 +325,7 @@ def test_a_result_is_removed(tmp_path, format):
 def test_a_folder_with_other_things_is_not_removed(tmp_path):
     path = written(tmp_path / "a", "tiff", 0)
     (path / "notes.txt").touch()
-    with pytest.raises(StoreError, match=r"holds notes\.txt beside its data"):
+    with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
         remove_result(path)
     assert len(list(path.iterdir())) == 6
 

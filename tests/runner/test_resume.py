@@ -319,14 +319,42 @@ class TestChanged:
         stopped(scan, tmp_path / "out", monkeypatch)
         assert "array in memory" in self.refused(np.load(scan), tmp_path / "out")
 
-    def test_budgets_are_those_of_the_plan(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        with pytest.raises(UsageError, match="memory, block cannot be given with resume"):
-            run(scan, of(["negate"]), tmp_path / "out", resume=True, memory="1GB", block=3)
-        with pytest.raises(UsageError, match="writes hdf5, not tiff"):
-            run(scan, of(["negate"]), tmp_path / "out", resume=True, format="tiff")
+    def test_options_that_differ_are_named(self, tmp_path, scan, monkeypatch):
+        out, steps = tmp_path / "out", of(["to_float", "negate"])
+        given = {"memory": "1GB", "block": 4, "format": "tiff:16"}
+        with monkeypatch.context() as patch:
+            stop_after(patch, 2)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, steps, out, device="cpu", **given)
+        for name, value, said in (
+            ("memory", "2GB", "memory is 2000000000, and was 1000000000"),
+            ("block", 3, "block is 3, and was 4"),
+            ("host_memory", "2GB", "host_memory is 2000000000, and was left out"),
+            ("format", "tiff", "format is tiff, and was tiff:16"),
+            ("scratch", tmp_path, f"scratch is {tmp_path}, and was left out"),
+            ("save_snapshots", True, "save_snapshots is True, and was left out"),
+            ("estimator", "declared", "estimator is declared, and was left out"),
+        ):
+            with pytest.raises(UsageError, match=f"{said}.*start anew with --overwrite"):
+                run(scan, steps, out, device="cpu", resume=True, **{**given, name: value})
         with pytest.raises(UsageError, match="either goes on"):
-            run(scan, of(["negate"]), tmp_path / "out", resume=True, overwrite=True)
+            run(scan, steps, out, resume=True, overwrite=True)
+
+    @pytest.mark.parametrize("memory", ["1GB", 10**9])
+    def test_the_same_command_with_resume_is_accepted(self, tmp_path, scan, monkeypatch, memory):
+        options = {"device": "cpu", "block": 4, "format": "tiff:16", "scratch": tmp_path / "s"}
+        whole = run(scan, of(["to_float"]), tmp_path / "whole", memory="1GB", **options)
+        with monkeypatch.context() as patch:
+            stop_after(patch, 2)
+            with pytest.raises(KeyboardInterrupt):  # nothing is unfinished, so the run begins
+                run(scan, of(["to_float"]), tmp_path / "out", memory="1GB", **options, resume=True)
+        run(scan, of(["to_float"]), tmp_path / "out", memory=memory, **options, resume=True)
+        assert content(tmp_path / "out") == content(tmp_path / "whole")
+        with monkeypatch.context() as patch:
+            stop_after(patch, 2)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(["to_float"]), tmp_path / "by plan", device="cpu", plan=whole.plan)
+        run(scan, of(["to_float"]), tmp_path / "by plan", plan=whole.plan, resume=True)
 
 
 class TestJournal:
@@ -540,11 +568,9 @@ def test_a_run_that_failed_behind_data_in_memory_goes_on(tmp_path, scan, monkeyp
     assert content(out) == content(tmp_path / "whole")
 
 
-def test_a_folder_without_an_unfinished_run_says_so(tmp_path, scan):
-    with pytest.raises(StoreError, match="no unfinished run: leave out --resume"):
-        run(scan, of(["negate"]), tmp_path / "out", resume=True)
+def test_a_finished_run_is_not_repeated_by_resume(tmp_path, scan):
     run(scan, of(["negate"]), tmp_path / "out", device="cpu")
-    with pytest.raises(StoreError, match="no unfinished run, only a finished one"):
+    with pytest.raises(StoreError, match="already holds a run"):
         run(scan, of(["negate"]), tmp_path / "out", resume=True)
 
 
@@ -637,6 +663,25 @@ class TestOverwrite:
                 assert content(folder) == content(out)
             else:
                 assert (folder / "report.json").exists()
+
+    def test_a_file_that_no_run_wrote_is_found_before_anything_runs(
+        self, tmp_path, scan, monkeypatch
+    ):
+        def fail(*args):
+            raise AssertionError("a method was called")
+
+        for name, n_blocks in (("finished", None), ("unfinished", 2)):
+            out = tmp_path / name
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                stop_after(patch, n_blocks)
+                run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
+            (folder,) = (path for path in out.iterdir() if path.is_dir())
+            (folder / "notes.txt").write_text("mine")
+            with monkeypatch.context() as patch:
+                patch.setattr(block_runner, "call_method", fail)
+                with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
+                    run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+            assert (folder / "notes.txt").read_text() == "mine"
 
     def test_without_room_for_both_the_user_is_told(self, tmp_path, scan, monkeypatch):
         usage, out, room = shutil.disk_usage(tmp_path), tmp_path / "out", 2_000_000

@@ -249,6 +249,7 @@ def _identity(
         "preview": preview_words(pipeline.loader.preview),
         "preview_given": preview_given,
         "save_all": request.save_all,
+        "options": request.choices,
     }
 
 

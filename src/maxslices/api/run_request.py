@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 
 from ..core.method_meta import with_type
+from ..core.units import parse_bytes
 from ..errors import UsageError
 from ..io import HasPixelSize
-from ..io.results.result_format import FormatLike, parse_formats
+from ..io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.loader_options import LoaderOptions
@@ -158,20 +159,17 @@ class RunRequest:
         cut = cut_at_sweep(checked)
         if cut is not None:
             self._check_sweep()
-        if self.resume and self.plan is not None:
-            raise UsageError("a run that goes on keeps its plan: leave the other one out")
         if self.resume and not in_folder:
             raise UsageError("only a run into a folder can go on: name it as `out`")
         if self.plan is not None:
-            self._check_left_to("a plan")
+            self._check_no_choices()
         return checked, cut
 
     def _check_sweep(self) -> None:
         if self.save_all or self.save_snapshots:
             raise UsageError("a sweep saves a picture for each value, and nothing on the way")
-        if self.plan is not None or self.resume:
-            what = "carry out a plan made before" if self.resume is False else "go on (resume)"
-            raise UsageError(f"a sweep cannot {what}: it is planned and run as a whole")
+        if self.plan is not None:
+            raise UsageError("a sweep cannot carry out a plan made before: leave the plan out")
         if self.given is not None:
             raise UsageError("a sweep fills no array: name a folder, or leave it out")
         if self.picture or self.format != "hdf5":
@@ -192,7 +190,7 @@ class RunRequest:
         for each in files_read(self.scan, pipeline):
             folder.check_spares(each)
         if folder.unfinished is not None:
-            self._check_left_to("resume")
+            self.check_resumes(folder)
         return folder
 
     def device_for(self, folder: RunFolder | None) -> str:
@@ -214,18 +212,59 @@ class RunRequest:
             return None
         return pixel_size_of(Path(self.scan), loader)
 
-    def _check_left_to(self, what: str) -> None:
-        """Check that nothing that `what` decides is given beside it."""
-        given: dict[str, Any] = {
-            "memory": self.memory is not None,
-            "host_memory": self.host_memory is not None,
-            "block": self.block != "auto",
-            "fit": self.fit != "none",
-            "estimator": self.estimator is not None,
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Options that differ from their defaults, as the journal of a run keeps them."""
+        memory = {
+            name: value if value is None else parse_bytes(value)
+            for name, value in (("memory", self.memory), ("host_memory", self.host_memory))
         }
-        names = [name for name, is_given in given.items() if is_given]
-        if names:
+        given: dict[str, Any] = {
+            **memory,
+            "block": None if self.block == "auto" else self.block,
+            "fit": None if self.fit == "none" else self.fit,
+            "estimator": self.estimator,
+            "format": None if self.format == "hdf5" else ", ".join(map(str, self._formats)),
+            "scratch": None if self.scratch is None else os.path.abspath(self.scratch),
+            "save_snapshots": self.save_snapshots or None,
+            "pixel_size": None if self.pixel_size is None else str(self.pixel_size),
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def _formats(self) -> tuple[ResultFormat, ...]:
+        return parse_formats(self.format)
+
+    def check_resumes(self, folder: RunFolder) -> None:
+        """Check that options are those with which the unfinished run in a folder began.
+
+        Those that are left out are taken from that run.
+
+        Raises
+        ------
+        UsageError
+            If options have other values; it names each.
+        """
+        assert folder.unfinished is not None
+        before = folder.unfinished.identity.get("options") or {}
+        found = [
+            f"{name} is {value}, and was {before.get(name, 'left out')}"
+            for name, value in self.choices.items()
+            if before.get(name) != value
+        ]
+        if self.plan is not None and self.plan != folder.unfinished.plan:
+            found.append("the plan is another one")
+        if found:
             raise UsageError(
-                f"{', '.join(names)} cannot be given with {what}, which holds what was chosen: "
+                f"the unfinished run in {folder.path} began with other options ({'; '.join(found)})"
+                ": leave them out to continue it, or start anew with --overwrite"
+            )
+
+    def _check_no_choices(self) -> None:
+        """Check that nothing that the plan holds is given with it."""
+        decided = ("memory", "host_memory", "block", "fit", "estimator")
+        if names := [name for name in self.choices if name in decided]:
+            raise UsageError(
+                f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "
                 "plan again with it, or leave it out"
             )

@@ -91,8 +91,8 @@ def run(
         A plan made before, perhaps elsewhere; nothing is measured or planned then. Budgets,
         `block`, `fit` and `estimator` are the plan's, and cannot be given beside it.
     resume : bool
-        Whether to go on with the unfinished run in `out`, by its plan: what is finished is not
-        repeated.
+        Whether to continue the unfinished run in `out`, by its plan: finished slices are not
+        repeated. Where nothing is unfinished, the run begins.
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value. Otherwise they are an
         error, as are frames in files that are not there.

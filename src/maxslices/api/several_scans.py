@@ -156,7 +156,7 @@ def run_scans_announced(
                     outcomes.append(ScanOutcome(scan, folder, "done before"))
                     continue
                 tell(f"scan {len(outcomes) + 1} of {len(found)}: {scan}")
-                report = carry_out(replace(_continued(request, folder), **engine))
+                report = carry_out(replace(request, **engine))
                 outcomes.append(ScanOutcome(scan, folder, "done"))
                 tell(f"{scan} done in {report.duration_s:.1f} s: {folder}")
             except (DeviceError, KeyboardInterrupt) as error:  # of no scan
@@ -231,15 +231,6 @@ def _is_done(request: RunRequest, folder: Path, pipeline: Pipeline) -> bool:
             "replace all runs with --overwrite"
         )
     return True
-
-
-def _continued(request: RunRequest, folder: Path) -> RunRequest:
-    """What is asked of a scan: to go on, by its own plan, if there is an unfinished run of it."""
-    if not (request.resume and (folder / JOURNAL_NAME).exists()):
-        return replace(request, resume=False)
-    return replace(
-        request, plan=None, memory=None, host_memory=None, block="auto", fit="none", estimator=None
-    )
 
 
 def _stopped(why: str, outcomes: list[ScanOutcome], scan: Path, count: int) -> str:

@@ -58,7 +58,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
 @click.option(
     "--resume",
     is_flag=True,
-    help="go on with the unfinished run, or scans, in OUT",
+    help="continue the unfinished run, or scans, in OUT",
 )
 @click.option(
     "--plan",

@@ -179,16 +179,31 @@ def remove_result(path: Path) -> None:
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
             return
-        is_part = _is_zarr_part if ".ome.zarr" in path.name else _is_tiff_of
-        foreign = next((p for p in path.iterdir() if not is_part(path, p)), None)
-        if foreign is not None:
-            raise StoreError(
-                f"{path}: holds {foreign.name} beside its data, so it is not removed: move that "
-                "away, or choose another name"
-            )
+        check_removable(path)
         shutil.rmtree(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot be removed ({error.strerror})") from None
+
+
+def check_removable(path: Path) -> None:
+    """Check that a result, if there is one, holds nothing that no run writes.
+
+    Raises
+    ------
+    StoreError
+        If it is a folder with other files in it.
+    OSError
+        If the folder cannot be read.
+    """
+    if not path.is_dir() or path.is_symlink():
+        return
+    is_part = _is_zarr_part if ".ome.zarr" in path.name else _is_tiff_of
+    foreign = next((p for p in path.iterdir() if not is_part(path, p)), None)
+    if foreign is not None:
+        raise StoreError(
+            f"{path}: contains {foreign.name}, which no run wrote, so it is not removed: move that "
+            "file away, or choose another folder"
+        )
 
 
 def _is_tiff_of(folder: Path, path: Path) -> bool:

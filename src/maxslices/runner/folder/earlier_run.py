@@ -109,7 +109,7 @@ class EarlierRun:
             If it is one of them or inside one, or if the report cannot be read.
         """
         whole = Path(os.path.realpath(path))  # a loop of links stays one, and is no error here
-        for result in [] if self._report is None else results_of(self._report):
+        for result in self.listed():
             if Path(os.path.realpath(result)) in (whole, *whole.parents):
                 raise StoreError(
                     f"{path} is read, and --overwrite would remove it with the run in "
@@ -118,8 +118,17 @@ class EarlierRun:
 
     def find_results(self) -> None:
         """List what the report names, to be removed in the end."""
-        if self._report is not None:
-            self.results = results_of(self._report)
+        self.results = self.listed()
+
+    def listed(self) -> list[Path]:
+        """Files that the report names; none without a report.
+
+        Raises
+        ------
+        StoreError
+            If the report cannot be read.
+        """
+        return [] if self._report is None else results_of(self._report)
 
     def add(self, results: Iterable[Path]) -> None:
         """Add files that are removed in the end, too."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import StoreError, UsageError
+from ...io.results.sink import check_removable
 from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun, foreign_file
 from .folder_lock import FolderLock
+from .unfinished_files import named_results
 from .unfinished_run import UnfinishedRun
 
 
@@ -56,9 +58,6 @@ def check_request(
                 f"`{unfinished.command(folder, '--resume')}`, or start anew with "
                 f"`{unfinished.command(folder, '--overwrite')}`"
             )
-    elif resume:
-        whole = ", only a finished one" if earlier.is_there else ""
-        raise StoreError(f"{folder} holds no unfinished run{whole}: leave out --resume")
     elif earlier.is_there and not overwrite:
         raise StoreError(
             f"{folder} already holds a run ({REPORT_NAME}): choose another folder, or "
@@ -68,3 +67,10 @@ def check_request(
         for name in (TIMELINE_NAME, *BESIDE_NAMES):
             if (folder / name).exists():
                 raise StoreError(foreign_file(folder / name))
+    if overwrite:
+        replaced = earlier.listed()
+        if unfinished is not None:
+            replaced += [folder / hidden for hidden in unfinished.names]
+            replaced += named_results(folder, unfinished)
+        for path in replaced:
+            check_removable(path)

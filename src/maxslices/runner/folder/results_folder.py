@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...core.arrays import ArraySpec
-from ...errors import ScanChangedError, StoreError, UsageError
+from ...errors import ScanChangedError, StoreError
 from ...io import Sink, SinkFormat, SinkStart
 from ...io.results.nexus_notes import fill_in_found
 from ...io.results.result_format import FormatLike, parse_formats
@@ -101,9 +101,6 @@ class RunFolder:
         """The run that goes on; None if a new one begins."""
         replaced = None if resume else found
         if found is not None and resume:
-            if formats not in (parse_formats("hdf5"), found.formats):
-                wanted, before = (", ".join(map(str, each)) for each in (formats, found.formats))
-                raise UsageError(f"the unfinished run writes {before}, not {wanted}")
             formats = found.formats
             self.scratch = found.scratch(self.path)
             self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
