@@ -96,6 +96,8 @@ class StoresBetween:
         )
         self._stores[number] = store
         self._on_disk.add(number)
+        if self._journal is not None:
+            self._journal.syncs(self._folder)
         return store
 
     def finish_section(self, number: int) -> None:
@@ -142,13 +144,17 @@ class StoresBetween:
             names = store_names(number, layout)
             self._journal.store(number, layout)
             self._on_disk.add(number)
-        return ScratchStore(
+        store = ScratchStore(
             section.output,
             self._folder,
             band_rows=band_rows,
             memory_bytes=kept_bytes,
             names=names,
         )
+        if names:
+            assert self._journal is not None
+            self._journal.syncs(self._folder)
+        return store
 
 
 def _moved(planned: str, instead: str) -> str:

@@ -194,13 +194,21 @@ def _fallocate(fd: int, n_bytes: int) -> int:
 
 
 def sync_file_system(fd: int) -> None:
-    """Put on disk all that was written to the file system of an open file."""
+    """Put on disk all that was written to the file system of an open file.
+
+    Raises
+    ------
+    OSError
+        If the system could not write some of it.
+    """
     try:
-        syncfs = ctypes.CDLL(None).syncfs
+        syncfs = ctypes.CDLL(None, use_errno=True).syncfs
     except AttributeError:  # not Linux
         os.sync()
-    else:
-        syncfs(fd)
+        return
+    if syncfs(fd):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 @contextmanager

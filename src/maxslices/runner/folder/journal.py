@@ -6,7 +6,8 @@ was cut off ends what is believed.
 
 The end of a process, even by ``kill -9``, loses nothing that was written before: it is in the page
 cache. The end of the machine loses what the system had not written to disk yet. So every
-`SYNC_INTERVAL_S` a thread has all written, and then notes how many lines are safe.
+`SYNC_INTERVAL_S` a thread syncs each file system that the run writes to, and then notes how many
+lines are safe.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import warnings
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,7 @@ class Journal:
         self.is_whole = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._others: dict[int, int] = {}  # file system -> open folder on it
         with store_errors(path, 0):
             check_one_name(path, path.lstat())
             self._fd = os.open(path, _APPENDING)
@@ -82,6 +85,17 @@ class Journal:
                 part.unlink(missing_ok=True)
                 raise
         return cls(path, 1)
+
+    def syncs(self, folder: Path) -> None:
+        """Sync the file system of a folder too: later lines speak of files there."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._lock:
+            device = os.fstat(fd).st_dev
+            is_known = self._fd < 0 or device == os.fstat(self._fd).st_dev
+            if is_known or device in self._others:
+                os.close(fd)
+            else:
+                self._others[device] = fd
 
     def went_on(self) -> None:
         """Note that the run goes on in another process."""
@@ -153,8 +167,9 @@ class Journal:
         self._ended.set()
         with self._lock:
             fd, self._fd = self._fd, -1
-            if fd >= 0:
-                os.close(fd)
+            for each in (*self._others.values(), *([fd] if fd >= 0 else [])):
+                os.close(each)
+            self._others.clear()
 
     def _add_progress(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
         """Append a line that a run can go on from, also if Ctrl-C comes once it is written."""
@@ -187,17 +202,39 @@ class Journal:
         return True
 
     def _sync(self) -> None:
-        """Have all that was written so far put on disk, time and again."""
+        """Have all that was written so far put on disk, time and again.
+
+        After an error no line is called safe any more: Linux reports data that it could not write
+        once, drops them, and the next sync succeeds.
+        """
         while not self._ended.wait(SYNC_INTERVAL_S):
+            try:
+                self._sync_once()
+            except OSError as error:
+                warnings.warn(
+                    f"{self._path}: what the run wrote cannot be put on disk safely "
+                    f"({error.strerror}): if the machine stops, a resumed run begins at the last "
+                    "slices that were",
+                    stacklevel=2,
+                )
+                return
+
+    def _sync_once(self) -> None:
+        """Sync each file system that the run writes to, then note how many lines are safe."""
+        with ExitStack() as opened:
             with self._lock:
                 if self._fd < 0:
                     return
-                fd, n_lines = os.dup(self._fd), self._n_lines
-            sync_file_system(fd)
+                n_lines = self._n_lines
+                fds = []
+                for fd in (self._fd, *self._others.values()):
+                    fds.append(os.dup(fd))
+                    opened.callback(os.close, fds[-1])
+            for fd in fds:
+                sync_file_system(fd)
             with suppress(StoreError):  # closed meanwhile; or full, as the next block says
                 self._add({"event": "synced", "n_lines": n_lines})
-                os.fdatasync(fd)
-            os.close(fd)
+                os.fdatasync(fds[0])
 
 
 def boot_id() -> str:
