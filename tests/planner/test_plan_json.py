@@ -320,7 +320,7 @@ def test_a_package_that_was_missing_where_the_plan_was_made_says_nothing(tmp_pat
 def test_a_plan_that_needs_more_than_is_free_is_refused(tmp_path, monkeypatch):
     made = planned(memory="100MB")
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: 10_000)
-    with pytest.raises(PlanError, match=r"needs .* on cpu, where 10.0 kB are free"):
+    with pytest.raises(PlanError, match=r"needs .* of host memory, and 10.0 kB are free \(cpu\)"):
         maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
 
 

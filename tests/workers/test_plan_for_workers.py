@@ -14,6 +14,7 @@ from maxslices.cli.main import main
 from maxslices.errors import DoesNotFitError, PlanError, UsageError
 from maxslices.measure.process_peak import held_bytes
 from maxslices.planner import Plan
+from maxslices.system.resource_limits import MemoryLimit
 from maxslices.workers import worker, workers
 from maxslices.workers.section_job import WorkerFacts, machine_here
 from tests.runner.test_resume import content, of
@@ -120,6 +121,37 @@ def test_what_processes_of_workers_have_is_of_the_host_memory_that_is_given():
         worker_budgets(workers, "cuda", 50, 16)
 
 
+def limited(host, name, free, is_of_process=False):
+    limit = MemoryLimit(name, 90, free, is_of_process)
+    return replace(facts(host, 99, 60), limits=(limit,))
+
+
+def test_memory_that_is_given_is_within_the_limits_of_each_machine():
+    two = (limited("a", "SLURM's job", 80), limited("a", "SLURM's job", 80))
+    assert worker_budgets(two, "cpu", 40, None).budget_bytes == 40
+    said = "41 B of memory are allowed for each of 2 workers, but SLURM's job on a leaves 80 B"
+    with pytest.raises(DoesNotFitError, match=said):
+        worker_budgets(two, "cpu", 41, None)
+    apart = (limited("a", "SLURM's job", 80), limited("b", "SLURM's job", 50))
+    with pytest.raises(DoesNotFitError, match=r"51 B .* on b leaves 50 B"):
+        worker_budgets(apart, "cpu", 51, None)
+    each = (limited("a", "ulimit", 80, True), limited("a", "ulimit", 80, True))
+    assert worker_budgets(each, "cpu", 80, None).budget_bytes == 80
+    with pytest.raises(DoesNotFitError, match="81 B of memory are allowed, but ulimit on a"):
+        worker_budgets(each, "cpu", 81, None)
+    assert worker_budgets(two, "cuda", 500, 80).host_budget_bytes == 40
+    with pytest.raises(DoesNotFitError, match="81 B of memory are allowed, but SLURM's job on a"):
+        worker_budgets(two, "cuda", 500, 81)
+
+
+def test_a_plan_for_workers_is_within_the_limits_here(monkeypatch):
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "2000")
+    scan = ArraySpec((11, 13, 17), "uint16")
+    assert plan(scan, ["minus_log"], device="cpu", memory="1GB").budget_bytes == 10**9
+    with pytest.raises(DoesNotFitError, match="for each of 3 workers, but SLURM's job leaves"):
+        plan(scan, ["minus_log"], device="cpu", memory="1GB", workers=3)
+
+
 def test_what_this_process_has_is_of_the_host_memory_of_its_machine():
     host, boot = machine_here()
     here = replace(facts(host, 99, 60, held=[(2, 7)]), boot=boot)
@@ -159,7 +191,7 @@ def test_a_plan_that_one_of_the_workers_has_no_memory_for_is_refused(
     uneven(needed)
     run(scan, of(STEPS), tmp_path / "fits", plan=made, engine=client)
     uneven(needed - 1)
-    with pytest.raises(PlanError, match=r"on small \(cpu\), where .* are free: plan again"):
+    with pytest.raises(PlanError, match=r"and .* are free \(.* on small \(cpu\)\): allow less"):
         run(scan, of(STEPS), tmp_path / "out", plan=made, engine=client)
     assert not (tmp_path / "out").exists()
 
@@ -183,7 +215,7 @@ def test_the_worker_with_the_least_memory_is_named_where_it_makes_blocks_smaller
     assert max(each.block for each in made.sections) < 17
     assert notes(2**30)[0] == []  # all fit in one block
     assert notes(2**30, memory=little)[0] == []  # as the user says
-    with pytest.raises(DoesNotFitError, match=r"allow --memory .*are free for tcp.* on small"):
+    with pytest.raises(DoesNotFitError, match=r"allow --memory .*are free for t(cp|ls).* on small"):
         notes(one_slice.sections[0].estimated_bytes // 2)
 
 

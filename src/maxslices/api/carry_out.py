@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.units import format_bytes
 from ..devices import Backend, select_backend
+from ..devices.cpu import CpuBackend
 from ..devices.in_place import is_direct
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, UsageError
@@ -36,7 +37,7 @@ from ..runner.report.provenance import Provenance, as_run
 from ..runner.report.provenance import provenance as provenance_of
 from ..runner.report.run_log import RunLog
 from ..runner.report.wall_time import WallTime
-from .check_run import check_memory, check_plan_here, check_unchanged
+from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
 from .find_values import ValueFinder
 from .on_workers import RunOnWorkers, check_for_workers, workers_of
 from .plan_scan import plan_pipeline
@@ -201,6 +202,8 @@ def _plan(
     made = planned(budgets)
     if request.save_snapshots:
         made = planned(budgets.without(snapshot_bytes(made)))
+    if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
+        check_host_free(made, backend.name, CpuBackend().free_bytes())
     request.plans.keep(spec, made)
     return made, chooser
 

@@ -161,16 +161,30 @@ def check_free(plan: Plan, place: str, free_bytes: int, host_free_bytes: int) ->
     """
     needed = max(each.estimated_bytes + each.stored_bytes for each in plan.sections)
     needed += plan.reserved_bytes
-    on_host = max(each.host_bytes for each in plan.sections)
-    if plan.device == "cpu":  # where host memory is all there is
-        needed = max(needed, on_host)
-    if needed > free_bytes:
+    if plan.device != "cpu" and needed > free_bytes:
         raise PlanError(
             f"the plan needs {format_bytes(needed)} on {place}, where {format_bytes(free_bytes)} "
             "are free: plan again for less memory"
         )
-    if on_host > host_free_bytes:
+    check_host_free(plan, place, free_bytes if plan.device == "cpu" else host_free_bytes)
+
+
+def check_host_free(plan: Plan, place: str, free_bytes: int) -> None:
+    """Check that the host memory that a plan needs is free.
+
+    Parameters are those of `check_free`.
+
+    Raises
+    ------
+    PlanError
+        If it is not.
+    """
+    needed = max(each.host_bytes for each in plan.sections)
+    option = "--memory" if plan.device == "cpu" else "--host-memory"
+    if plan.device == "cpu":  # where host memory is all there is
+        needed = max(needed, *(each.estimated_bytes + each.stored_bytes for each in plan.sections))
+    if needed > free_bytes:
         raise PlanError(
-            f"the plan needs {format_bytes(on_host)} of host memory, and "
-            f"{format_bytes(host_free_bytes)} are free: plan again for less (--host-memory)"
+            f"the plan needs {format_bytes(needed)} of host memory, and {format_bytes(free_bytes)} "
+            f"are free ({place}): allow less with {option}"
         )

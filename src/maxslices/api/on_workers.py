@@ -27,10 +27,10 @@ from ..runner.folder.snapshots import snapshot_bytes
 from ..runner.folder.unfinished_run import UnfinishedRun
 from ..system.threads import MOST_THREADS, N_CORES
 from ..system.worker_warnings import told_elsewhere
-from .check_run import check_free, check_plan_here, check_unchanged
+from .check_run import check_free, check_host_free, check_plan_here, check_unchanged
 from .find_values import ValueFinder
 from .plan_scan import plan_pipeline
-from .resources import chooser_for
+from .resources import check_limits, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 
@@ -192,6 +192,7 @@ class RunOnWorkers:
             if not uneven:
                 raise
             raise DoesNotFitError(f"{error}; {uneven}") from None
+        self._check_host(made)
         if uneven and any(each.is_bound_by_memory for each in made.sections):
             made = replace(made, notes=(*made.notes, uneven))
         request.plans.keep(scan, made)
@@ -205,6 +206,11 @@ class RunOnWorkers:
         _check_in_files(plan)
         for each in self._free():
             check_free(plan, each.worker, each.device_bytes, each.host_bytes)
+
+    def _check_host(self, plan: Plan) -> None:
+        """Check that each machine has the host memory that a new plan needs."""
+        for each in self._free():
+            check_host_free(plan, each.worker, each.host_bytes)
 
     def begin(self, plan: Plan, folder: RunFolder) -> Workers:
         """Tell workers what the run is; they run its sections then."""
@@ -238,9 +244,10 @@ def worker_budgets(
     Raises
     ------
     DoesNotFitError
-        If the processes have more host memory than is given.
+        If the processes have more host memory than is given, or more is given than limits allow.
     """
     free = _free_of_each(facts, kind)
+    _check_limits(facts, kind, memory, host)
     n_threads = max(each.n_threads for each in facts)
     on_device = min(each.device_bytes for each in free) if memory is None else parse_bytes(memory)
     if kind == "cpu":
@@ -254,6 +261,21 @@ def worker_budgets(
         on_host = min(_share(parse_bytes(host), each) for each in _by_machine(facts))
     reserved = max(each.reserved_bytes for each in facts)
     return Budgets("cuda", on_device, on_host, reserved, MOST_THREADS, len(facts))
+
+
+def _check_limits(
+    facts: tuple[WorkerFacts, ...], kind: str, memory: str | int | None, host: str | int | None
+) -> None:
+    """Check that host memory that is given is within the limits of each machine."""
+    given = memory if kind == "cpu" else host
+    if given is None:
+        return
+    for workers in _by_machine(facts):
+        n_sharing = len(workers) if kind == "cpu" else 1
+        for each in workers:
+            check_limits(
+                parse_bytes(given), each.limits, n_processes=n_sharing, place=workers[0].host
+            )
 
 
 def _by_machine(facts: tuple[WorkerFacts, ...]) -> list[list[WorkerFacts]]:

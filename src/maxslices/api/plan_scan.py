@@ -19,8 +19,9 @@ from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.check_planned import check_planned
 from ..planner.tile_and_offload import FitChoice
+from ..system.resource_limits import memory_limits
 from .made_for import made_for
-from .resources import budgets_of, card_here, chooser_for, measures
+from .resources import budgets_of, card_here, check_limits, chooser_for, measures
 from .scan_and_output import Scan, chosen_part, opened, spec_of
 from .values_first import DefaultValues, ValueSource, answered
 
@@ -113,6 +114,8 @@ def plan(
         if workers < 1:
             raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
         budgets = budgets.of_each(workers, is_given=memory is not None)
+        if budgets.kind == "cpu" and memory is not None:
+            check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
         if cut is not None:  # of which each worker runs whole values
             budgets = replace(budgets, n_workers=None)
     if isinstance(scan, ArraySpec):

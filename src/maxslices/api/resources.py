@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core.block_memory import UNMEASURED_RESERVE_BYTES
 from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
@@ -11,7 +13,7 @@ from ..errors import DeviceError, DoesNotFitError, UsageError
 from ..estimate import Chooser, Records
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets
-from ..system.resource_limits import memory_limits
+from ..system.resource_limits import MemoryLimit, memory_limits
 from ..system.threads import MOST_THREADS, N_THREADS
 
 
@@ -75,7 +77,9 @@ def budgets_here(
     """Budgets on a device that is here: what is given, else what is free."""
     free = backend.free_bytes()
     budget = free if memory is None else parse_bytes(memory)
-    _check_limits(host_memory if backend.kind == "cuda" else memory)
+    given = host_memory if backend.kind == "cuda" else memory
+    if given is not None:
+        check_limits(parse_bytes(given), memory_limits())
     if backend.kind == "cpu":
         if host_memory is not None:
             raise UsageError(
@@ -86,21 +90,33 @@ def budgets_here(
     return Budgets(backend.name, budget, host, backend.reserved_bytes, MOST_THREADS)
 
 
-def _check_limits(given: str | int | None) -> None:
-    """Check that a budget in host memory is within the limits on this process.
+def check_limits(
+    wanted_bytes: int, limits: Sequence[MemoryLimit], *, n_processes: int = 1, place: str = ""
+) -> None:
+    """Check that budgets in host memory are within the limits on processes.
+
+    Parameters
+    ----------
+    wanted_bytes : int
+        Budget of each process.
+    limits : sequence of MemoryLimit
+        Limits, as one of the processes finds them.
+    n_processes : int
+        Processes on the machine.
+    place : str
+        Name of the machine, if it is another one.
 
     Raises
     ------
     DoesNotFitError
-        If it is not: the run would be killed.
+        If they are not: the run would be killed.
     """
-    if given is None:
-        return
-    wanted = parse_bytes(given)
-    for limit in memory_limits():
-        if wanted > limit.free_bytes:
+    for limit in limits:
+        n_sharing = 1 if limit.is_of_process else n_processes
+        if n_sharing * wanted_bytes > limit.free_bytes:
+            each = f" for each of {n_sharing} workers" if n_sharing > 1 else ""
             raise DoesNotFitError(
-                f"{format_bytes(wanted)} of memory are allowed, but {limit.name} leaves "
-                f"{format_bytes(limit.free_bytes)} of {format_bytes(limit.limit_bytes)}: allow "
-                "less, or leave it out"
+                f"{format_bytes(wanted_bytes)} of memory are allowed{each}, but {limit.name}"
+                f"{f' on {place}' if place else ''} leaves {format_bytes(limit.free_bytes)} of "
+                f"{format_bytes(limit.limit_bytes)}: allow less, or leave it out"
             )

@@ -36,6 +36,8 @@ class MemoryLimit:
     """The limit."""
     free_bytes: int
     """What is left of it."""
+    is_of_process: bool = False
+    """Whether each process has a limit of its own; else all of a job or group share it."""
 
 
 def memory_limits() -> list[MemoryLimit]:
@@ -123,7 +125,8 @@ def _process_limits() -> Iterator[MemoryLimit]:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _NO_LIMIT:
         free = limit - _status_bytes("VmSize") - _AS_SPARE_BYTES
-        yield MemoryLimit("the process's address space (ulimit -v)", limit, max(0, free))
+        name = "the process's address space (ulimit -v)"
+        yield MemoryLimit(name, limit, max(0, free), is_of_process=True)
 
 
 def _status_bytes(name: str) -> int:

@@ -23,6 +23,7 @@ from ..runner.blocks.side_results import SideResults
 from ..runner.folder.journal import boot_id
 from ..runner.report.run_report import SectionReport
 from ..runner.report.run_timeline import Span
+from ..system.resource_limits import MemoryLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,8 @@ class WorkerFacts:
     plan, in bytes, by their numbers."""
     n_threads: int
     """Threads that read and write."""
+    limits: tuple[MemoryLimit, ...] = ()
+    """Limits on its host memory."""
 
     @property
     def machine(self) -> tuple[str, str]:

@@ -31,6 +31,7 @@ from ..runner.folder.snapshots import Snapshots
 from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun
 from ..system.package_versions import installed_version
+from ..system.resource_limits import memory_limits
 from ..system.threads import N_THREADS
 from ..system.work_thread import WorkThread
 from ..system.worker_warnings import told_elsewhere
@@ -76,6 +77,7 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
         host_free_bytes=CpuBackend().free_bytes(),
         held={process: held_bytes(process) for process in (os.getpid(), os.getppid())},
         n_threads=N_THREADS,
+        limits=tuple(memory_limits()),
     )
 
 
