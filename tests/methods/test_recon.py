@@ -213,7 +213,7 @@ def test_estimate_is_the_measured_peak(parameters):
 HELD_BY_FINUFFT = """
 import json, os, sys
 import finufft, numpy as np
-from maxslices.measure.process_peak import ProcessPeak
+from maxslices.measure.resident_memory import ResidentPeak
 from maxslices_methods import _fbp_cpu
 side, n_angles, around = (int(each) for each in sys.argv[1:])
 def waves(n_angles, n):
@@ -224,12 +224,12 @@ def waves(n_angles, n):
 def execute(side, positions, values):
     plan = _fbp_cpu._plan(side, *positions)
     plan.execute(values, out=np.ones((side, side), np.complex64))
-library = ProcessPeak()
+library = ResidentPeak()
 execute(30, *waves(40, 16))
 library_bytes = library.grown_bytes
 given = waves(n_angles, side // 2 + 1)
 values = np.ones((side, side), np.complex64)
-peak = ProcessPeak()
+peak = ResidentPeak()
 plan = _fbp_cpu._plan(side, *given[0])
 plan.execute(given[1], out=values)
 print(json.dumps([peak.grown_bytes, _fbp_cpu.plan_bytes(side, given[1].size), library_bytes]))

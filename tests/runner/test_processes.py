@@ -31,18 +31,11 @@ run(np.zeros((9, 9, 9), np.uint16), pipeline, out + "/warm", device="cpu", memor
 with open_source(scan) as source:  # loads the libraries that read it
     source.read(0, 0, 1, np.empty((1, *source.spec.shape[1:]), source.spec.dtype))
 
-def figure(name):
-    with open("/proc/self/status") as file:
-        return next(int(l.split()[1]) * 1024 for l in file if l.startswith(name))
-
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
-before = figure("VmRSS")
 tracemalloc.start()
 report = run(scan, pipeline, out + "/run", device="cpu", memory=memory, block="max")
 traced = tracemalloc.get_traced_memory()[1]
 print(json.dumps({
-    "resident": figure("VmHWM") - before,
+    "resident": report.process_bytes,
     "traced": traced,
     "measured": [s.measured_bytes for s in report.sections],
     "estimated": [s.estimated_bytes for s in report.sections],
@@ -77,4 +70,5 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
         # What Python takes is not measured, and the thread that writes made its buffer before.
         assert 0.95 * (estimated - PYTHON_BYTES - THREAD_BUFFER_BYTES) < measured <= estimated
     assert found["traced"] <= BUDGET
-    assert found["resident"] <= BUDGET
+    # Below what was measured: some buffers are not filled, and pages from before are used again.
+    assert 0.5 * max(found["measured"]) < found["resident"] <= BUDGET

@@ -42,8 +42,7 @@ try:
 except maxslices.errors.DoesNotFitError as error:
     print(json.dumps(str(error)))
 else:
-    from maxslices.measure.process_peak import _resident
-    counted = report.process_bytes, report.plan.budget_bytes, _resident("VmHWM")
+    counted = report.process_bytes, report.plan.budget_bytes
     print(json.dumps([*counted, max(s.estimated_bytes for s in report.sections)]))
 """
 
@@ -107,10 +106,9 @@ def test_runs_in_a_control_group_are_not_killed(tmp_path, limit_bytes):
             drawn = draw(rng, tmp_path)
             block, form = rng.choice(["auto", "max"]), rng.choice(["hdf5", "tiff"])
             out = str(tmp_path / f"out{number}")
-            taken, budget, highest, _ = run_alone([str(folder), *drawn, out, None, block, form])
-            print(number, *drawn, block, form, taken / MB, budget / MB, highest / MB)
-            assert highest <= limit_bytes
-            assert taken <= budget
+            taken, budget, _ = run_alone([str(folder), *drawn, out, None, block, form])
+            print(number, *drawn, block, form, taken / MB, budget / MB, limit_bytes / MB)
+            assert 0 < taken <= budget < limit_bytes  # the kernel kills what exceeds its limit
 
 
 def test_runs_within_a_budget(tmp_path):
@@ -125,6 +123,6 @@ def test_runs_within_a_budget(tmp_path):
             if isinstance(found, list):
                 break
             budget = int(budget * 1.2)
-        taken, _, _, estimated = found
+        taken, _, estimated = found
         print(number, *drawn, block, form, taken / MB, budget / MB, estimated / MB)
         assert taken <= budget

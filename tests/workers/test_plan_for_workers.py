@@ -12,7 +12,7 @@ from maxslices import ArraySpec, plan, run
 from maxslices.api.on_workers import worker_budgets
 from maxslices.cli.main import main
 from maxslices.errors import DoesNotFitError, PlanError, UsageError
-from maxslices.measure.process_peak import held_bytes
+from maxslices.measure.resident_memory import held_bytes
 from maxslices.planner import Plan
 from maxslices.system.resource_limits import MemoryLimit
 from maxslices.workers import worker, workers

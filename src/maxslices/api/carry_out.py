@@ -21,7 +21,7 @@ from ..io import HasDetectorStart, Source, parse_loader
 from ..io.results.result_format import parse_formats
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
-from ..measure.process_peak import ProcessPeak
+from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan
@@ -109,7 +109,7 @@ def carry_out(request: RunRequest) -> Report:
         elsewhere = None
         if team is not None and folder is not None:
             elsewhere = team.begin(made, folder)
-        timeline, process_peak = Timeline(), ProcessPeak()
+        timeline, process_peak = Timeline(), ResidentPeak()
         sections, side, result = execute(
             made,
             pipeline,

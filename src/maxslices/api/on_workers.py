@@ -16,7 +16,7 @@ from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
 from ..devices.device_count import count_devices
 from ..errors import DoesNotFitError, PlanError, UsageError
-from ..measure.process_peak import held_bytes
+from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice

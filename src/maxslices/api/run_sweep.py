@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ..measure.process_peak import ProcessPeak
+from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline
 from ..pipeline.sweep import SweptPipeline
 from ..planner.sweep_plan import SweepPlan
@@ -100,7 +100,7 @@ def run_sweep(
         bar = held.enter_context(progress_shown(request.progress))
         if folder is not None:
             held.enter_context(folder)
-        process_peak = ProcessPeak()
+        process_peak = ResidentPeak()
         values = cut.sweep.values
         with SweepPictures(work.whole, folder) as pictures:
             for picture, value in zip(work.pictures(bar), values, strict=True):

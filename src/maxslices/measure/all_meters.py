@@ -15,10 +15,11 @@ from .cupy_hook import shared_hook
 from .cupy_pool import CupyMeter
 from .device_memory import DeviceMeter
 from .frequent_collections import frequent_collections
-from .host_memory import TRACE_FRAMES, HostMeter, ResidentMeter
+from .host_memory import TRACE_FRAMES, HostMeter
 from .line_tracer import LineTracer
 from .numpy_sequence import told_by_numpy
 from .peak import Device, Peak
+from .resident_memory import ResidentPeak
 from .sequence_recorder import SequenceRecorder
 from .torch_cuda_memory import TorchMeter
 
@@ -135,9 +136,8 @@ def _start_cpu(
     peak: Peak, trace: bool, objects: bool, recorder: SequenceRecorder | None
 ) -> Callable[[], None]:
     numpy = HostMeter(TRACE_FRAMES if trace else 1, objects or trace)
-    resident = ResidentMeter()
+    resident = ResidentPeak()
     lines = LineTracer() if trace else None
-    resident.start()
     numpy.start()
     if lines is not None:
         lines.start()
@@ -146,7 +146,10 @@ def _start_cpu(
         if lines is not None:
             lines.stop()
         peak.numpy_bytes = numpy.stop()
-        peak.device_before_bytes, peak.device_peak_bytes = resident.stop()
+        peak.device_before_bytes, peak.device_peak_bytes = (
+            resident.before_bytes,
+            resident.highest_bytes,
+        )
         if peak.numpy_bytes is None:
             peak.unseen.append("the code switched tracemalloc off")
             return

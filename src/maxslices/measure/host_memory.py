@@ -1,4 +1,4 @@
-"""NumPy's memory, by tracemalloc; and the resident memory of the process.
+"""NumPy's memory, by tracemalloc.
 
 tracemalloc keeps one peak for the whole process, which overlapping measurements share: before one
 resets it, the peak so far is noted for all of them.
@@ -94,64 +94,3 @@ def observe() -> tuple[int, int]:
             meter.highest_bytes = max(meter.highest_bytes, peak)
         tracemalloc.reset_peak()
     return current, peak
-
-
-_resident_active: list[ResidentMeter] = []
-
-
-class ResidentMeter:
-    """Resident memory of this process, C libraries' included; Linux only.
-
-    The kernel keeps the maximum and can reset it. It counts pages in RAM: an array that was never
-    written to has none.
-    """
-
-    def __init__(self) -> None:
-        self.before_bytes: int | None = None
-        self.highest_bytes = 0
-
-    def start(self) -> None:
-        """Begin to count."""
-        with _lock:
-            _observe_resident()
-            try:
-                with open("/proc/self/clear_refs", "w") as file:
-                    file.write("5")
-            except OSError:
-                return
-            figures = _resident()
-            if figures is not None:
-                self.before_bytes = self.highest_bytes = figures[0]
-                _resident_active.append(self)
-
-    def stop(self) -> tuple[int | None, int | None]:
-        """End; the bytes before and the most since, or None twice where it is unknown."""
-        with _lock:
-            if self.before_bytes is None:
-                return None, None
-            _observe_resident()
-            _resident_active.remove(self)
-        return self.before_bytes, self.highest_bytes
-
-
-def _observe_resident() -> None:
-    figures = _resident()
-    for meter in _resident_active:
-        if figures is not None:
-            meter.highest_bytes = max(meter.highest_bytes, figures[1])
-
-
-def _resident() -> tuple[int, int] | None:
-    """Resident bytes now and the kernel's maximum."""
-    found = {}
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                if name in ("VmRSS", "VmHWM"):
-                    found[name] = int(value.split()[0]) * 1024
-    except OSError:
-        return None
-    if len(found) != 2:
-        return None
-    return found["VmRSS"], max(found["VmHWM"], found["VmRSS"])

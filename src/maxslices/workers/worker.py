@@ -21,7 +21,7 @@ from ..devices.device_name import device_name
 from ..devices.numa import stay_near
 from ..errors import MaxslicesError, PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
-from ..measure.process_peak import held_bytes
+from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_frames import SideFrames

@@ -1,0 +1,83 @@
+"""Resident memory of processes, by the kernel's count; Linux only.
+
+It holds arrays, what C libraries allocate, and their code. It counts pages in RAM: an array that was
+never written to has none.
+
+The kernel keeps one maximum for each process (``VmHWM``), which overlapping measurements share:
+before one resets it, the maximum so far is noted for all of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from weakref import WeakSet
+
+_lock = Lock()
+_active: WeakSet[ResidentPeak] = WeakSet()
+
+
+class ResidentPeak:
+    """Resident memory of this process from here on, at its highest.
+
+    It counts until it is forgotten; no moment is missed.
+    """
+
+    def __init__(self) -> None:
+        self.before_bytes: int | None = None
+        """Resident bytes at the start; None where the kernel does not give them."""
+        self._highest_bytes = 0
+        with _lock:
+            _observe()
+            try:
+                Path("/proc/self/clear_refs").write_text("5")  # resets the maximum
+            except OSError:
+                return
+            now_bytes = _counted("status", "VmRSS")
+            if now_bytes is not None:
+                self.before_bytes = self._highest_bytes = now_bytes
+                _active.add(self)
+
+    @property
+    def highest_bytes(self) -> int | None:
+        """Most resident bytes so far; None where the kernel does not give them."""
+        if self.before_bytes is None:
+            return None
+        with _lock:
+            _observe()
+        return self._highest_bytes
+
+    @property
+    def grown_bytes(self) -> int | None:
+        """Most resident bytes so far beyond those at the start; None where it is not known."""
+        highest_bytes = self.highest_bytes
+        if highest_bytes is None or self.before_bytes is None:
+            return None
+        return highest_bytes - self.before_bytes
+
+
+def _observe() -> None:
+    """Note the kernel's maximum for every measurement."""
+    highest_bytes = _counted("status", "VmHWM")
+    for meter in list(_active):
+        meter._highest_bytes = max(meter._highest_bytes, highest_bytes or 0)
+
+
+def held_bytes(process: int | None = None) -> int:
+    """Memory of a process now, with its part of what it shares with others; 0 if unknown.
+
+    Parameters
+    ----------
+    process : int, optional
+        Its number; by default this process.
+    """
+    return _counted("smaps_rollup", "Pss", process) or 0
+
+
+def _counted(file: str, name: str, process: int | None = None) -> int | None:
+    try:
+        lines = Path("/proc", str(process or "self"), file).read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    values = [line for line in lines if line.startswith(f"{name}:")]
+    return int(values[0].split()[1]) * 1024 if values else None

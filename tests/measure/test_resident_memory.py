@@ -1,0 +1,84 @@
+"""Resident memory of this process, by the kernel's count."""
+
+import json
+import mmap
+import subprocess
+import sys
+
+import pytest
+
+from maxslices.measure import measure_peak
+from maxslices.measure.resident_memory import ResidentPeak, held_bytes
+
+pytestmark = pytest.mark.skipif(ResidentPeak().before_bytes is None, reason="Linux gives it")
+MB = 10**6
+RUN = """
+import json, sys
+import numpy as np
+import maxslices
+from maxslices import registry
+from maxslices.core.ledger import Ledger
+
+def of_input_and_arrays(n):
+    def account(m, shape, dtype):
+        m.alloc(shape, dtype)
+        m.alloc(shape, dtype)
+        m.alloc_bytes(n)
+    return maxslices.from_ledger(account)
+
+def large(data):
+    work = np.ones(200_000_000, np.uint8)
+    return data + np.float32(work[-1] - 1)
+
+def small(data):
+    return data + np.float32(1)
+
+for function, n, pattern in ((large, 200_000_000, "projection"), (small, 0, "sinogram")):
+    registry.register(function, pattern=pattern, calc_max_slices=of_input_and_arrays(n), name=function.__name__)
+report = maxslices.run(np.zeros((20, 30, 40), np.float32), ["large", "small"], device="cpu", memory="500MB")
+print(json.dumps([report.process_bytes, len(report.sections)]))
+"""
+
+
+def pages(n_bytes):
+    """Memory straight from the kernel: C's allocator may reuse pages that other tests left."""
+    memory = mmap.mmap(-1, n_bytes)
+    memory[::4096] = b"1" * len(range(0, n_bytes, 4096))  # else there are no pages
+    return memory
+
+
+def test_a_later_measurement_does_not_forget_an_earlier_peak():
+    peak = ResidentPeak()
+    with measure_peak():
+        pages(100 * MB).close()
+    with measure_peak():
+        pass
+    later = ResidentPeak()
+    assert 95 * MB < peak.grown_bytes < 130 * MB
+    assert later.grown_bytes < 20 * MB
+
+
+def test_each_measurement_counts_from_its_own_start():
+    outer = ResidentPeak()
+    first = pages(60 * MB)
+    inner = ResidentPeak()
+    second = pages(30 * MB)
+    assert 28 * MB < inner.grown_bytes < 50 * MB
+    assert 85 * MB < outer.grown_bytes < 110 * MB
+    assert len(first) > len(second)
+
+
+def test_the_report_of_a_run_has_the_peak_of_all_its_sections():
+    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    process_bytes, n_sections = json.loads(done.stdout)
+    assert n_sections == 2
+    assert 190 * MB < process_bytes < 300 * MB  # it was the second section's, 10 MB
+
+
+def test_what_a_process_holds_grows_with_its_arrays():
+    before = held_bytes()
+    data = pages(50 * MB)
+    assert 45 * MB < held_bytes() - before < 60 * MB
+    data.close()
+    assert held_bytes() - before < 10 * MB
