@@ -34,8 +34,9 @@ def small(data):
     return data + np.float32(1)
 
 for function, n, pattern in ((large, 200_000_000, "projection"), (small, 0, "sinogram")):
-    registry.register(function, pattern=pattern, calc_max_slices=of_input_and_arrays(n), name=function.__name__)
-report = maxslices.run(np.zeros((20, 30, 40), np.float32), ["large", "small"], device="cpu", memory="500MB")
+    registry.register(function, pattern=pattern, calc_max_slices=of_input_and_arrays(n))
+data = np.zeros((20, 30, 40), np.float32)
+report = maxslices.run(data, ["large", "small"], device="cpu", memory="500MB")
 print(json.dumps([report.process_bytes, len(report.sections)]))
 """
 

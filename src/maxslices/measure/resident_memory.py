@@ -1,7 +1,7 @@
 """Resident memory of processes, by the kernel's count; Linux only.
 
-It holds arrays, what C libraries allocate, and their code. It counts pages in RAM: an array that was
-never written to has none.
+It holds arrays, what C libraries allocate, and their code. It counts pages in RAM: an array that
+was never written to has none.
 
 The kernel keeps one maximum for each process (``VmHWM``), which overlapping measurements share:
 before one resets it, the maximum so far is noted for all of them.
