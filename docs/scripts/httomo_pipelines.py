@@ -40,7 +40,7 @@ from PIL import Image
 
 import maxslices
 import maxslices.httomo  # registers the methods, also where maxslices is not installed
-from maxslices.runner.sweep.contact_sheet import ContactSheet
+from maxslices.runner.sweep_pictures import ContactSheet
 
 try:
     import maxslices_methods  # noqa: F401  likewise

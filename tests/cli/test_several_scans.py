@@ -164,7 +164,7 @@ def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
     def lost(request):
         raise DeviceError("the scheduler was lost")
 
-    monkeypatch.setattr("maxslices.api.several_scans.carry_out", lost)
+    monkeypatch.setattr("maxslices.api.several_scans.run_requested", lost)
     with pytest.raises(DeviceError, match=r"lost; 0 of 5 scans are done; it was at .*s0\.nxs"):
         run_scans(scans / "*.nxs", pipeline(*STEPS), tmp_path / "out")
 

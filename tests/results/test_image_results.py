@@ -10,7 +10,7 @@ from maxslices import run
 from maxslices.errors import UsageError
 from maxslices.io.results.export_tiff import write_stack
 from maxslices.io.results.result_slice import middle_slice
-from maxslices.runner.sweep.contact_sheet import ContactSheet
+from maxslices.runner.sweep_pictures import ContactSheet
 from tests.results.conftest import STEPS, pipeline
 
 

@@ -76,11 +76,10 @@ def test_no_workers_are_refused():
         plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", workers=0)
 
 
-def test_a_sweep_is_planned_for_a_worker_that_runs_whole_values():
-    spec, given = ArraySpec((101, 53, 59), "float32"), {"device": "cpu", "memory": "1GB"}
-    alone = plan(spec, of(STEPS), sweep="work.copies=1:3:1", **given)
-    shared = plan(spec, of(STEPS), sweep="work.copies=1:3:1", workers=2, **given)
-    assert shared == alone
+def test_a_sweep_is_not_planned_for_workers():
+    spec = ArraySpec((101, 53, 59), "float32")
+    with pytest.raises(UsageError, match="a sweep runs in one process: leave out workers"):
+        plan(spec, of(STEPS), sweep="work.copies=1:3:1", workers=2, device="cpu")
 
 
 def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):

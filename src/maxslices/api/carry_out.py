@@ -47,18 +47,13 @@ from .run_speeds import keep_speeds
 from .scan_and_output import check_formats, check_result, files_read, opened, spec_of
 
 
-def carry_out(request: RunRequest) -> Report:
-    """Run a pipeline; see `maxslices.run` for what is asked, returned and raised."""
-    wall_time = WallTime()
-    pipeline, cut = request.checked()
-    check_for_workers(request)
-    if cut is not None:
-        from .run_sweep import run_sweep  # and with it Pillow and tifffile
-        from .sweep_here import SweepHere
-        from .sweep_on_workers import SweepOnWorkers
+def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
+    """Run a pipeline without a sweep; see `maxslices.run` for what is asked, returned and raised.
 
-        begin = SweepOnWorkers if request.is_for_workers else SweepHere
-        return run_sweep(request, pipeline, cut, begin)
+    `pipeline` is what ``request.checked()`` returned.
+    """
+    wall_time = WallTime()
+    check_for_workers(request)
     folder, preview = request.folder(pipeline), {}
     if folder is not None:
         preview = _preview_given(request, pipeline)
@@ -135,6 +130,7 @@ def carry_out(request: RunRequest) -> Report:
             device=backend.name if team is None else made.device,
             sections=sections,
             side_results=side.by_method,
+            by_reference=side.by_reference,
             files=files,
             duration_s=wall_time.total_s,
             phases_s=wall_time.beside_sections(sections_s),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..core.arrays import ArraySpec
 from ..devices import Backend
@@ -23,7 +22,7 @@ from ..system.resource_limits import memory_limits
 from .made_for import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
 from .scan_and_output import Scan, chosen_part, opened, spec_of
-from .values_first import DefaultValues, ValueSource, answered
+from .values_first import DefaultValues, ValuesOfWhole, ValueSource, answered
 
 ASSUMED_FRAMES = 20
 """Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
@@ -113,11 +112,11 @@ def plan(
     if workers is not None:
         if workers < 1:
             raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
+        if cut is not None:
+            raise UsageError("a sweep runs in one process: leave out workers")
         budgets = budgets.of_each(workers, is_given=memory is not None)
         if budgets.kind == "cpu" and memory is not None:
             check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
-        if cut is not None:  # of which each worker runs whole values
-            budgets = replace(budgets, n_workers=None)
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
@@ -214,16 +213,21 @@ def _plan_spec(
     if cut is None:
         chooser = chooser_for(spec, budgets, backend, estimator)
         return plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes)
-    from .plan_sweep import prepare_sweep
+    from .plan_sweep import plan_sweep  # and with it Pillow and tifffile
 
-    return prepare_sweep(
-        pipeline,
-        spec,
-        budgets,
-        lambda part: chooser_for(part, budgets, backend, estimator),
-        block=block,
-        fit=fit,
-        to_folder=True,
-        notes=notes,
-        values=DefaultValues(),
-    ).whole
+    def plan_of(part: Pipeline, given: ScanSpec, left: Budgets) -> Plan:
+        chooser = chooser_for(given, left, backend, estimator)
+        return plan_pipeline(
+            part,
+            given,
+            left,
+            chooser,
+            block=block,
+            fit=fit,
+            result_in_memory=True,
+            values=ValuesOfWhole(),
+        )
+
+    return plan_sweep(
+        pipeline, spec, budgets, plan_of, DefaultValues(), to_folder=True, notes=notes
+    )[1]

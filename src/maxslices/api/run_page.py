@@ -17,7 +17,7 @@ from ..report_page.slice_picture import SlicePicture, draw_slice
 from ..report_page.stage_lanes import Lanes, SectionSpans, draw_lanes
 from ..runner import Report, RunFolder
 from ..runner.report.run_timeline import STAGES, Span
-from ..runner.sweep.report import SweepReport
+from ..runner.report.sweep_report import SweepReport
 
 SIDE, OTHER_SIDE = 512, 256
 """Most pixels of a picture of the final result, and of one of another: 270 and 70 kB in the page,
@@ -70,7 +70,7 @@ def _values(report: SweepReport) -> list[SlicePicture]:
     """Draw the pictures of a sweep's sharpest values, the sharpest first."""
     import tifffile  # a sweep has loaded it
 
-    from ..runner.sweep.pictures import STACK
+    from ..runner.sweep_pictures import STACK
 
     found = []
     stack = next((path for path in report.files if path.name == STACK), None)

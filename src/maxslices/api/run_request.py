@@ -166,6 +166,10 @@ class RunRequest:
         return checked, cut
 
     def _check_sweep(self) -> None:
+        if self.is_for_workers:
+            raise UsageError(
+                "a sweep runs in one process: leave out engine, workers, gpus and slurm"
+            )
         if self.save_all or self.save_snapshots:
             raise UsageError("a sweep saves a picture for each value, and nothing on the way")
         if self.plan is not None:

@@ -188,4 +188,14 @@ def run_announced(
     **options: Any,
 ) -> Report:
     """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
-    return carry_out(RunRequest(scan, pipeline, out, announce, **options))
+    return run_requested(RunRequest(scan, pipeline, out, announce, **options))
+
+
+def run_requested(request: RunRequest) -> Report:
+    """Run a pipeline with the options of a request, once or for each value of its sweep."""
+    pipeline, cut = request.checked()
+    if cut is None:
+        return carry_out(request, pipeline)
+    from .sweep import run_sweep  # and with it Pillow and tifffile
+
+    return run_sweep(request, pipeline, cut)

@@ -17,10 +17,10 @@ from ..planner import Plan
 from ..runner.folder.earlier_run import REPORT_NAME, read_report
 from ..runner.folder.journal import JOURNAL_NAME
 from ..runner.folder.run_identity import input_changes, input_state
-from .carry_out import carry_out
 from .on_workers import check_for_workers, held_workers
 from .plans_by_shape import PlansByShape
 from .run_request import RunRequest
+from .run_scan import run_requested
 from .scan_and_output import files_read
 from .scan_list import find_scans
 
@@ -156,7 +156,7 @@ def run_scans_announced(
                     outcomes.append(ScanOutcome(scan, folder, "done before"))
                     continue
                 tell(f"scan {len(outcomes) + 1} of {len(found)}: {scan}")
-                report = carry_out(replace(request, **engine))
+                report = run_requested(replace(request, **engine))
                 outcomes.append(ScanOutcome(scan, folder, "done"))
                 tell(f"{scan} done in {report.duration_s:.1f} s: {folder}")
             except (DeviceError, KeyboardInterrupt) as error:  # of no scan

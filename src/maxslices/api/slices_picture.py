@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import SourceError
 from ..io.results.result_slice import some_slices
-from ..runner.sweep.contact_sheet import ContactSheet
+from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import hidden_path, store_errors
 
 N_SLICES = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,10 @@ class Report:
     kernel's count; None where that is not known, and where workers ran the blocks."""
     result: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The final result, where it was kept in memory."""
+    by_reference: Mapping[tuple[str, str], Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """(step id, name under its side_outputs) -> side result."""
     result_info: ResultInfo = field(default=ResultInfo(), repr=False, compare=False)
     """What that is: whether its slices are rows of the detector, and which."""
     timeline: Timeline | None = field(default=None, repr=False, compare=False)

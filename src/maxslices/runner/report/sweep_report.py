@@ -10,9 +10,10 @@ import numpy as np
 
 from ...core.json_values import plain
 from ...planner.sweep_plan import value_text
-from ..report.run_report import Report, SectionReport
-from .sharpness import MEASURE
+from .run_report import Report, SectionReport
 
+MEASURE = "gradient sparsity"
+"""Name of the measure of sharpness; see `maxslices.runner.sweep_pictures.sharpness`."""
 BEST = 3
 """Values that a report lists, the sharpest first."""
 
@@ -30,7 +31,7 @@ class SweepReport(Report):
     values: tuple[Any, ...] = ()
     """Its values, in the order of the pictures."""
     sharpness: tuple[float, ...] = ()
-    """Sharpness of each picture; see `maxslices.runner.sweep.sharpness`."""
+    """Sharpness of each picture; see `maxslices.runner.sweep_pictures.sharpness`."""
 
     @property
     def sharpest(self) -> int:

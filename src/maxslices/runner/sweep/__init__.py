@@ -1,1 +1,0 @@
-"""Pictures and report of a sweep."""
