@@ -158,10 +158,12 @@ def test_workflows_and_forms_are_yaml_and_their_steps_are_shell():
 def test_the_conda_recipe_wants_what_the_packages_want():
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
     methods = tomllib.loads((ROOT / "methods" / "pyproject.toml").read_text())["project"]
-    for project, output in zip((PROJECT, methods), recipe["outputs"], strict=True):
+    run = PROJECT["optional-dependencies"]["run"]
+    required = [*PROJECT["dependencies"], *run], methods["dependencies"]
+    for project, lines, output in zip((PROJECT, methods), required, recipe["outputs"], strict=True):
         wanted = {
             (canonicalize_name(found.name), str(found.specifier))
-            for found in map(Requirement, project["dependencies"])
+            for found in map(Requirement, lines)
             if found.name != "maxslices"
         }
         given = {

@@ -10,7 +10,7 @@ from .core.decorator import method
 from .core.ledger import Ledger, from_ledger
 from .core.memory_model import MemoryModel
 from .core.method_registry import Registry, registry
-from .errors import MaxslicesError
+from .errors import MaxslicesError, MissingPackageError
 
 if TYPE_CHECKING:
     from .api import check, describe, plan, run, run_scans
@@ -54,21 +54,46 @@ _LATER = {
     "run": "api",
     "run_scans": "api",
 }
-"""What only those need who plan and run, and where it is: imported when first asked for."""
+"""Names for planning and running, with their packages: imported at first use."""
+RUN_MODULES = frozenset(
+    {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "rich", "tifffile", "yaml"}
+)
+"""Modules of the extra ``maxslices[run]``. Without it, methods can be declared and tested."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is imported later."""
+    """Import a name of `_LATER`, or the version."""
     if name == "__version__":
         found: Any = import_module(f"{__name__}.system.package_versions").installed_version(
             __name__
         )
     elif name in _LATER:
-        found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        try:
+            found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        except ModuleNotFoundError as error:
+            raise without_extra(f"maxslices.{name}", error) from None
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found
     return found
+
+
+def without_extra(user: str, error: ModuleNotFoundError) -> Exception:
+    """Error for a module of the extra ``run`` that is not installed; any other `error` unchanged.
+
+    Parameters
+    ----------
+    user : str
+        What needs the module.
+    error : ModuleNotFoundError
+        The failed import.
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in RUN_MODULES:
+        return error
+    return MissingPackageError(
+        f"{user} needs {module}, which is not installed: pip install 'maxslices[run]'"
+    )
 
 
 def __dir__() -> list[str]:

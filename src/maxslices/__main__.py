@@ -3,6 +3,9 @@
 import signal
 import sys
 
+from . import without_extra
+from .errors import MissingPackageError
+
 
 def main() -> int:
     """Run the command line; Ctrl-C while Python still imports it ends the program without a word.
@@ -11,9 +14,16 @@ def main() -> int:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from .cli.main import main
+    try:
+        from .cli.main import main
 
-    return main()
+        return main()
+    except ModuleNotFoundError as error:
+        missing = without_extra("the command line", error)
+        if missing is error:
+            raise
+        print(f"maxslices: error: {missing}", file=sys.stderr)
+        return MissingPackageError.exit_code
 
 
 if __name__ == "__main__":

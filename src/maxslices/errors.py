@@ -22,6 +22,10 @@ class UsageError(MaxslicesError):
     exit_code = 2
 
 
+class MissingPackageError(UsageError):
+    """A package that running scans needs is not installed."""
+
+
 class RegistrationError(MaxslicesError):
     """A method cannot be registered as it was declared."""
 

@@ -380,6 +380,9 @@ def test_the_folder_is_the_environments_or_in_the_users_cache(monkeypatch, tmp_p
     monkeypatch.delenv(FOLDER_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert records_folder() == tmp_path / "cache" / "maxslices" / "records"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert records_folder() == tmp_path / ".cache" / "maxslices" / "records"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..core.allocators import Device
-from ..system.resource_limits import memory_limits
+from ..system.resource_limits import available_bytes, memory_limits
 from ..tuning.malloc_retain import LARGE_BYTES, malloc_frugal, malloc_release, malloc_retain
 from .out_of_memory import is_out_of_memory
 
@@ -30,10 +30,8 @@ class CpuBackend:
 
     def free_bytes(self) -> int:
         """Four fifths of the host memory that is available now, within all limits on it."""
-        import psutil  # 0.02 s that most commands do not need
-
         limits = [limit.free_bytes for limit in memory_limits()]
-        return int(min([psutil.virtual_memory().available, *limits]) * AVAILABLE_SHARE)
+        return int(min([available_bytes(), *limits]) * AVAILABLE_SHARE)
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:

@@ -24,9 +24,10 @@ def records_folder() -> Path:
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("maxslices", appauthor=False) / "records"
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # the XDG specification has relative paths ignored
+        cache = os.path.expanduser("~/.cache")
+    return Path(cache) / "maxslices" / "records"
 
 
 def cache_file(folder: str, conditions: Any) -> Path:

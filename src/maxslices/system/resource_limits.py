@@ -40,6 +40,15 @@ class MemoryLimit:
     """Whether each process has a limit of its own; else all of a job or group share it."""
 
 
+def available_bytes() -> int:
+    """Memory of the machine that the kernel estimates can be used without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    raise OSError("/proc/meminfo has no MemAvailable: Linux 3.14 or newer is needed")
+
+
 def memory_limits() -> list[MemoryLimit]:
     """All limits on the memory of this process, the tightest first."""
     return sorted((*_group_limits(), *_slurm_limits(), *_process_limits()), key=_free)
