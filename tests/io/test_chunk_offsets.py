@@ -7,6 +7,7 @@ import itertools
 import os
 import struct
 import threading
+import zlib
 
 import h5py
 import numpy as np
@@ -58,9 +59,13 @@ def write(path, dtype, chunks, kind, *, libver="latest", gaps=False, **kwargs):
     return path
 
 
+SOME_FRAMES = [[1, 3, 5, 7], [0, 1, 4, 5, 8], [2]]
+"""Every second frame, and frames that are not evenly spaced."""
+
+
 def box_of(frames: Hdf5Frames, window) -> np.ndarray:
     out = np.full([b - a for a, b in window], 99, frames.spec.dtype)
-    frames.read_box(*window, out)
+    frames.read(np.arange(*window[0]), *window[1:], out)
     return out
 
 
@@ -80,6 +85,10 @@ def assert_same(path) -> None:
         for window in WINDOWS:
             part = expected[tuple(slice(*span) for span in window)]
             np.testing.assert_array_equal(box_of(frames, window), part)
+        for some in SOME_FRAMES:
+            out = np.empty((len(some), 5, 7), frames.spec.dtype)
+            frames.read(np.array(some), (3, 8), (2, 9), out)
+            np.testing.assert_array_equal(out, expected[some, 3:8, 2:9])
     frames.close()
 
 
@@ -217,7 +226,7 @@ def test_a_damaged_index_of_chunks(tmp_path, before, value):
     path.write_bytes(raw[:at] + struct.pack("<Q", value) + raw[at + 8 :])
     frames = Hdf5Frames(path, open_file(path), "d")
     with pytest.raises(SourceError, match="index of its chunks is damaged"):
-        frames.read_box((0, 7), (0, 130), (0, 140), np.empty((7, 130, 140), "u2"))
+        frames.read(np.arange(7), (0, 130), (0, 140), np.empty((7, 130, 140), "u2"))
     frames.close()
 
 
@@ -265,3 +274,36 @@ def test_a_scan_is_read_while_hdf5_is_busy(tmp_path):
         reader.join(10)
     np.testing.assert_array_equal(done[0], first)
     frames.close()
+
+
+@pytest.mark.parametrize("some", [[0, 2, 4, 6], [0, 1, 3, 4, 6]], ids=["every second", "some"])
+def test_each_chunk_is_decompressed_once(tmp_path, monkeypatch, some):
+    """Whichever of its frames are read: it takes as long as all of them."""
+    data = np.arange(8 * 130 * 140, dtype=np.uint16).reshape(8, 130, 140)
+    path = tmp_path / "scan.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=data, chunks=(4, 65, 140), compression="gzip")
+    begun, begin = [], zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", lambda: begun.append(1) or begin())
+    frames = Hdf5Frames(path, open_file(path), "data")
+    out = np.empty((len(some), 130, 140), "u2")
+    frames.read(np.array(some), (0, 130), (0, 140), out)
+    frames.close()
+    np.testing.assert_array_equal(out, data[some])
+    assert len(begun) == 4
+
+
+def test_hdf5_is_asked_once_for_frames_that_are_not_consecutive(tmp_path, monkeypatch):
+    """It decompresses a chunk once for each call."""
+    path = write(tmp_path / "scan.h5", "u2", (3, 13, 17), "lzf")
+    asked, read_direct = [], h5py.Dataset.read_direct
+
+    def counted(data, *args, **options):
+        asked.append(1)
+        return read_direct(data, *args, **options)
+
+    monkeypatch.setattr(h5py.Dataset, "read_direct", counted)
+    frames = Hdf5Frames(path, open_file(path), "data")
+    frames.read(np.array([0, 1, 4, 5, 8]), (0, 13), (0, 17), np.empty((5, 13, 17), "u2"))
+    frames.close()
+    assert len(asked) == 1

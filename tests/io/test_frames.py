@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from maxslices.io.frames.array_frames import ArrayFrames
-from maxslices.io.frames.selection import Selection, consecutive_runs
+from maxslices.io.frames.frames import consecutive_runs
+from maxslices.io.frames.selection import Selection
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 

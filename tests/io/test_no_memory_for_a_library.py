@@ -33,7 +33,7 @@ def test_frames_for_which_it_has_none_are_not_called_damaged(frames, monkeypatch
 
     monkeypatch.setattr(h5py.Dataset, "read_direct", read_direct)
     with pytest.raises(MemoryError, match="memory"):
-        frames.read_box((0, 4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
+        frames.read(np.arange(4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
 
 
 def test_an_error_is_told_where_the_filters_cannot_be_read_either(frames, monkeypatch):
@@ -46,7 +46,7 @@ def test_an_error_is_told_where_the_filters_cannot_be_read_either(frames, monkey
     monkeypatch.setattr(h5py.Dataset, "read_direct", read_direct)
     monkeypatch.setattr("maxslices.io.hdf5.frames.missing_filters", fail)
     with pytest.raises(SourceError, match="frames 0:4 cannot be read"):
-        frames.read_box((0, 4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
+        frames.read(np.arange(4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
 
 
 def test_metadata_for_which_it_has_none_are_not_called_damaged():

@@ -413,10 +413,10 @@ def test_a_file_that_is_cut_while_it_is_read_is_said(tmp_path, monkeypatch, orde
     np.save(path, data)
     frames = NpyFrames(path)
     monkeypatch.setattr("mmap.mmap", None)
-    box = [(0, n) for n in data.shape]
+    part = [np.arange(len(data)), *((0, n) for n in data.shape[1:])]
     out = np.empty(data.shape, data.dtype)
-    frames.read_box(*box, out)
+    frames.read(*part, out)
     np.testing.assert_array_equal(out, data)
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(SourceError, match="cannot be read any more"):
-        frames.read_box(*box, out)
+        frames.read(*part, out)

@@ -81,13 +81,13 @@ class TiledFrames:
         """Return that all frames are there."""
         return FramesWritten()
 
-    def read_box(self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: Any) -> None:
+    def read(self, frames: Any, rows: IndexRange, columns: IndexRange, out: Any) -> None:
         """Copy a box, by threads."""
 
-        def one(k: int) -> None:
-            np.copyto(out[k - frames[0]], self.frame(k)[slice(*rows), slice(*columns)])
+        def one(i: int) -> None:
+            np.copyto(out[i], self.frame(frames[i])[slice(*rows), slice(*columns)])
 
-        list(self._pool.map(one, range(*frames)))
+        list(self._pool.map(one, range(len(frames))))
 
     def close(self) -> None:
         """Do nothing."""

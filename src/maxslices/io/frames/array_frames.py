@@ -13,7 +13,7 @@ from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ...system.threads import parallel_copy
 from ..check_arrays import check_dtype, without_ones
-from .frames import FramesWritten, IndexRange
+from .frames import FrameIndices, FramesWritten, IndexRange, consecutive_runs
 
 
 class ArrayFrames:
@@ -50,13 +50,18 @@ class ArrayFrames:
         """All frames: such files have no others."""
         return FramesWritten()
 
-    def read_box(
-        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Copy a box into `out`."""
+        """Copy a part into `out`; see `Frames.read`."""
         if self._array is None:
             raise SourceError(f"{self.name}: is closed")
-        parallel_copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
+        within = self._array[:, slice(*rows), slice(*columns)]
+        position = 0
+        for start, stop in consecutive_runs(frames):
+            end = position + stop - start
+            parallel_copy(out[position:end], within[start:stop])
+            position = end
 
     def close(self) -> None:
         """Drop the array."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,39 @@ from ...core.arrays import ArraySpec
 
 IndexRange = tuple[int, int]
 """First index, and the index after the last."""
+FrameIndices = NDArray[np.int64]
+"""Increasing indices of frames."""
+
+
+def consecutive_runs(indices: Sequence[int] | NDArray[Any]) -> tuple[IndexRange, ...]:
+    """Group increasing indices into ranges of consecutive ones.
+
+    Examples
+    --------
+    >>> consecutive_runs([0, 1, 2, 5, 7, 8])
+    ((0, 3), (5, 6), (7, 9))
+    """
+    given = np.asarray(indices, np.int64)
+    if not given.size:
+        return ()
+    gaps = np.flatnonzero(np.diff(given) != 1)
+    firsts = given[np.concatenate(([0], gaps + 1))].tolist()
+    lasts = given[np.concatenate((gaps, [given.size - 1]))].tolist()
+    return tuple((first, last + 1) for first, last in zip(firsts, lasts, strict=True))
+
+
+def as_slice(indices: FrameIndices) -> slice | FrameIndices:
+    """Slice with the same items as increasing indices; the indices if they are not evenly spaced.
+
+    Examples
+    --------
+    >>> as_slice(np.array([3, 5, 7]))
+    slice(3, 8, 2)
+    """
+    step = int(indices[1] - indices[0]) if indices.size > 1 else 1
+    if (np.diff(indices) == step).all():
+        return slice(int(indices[0]), int(indices[-1]) + 1, step)
+    return indices
 
 
 @dataclass(slots=True)
@@ -33,7 +66,7 @@ class FramesWritten:
 
 
 class Frames(Protocol):
-    """A stack of frames that is read in boxes."""
+    """A stack of frames that is read in parts."""
 
     @property
     def name(self) -> str:
@@ -54,10 +87,19 @@ class Frames(Protocol):
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `unwritten_frames.frames_written`."""
 
-    def read_box(
-        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a box into `out`, C-contiguous, of the box's shape and the native dtype.
+        """Read some rows and columns of frames into `out`.
+
+        Parameters
+        ----------
+        frames : ndarray of int64
+            Increasing indices of the frames.
+        rows, columns : (int, int)
+            First index, and the index after the last.
+        out : ndarray
+            C-contiguous, of the native dtype.
 
         Raises
         ------

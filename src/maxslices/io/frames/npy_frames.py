@@ -15,7 +15,7 @@ from ...system.positional_io import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_for
 from ..library_errors import cause_of, raised_by_library
 from .array_frames import ArrayFrames
-from .frames import FramesWritten, IndexRange
+from .frames import FrameIndices, FramesWritten, IndexRange, as_slice
 from .plain_frames import PlainFrames
 
 _ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
@@ -66,10 +66,10 @@ class NpyFrames:
         """All frames: such files have no others."""
         return FramesWritten()
 
-    def read_box(
-        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a box into `out`."""
+        """Read a part into `out`; see `Frames.read`."""
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -83,7 +83,12 @@ class NpyFrames:
             raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
 
     def _read_fortran(
-        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+        self,
+        fd: int,
+        frames: FrameIndices,
+        rows: IndexRange,
+        columns: IndexRange,
+        out: NDArray[Any],
     ) -> None:
         """Read a box where the frames of a pixel are contiguous, in several threads."""
         n_frames, n_rows, _ = self.spec.shape
@@ -97,7 +102,7 @@ class NpyFrames:
             offset = self._offset + (column * n_rows + top) * row_bytes
             pread_all(fd, [bytes_of(held)], offset)
             target = out[:, top - rows[0] : top - rows[0] + len(held), column - columns[0]]
-            np.copyto(target, held[:, slice(*frames)].T)
+            np.copyto(target, held[:, as_slice(frames)].T)
 
         parallel_for((columns[1] - columns[0]) * n_parts, part)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...system.positional_io import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_for_box
 from ...tuning.batched_reads import pread_pieces
-from .frames import IndexRange
+from .frames import FrameIndices, IndexRange
 
 UNWRITTEN = -1
 """Offset of a frame or chunk that was never written."""
@@ -35,28 +35,38 @@ class PlainFrames:
     """Value of the pixels of frames that were never written."""
 
     def read(
-        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+        self,
+        fd: int,
+        frames: FrameIndices,
+        rows: IndexRange,
+        columns: IndexRange,
+        out: NDArray[Any],
     ) -> None:
-        """Read a box into `out`, C-contiguous and native, in several threads.
+        """Read a part into `out`, C-contiguous and native, in several threads.
 
         Raises
         ------
         EOFError
-            If the file ends within the box.
+            If the file ends within the part.
         OSError
             If the system cannot read it.
         """
 
         def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
-            self.read_part(fd, some, of_rows, columns, target)
+            self.read_part(fd, frames[slice(*some)], of_rows, columns, target)
 
-        parallel_for_box(frames, rows, out, part)
+        parallel_for_box((0, len(frames)), rows, out, part)
 
     def read_part(
-        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+        self,
+        fd: int,
+        frames: FrameIndices,
+        rows: IndexRange,
+        columns: IndexRange,
+        out: NDArray[Any],
     ) -> None:
-        """Read a box into `out`, in the calling thread."""
-        starts = self.offsets[slice(*frames)]
+        """Read a part into `out`, in the calling thread."""
+        starts = self.offsets[frames]
         if columns != (0, self.shape[1]) or not self.dtype.isnative:
             for start, target in zip(starts.tolist(), out, strict=True):
                 self._read_window(fd, start, rows, columns, target)
@@ -65,8 +75,7 @@ class PlainFrames:
         if not written.all():
             out[~written] = self.fill
             for i in np.flatnonzero(written):
-                frame = frames[0] + int(i)
-                self.read_part(fd, (frame, frame + 1), rows, columns, out[i : i + 1])
+                self.read_part(fd, frames[i : i + 1], rows, columns, out[i : i + 1])
             return
         starts = starts + rows[0] * self.shape[1] * self.dtype.itemsize
         if (np.diff(starts) == out[0].nbytes).all():  # without gaps between them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,24 +11,7 @@ from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
 from .array_frames import ArrayFrames
-from .frames import Frames, IndexRange
-
-
-def consecutive_runs(indices: Sequence[int] | NDArray[Any]) -> tuple[IndexRange, ...]:
-    """Group increasing indices into ranges of consecutive ones.
-
-    Examples
-    --------
-    >>> consecutive_runs([0, 1, 2, 5, 7, 8])
-    ((0, 3), (5, 6), (7, 9))
-    """
-    given = np.asarray(indices, np.int64)
-    if not given.size:
-        return ()
-    gaps = np.flatnonzero(np.diff(given) != 1)
-    firsts = given[np.concatenate(([0], gaps + 1))].tolist()
-    lasts = given[np.concatenate((gaps, [given.size - 1]))].tolist()
-    return tuple((first, last + 1) for first, last in zip(firsts, lasts, strict=True))
+from .frames import FrameIndices, Frames, IndexRange, consecutive_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +49,11 @@ class Selection:
             return None
         return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
 
+    @property
+    def indices(self) -> FrameIndices:
+        """Index in the stack of each selected frame."""
+        return np.concatenate([np.arange(start, stop) for start, stop in self.runs])
+
     def n_before(self, frame: int) -> int:
         """Number of selected frames before a frame of the stack."""
         return sum(min(stop, max(start, frame)) - start for start, stop in self.runs)
@@ -86,8 +73,9 @@ class Selection:
         """Select every `step`-th of the selected frames, the first among them."""
         if step == 1:
             return self
-        indices = np.concatenate([np.arange(start, stop) for start, stop in self.runs])
-        return Selection(self.frames, consecutive_runs(indices[::step]), self.rows, self.columns)
+        return Selection(
+            self.frames, consecutive_runs(self.indices[::step]), self.rows, self.columns
+        )
 
     def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:
         """Crop each frame further; rows and columns count from the present crop."""
@@ -101,19 +89,5 @@ class Selection:
 
     def read(self, frames: IndexRange, rows: IndexRange, out: NDArray[Any]) -> None:
         """Read some rows of a range of the selected frames into `out`."""
-        starts = [0]
-        for start, stop in self.runs:
-            starts.append(starts[-1] + stop - start)
         box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
-        position = frames[0]
-        while position < frames[1]:
-            run = bisect_right(starts, position) - 1
-            last = min(frames[1], starts[run + 1])
-            first_frame = self.runs[run][0] + position - starts[run]
-            self.frames.read_box(
-                (first_frame, first_frame + last - position),
-                box_rows,
-                self.columns,
-                out[position - frames[0] : last - frames[0]],
-            )
-            position = last
+        self.frames.read(self.part(frames).indices, box_rows, self.columns, out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ...core.block_memory import THREAD_BUFFER_BYTES
 from ...system import threads
 from ...system.positional_io import pread_all
 from ...system.threads import fit_in_buffer, parallel_for
-from ..frames.frames import IndexRange
+from ..frames.frames import FrameIndices, IndexRange, as_slice, consecutive_runs
 from ..frames.plain_frames import UNWRITTEN
 
 DEFLATE, SHUFFLE = 1, 2
@@ -61,56 +62,82 @@ class Chunks:
     """Filter mask of each chunk: bit i is set if filter i was not applied."""
 
     def read(
-        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+        self,
+        fd: int,
+        frames: FrameIndices,
+        rows: IndexRange,
+        columns: IndexRange,
+        out: NDArray[Any],
     ) -> None:
-        """Read a box into `out`, in native byte order, in several threads.
+        """Read a part into `out`, in native byte order, in several threads.
+
+        Each chunk is decompressed once, whichever of its frames are read.
 
         Raises
         ------
         ChunkError, zlib.error
             If a chunk cannot be decompressed.
         EOFError
-            If the file ends within the box.
+            If the file ends within the part.
         OSError
             If the system cannot read it.
         """
-        box = (frames, rows, columns)
-        first = [span[0] // n for span, n in zip(box, self.chunk, strict=True)]
-        counts = [-(-span[1] // n) - f for span, n, f in zip(box, self.chunk, first, strict=True)]
         chunk_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
         # Several threads share a large uncompressed chunk, eight buffers of frames or more each.
         n_parts = (
             1 if self.filters else min(self.chunk[0], -(-chunk_bytes // (8 * THREAD_BUFFER_BYTES)))
         )
-        frame_step = -(-self.chunk[0] // n_parts)
+        parts = self._parts_of(frames, -(-self.chunk[0] // n_parts))
+        spans = (rows, columns)
+        first = [span[0] // n for span, n in zip(spans, self.chunk[1:], strict=True)]
+        last = [-(-span[1] // n) for span, n in zip(spans, self.chunk[1:], strict=True)]
+        boxes = list(product(parts, range(first[0], last[0]), range(first[1], last[1])))
 
         def work(i: int) -> None:
-            i, part = divmod(i, n_parts)
-            rest, k = divmod(i, counts[2])
-            at = (first[0] + rest // counts[1], first[1] + rest % counts[1], first[2] + k)
-            begin = [a * n for a, n in zip(at, self.chunk, strict=True)]
-            low = [max(span[0], b) for span, b in zip(box, begin, strict=True)]
-            high = [min(span[1], b + n) for span, b, n in zip(box, begin, self.chunk, strict=True)]
-            low[0] = max(low[0], begin[0] + part * frame_step)
-            high[0] = min(high[0], begin[0] + (part + 1) * frame_step)
-            if low[0] >= high[0]:
-                return
-            spans = zip(low, high, box, strict=True)
-            target = out[tuple(slice(a - span[0], b - span[0]) for a, b, span in spans)]
+            some, *across = boxes[i]
+            within = frames[some]
+            at = (int(within[0]) // self.chunk[0], *across)
+            begin = [a * n for a, n in zip(across, self.chunk[1:], strict=True)]
+            low = [max(span[0], b) for span, b in zip(spans, begin, strict=True)]
+            high = [
+                min(span[1], b + n) for span, b, n in zip(spans, begin, self.chunk[1:], strict=True)
+            ]
+            edges = zip(low, high, spans, strict=True)
+            target = out[(some, *(slice(a - span[0], b - span[0]) for a, b, span in edges))]
             inner = [(a - z, b - z) for a, b, z in zip(low, high, begin, strict=True)]
             if self.offsets[at] == UNWRITTEN:
                 target[...] = self.fill
-            elif self.filters:
-                target[...] = self._decoded(fd, at, inner)
+                return
+            within = within - at[0] * self.chunk[0]
+            if self.filters:
+                whole = self._decoded(fd, at)[:, slice(*inner[0]), slice(*inner[1])]
+                target[...] = whole[as_slice(within)]
             else:
-                self._copy(fd, int(self.offsets[at]), inner, target)
+                self._copy(fd, int(self.offsets[at]), within, inner, target)
 
         n_threads = min(threads.N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
-        parallel_for(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
+        parallel_for(len(boxes), work, n_threads if self.filters else None)
 
-    def _copy(self, fd: int, offset: int, inner: list[IndexRange], out: NDArray[Any]) -> None:
-        """Read a box within an uncompressed chunk through the thread's buffer."""
-        frames, rows, columns = inner
+    def _parts_of(self, frames: FrameIndices, n_frames: int) -> list[slice]:
+        """Split frames into those of one chunk each, and these into at most `n_frames`."""
+        of_chunk = frames // self.chunk[0]
+        begins = np.flatnonzero(np.diff(of_chunk, prepend=-1)).tolist()
+        return [
+            slice(start, min(start + n_frames, stop))
+            for begin, stop in pairwise([*begins, len(frames)])
+            for start in range(begin, stop, n_frames)
+        ]
+
+    def _copy(
+        self,
+        fd: int,
+        offset: int,
+        frames: FrameIndices,
+        inner: list[IndexRange],
+        out: NDArray[Any],
+    ) -> None:
+        """Read a part of an uncompressed chunk through the thread's buffer."""
+        rows, columns = inner
         _, n_rows, n_columns = self.chunk
         row_bytes = n_columns * self.dtype.itemsize
         height = rows[1] - rows[0]
@@ -118,19 +145,22 @@ class Chunks:
         if height == n_rows:  # whole frames have no gaps between them
             together = fit_in_buffer(height * row_bytes)
         step = min(height, fit_in_buffer(row_bytes))
-        for frame in range(frames[0], frames[1], together):
-            last = min(frame + together, frames[1])
-            for row in range(rows[0], rows[1], step):
-                bottom = min(row + step, rows[1])
-                held = np.empty((last - frame) * (bottom - row) * row_bytes, np.uint8)
-                pread_all(fd, [held.data], offset + (frame * n_rows + row) * row_bytes)
-                stored = held.view(self.dtype).reshape(last - frame, bottom - row, n_columns)
-                out[frame - frames[0] : last - frames[0], row - rows[0] : bottom - rows[0]] = (
-                    stored[:, :, slice(*columns)]
-                )
+        position = 0
+        for start, stop in consecutive_runs(frames):
+            for frame in range(start, stop, together):
+                count = min(together, stop - frame)
+                for row in range(rows[0], rows[1], step):
+                    bottom = min(row + step, rows[1])
+                    held = np.empty(count * (bottom - row) * row_bytes, np.uint8)
+                    pread_all(fd, [held.data], offset + (frame * n_rows + row) * row_bytes)
+                    stored = held.view(self.dtype).reshape(count, bottom - row, n_columns)
+                    out[position : position + count, row - rows[0] : bottom - rows[0]] = stored[
+                        :, :, slice(*columns)
+                    ]
+                position += count
 
-    def _decoded(self, fd: int, at: tuple[int, ...], inner: list[IndexRange]) -> NDArray[Any]:
-        """Decompress a chunk; a box of it."""
+    def _decoded(self, fd: int, at: tuple[int, ...]) -> NDArray[Any]:
+        """Decompress a chunk."""
         size, offset = int(self.sizes[at]), int(self.offsets[at])
         data: Any = os.pread(fd, size, offset)
         if len(data) < size:
@@ -146,7 +176,7 @@ class Chunks:
         if len(data) != n_bytes:
             raise ChunkError(f"the chunk at byte {offset} has {len(data)} bytes, not {n_bytes}")
         whole: NDArray[Any] = np.frombuffer(data, self.dtype).reshape(self.chunk)
-        return whole[tuple(slice(*span) for span in inner)]
+        return whole
 
 
 def _inflated(data: Any, n_bytes: int, offset: int) -> bytes:

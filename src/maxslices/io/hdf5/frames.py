@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..check_arrays import check_dtype, without_ones
-from ..frames.frames import FramesWritten, IndexRange
+from ..frames.frames import FrameIndices, FramesWritten, IndexRange, as_slice
 from ..frames.plain_frames import PlainFrames
 from ..library_errors import cause_of, found_no_memory, library_errors, raised_by_library
 from .chunk_offsets import locate_data, missing_filters
@@ -79,23 +79,23 @@ class Hdf5Frames:
             self._written = frames_written(self._data, self.name, allow_missing=allow_missing)
         return self._written
 
-    def read_box(
-        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a box into `out`: by offset where possible, else by the HDF5 library."""
+        """Read a part into `out`: by offset where possible, else by the HDF5 library."""
+        of = f"{self.name}: frames {frames[0]}:{frames[-1] + 1}"
         try:
             if not self._read_by_offset(frames, rows, columns, out):
-                box = (slice(*frames), slice(*rows), slice(*columns))
-                self._data.read_direct(out, source_sel=box)
+                part = (as_slice(frames), slice(*rows), slice(*columns))
+                self._data.read_direct(out, source_sel=part)
         except EOFError as error:
             raise SourceError(
-                f"{self.name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
+                f"{of} cannot be read ({error}): the file "
                 "became shorter after it was opened; copy it again"
             ) from None
         except OversizeError as error:
             raise SourceError(
-                f"{self.name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
-                "is damaged; copy it again"
+                f"{of} cannot be read ({error}): the file is damaged; copy it again"
             ) from None
         except Exception as error:
             if not isinstance(error, OSError) and not raised_by_library(error):
@@ -111,20 +111,17 @@ class Hdf5Frames:
                     f"it is compressed by {' and '.join(missing)}, which is not installed: "
                     "install that HDF5 plugin and name its folder in HDF5_PLUGIN_PATH"
                 )
-            raise SourceError(
-                f"{self.name}: frames {frames[0]}:{frames[1]} cannot be read "
-                f"({cause_of(error)}): {hint}"
-            ) from None
+            raise SourceError(f"{of} cannot be read ({cause_of(error)}): {hint}") from None
 
     def _read_by_offset(
-        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> bool:
-        """Read a box without the HDF5 library, whose lock another thread may hold.
+        """Read a part without the HDF5 library, whose lock another thread may hold.
 
         Returns
         -------
         bool
-            False if the library must read the box.
+            False if the library must read it.
         """
         locations = self._locate()
         with self._lock:

@@ -1,6 +1,6 @@
 """A scan made of stacks of frames: projections, flats and darks, each a `Selection`.
 
-A kind of file only has to read boxes of consecutive frames (`Frames`); the rest of a `Source` is
+A kind of file only has to read parts of frames (`Frames`); the rest of a `Source` is
 the same for all kinds of files, and is here.
 """
 

@@ -21,7 +21,7 @@ from ...errors import SourceError
 from ...system import threads
 from ...system.threads import parallel_for, parallel_for_box
 from ..check_arrays import check_dtype
-from ..frames.frames import FramesWritten, IndexRange
+from ..frames.frames import FrameIndices, FramesWritten, IndexRange
 from ..frames.plain_frames import PlainFrames
 from ..paths import TIFF_SUFFIXES, check_readable
 from .pages import TiffPage, decode_page, read_pages
@@ -78,27 +78,27 @@ class TiffFrames:
         """All frames: such files have no others."""
         return FramesWritten()
 
-    def read_box(
-        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a box into `out`, in several threads."""
+        """Read a part into `out`, in several threads; see `Frames.read`."""
+        wanted = [self._images[i] for i in frames]
 
         def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
-            for path, images in groupby(self._images[slice(*some)], lambda image: image.path):
+            for path, images in groupby(wanted[slice(*some)], lambda image: image.path):
                 together = list(images)
                 _read(path, together, of_rows, columns, target[: len(together)])
                 target = target[len(together) :]
 
-        packed = any(image.offset is None for image in self._images[slice(*frames)])
+        packed = any(image.offset is None for image in wanted)
         if packed:  # a frame is decoded as a whole, so its rows are not split over threads
-            count = frames[1] - frames[0]
 
             def decode(i: int) -> None:
-                part((frames[0] + i, frames[0] + i + 1), rows, out[i : i + 1])
+                part((i, i + 1), rows, out[i : i + 1])
 
-            parallel_for(count, decode, threads.N_DECODERS)
+            parallel_for(len(wanted), decode, threads.N_DECODERS)
         else:
-            parallel_for_box(frames, rows, out, part)
+            parallel_for_box((0, len(wanted)), rows, out, part)
 
     def close(self) -> None:
         """No effect: files are open only while they are read."""
@@ -263,7 +263,7 @@ def _read(
             else:
                 offsets = np.array([image.offset], np.int64)
                 frame = PlainFrames(offsets, (image.shape[0], image.shape[1]), image.dtype)
-                frame.read_part(fd, (0, 1), rows, columns, out[i : i + 1])
+                frame.read_part(fd, np.zeros(1, np.int64), rows, columns, out[i : i + 1])
     except (OSError, EOFError) as error:
         raise SourceError(f"{path}: cannot be read any more ({error})") from None
     finally:
