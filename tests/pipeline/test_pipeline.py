@@ -10,6 +10,7 @@ from maxslices import Pipeline, Registry, method
 from maxslices.errors import ParameterError, PipelineError, UnknownReferenceError
 from maxslices.pipeline import Reference
 from tests.planner.fakes import fakes
+from tests.planner.ledgers import two
 
 
 def pipeline(*steps):
@@ -210,3 +211,42 @@ def test_a_step_that_saves_has_the_one_before_it_saved():
     assert [each.save_result for each in checked.steps] == [True, False, True]
     with pytest.raises(PipelineError, match="saves the data of a step before it: there is none"):
         pipeline(saves, "negate")
+
+
+odd = Registry()
+
+
+@method("projection", calc_max_slices=two, registry=odd)
+def takes_any(data, **options):
+    """Return a copy."""
+    return data.copy()
+
+
+def _check_size(size):
+    if size < 1:
+        raise ValueError("size must be at least 1")
+
+
+@method("projection", calc_max_slices=two, check_values=_check_size, registry=odd)
+def checked(data, size=None):
+    """Return a copy."""
+    return data.copy()
+
+
+@method("projection", side_results=["x"], sample_slices=lambda n: [0], registry=odd)
+def found(data):
+    """Return a number."""
+    return 3.0
+
+
+def test_a_reference_may_be_a_parameter_of_any_name():
+    first = {"method": "found", "id": "f", "side_outputs": {"x": "x"}}
+    used = {"method": "takes_any", "parameters": {"level": "${{f.side_outputs.x}}"}}
+    steps = Pipeline.from_steps([first, used], odd).steps
+    assert steps[1].measured_parameters() == {"level": None}
+
+
+def test_a_check_of_values_that_raises_anything_is_a_fault_with_the_step():
+    message = r"step 1: checked refuses this: its check_values raised TypeError: '<' not supported"
+    with pytest.raises(ParameterError, match=message):
+        Pipeline.from_steps([{"method": "checked", "parameters": {"size": "3"}}], odd)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from itertools import pairwise
 
 import pytest
 
-from maxslices import Pipeline
-from maxslices.errors import PipelineError
+from maxslices import Pipeline, Registry, method
+from maxslices.errors import PipelineError, UsageError
+from maxslices.pipeline.parameter_arguments import parse_parameters
+from maxslices.pipeline.write_pipeline import pipeline_text
+from maxslices.pipeline.yaml_file import read_pipeline_text
 from tests.planner.fakes import fakes
+from tests.planner.ledgers import two
+
+own = Registry()
+
+
+@method("projection", calc_max_slices=two, registry=own)
+def labelled(data, *, label: str = ""):
+    """Return a copy."""
+    return data.copy()
 
 
 def read(tmp_path, text):
@@ -29,6 +42,66 @@ def without_columns(error: PipelineError) -> str:
 BOMB = "- method: to_float\n  parameters:\n    a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"    {b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij")
 )
+
+TWO_VERSIONS = {
+    "010": ("the number 8", "the number 10"),
+    "1:3": ("the number 63", "text"),
+    "1:30.5": ("the number 90.5", "text"),
+    "1_000": ("the number 1000", "text"),
+    "1_0.5": ("the number 10.5", "text"),
+    "0b11": ("the number 3", "text"),
+    "0o17": ("text", "the number 15"),
+    "08": ("text", "the number 8"),
+    ".5e3": ("text", "the number 500.0"),
+    "1e-3": ("text", "the number 0.001"),
+    "1.5e3": ("text", "the number 1500.0"),
+    "yes": ("true", "text"),
+    "no": ("false", "text"),
+    "on": ("true", "text"),
+    "Off": ("false", "text"),
+}
+"""Unquoted text -> what YAML 1.1 and 1.2 read."""
+
+
+@pytest.mark.parametrize("text", TWO_VERSIONS)
+def test_values_that_two_versions_of_yaml_read_differently_are_refused(tmp_path, text):
+    old, new = TWO_VERSIONS[text]
+    message = f"p.yaml:3:13: {text} means {old} in YAML 1.1 and {new} in YAML 1.2: write"
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        read(tmp_path, f"- method: to_float\n  parameters:\n    factor: {text}\n")
+    with pytest.raises(UsageError, match="in YAML 1"):
+        parse_parameters([f"factor={text}"])
+    assert parse_parameters([f"factor='{text}'"]) == {"factor": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12),
+        ("-0.5", -0.5),
+        ("+3", 3),
+        ("1.0e-3", 1e-3),
+        ("0x1F", 31),
+        (".inf", math.inf),
+        ("~", None),
+        ("", None),
+        ("true", True),
+        ("1990-01-01", "1990-01-01"),
+        ("1-3", "1-3"),
+        ("y", "y"),
+    ],
+)
+def test_values_that_both_versions_read_alike_are_read(text, value):
+    found = parse_parameters([f"factor={text}"])["factor"]
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize("text", [*TWO_VERSIONS, "plain", "1", "", "true", "a: b"])
+def test_text_that_looks_like_a_number_is_written_in_quotes(text):
+    pipeline = Pipeline.from_steps([{"method": "labelled", "parameters": {"label": text}}], own)
+    written = read_pipeline_text(pipeline_text(pipeline), "again")[0]
+    assert written[1].content["parameters"]["label"] == text
+
 
 FAULTS = {
     "empty": ("", "p.yaml: the file is empty"),

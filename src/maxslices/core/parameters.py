@@ -189,23 +189,10 @@ def check_parameters(
                 (
                     name,
                     f"parameter {name!r} must be {type_name(annotation)}, not {value!r} "
-                    f"({type(value).__name__}){_number_hint(annotation, value)}",
+                    f"({type(value).__name__})",
                 )
             )
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in given and name not in supplied:
             faults.append((None, f"needs the parameter {name!r}"))
     return faults
-
-
-def _number_hint(annotation: Any, value: Any) -> str:
-    """Explain that YAML reads ``1e-3`` as text, if that is what happened."""
-    if not isinstance(value, str) or "e" not in value.lower():
-        return ""
-    try:
-        number = float(value)
-    except ValueError:
-        return ""
-    if not matches(annotation, number):
-        return ""
-    return "; YAML reads a number with an exponent only with a point and a sign, as in 1.0e-3"

@@ -13,7 +13,7 @@ from ..errors import PipelineError
 from .pipeline import Pipeline
 from .steps import Reference, Step, Sweep
 from .yaml_file import read_pipeline_text
-from .yaml_values import SWEEP_LIST
+from .yaml_values import SWEEP_LIST, is_ambiguous
 
 _LOADER = {
     "data_path": "auto",
@@ -36,7 +36,13 @@ def _sweep(dumper: yaml.SafeDumper, sweep: Sweep) -> yaml.Node:
     return dumper.represent_sequence(SWEEP_LIST, [_plain(v) for v in sweep.values])
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = "'" if is_ambiguous(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
 _Dumper.add_representer(Sweep, _sweep)
+_Dumper.add_representer(str, _text)
 
 
 def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:

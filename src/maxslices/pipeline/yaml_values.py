@@ -130,6 +130,8 @@ class NodeCheck:
                 shown = tag.replace(_TAG, "!!")
                 raise self._error(f"{_short(node.value)} is not of the type {shown}", node)
             self._check_number(node)
+        if isinstance(node, yaml.ScalarNode):
+            self._check_versions(node)
 
     def _check_sweep(self, node: yaml.Node) -> None:
         """Check that a sweep is a list of values, or a range of numbers."""
@@ -150,6 +152,19 @@ class NodeCheck:
             if character == "\0" or 0xD800 <= ord(character) < 0xE000:
                 what = f"a character is written that no text has ({character!a})"
                 raise self._error(what, node)
+
+    def _check_versions(self, node: yaml.ScalarNode) -> None:
+        """Check that YAML 1.1, which is read here and in httomo, and 1.2 agree on a value."""
+        is_plain = node.style is None and node.tag != f"{_TAG}merge"
+        if not is_plain or node.tag not in _PLAIN_TAGS or len(node.value) > _MAX_LETTERS:
+            return
+        old, new = self._loader.construct_object(node), value_in_yaml_1_2(node.value)
+        if type(old) is not type(new) or repr(old) != repr(new):
+            raise self._error(
+                f"{node.value} means {_meaning(old)} in YAML 1.1 and {_meaning(new)} in YAML 1.2: "
+                "write a plain number, true or false, or text in quotes",
+                node,
+            )
 
     def _check_number(self, node: yaml.ScalarNode) -> None:
         """Check that a number is one that the computer has."""
@@ -186,6 +201,35 @@ class NodeCheck:
     def _error(self, text: str, node: yaml.Node) -> PipelineError:
         place = place_of(self._file, node)
         return PipelineError(text, place.where, place.pointer)
+
+
+def value_in_yaml_1_2(text: str) -> Any:
+    """Value of unquoted text by the core schema of YAML 1.2."""
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return text.lower() == "true"
+    if re.fullmatch(r"[-+]?[0-9]+", text):
+        return int(text)
+    if re.fullmatch(r"0o[0-7]+|0x[0-9a-fA-F]+", text):
+        return int(text, 0)
+    if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", text):
+        return float(text)
+    if re.fullmatch(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", text):
+        return float(text.replace(".", ""))
+    return text
+
+
+def is_ambiguous(text: str) -> bool:
+    """True if YAML 1.2 does not read unquoted text as text."""
+    return not isinstance(value_in_yaml_1_2(text), str)
+
+
+def _meaning(value: Any) -> str:
+    """Name a value for a message."""
+    if isinstance(value, str):
+        return "text"
+    return str(value).lower() if isinstance(value, bool) else f"the number {value!r}"
 
 
 def read_value(text: str, name: str) -> Any:
