@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, plan, run, run_scans
-from maxslices.api.plans_by_shape import PlansByShape
-from maxslices.api.scan_list import find_scans
+from maxslices.api.run_request import PlansByShape
+from maxslices.api.several_scans import find_scans
 from maxslices.errors import DeviceError, StoreError, UsageError
 from maxslices.pipeline import ScanSpec
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Unpack
 
 from ..core.arrays import ArraySpec
-from ..devices import Backend
 from ..errors import UsageError
 from ..estimate import Chooser
 from ..estimate.section_models import section_models
 from ..io.check_arrays import check_dtype
-from ..io.scans.chosen_part import PartLike
 from ..pipeline import Pipeline, ScanSpec
-from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
+from ..pipeline.pipeline import PipelineLike
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.check_planned import check_planned
@@ -21,31 +19,17 @@ from ..planner.tile_and_offload import FitChoice
 from ..system.resource_limits import memory_limits
 from .made_for import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
-from .scan_and_output import Scan, chosen_part, opened, spec_of
-from .values_first import DefaultValues, ValuesOfWhole, ValueSource, answered
+from .run_request import PlanOptions, PlanRequest, with_options
+from .scan_and_output import Scan, opened, spec_of
+from .values_first import DefaultValues, ValueSource, answered
 
 ASSUMED_FRAMES = 20
 """Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
 usually take of each."""
 
 
-def plan(
-    scan: Scan | ArraySpec,
-    pipeline: PipelineLike,
-    *,
-    device: str = "auto",
-    memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    block: BlockChoice = "auto",
-    fit: FitChoice = "none",
-    estimator: str | None = None,
-    allow_missing_frames: bool = False,
-    sweep: SweepLike | None = None,
-    rows: PartLike | None = None,
-    columns: PartLike | None = None,
-    angles: PartLike | None = None,
-    workers: int | None = None,
-) -> Plan:
+@with_options(PlanOptions, PlanRequest)
+def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanOptions]) -> Plan:
     """Plan a pipeline on a scan, without running it.
 
     Parameters
@@ -100,28 +84,41 @@ def plan(
     >>> whole.sections[0].max_block
     172
     """
-    chosen = {"rows": rows, "columns": columns, "angles": angles}
-    checked = chosen_part(scan, as_pipeline(pipeline), chosen)
-    if sweep is not None:
-        checked = with_sweep(checked, sweep)
+    request = PlanRequest(scan=scan, pipeline=pipeline, **options)
+    checked, cut = request.read_pipeline()
+    workers = request.workers
     is_here = not isinstance(scan, ArraySpec)
-    budgets, backend = budgets_of(device, memory, host_memory, is_here)
-    if backend is None and measures(checked, estimator):
-        backend = card_here(device)
-    cut = cut_at_sweep(checked)
+    budgets, backend = budgets_of(request.device, request.memory, request.host_memory, is_here)
+    if backend is None and measures(checked, request.estimator):
+        backend = card_here(request.device)
     if workers is not None:
         if workers < 1:
             raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
         if cut is not None:
             raise UsageError("a sweep runs in one process: leave out workers")
-        budgets = budgets.of_each(workers, is_given=memory is not None)
-        if budgets.kind == "cpu" and memory is not None:
+        budgets = budgets.of_each(workers, is_given=request.memory is not None)
+        if budgets.kind == "cpu" and request.memory is not None:
             check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
+
+    def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
+        chooser = chooser_for(given, left, backend, request.estimator)
+        return plan_pipeline(
+            part, given, left, chooser, block=request.block, fit=request.fit, **more
+        )
+
     if isinstance(scan, ArraySpec):
-        return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
-    with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
-        spec = spec_of(source, backend)
-        return _plan_spec(spec, checked, budgets, block, fit, backend, estimator, cut)
+        spec, notes = _assumed(scan, checked)
+    else:
+        missing = request.allow_missing_frames
+        with opened(scan, checked, allow_missing_frames=missing) as source:
+            spec, notes = spec_of(source, backend), []
+    if cut is None:
+        return plan_of(checked, spec, budgets, notes=notes)
+    from .plan_sweep import plan_sweep  # and with it Pillow and tifffile
+
+    return plan_sweep(
+        checked, spec, budgets, plan_of, DefaultValues(), to_folder=True, notes=notes
+    )[1]
 
 
 def plan_pipeline(
@@ -171,17 +168,8 @@ def plan_pipeline(
     return made
 
 
-def _plan_shape(
-    scan: ArraySpec,
-    pipeline: Pipeline,
-    budgets: Budgets,
-    block: BlockChoice,
-    fit: FitChoice,
-    backend: Backend | None,
-    estimator: str | None,
-    cut: SweptPipeline | None,
-) -> Plan:
-    """Plan for a scan whose shape alone is known, or for the preview of the loader in it."""
+def _assumed(scan: ArraySpec, pipeline: Pipeline) -> tuple[ScanSpec, list[str]]:
+    """What a scan whose shape alone is known has, in the loader's preview; notes on it."""
     check_dtype("a scan", scan.dtype)
     whole, preview = scan, pipeline.loader.preview
     ends = [preview.bounds(axis, n, "a scan") for axis, n in enumerate(scan.shape)]
@@ -194,40 +182,4 @@ def _plan_shape(
     if scan != whole:
         notes.append(f"the preview leaves {scan} of {whole}")
     frames = scan.with_slices(0, ASSUMED_FRAMES)
-    spec = ScanSpec(scan, frames, frames, True, name="a scan")
-    return _plan_spec(spec, pipeline, budgets, block, fit, backend, estimator, cut, notes)
-
-
-def _plan_spec(
-    spec: ScanSpec,
-    pipeline: Pipeline,
-    budgets: Budgets,
-    block: BlockChoice,
-    fit: FitChoice,
-    backend: Backend | None,
-    estimator: str | None,
-    cut: SweptPipeline | None,
-    notes: Sequence[str] = (),
-) -> Plan:
-    """Plan a pipeline, or its sweep."""
-    if cut is None:
-        chooser = chooser_for(spec, budgets, backend, estimator)
-        return plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes)
-    from .plan_sweep import plan_sweep  # and with it Pillow and tifffile
-
-    def plan_of(part: Pipeline, given: ScanSpec, left: Budgets) -> Plan:
-        chooser = chooser_for(given, left, backend, estimator)
-        return plan_pipeline(
-            part,
-            given,
-            left,
-            chooser,
-            block=block,
-            fit=fit,
-            result_in_memory=True,
-            values=ValuesOfWhole(),
-        )
-
-    return plan_sweep(
-        pipeline, spec, budgets, plan_of, DefaultValues(), to_folder=True, notes=notes
-    )[1]
+    return ScanSpec(scan, frames, frames, True, name="a scan"), notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..core.arrays import ArraySpec
 from ..core.units import format_bytes
@@ -16,10 +17,10 @@ from ..planner import Budgets, Plan
 from ..planner.sweep_plan import SweepPlan
 from ..runner.sweep_pictures import ContactSheet, sharpness_bytes
 from .made_for import made_for
-from .values_first import ValueSource, answered
+from .values_first import ValuesOfWhole, ValueSource, answered
 
-PlanOf = Callable[[Pipeline, ScanSpec, Budgets], Plan]
-"""Plans a pipeline whose result stays in memory."""
+PlanOf = Callable[..., Plan]
+"""Plans a pipeline, given its scan, budgets, and what `plan_pipeline` takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def plan_sweep(
     budgets : Budgets
         Device and budgets.
     plan_of : callable
-        Plans a run whose result stays in memory; values of references it leaves to `values`.
+        Plans a run: `plan_pipeline` with the options of the user.
     values : ValueSource
         Finds values of references that the plan depends on.
     to_folder : bool
@@ -142,11 +143,12 @@ def _plan_layout(
 ) -> SweepPlan:
     """Plan the runs of a sweep whose rows are chosen."""
     cut, rows = layout.cut, layout.rows
+    planned = partial(plan_of, result_in_memory=True, values=ValuesOfWhole())
     given = _with_rows(scan, rows.n_rows)
     sides_bytes = sum(spec.nbytes for spec in given.frames({"flats", "darks"}))
     once: list[Plan] = []
     if cut.before is not None:
-        once.append(plan_of(cut.before, given, budgets))
+        once.append(planned(cut.before, given, budgets))
     made = once[-1].sections[-1].output if once else given.projections
     first, last = layout.given_rows(made.shape[1])
     data = made.with_slices(1, last - first)
@@ -162,7 +164,7 @@ def _plan_layout(
                 n_rows = after[1] - after[0]
                 output = plans[0].sections[-1].output.with_slices(1, n_rows)
                 given = _with_rows(scan, n_rows, output)
-            plans.append(plan_of(part, given, left))
+            plans.append(planned(part, given, left))
         return plans
 
     # What the pictures take is known when their shape is; the runs are planned without it.

@@ -1,16 +1,20 @@
-"""What a user asks of a run, and what of it does not go together."""
+"""The options of plans and runs: their types, their defaults, and which go together."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union, cast
 
 import numpy as np
 
+from ..core.arrays import ArraySpec
 from ..core.method_meta import with_type
+from ..core.parameters import nearest
 from ..core.units import parse_bytes
 from ..errors import UsageError
 from ..io import HasPixelSize
@@ -19,14 +23,13 @@ from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.loader_options import LoaderOptions
 from ..io.scans.pixel_size import parse_pixel_size, pixel_size_of
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
-from .plans_by_shape import PlansByShape
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
 if TYPE_CHECKING:
@@ -36,18 +39,49 @@ Engine = Union[str, "Client"]
 """What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What is asked of a run; `maxslices.run` says what each field is."""
+class PlanOptions(TypedDict, total=False):
+    """Options of `maxslices.plan`, which `maxslices.run` takes too."""
 
-    scan: Scan
-    """The scan."""
+    device: str
+    memory: str | int | None
+    host_memory: str | int | None
+    block: BlockChoice
+    fit: FitChoice
+    estimator: str | None
+    allow_missing_frames: bool
+    sweep: SweepLike | None
+    rows: PartLike | None
+    columns: PartLike | None
+    angles: PartLike | None
+    workers: int | None
+
+
+class RunOptions(PlanOptions, total=False):
+    """Options of `maxslices.run`."""
+
+    format: FormatLike
+    overwrite: bool
+    progress: bool
+    plan: Plan | None
+    resume: bool
+    save_all: bool
+    save_snapshots: bool
+    scratch: str | os.PathLike[str] | None
+    pixel_size: str | float | None
+    picture: bool
+    engine: Engine
+    gpus: int | Literal["all"] | None
+    slurm: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a user asks of a plan."""
+
+    scan: Scan | ArraySpec
+    """The scan, or its shape."""
     pipeline: PipelineLike
     """The pipeline."""
-    out: str | os.PathLike[str] | np.ndarray | None
-    """Folder or array."""
-    announce: Callable[[Plan], None]
-    """Is called with the plan before the run begins."""
     device: str = "auto"
     """The device."""
     memory: str | int | None = None
@@ -58,50 +92,73 @@ class RunRequest:
     """Slices in a block."""
     fit: FitChoice = "none"
     """What is done where a slice does not fit."""
+    estimator: str | None = None
+    """The only source of estimates."""
+    allow_missing_frames: bool = False
+    """Whether missing frames are read as the fill value."""
+    sweep: SweepLike | None = None
+    """A parameter with several values."""
+    rows: PartLike | None = None
+    """Detector rows."""
+    columns: PartLike | None = None
+    """Detector columns."""
+    angles: PartLike | None = None
+    """Frame range and step."""
+    workers: int | None = None
+    """Processes on the CPU of this machine; for a plan, those of each machine."""
+
+    @property
+    def chosen(self) -> dict[str, PartLike | None]:
+        """The part of the scan that is read."""
+        return {"rows": self.rows, "columns": self.columns, "angles": self.angles}
+
+    def read_pipeline(self) -> tuple[Pipeline, SweptPipeline | None]:
+        """Read the pipeline on the part of the scan; and its sweep, if there is one."""
+        pipeline = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
+        if self.sweep is not None:
+            pipeline = with_sweep(pipeline, self.sweep)
+        return pipeline, cut_at_sweep(pipeline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest(PlanRequest):
+    """What a user asks of a run."""
+
+    scan: Scan
+    """The scan."""
+    out: str | os.PathLike[str] | np.ndarray | None = None
+    """Folder or array."""
+    announce: Callable[[Plan], None] = lambda plan: None
+    """Called with the plan before the run begins."""
     format: FormatLike = "hdf5"
     """Formats of the results."""
     overwrite: bool = False
     """Whether an earlier run is replaced."""
     progress: bool = False
     """Whether progress is shown."""
-    estimator: str | None = None
-    """The only source of estimates."""
     plan: Plan | None = None
     """A plan made before."""
     resume: bool = False
-    """Whether an unfinished run goes on."""
-    allow_missing_frames: bool = False
-    """Whether missing frames are read as the fill value."""
-    sweep: SweepLike | None = None
-    """A parameter with several values."""
+    """Whether an unfinished run is resumed."""
     save_all: bool = False
     """Whether the data after every step are saved."""
     save_snapshots: bool = False
     """Whether the middle slice after each step is saved."""
-    rows: PartLike | None = None
-    """Detector rows."""
-    columns: PartLike | None = None
-    """Detector columns."""
-    angles: PartLike | None = None
-    """Frames, and every how many."""
     scratch: str | os.PathLike[str] | None = None
     """Folder for scratch files."""
     pixel_size: str | float | None = None
     """Size of a pixel."""
-
     picture: bool = False
     """Whether three slices of the result are drawn."""
     engine: Engine = "local"
     """What runs the blocks."""
-    workers: int | None = None
-    """Processes on the CPU of this machine."""
     gpus: int | Literal["all"] | None = None
     """GPUs of this machine, with a process for each."""
     slurm: str | None = None
     """Options of sbatch, for workers that SLURM starts."""
     announce_workers: Callable[[str], None] = lambda text: None
-    """Is called with a line on the workers when they are there."""
-    plans: PlansByShape = field(default_factory=PlansByShape)
+    """Called with a line on the workers when they have started."""
+    plans: PlansByShape = field(default_factory=lambda: PlansByShape())
     """Plans of earlier scans of the same command."""
 
     @property
@@ -122,11 +179,6 @@ class RunRequest:
             return None
         return Path(self.out)
 
-    @property
-    def chosen(self) -> dict[str, PartLike | None]:
-        """The part of the scan that is read."""
-        return {"rows": self.rows, "columns": self.columns, "angles": self.angles}
-
     def checked(self) -> tuple[Pipeline, SweptPipeline | None]:
         """Check what is asked for; the pipeline as it will run, and its sweep, if there is one.
 
@@ -146,19 +198,16 @@ class RunRequest:
         parse_formats(self.format)
         if self.pixel_size is not None:
             parse_pixel_size(self.pixel_size)
-        checked = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
-        if self.save_all:
-            checked = checked.saving_all()
+        checked, cut = self.read_pipeline()
         in_folder = self.folder_path is not None
         if self.save_snapshots and not in_folder:
             raise UsageError("snapshots are saved in a folder: name it as `out`")
         if self.picture and not in_folder:
             raise UsageError("a picture is saved in a folder: name it as `out`")
-        if self.sweep is not None:
-            checked = with_sweep(checked, self.sweep)
-        cut = cut_at_sweep(checked)
         if cut is not None:
             self._check_sweep()
+        if self.save_all:
+            checked = checked.saving_all()
         if self.resume and not in_folder:
             raise UsageError("only a run into a folder can go on: name it as `out`")
         if self.plan is not None:
@@ -272,3 +321,74 @@ class RunRequest:
                 f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "
                 "plan again with it, or leave it out"
             )
+
+
+@dataclass(slots=True)
+class PlansByShape:
+    """Plans made for earlier scans, all with the same pipeline, device and budgets."""
+
+    _made: dict[ScanSpec, tuple[ScanSpec, Plan]] = field(default_factory=dict)
+
+    def find(self, scan: ScanSpec) -> Plan | None:
+        """Plan for a scan of the same shapes and dtypes, under its name; None if there is none."""
+        before, made = self._made.get(replace(scan, name=""), (None, None))
+        if before is None or made is None:
+            return None
+        sides = {"flats", "darks"}
+        texts = zip(before.says_of_frames(sides), scan.says_of_frames(sides), strict=True)
+        renamed = dict(texts)
+        return replace(
+            made,
+            scan=f"{scan.name}: {scan.projections}",
+            notes=tuple(renamed.get(note, note) for note in made.notes),
+        )
+
+    def keep(self, scan: ScanSpec, plan: Plan) -> None:
+        """Keep a plan for further scans."""
+        self._made[replace(scan, name="")] = scan, plan
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_options(options: type, request: type[PlanRequest]) -> Callable[[Function], Function]:
+    """Give a function with ``**options`` the signature that spells them out.
+
+    Help, completion in notebooks and the documentation read it; type checkers read ``Unpack``.
+
+    Parameters
+    ----------
+    options : type
+        The `TypedDict` of the options.
+    request : type
+        The record that holds their defaults.
+    """
+    records = {each.name: each for each in fields(request)}
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        positional = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        names = (name for name in options.__annotations__ if name not in signature.parameters)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        named = [
+            inspect.Parameter(
+                name, kind, default=records[name].default, annotation=records[name].type
+            )
+            for name in names
+        ]
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            unknown = [n for n in given if n not in options.__annotations__ and n not in own]
+            if unknown:
+                hint = nearest(unknown[0], options.__annotations__)
+                raise TypeError(f"{function.__name__} has no option {unknown[0]!r}{hint}")
+            return function(*args, **given)
+
+        own = {p.name for p in positional}
+        checked.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*positional, *named]
+        )
+        return cast(Function, checked)
+
+    return decorate

@@ -3,54 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Unpack
 
 import numpy as np
 
-from ..io.results.result_format import FormatLike
-from ..io.scans.chosen_part import PartLike
 from ..pipeline.pipeline import PipelineLike
-from ..pipeline.sweep import SweepLike
-from ..planner import Plan
-from ..planner.block_size import BlockChoice
-from ..planner.tile_and_offload import FitChoice
 from ..runner import Report
 from .carry_out import carry_out
-from .run_request import Engine, RunRequest
+from .run_request import RunOptions, RunRequest, with_options
 from .scan_and_output import Scan
 
 
+@with_options(RunOptions, RunRequest)
 def run(
     scan: Scan,
     pipeline: PipelineLike,
     out: str | os.PathLike[str] | np.ndarray | None = None,
-    *,
-    device: str = "auto",
-    memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    block: BlockChoice = "auto",
-    fit: FitChoice = "none",
-    format: FormatLike = "hdf5",
-    overwrite: bool = False,
-    progress: bool = False,
-    estimator: str | None = None,
-    plan: Plan | None = None,
-    resume: bool = False,
-    allow_missing_frames: bool = False,
-    sweep: SweepLike | None = None,
-    save_all: bool = False,
-    save_snapshots: bool = False,
-    rows: PartLike | None = None,
-    columns: PartLike | None = None,
-    angles: PartLike | None = None,
-    scratch: str | os.PathLike[str] | None = None,
-    pixel_size: str | float | None = None,
-    picture: bool = False,
-    engine: Engine = "local",
-    workers: int | None = None,
-    gpus: int | Literal["all"] | None = None,
-    slurm: str | None = None,
+    **options: Unpack[RunOptions],
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -146,49 +115,7 @@ def run(
     KeyboardInterrupt
         If it is stopped; its text says what is kept.
     """
-    return run_announced(
-        scan,
-        pipeline,
-        out,
-        announce=lambda plan: None,
-        device=device,
-        memory=memory,
-        host_memory=host_memory,
-        block=block,
-        fit=fit,
-        format=format,
-        overwrite=overwrite,
-        progress=progress,
-        estimator=estimator,
-        plan=plan,
-        resume=resume,
-        allow_missing_frames=allow_missing_frames,
-        sweep=sweep,
-        save_all=save_all,
-        save_snapshots=save_snapshots,
-        rows=rows,
-        columns=columns,
-        angles=angles,
-        scratch=scratch,
-        pixel_size=pixel_size,
-        picture=picture,
-        engine=engine,
-        workers=workers,
-        gpus=gpus,
-        slurm=slurm,
-    )
-
-
-def run_announced(
-    scan: Scan,
-    pipeline: PipelineLike,
-    out: str | os.PathLike[str] | np.ndarray | None,
-    *,
-    announce: Callable[[Plan], None],
-    **options: Any,
-) -> Report:
-    """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
-    return run_requested(RunRequest(scan, pipeline, out, announce, **options))
+    return run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
 
 
 def run_requested(request: RunRequest) -> Report:

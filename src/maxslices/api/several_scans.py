@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
+
+import numpy as np
 
 from ..errors import DeviceError, MaxslicesError, SourceError, StoreError, UsageError
 from ..io.results.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..planner import Plan
 from ..runner.folder.earlier_run import REPORT_NAME, read_report
 from ..runner.folder.journal import JOURNAL_NAME
 from ..runner.folder.run_identity import input_changes, input_state
 from .on_workers import check_for_workers, held_workers
-from .plans_by_shape import PlansByShape
-from .run_request import RunRequest
+from .run_request import PlansByShape, RunOptions, RunRequest, with_options
 from .run_scan import run_requested
 from .scan_and_output import files_read
-from .scan_list import find_scans
 
 ScanState = Literal["done", "done before", "failed"]
 
@@ -75,13 +76,12 @@ class ScansReport:
         return "\n".join(lines)
 
 
+@with_options(RunOptions, RunRequest)
 def run_scans(
     scans: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     pipeline: PipelineLike,
     out: str | os.PathLike[str],
-    *,
-    resume: bool = False,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> ScansReport:
     """Run a pipeline on several scans, each into a folder of its own.
 
@@ -115,9 +115,7 @@ def run_scans(
     KeyboardInterrupt
         If it is stopped; its text says how many scans are done.
     """
-    return run_scans_announced(
-        scans, pipeline, out, lambda *_: None, announce=lambda plan: None, resume=resume, **options
-    )
+    return run_scans_announced(scans, pipeline, out, lambda text: None, **options)
 
 
 def run_scans_announced(
@@ -125,8 +123,6 @@ def run_scans_announced(
     pipeline: PipelineLike,
     out: str | os.PathLike[str],
     tell: Callable[[str], None],
-    *,
-    announce: Callable[[Plan], None],
     **options: Any,
 ) -> ScansReport:
     """Run several scans as `run_scans` does, and tell of each scan and new plan as it comes.
@@ -135,15 +131,15 @@ def run_scans_announced(
     ----------
     tell : callable
         Called with a line as each scan begins and ends.
-    announce : callable
-        Called with each plan that is made.
+    **options
+        Fields of `RunRequest`.
     """
     if not os.fspath(out):
         raise UsageError("the folder for the results has no name; '.' is the current one")
     found, plans = find_scans(scans, Path(out)), PlansByShape()
     read = as_pipeline(pipeline)  # once: its file may change while the scans run
     requests = {
-        scan: RunRequest(scan, read, folder, announce, plans=plans, **options)
+        scan: RunRequest(scan=scan, pipeline=read, out=folder, plans=plans, **options)
         for scan, folder in found.items()
     }
     checked = _check({found[scan]: request for scan, request in requests.items()})
@@ -247,3 +243,79 @@ def _stopped(why: str, outcomes: list[ScanOutcome], scan: Path, count: int) -> s
 
 def _counted(count: int) -> str:
     return f"{count} scan" if count == 1 else f"{count} scans"
+
+
+def find_scans(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], out: Path
+) -> dict[Path, Path]:
+    """Find scans, and name a folder for the results of each.
+
+    A folder has the name of the scan without its suffix; where several scans would share that, the
+    suffix and as many parts of their paths as tell them apart.
+
+    Parameters
+    ----------
+    given : path-like, or iterable of them
+        Paths, or patterns such as ``"scans/*.nxs"``; ``**`` stands for any folders.
+    out : Path
+        Folder of these folders; a pattern does not find it.
+
+    Returns
+    -------
+    dict of Path to Path
+        Path of each scan, in the order given, those of a pattern by name -> its folder. One that is
+        named twice, in whatever way, is there once, by the first of its names.
+
+    Raises
+    ------
+    UsageError
+        If there is no scan, a pattern finds none, or the same folder would be that of two.
+    """
+    each: list[Any] = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | np.ndarray):
+        each = [*given]
+    for one in each:
+        if not isinstance(one, str | os.PathLike):
+            raise UsageError(f"scans are paths, not a {type(one).__name__}: give a list of paths")
+    found: dict[str, Path] = {}
+    for path in (path for one in each for path in _matching(os.fspath(one), out)):
+        found.setdefault(os.path.realpath(path), path)
+    scans = list(found.values())
+    if not scans:
+        raise UsageError("no scan is named")
+    whole = [path.absolute() for path in scans]
+    names = [path.stem or path.name for path in whole]
+    shared = _shared(names)
+    for n_parts in range(1, max(len(path.parts) for path in whole)):
+        if not shared:
+            break
+        # Others keep their names, by which --resume knows what was done before.
+        names = [
+            "-".join(path.parts[1:][-n_parts:]) if name in shared else name
+            for path, name in zip(whole, names, strict=True)
+        ]
+        shared = _shared(names)
+    if shared:
+        raise UsageError(
+            f"the results of two scans would go to {out / min(shared)}: run them apart"
+        )
+    return {scan: out / name for scan, name in zip(scans, names, strict=True)}
+
+
+def _shared(names: list[str]) -> set[str]:
+    """Names that there are several times."""
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def _matching(text: str, out: Path) -> list[Path]:
+    """Paths that a pattern finds; a path that is there, or no pattern, is itself."""
+    if not text:
+        raise UsageError("the path of a scan is empty")
+    if os.path.lexists(text) or not glob.has_magic(text):
+        return [Path(text)]
+    here = out.absolute()
+    found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+    found = [path for path in found if path.absolute() not in (here, *here.parents)]
+    if not found:
+        raise UsageError(f"no scan matches {text}")
+    return found

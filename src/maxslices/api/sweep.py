@@ -47,7 +47,6 @@ from .resources import budgets_here, chooser_for
 from .run_page import leave_page
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
-from .values_first import ValuesOfWhole
 
 
 def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> SweepReport:
@@ -70,16 +69,10 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
         chooser = chooser_for(spec, budgets, backend, request.estimator)
         finder = ValueFinder(source, backend, spec, budgets, chooser, request.scratch)
 
-        def plan_of(part: Pipeline, given: ScanSpec, left: Budgets) -> Plan:
+        def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
+            chooser = chooser_for(given, left, backend, request.estimator)
             return plan_pipeline(
-                part,
-                given,
-                left,
-                chooser_for(given, left, backend, request.estimator),
-                block=request.block,
-                fit=request.fit,
-                result_in_memory=True,
-                values=ValuesOfWhole(),
+                part, given, left, chooser, block=request.block, fit=request.fit, **more
             )
 
         layout, plan = plan_sweep(
@@ -240,10 +233,9 @@ class SweepRuns:
                 self._check_alike(value, plan.sections[-1].output)
 
         options = RunRequest(
-            scan,
-            pipeline,
-            None,
-            announce,
+            scan=scan,
+            pipeline=pipeline,
+            announce=announce,
             device=request.device,
             memory=request.memory if is_cuda else left.budget_bytes,
             host_memory=left.host_budget_bytes if is_cuda else None,

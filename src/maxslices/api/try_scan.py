@@ -24,7 +24,8 @@ from ..runner import Report
 from ..runner.folder.folder_lock import check_usable
 from ..system.disk_space import check_absent
 from ..system.fresh_files import replace_text
-from .run_scan import run_announced
+from .run_request import RunRequest
+from .run_scan import run_requested
 from .scan_and_output import check_out
 
 MORE_THAN_HALF = 1.25 * np.pi
@@ -178,7 +179,8 @@ def try_scan(
     check_absent(path)
     # While it runs, the file is that of the run: if it is stopped, it resumes with this file.
     _write(path, made.text("mid", rows))
-    report = run_announced(scan, path, out, announce=announce, picture=True, **options)
+    options |= {"announce": announce, "picture": True}
+    report = run_requested(RunRequest(scan=scan, pipeline=path, out=out, **options))
     _write(path, made.text(start + (stop - start) // 2))
     return report
 

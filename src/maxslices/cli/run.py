@@ -105,7 +105,8 @@ def run(
     one = _one_scan(paths) if output_dir is None else None
     _begin_workers(**options)
     if one is not None:
-        from ..api.run_scan import run_announced
+        from ..api.run_request import RunRequest
+        from ..api.run_scan import run_requested
         from ..runner.folder.numbered_folder import numbered_folder
 
         scan, pipeline, out = one
@@ -113,7 +114,8 @@ def run(
             raise UsageError(
                 "--resume and --overwrite are for a folder that is there: name it as OUT"
             )
-        found = run_announced(scan, pipeline, out or numbered_folder(scan, pipeline), **options)
+        out = out or str(numbered_folder(scan, pipeline))
+        found = run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
         return shown(found, json, quiet)
     from ..api.several_scans import run_scans_announced
 
