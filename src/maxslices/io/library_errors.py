@@ -7,6 +7,8 @@ line of this package, also by a call with wrong arguments, is a fault of ours an
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,8 @@ _OWN_PIECE = "on disk image buffer"
 """What HDF5 calls the memory for a piece of its own structures: a header, a heap, an index."""
 _PIECE_BYTES = 2**26
 """More than any such piece of a scan has: the heap of a group of a million names has some 20 MB."""
+_OF_FILES = (errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
+"""Errors of the system that wrong offsets and sizes in a damaged file lead to."""
 _OWN = __name__.partition(".")[0]
 
 
@@ -42,11 +46,42 @@ def library_errors(place: str) -> Iterator[None]:
     except (MemoryError, SourceError):
         raise
     except Exception as error:
+        raise_if_of_system(place, error)
         if not raised_by_library(error):
             raise
         if found_no_memory(error):
             raise MemoryError(f"{place}: {cause_of(error)}") from error
         raise SourceError(f"{place}: is damaged ({cause_of(error)}): copy it again") from error
+
+
+def raise_if_of_system(place: str, error: BaseException) -> None:
+    """Raise a clear error if the operating system is the cause of an error, and not the file.
+
+    Raises
+    ------
+    SourceError
+        If the error has another number than those that wrong offsets and sizes in a file lead to.
+    MemoryError
+        If the system has no memory.
+    """
+    if not isinstance(error, OSError):
+        return
+    stated = re.search(r"errno = (\d+)", str(error))  # in the messages of HDF5
+    number = error.errno or (int(stated[1]) if stated else None)
+    if number is None or number in _OF_FILES:
+        return
+    reason = os.strerror(number)
+    if number == errno.ENOMEM:
+        raise MemoryError(f"{place}: {reason}") from None
+    if number == errno.ENOENT:
+        raise SourceError(f"{place}: cannot be read any more ({reason}): it was removed") from None
+    if number in (errno.EMFILE, errno.ENFILE):
+        hint = "this process has too many files open: raise the limit (ulimit -n)"
+    elif number in (errno.EACCES, errno.EPERM):
+        hint = "check its permissions, or copy it to where you may read"
+    else:
+        hint = "check the disk or the network that it is on, and try again"
+    raise SourceError(f"{place}: cannot be read ({reason}): {hint}") from None
 
 
 def raised_by_library(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import SourceError
+from .library_errors import library_errors, raise_if_of_system
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
 """Suffixes of HDF5 and NeXus files."""
@@ -55,10 +56,8 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             shown = str(path) if error.errno == errno.ELOOP else f"{str(path)[:_SHOWN]}..."
             raise SourceError(f"{shown}: leads to no file ({error.strerror})") from None
-        raise SourceError(
-            f"{path}: cannot be read ({error.strerror}): check its permissions, or copy it to "
-            "where you may read"
-        ) from None
+        raise_if_of_system(str(path), error)
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
     raise SourceError(f"{path}: is neither a file nor a folder, so there is no scan in it")
 
 
@@ -66,7 +65,7 @@ def is_hdf5(path: Path) -> bool:
     """True if a file is HDF5 by its name, or begins as HDF5 does, whatever its name."""
     if path.suffix.lower() in HDF5_SUFFIXES:
         return True
-    with path.open("rb") as file:
+    with library_errors(str(path)), path.open("rb") as file:
         return file.read(8) == HDF5_SIGNATURE
 
 

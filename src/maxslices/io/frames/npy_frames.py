@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ...system.positional_io import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_for
-from ..library_errors import cause_of, raised_by_library
+from ..library_errors import cause_of, raise_if_of_system, raised_by_library
 from .array_frames import ArrayFrames
 from .frames import FrameIndices, FramesWritten, IndexRange, as_slice
 from .plain_frames import PlainFrames
@@ -80,6 +80,7 @@ class NpyFrames:
             finally:
                 os.close(fd)
         except (OSError, EOFError) as error:
+            raise_if_of_system(self.name, error)
             raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
 
     def _read_fortran(
@@ -118,6 +119,7 @@ class NpyFrames:
                     )
             return np.lib.format.open_memmap(self._path, mode="r")
         except Exception as error:
+            raise_if_of_system(self.name, error)
             if not isinstance(error, OSError) and not raised_by_library(error):
                 raise
             raise SourceError(

@@ -20,7 +20,13 @@ from ...errors import SourceError
 from ..check_arrays import check_dtype, without_ones
 from ..frames.frames import FrameIndices, FramesWritten, IndexRange, as_slice
 from ..frames.plain_frames import PlainFrames
-from ..library_errors import cause_of, found_no_memory, library_errors, raised_by_library
+from ..library_errors import (
+    cause_of,
+    found_no_memory,
+    library_errors,
+    raise_if_of_system,
+    raised_by_library,
+)
 from .chunk_offsets import locate_data, missing_filters
 from .chunks import ChunkError, Chunks, OversizeError
 from .contents import FileContents
@@ -98,6 +104,7 @@ class Hdf5Frames:
                 f"{of} cannot be read ({error}): the file is damaged; copy it again"
             ) from None
         except Exception as error:
+            raise_if_of_system(of, error)
             if not isinstance(error, OSError) and not raised_by_library(error):
                 raise
             if isinstance(error, MemoryError) or found_no_memory(error):

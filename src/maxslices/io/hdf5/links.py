@@ -11,7 +11,7 @@ from typing import Any
 
 import h5py
 
-from ..library_errors import cause_of, raised_by_library
+from ..library_errors import cause_of, raise_if_of_system, raised_by_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ def look_up(
                 return BrokenPath(path, f"is a link into {link.filename}, which is no file")
             item = item[part]
         except Exception as error:
+            if not isinstance(link, h5py.ExternalLink):
+                raise_if_of_system(f"{file.file.filename}:{path}", error)
             if not raised_by_library(error):
                 raise
             assert isinstance(item, h5py.Group)
@@ -129,6 +131,7 @@ class FileObjects:
                 if isinstance(item, h5py.HLObject):
                     identity = _identity(item)
         except Exception as error:
+            raise_if_of_system(f"{group.file.filename}:{group.name}/{name}", error)
             if not raised_by_library(error):
                 raise
             return None, identity

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from ...errors import SourceError
-from ..library_errors import cause_of
+from ..library_errors import cause_of, raise_if_of_system
 from ..paths import HDF5_SIGNATURE
 from .write_flag import clear_write_flag, has_write_flag
 
@@ -49,6 +49,7 @@ def open_file(path: Path) -> h5py.File:
             f"{path}: is locked, so some program is writing it: wait until it is done"
         ) from None
     except OSError as error:
+        raise_if_of_system(str(path), error)
         if not h5py.is_hdf5(path):
             raise SourceError(f"{path}: is not an HDF5 file, whatever its name says") from None
         if has_write_flag(path):

@@ -23,6 +23,7 @@ from ...system.threads import parallel_for, parallel_for_box
 from ..check_arrays import check_dtype
 from ..frames.frames import FrameIndices, FramesWritten, IndexRange
 from ..frames.plain_frames import PlainFrames
+from ..library_errors import raise_if_of_system
 from ..paths import TIFF_SUFFIXES, check_readable
 from .pages import TiffPage, decode_page, read_pages
 
@@ -255,6 +256,7 @@ def _read(
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
+        raise_if_of_system(str(path), error)
         raise SourceError(f"{path}: cannot be read any more ({error.strerror})") from None
     try:
         for i, image in enumerate(images):
@@ -265,6 +267,7 @@ def _read(
                 frame = PlainFrames(offsets, (image.shape[0], image.shape[1]), image.dtype)
                 frame.read_part(fd, np.zeros(1, np.int64), rows, columns, out[i : i + 1])
     except (OSError, EOFError) as error:
+        raise_if_of_system(str(path), error)
         raise SourceError(f"{path}: cannot be read any more ({error})") from None
     finally:
         os.close(fd)

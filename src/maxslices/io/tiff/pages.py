@@ -18,7 +18,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..library_errors import cause_of, raised_by_library
+from ..library_errors import cause_of, library_errors, raise_if_of_system, raised_by_library
 from ..paths import check_readable
 from .bombs import check_inflated, check_stored
 from .chain import count_pages
@@ -49,13 +49,15 @@ def read_pages(path: Path) -> list[TiffPage]:
         If it is not a TIFF, is damaged or is cut off.
     """
     check_readable(path)
-    n_pages = count_pages(path)
+    with library_errors(str(path)):
+        n_pages = count_pages(path)
     with _held_log():
         try:
             with tifffile.TiffFile(path) as file:
                 images = list(_images(path, file))
                 n_found = len(file.pages)
         except Exception as error:
+            raise_if_of_system(str(path), error)
             if not isinstance(error, OSError) and not raised_by_library(error):
                 raise
             raise SourceError(f"{path}: cannot be read as TIFF ({cause_of(error)})") from None
@@ -137,6 +139,7 @@ def decode_page(image: TiffPage) -> NDArray[Any]:
     except SourceError:
         raise
     except Exception as error:
+        raise_if_of_system(f"{image.path}: page {image.page}", error)
         if not isinstance(error, OSError | zlib.error | lzma.LZMAError) and not raised_by_library(
             error
         ):
