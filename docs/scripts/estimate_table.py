@@ -30,11 +30,11 @@ from record_sequences import as_method
 
 from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.estimate import sequence_probe
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
+from maxslices.trial.trial import Trial
 from maxslices.tuning.garbage_collection import quick_collections
 
 Function = Callable[[Any, Any, Any], Any]
@@ -216,11 +216,11 @@ def row_of_function(function: Function, dims: tuple[int, int], n: int, backend: 
         as_method(function, cupy, ndimage), pattern="projection",
         name=function.__name__, module="outside",
     )  # fmt: skip
-    samples = Samples(meta, 0, dims, np.dtype("float32"), backend)
+    samples = Trial(meta, 0, dims, np.dtype("float32"), backend, {})
 
     def peak(k: int) -> int:
         table.clean()
-        data = samples.block(k, "even")
+        data = samples.data(k, "even")
         with measure_peak("cuda") as measured:
             result = meta.function(data)
             cupy.cuda.Device().synchronize()

@@ -24,11 +24,12 @@ import numpy as np
 from maxslices.core.allocators import round_to_granule
 from maxslices.core.declaration import describe
 from maxslices.devices import call_method, select_backend
-from maxslices.devices.sample_data import Samples, array_module
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
 from maxslices.measure.alive import tracemalloc_on
+from maxslices.trial.made_up import array_module
+from maxslices.trial.trial import Trial
 
 DIMS = (601, 1013)
 """Other dims: primes, which no padding or chunk divides."""
@@ -153,7 +154,7 @@ def row_of(
         return function(data)
 
     meta = describe(method, pattern="projection", name=name, module="m", array_module=module)
-    samples = Samples(meta, 0, DIMS, np.dtype("float32"), backend)
+    samples = Trial(meta, 0, DIMS, np.dtype("float32"), backend, {})
     kind = "highest" if "bright" in name or "mask" in name else "even"
     kind = "lowest" if "outliers" in name else kind
 
@@ -161,7 +162,7 @@ def row_of(
         KEPT.clear()
         KEPT_BY_SLICES.clear()
         backend.release()
-        data = samples.block(k, kind)
+        data = samples.data(k, kind)
         backend.release()
         with measure_peak(backend.kind) as measured:
             result = call_method(meta, data, {}, backend)

@@ -38,11 +38,11 @@ import numpy as np
 from maxslices.core.arrays import ArraySpec
 from maxslices.core.method_registry import registry
 from maxslices.devices import select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
+from maxslices.trial.trial import Trial
 
 ANGLES, ROWS, COLUMNS = 1801, 2160, 2560
 PRIME_ROWS, PRIME_COLUMNS = 2161, 2557
@@ -189,7 +189,7 @@ def clean() -> None:
 
 
 def most_that_run(
-    samples: Samples,
+    samples: Trial,
     call: Callable[[Any, dict[str, Any]], Any],
     n_bytes: int,
     most: int,
@@ -205,7 +205,7 @@ def most_that_run(
         clean()
         try:
             with samples.backend.limited(n_bytes):
-                data = samples.block(n, "even")
+                data = samples.data(n, "even")
                 clean()
                 call(data, supplied)
                 cp.cuda.Device().synchronize()
@@ -234,7 +234,9 @@ class Truth:
     def __init__(self, case: Case, backend: Any, side: dict[str, ArraySpec]) -> None:
         self.case, self.meta = case, registry["httomolibgpu." + case.method]
         dtype = np.dtype(case.dtype)
-        self.samples = Samples(self.meta, case.slice_dim, case.other_dims, dtype, backend, side)
+        self.samples = Trial(
+            self.meta, case.slice_dim, case.other_dims, dtype, backend, {}, frames=side
+        )
         self.peak(2)  # what compiles has compiled
         self.n_bytes, self.outside_bytes, self.call_s = self.peak(case.n)
         if self.call_s < QUICK_S:
@@ -256,7 +258,7 @@ class Truth:
         hook = Hook()
         began = time.perf_counter()
         with measure_peak("cuda") as peak, hook:
-            data = self.samples.block(n, "even")
+            data = self.samples.data(n, "even")
             clean()
             result = self._call(data, supplied)
             cp.cuda.Device().synchronize()

@@ -28,15 +28,14 @@ from maxslices.api.resources import budgets_of
 from maxslices.core.arrays import ArraySpec
 from maxslices.core.memory_model import MemoryModel
 from maxslices.devices import Backend, select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.bench import Bench
 from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.trial.trial import Trial
 
 FILLED_IN = {"newshape": [1024, 1024], "ratio_delta_beta": 250}
 """Values for what a pipeline leaves to its user."""
@@ -129,15 +128,14 @@ def measured(call: PlannedCall, backend: Backend) -> tuple[int, int]:
     few = {name: n for name, n in FEW.items() if name in request.parameters}
     request = replace(request, parameters={**request.parameters, **few})
     frames = ArraySpec((ASSUMED_FRAMES, *request.other_dims), "uint16")
-    samples = Samples(
-        request.meta, request.slice_dim, request.other_dims, request.dtype, backend,
-        supplied={"flats": frames, "darks": frames},
+    trial = Trial(
+        request.meta, *request.slices, backend, request.parameters,
+        frames={"flats": frames, "darks": frames},
     )  # fmt: skip
     with tracemalloc_on(backend.kind):
-        bench = Bench(request.meta, samples, backend, request.parameters)
-        left = max(0, bench.once(min(2, call.n_slices)).left_bytes)
-        found = bench.run(call.n_slices)
-        bench.close()
+        left = max(0, trial.once(min(2, call.n_slices)).left_bytes)
+        found = trial.measure(call.n_slices)
+        trial.close()
     return found.n_bytes + left, found.outside_bytes
 
 

@@ -33,10 +33,8 @@ from maxslices.core.arrays import ArraySpec
 from maxslices.core.method_registry import registry
 from maxslices.core.units import parse_bytes
 from maxslices.devices import Backend, select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
-from maxslices.estimate.bench import Bench
 from maxslices.estimate.fingerprint import RequestKey, request_key
 from maxslices.estimate.model_request import Choice
 from maxslices.estimate.section_models import section_models
@@ -45,6 +43,7 @@ from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.trial.trial import Trial
 
 SMALL = (600, 540, 640)
 DETECTORS = ((1801, 1601, 2557), (1801, 2160, 2560), (1801, 2048, 2048))
@@ -255,15 +254,14 @@ class Recorder:
     ) -> dict[int, int]:
         """Peaks in CuPy's pool by slices: what is outside is read too roughly to compare."""
         scan = self.scan(SMALL, n_frames)
-        samples = Samples(
-            request.meta, request.slice_dim, request.other_dims, request.dtype, self.backend,
-            supplied={"flats": scan.flats, "darks": scan.darks},
+        trial = Trial(
+            request.meta, *request.slices, self.backend, {**request.parameters, **changed},
+            frames={"flats": scan.flats, "darks": scan.darks},
         )  # fmt: skip
         with tracemalloc_on(self.backend.kind):
-            bench = Bench(request.meta, samples, self.backend, {**request.parameters, **changed})
-            bench.once(VARIED_AT[0])
-            calls = [bench.once(n) for n in VARIED_AT]
-            bench.close()
+            trial.once(VARIED_AT[0])
+            calls = [trial.once(n) for n in VARIED_AT]
+            trial.close()
         return {call.n_slices: call.n_bytes - call.outside_bytes for call in calls}
 
     def variations(self, request: ModelRequest) -> Iterator[tuple[dict[str, Any], int]]:

@@ -135,15 +135,16 @@ class Recorder:
 
     def __init__(self, each: Todo, backend: Any) -> None:
         from maxslices.core.arrays import ArraySpec
-        from maxslices.devices.sample_data import Samples
+        from maxslices.trial.trial import Trial
 
         self.each, self.backend = each, backend
         side = {}
         if "dark_flat" in each.name:
             frames = ArraySpec((20, *each.other_dims), np.dtype("uint16"))
             side = {"flats": frames, "darks": frames}
-        self.samples = Samples(
-            each.meta, each.slice_dim, each.other_dims, np.dtype(each.dtype), backend, side
+        dtype = np.dtype(each.dtype)
+        self.samples = Trial(
+            each.meta, each.slice_dim, each.other_dims, dtype, backend, {}, frames=side
         )
 
     def call(self, n: int) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class Recorder:
 
         side = self.samples.side(n)
         self.backend.release()
-        data = self.samples.block(n, "even")
+        data = self.samples.data(n, "even")
         cupy.cuda.Device().synchronize()
         with measure_peak("cuda") as peak, record_sequence(n, data.nbytes) as recorder:
             result = self.each.meta.function(data, **side, **self.each.parameters)

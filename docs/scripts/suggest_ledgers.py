@@ -21,15 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from maxslices import registry
-from maxslices.block_effect.compare_blocks import compare_blocks
-from maxslices.block_effect.trial_slices import TrialSlices
-from maxslices.checking.estimate_check import check_call
-from maxslices.checking.measured_call import MeasuredCall
+from maxslices.checking.estimate_check import check_trial, trial_of
+from maxslices.core.arrays import ArraySpec
 from maxslices.core.callback import make_callback
 from maxslices.core.named_method import method_named
-from maxslices.devices import select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.suggest.suggest_ledger import suggest_ledger
 
 PACK = [
@@ -74,10 +69,6 @@ ON_CPU = [
 ]
 FURTHER = ((52, 330, 410), (60, 253, 500))
 """Slices and other dims of the sizes that no ledger was made of."""
-BLOCKS = [  # httomolibgpu's, along dim 1: dims, parameters
-    ("httomolibgpu.recon.algorithm.LPRec3d_tomobar", (901, 1280), {"center": 640.0}),
-    ("httomolibgpu.prep.stripe.remove_all_stripe", (901, 1280), {}),
-]
 
 
 def with_ledger(meta, estimator):
@@ -97,10 +88,9 @@ def checked(meta, found, dtype, parameters, device):
     axis, rows = meta.slice_dims()[0], []
     for n, first, second in FURTHER:
         shape = (n, first, second) if axis == 0 else (first, n, second)
-        call = MeasuredCall(
-            with_ledger(meta, found.estimator()), shape, np.dtype(dtype), axis, device, parameters
-        )
-        result = check_call(call, trace=False)
+        spec = ArraySpec(shape, np.dtype(dtype))
+        trial = trial_of(with_ledger(meta, found.estimator()), spec, axis, device, parameters)
+        result = check_trial(trial, trace=False)
         verdict = "ok" if 0.8 <= result.ratio <= 1.0 else result.verdict
         rows.append((result.estimated_bytes / result.peak_bytes, result.ratio, verdict))
     return rows
@@ -136,16 +126,6 @@ def main():
             figures = "  ".join(f"{b:.4f} {r:.3f} {verdict}" for b, r, verdict in rows)
             notes = "; ".join(found.notes)[:60]
             table.append(f"{name:<40} {figures}  {time.time() - at:.1f} s  {notes}")
-    if device != "cpu":
-        backend = select_backend(device)
-        for name, dims, parameters in BLOCKS:
-            try:
-                meta = registry.get(name)
-                samples = Samples(meta, 1, dims, np.dtype("float32"), backend)
-                found = compare_blocks(TrialSlices(meta, samples, backend, parameters, 16))
-                table.append(f"{name:<40} {found}")
-            except Exception as error:  # noqa: BLE001 - a row says it
-                table.append(f"{name:<40} {type(error).__name__}: {str(error)[:100]}")
     text = "\n".join(table)
     (out / "table.txt").write_text(text + "\n")
     print(f"method, then for {FURTHER}: estimated/measured bytes, slices ratio, verdict")

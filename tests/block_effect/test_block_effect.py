@@ -5,17 +5,16 @@ import pytest
 import scipy.ndimage
 
 from maxslices import Registry, registry
-from maxslices.block_effect import trial_slices
-from maxslices.block_effect.compare_blocks import compare_blocks
+from maxslices.block_effect import compare_blocks as module
+from maxslices.block_effect.compare_blocks import call_times_s, compare_blocks
 from maxslices.block_effect.effect import BlockEffect
 from maxslices.block_effect.find_halo import Reach, find_halo
 from maxslices.block_effect.study_blocks import study_blocks
-from maxslices.block_effect.trial_slices import TrialSlices
 from maxslices.devices import select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
 from maxslices.testing import find_halo as halo_of_method
+from maxslices.trial.trial import Trial
 
 
 def blurred(data, *, sigma: float = 1.0):
@@ -74,8 +73,8 @@ def trial_of(function, slice_dim=0, pattern="all", dtype="float32", **declaratio
     backend = select_backend("cpu")
 
     def trial(n_slices):
-        samples = Samples(meta, slice_dim, (13, 17), np.dtype(dtype), backend)
-        return TrialSlices(meta, samples, backend, parameters, n_slices)
+        dims, kind = (13, 17), np.dtype(dtype)
+        return Trial(meta, slice_dim, dims, kind, backend, parameters, total_slices=n_slices)
 
     return trial
 
@@ -183,8 +182,8 @@ def test_calls_are_timed_as_they_are_in_a_run(monkeypatch):
         planned_for[0] = len(data)
         return data * 2
 
-    monkeypatch.setattr(trial_slices.time, "perf_counter", lambda: now_s[0])
-    assert trial_of(method)(16).pace_s(5, 16) == pytest.approx((1.0, 0.5))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now_s[0])
+    assert call_times_s(trial_of(method)(16), 5, 16) == pytest.approx((1.0, 0.5))
     assert BlockEffect.from_plain(BlockEffect(16, 5, 0.0, pace_s=(1, 0.5)).as_plain()).pace_s == (
         1.0,
         0.5,

@@ -9,9 +9,9 @@ import pytest
 
 from maxslices import MemoryModel, Registry, from_ledger, method
 from maxslices.checking.block_differences import differences_between_blocks
-from maxslices.checking.estimate_check import compare, fractional_slices
-from maxslices.checking.measured_call import MeasuredCall
+from maxslices.checking.estimate_check import compare, fractional_slices, trial_of
 from maxslices.checking.result_table import to_dict
+from maxslices.core.arrays import ArraySpec
 from maxslices.core.units import format_bytes
 from maxslices.errors import OutOfMemoryError, ParameterError, UnknownMethodError, UsageError
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
@@ -131,7 +131,7 @@ def test_a_wrong_estimate_raises_with_the_result_in_it():
         f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
         "memory that 60 slices took (2.000, allowed 0.80 to 1.00); 1.51 MB in place of "
         f"{format_bytes(result.peak_bytes)} at checking/test_check.py:{result.where.line}: "
-        f"{result.where.code}"
+        f"{result.where.code}; not in your ledger: an array, line {result.where.line}"
     )
     text = "\n".join(table)
     assert "60x70x90 float32, slices along dim 0, on cpu" in text
@@ -285,7 +285,8 @@ def test_what_the_runner_fills_in_is_filled_in():
 
     assert check_max_slices(counts, (60, *OTHER), "float32", device="cpu").ok
     assert seen == {((0, 0), None)}
-    call = MeasuredCall(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+    spec = ArraySpec((20, 7, 9), np.dtype("float32"))
+    call = trial_of(counts.meta, spec, 0, "cpu", {})
     assert differences_between_blocks(call, (1, 7), 0.0) == []
 
 
@@ -294,7 +295,8 @@ def test_what_a_plan_of_an_fft_kept_alive_is_no_memory_of_the_method(monkeypatch
     def doubles(data):
         return data * 2
 
-    call = MeasuredCall(doubles.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+    spec = ArraySpec((20, 7, 9), np.dtype("float32"))
+    call = trial_of(doubles.meta, spec, 0, "cpu", {})
 
     class Frame:
         def __init__(self):
@@ -405,3 +407,44 @@ def test_an_array_of_that_size_is_one():
 
     with pytest.raises(EstimateError, match="UNDERESTIMATE"):
         check_max_slices(make(two_arrays, needs_one_more), (8, 60, 128), "float32", device="cpu")
+
+
+def doubled_in_place(data):
+    data *= 2
+    return data
+
+
+@pytest.mark.parametrize("n_arrays", [1, 2])
+def test_a_method_that_changes_its_input_is_named_and_not_its_ledger(n_arrays):
+    def needs(m, shape, dtype):
+        for _ in range(n_arrays):
+            m.alloc(shape, dtype)
+
+    meta = Registry().register(
+        doubled_in_place, pattern="all", calc_max_slices=from_ledger(needs), output_dtype="float32"
+    )
+    with pytest.raises(EstimateError, match=r"CHANGES INPUT .* modifies its input: work on a copy"):
+        check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
+
+
+def with_edges(data):
+    result = data * 2
+    edges = np.abs(result).astype(np.float64)
+    result -= edges
+    return result
+
+
+def test_an_underestimate_names_what_the_ledger_lacks():
+    meta = Registry().register(
+        with_edges, pattern="all", calc_max_slices=from_ledger(two_arrays), output_dtype="float32"
+    )
+    with pytest.raises(EstimateError) as caught:
+        check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
+    line = with_edges.__code__.co_firstlineno + 2
+    assert caught.value.result.missing[0] == f"edges, line {line}"
+    assert f"not in your ledger: edges, line {line}" in caught.value.result.headline
+
+
+def test_nothing_is_missing_from_a_complete_ledger():
+    result = check_max_slices(make(two_arrays), (60, *OTHER), "float32", device="cpu")
+    assert result.missing == ()

@@ -8,8 +8,7 @@ import pytest
 
 import maxslices
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger, method
-from maxslices.checking.estimate_check import check_call
-from maxslices.checking.measured_call import MeasuredCall
+from maxslices.checking.estimate_check import check_trial, trial_of
 from maxslices.core.method_meta import MethodMeta
 from maxslices.errors import EstimatorError, ParameterError, RegistrationError, UsageError
 from maxslices.testing import check_max_slices
@@ -210,8 +209,8 @@ def test_a_parameter_and_a_ledger_that_names_it_may_have_any_name(name):
     )
     ledger = from_ledger(scope["needs"])
     copied = declare(scope["copied"], calc_max_slices=ledger, halo=lambda **kwargs: 0)
-    call = MeasuredCall(copied.meta, (60, 50, 40), np.dtype("float32"), 0, "cpu", {name: 3})
-    assert check_call(call).ok
+    spec = ArraySpec((60, 50, 40), np.dtype("float32"))
+    assert check_trial(trial_of(copied.meta, spec, 0, "cpu", {name: 3})).ok
 
 
 def test_the_device_reaches_only_an_estimator_that_names_it():

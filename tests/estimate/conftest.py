@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.devices import sample_data
-from maxslices.devices.sample_data import Samples
-from maxslices.estimate import bench, probed, sequence_probe
+from maxslices.estimate import probed, sequence_probe
+from maxslices.trial import trial
+from maxslices.trial.trial import Trial
 
 from .made_up_gpu import Gpu
 
@@ -19,19 +19,19 @@ def gpu(monkeypatch):
 
 def install_gpu(monkeypatch, gpu):
     """Let a GPU that is made up stand for CuPy, the backend, the meters and the clock."""
-    monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
-    for module in (bench, sample_data):
-        monkeypatch.setattr(module, "array_module", gpu.module)
-    monkeypatch.setattr(bench, "alive_bytes", lambda kind: gpu.held + gpu.kept)
+    monkeypatch.setattr(trial, "measure_peak", gpu.measure_peak)
+    monkeypatch.setattr(trial, "array_module", gpu.module)
+    monkeypatch.setattr(trial, "finish", lambda backend: None)
+    monkeypatch.setattr(trial, "alive_bytes", lambda kind: gpu.held + gpu.kept)
     monkeypatch.setattr(probed, "time", gpu)
     monkeypatch.setattr(sequence_probe, "time", gpu)
-    monkeypatch.setattr(bench, "time", gpu)
+    monkeypatch.setattr(trial, "time", gpu)
     small = np.zeros(1, np.float32)
 
-    def block(self, n, kind):
-        gpu.kind_of_data = kind
+    def data(self, n, kind=None):
+        gpu.kind_of_data = self.kind
         return np.broadcast_to(small, self.shape(n))
 
-    monkeypatch.setattr(Samples, "block", block)
-    monkeypatch.setattr(Samples, "_make_frames", lambda *call: gpu.make_frames(*call))
+    monkeypatch.setattr(Trial, "data", data)
+    monkeypatch.setattr(Trial, "make_frames", lambda *call: gpu.make_frames(*call))
     return gpu

@@ -13,18 +13,19 @@ import warnings
 import numpy as np
 import pytest
 
-from maxslices.checking.measured_call import MeasuredCall
+from maxslices.checking.estimate_check import trial_of
 from maxslices.core.arrays import ArraySpec
 from maxslices.core.declaration import describe
 from maxslices.core.method_registry import registry
 from maxslices.devices import select_backend
-from maxslices.devices.sample_data import Samples
 from maxslices.errors import EstimatorError
-from maxslices.estimate import bench, declared_model, peak_search, probed, sequence_probe
+from maxslices.estimate import declared_model, peak_search, probed, sequence_probe
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probe_result import Probe
 from maxslices.estimate.probed import probe
 from maxslices.measure.alive import alive_bytes, tracemalloc_on
+from maxslices.trial import trial
+from maxslices.trial.trial import Trial
 
 from ..methods.cases import CASES
 from .hard_methods import CACHE, COLUMNS, HARD, ROWS, SLICE_BYTES, STAYS, slices
@@ -58,7 +59,7 @@ class Clock:
 def ticking(monkeypatch):
     ticking = Clock()
     stand_in = types.SimpleNamespace(perf_counter=ticking.perf_counter)
-    for module in (probed, sequence_probe, bench):
+    for module in (probed, sequence_probe, trial):
         monkeypatch.setattr(module, "time", stand_in)
     return ticking
 
@@ -160,13 +161,13 @@ def test_memory_that_falls_is_never_below_a_call():
 def test_made_up_data_suit_a_logarithm_and_a_detector():
     for dtype, top in (("float32", 1.01), ("uint16", 60_000), ("uint8", 255)):
         meta = describe(lambda data: data, pattern="projection", name="f", module="m")
-        samples = Samples(meta, 0, (50, 60), np.dtype(dtype), CPU)
+        made = Trial(meta, 0, (50, 60), np.dtype(dtype), CPU, {})
         for kind in ("even", "dark", "highest", "lowest"):
-            block = samples.block(3, kind)
+            block = made.data(3, kind)
             assert block.shape == (3, 50, 60)
             assert block.dtype == dtype
             assert 0 < block.min() <= block.max() <= top
-        assert samples.block(3, "even").std() > 0
+        assert made.data(3, "even").std() > 0
 
 
 def test_side_data_are_supplied_with_the_rows_of_the_block():
@@ -438,10 +439,10 @@ def one_worker(monkeypatch):
 def test_the_packs_methods_are_probed_as_well_as_declared(case, one_worker):
     meta = registry.get(case.method)
     slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
-    call = MeasuredCall(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
+    call = trial_of(meta, case.spec, slice_dim, "cpu", case.parameters)
     with tracemalloc_on(CPU.kind):
-        call.measure(seed=1)
-        peak = max(call.measure(seed=0).peak.counted_bytes for _ in range(3))
+        peaks = [call.once() for _ in range(4)][1:]
+        peak = max(each.n_bytes - each.outside_bytes for each in peaks)
     n, dims, dtype = call.n_slices, call.other_dims, call.dtype
     asked = ModelRequest(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
     found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)

@@ -18,7 +18,6 @@ from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.bench import Rung
 from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.peak_search import one_array
@@ -26,12 +25,16 @@ from maxslices.estimate.probe_result import Probe
 from maxslices.estimate.recorded import FORMAT, Records
 from maxslices.estimate.source_hash import source_hash
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
+from maxslices.trial.trial import MeasuredCall
 
 CPU = select_backend("cpu")
 PROBE = Probe(
     peaks=PeakModel.fit([one_array(1, 100), one_array(2, 170)], 1),
     kept=((1, 10), (2, 20)),
-    rungs=(Rung(1, 93, 3, 1, 0, 0, 0.25, ("something",)), Rung(2, 163, 3, 0, 1, 0, 0.5)),
+    rungs=(
+        MeasuredCall(1, 93, 3, 1, 0, 0, 0.25, ("something",)),
+        MeasuredCall(2, 163, 3, 0, 1, 0, 0.5),
+    ),
     available_bytes=1000,
     total_slices=50,
     sure=True,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from maxslices.cli.explained_record import explained_record
-from maxslices.estimate.bench import OUTSIDE_BYTES
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.estimate.size_bound import FEW, MOST_ABOVE, SizeBound
 from maxslices.httomo.register_methods import RECORDS
+from maxslices.trial.trial import OUTSIDE_BYTES
 
 FILES = sorted(RECORDS.glob("*.json"))
 RECORDED = [(path.stem, i) for path in FILES for i in range(len(read_shipped(path)))]

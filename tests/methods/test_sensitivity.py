@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from maxslices.checking.estimate_check import check_call
-from maxslices.checking.measured_call import MeasuredCall
+from maxslices.checking.estimate_check import check_trial, trial_of
 from maxslices.core.ledger import Ledger, LedgerEstimator, from_ledger
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.method_registry import registry
 from maxslices.testing import Case
+from maxslices.trial.trial import Trial
 
 from .cases import CASES
 
@@ -58,15 +57,14 @@ def scaled(account: Callable[..., None], factor: float) -> Callable[..., None]:
     return wrong
 
 
-def measured_call(meta: MethodMeta, case: Case) -> MeasuredCall:
+def trial(meta: MethodMeta, case: Case) -> Trial:
     slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
-    dtype = np.dtype(case.dtype)
-    return MeasuredCall(meta, case.shape, dtype, slice_dim, "cpu", case.parameters, case.make_data)
+    return trial_of(meta, case.spec, slice_dim, "cpu", case.parameters, case.make_data)
 
 
 @pytest.mark.parametrize("factor, verdict", [(1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")])
 @pytest.mark.parametrize("name", sorted(FIRST))
 def test_thirty_percent_are_noticed(name: str, factor: float, verdict: str) -> None:
     meta = made_wrong(registry.get(name), factor)
-    result = check_call(measured_call(meta, FIRST[name]), trace=False)
+    result = check_trial(trial(meta, FIRST[name]), trace=False)
     assert result.verdict == verdict, str(result)

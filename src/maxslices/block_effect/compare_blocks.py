@@ -8,16 +8,19 @@ blocks that disagree are kept away.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cache
 from itertools import takewhile
 from typing import Any
 
 from ..core.compare_arrays import compare_arrays, value_range
+from ..core.cut import cut
+from ..system.quiet import quiet
+from ..trial.made_up import finish
+from ..trial.trial import Trial
 from .effect import ROUNDING, BlockEffect
 from .find_halo import find_halo
-from .side_of_block import cut
-from .trial_slices import TrialSlices
 
 LARGE, SMALL = 16, 5
 """Slices of the whole and of its blocks: 5 is odd, which tells methods that work on pairs, and does
@@ -30,17 +33,17 @@ _LEAST_ALIKE = 3
 
 
 def compare_blocks(
-    trial: TrialSlices,
+    trial: Trial,
     small: int = SMALL,
-    halo_trial: Callable[[int], TrialSlices] | None = None,
+    halo_trial: Callable[[int], Trial] | None = None,
     most_slices: int = 0,
 ) -> BlockEffect | None:
     """Compare a method's result in one block with that in smaller ones.
 
     Parameters
     ----------
-    trial : TrialSlices
-        The method with the slices of the larger block.
+    trial : Trial
+        The method, with the slices of the larger block.
     small : int
         Slices of the smaller blocks.
     halo_trial : callable, optional
@@ -53,75 +56,123 @@ def compare_blocks(
     BlockEffect or None
         None if the result is not a block of as many slices.
     """
-    n = trial.n_slices
-    whole = trial.run(0, n)
-    if not trial.is_block(whole, n):
-        return None
-    extent = value_range(whole, trial.slice_dim)
-
-    def difference(size: int, halo: tuple[int, int]) -> float:
-        gaps = [0.0]
-        for start, part in trial.run_in_blocks(size, halo):
-            stop = start + part.shape[trial.slice_dim]
-            gaps.append(_gap(trial, _part(trial, whole, start, stop), part))
-        return max(gaps) / extent
-
-    found = difference(small, trial.declared)
-    if found <= ROUNDING:
-        return BlockEffect(n, small, found)
-    if _gap(trial, whole, trial.run(0, n)) > ROUNDING * extent:
-        return BlockEffect(n, small, found, is_repeatable=False)
-    if halo_trial is not None:
-        reach = find_halo(halo_trial, most_slices)
-        if reach is not None and reach.halo is not None and reach.halo != trial.declared:
-            before, after = (max(pair) for pair in zip(reach.halo, trial.declared, strict=True))
-            if difference(small, (before, after)) <= ROUNDING:
-                return BlockEffect(n, small, found, halo=(before, after))
-    agree_from, multiple = _agreement(trial, whole, extent)
-    return BlockEffect(n, small, found, agree_from=agree_from, multiple=multiple)
+    return _Comparison(trial).effect(small, halo_trial, most_slices)
 
 
-def _agreement(trial: TrialSlices, whole: Any, extent: float) -> tuple[int | None, int]:
-    """Least size from which blocks agree with the whole, and of what number it is a multiple."""
-    n, (_, after) = trial.n_slices, trial.declared
+class _Comparison:
+    """Results of a method for parts of one block, compared with its result for all of it."""
 
-    @cache
-    def agrees(size: int) -> bool:
-        """Compare a block at the beginning."""
-        sure = max(1, size - after)  # a block's last slices lack their halo
-        result = trial.run(0, size)
-        if not trial.is_block(result, size):
-            return False
-        gap = _gap(trial, _part(trial, whole, 0, sure), _part(trial, result, 0, sure))
-        return gap <= ROUNDING * extent
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.n = trial, trial.n_slices
+        self.declared = trial.meta.halo_slices(**trial.parameters)
+        self.data, self.side = trial.data(), trial.side()
 
-    for multiple in MULTIPLES:
-        sizes = range(multiple * ((n - 1) // multiple), 0, -multiple)
-        alike = list(takewhile(agrees, sizes))
-        if multiple == 1 and alike:
-            return alike[-1], 1
-        if len(alike) >= _LEAST_ALIKE and _last_agrees(trial, extent, multiple):
-            return alike[-1], multiple
-    return None, 1
+    def effect(
+        self, small: int, halo_trial: Callable[[int], Trial] | None, most_slices: int
+    ) -> BlockEffect | None:
+        """Compare blocks of `small` slices with the whole; see `compare_blocks`."""
+        n = self.n
+        self.whole = self.run(0, n)
+        if not is_block(self.trial, self.whole, n):
+            return None
+        self.extent = value_range(self.whole, self.trial.slice_dim)
+        found = self.difference(small, self.declared)
+        if found <= ROUNDING:
+            return BlockEffect(n, small, found)
+        if not self.agree(self.whole, self.run(0, n)):
+            return BlockEffect(n, small, found, is_repeatable=False)
+        if halo_trial is not None:
+            reach = find_halo(halo_trial, most_slices)
+            if reach is not None and reach.halo is not None and reach.halo != self.declared:
+                before, after = (max(pair) for pair in zip(reach.halo, self.declared, strict=True))
+                if self.difference(small, (before, after)) <= ROUNDING:
+                    return BlockEffect(n, small, found, halo=(before, after))
+        agree_from, multiple = self.agreement()
+        return BlockEffect(n, small, found, agree_from=agree_from, multiple=multiple)
+
+    def run(self, low: int, high: int) -> Any:
+        """Result for the slices from `low` up to `high`."""
+        with quiet():  # warnings about made-up data are of no use
+            return self.trial.call_part(self.data, low, high, self.side)
+
+    def part(self, result: Any, low: int, high: int) -> Any:
+        """Slices of a result."""
+        return cut(result, self.trial.slice_dim, low, high)
+
+    def difference(self, size: int, halo: tuple[int, int]) -> float:
+        """Largest difference between the whole and blocks of a size, relative to its range."""
+        with quiet():
+            blocks = self.trial.blocks(self.data, size, halo)
+        axis = self.trial.slice_dim
+        gaps = [
+            compare_arrays(self.part(self.whole, i, i + got.shape[axis]), got, axis).largest
+            for i, got in blocks
+        ]
+        return max(gaps) / self.extent
+
+    def agree(self, expected: Any, got: Any) -> bool:
+        """True if two results differ by rounding at most."""
+        gap = compare_arrays(expected, got, self.trial.slice_dim).largest
+        return gap <= ROUNDING * self.extent
+
+    def agreement(self) -> tuple[int | None, int]:
+        """Least size from which blocks agree with the whole, and of what it is a multiple."""
+        n, (_, after) = self.n, self.declared
+
+        @cache
+        def agrees(size: int) -> bool:
+            """Compare a block at the beginning."""
+            sure = max(1, size - after)  # a block's last slices lack their halo
+            result = self.run(0, size)
+            if not is_block(self.trial, result, size):
+                return False
+            return self.agree(self.part(self.whole, 0, sure), self.part(result, 0, sure))
+
+        for multiple in MULTIPLES:
+            sizes = range(multiple * ((n - 1) // multiple), 0, -multiple)
+            alike = list(takewhile(agrees, sizes))
+            if multiple == 1 and alike:
+                return alike[-1], 1
+            if len(alike) >= _LEAST_ALIKE and self.last_agrees(multiple):
+                return alike[-1], multiple
+        return None, 1
+
+    def last_agrees(self, multiple: int) -> bool:
+        """Compare blocks of a multiple, and a last one of another size, with all slices but one."""
+        n, size = self.n - 1, multiple * (self.n // 2 // multiple)
+        whole = self.run(0, n)
+        for start in range(0, n, size):
+            stop = min(n, start + size)
+            low, high = max(0, start - self.declared[0]), min(n, stop + self.declared[1])
+            result = self.part(self.run(low, high), start - low, stop - low)
+            if not self.agree(self.part(whole, start, stop), result):
+                return False
+        return True
 
 
-def _last_agrees(trial: TrialSlices, extent: float, multiple: int) -> bool:
-    """Compare blocks of a multiple, and a last one that is none, with all slices but one."""
-    n, size = trial.n_slices - 1, multiple * (trial.n_slices // 2 // multiple)
-    whole = trial.run(0, n)
-    for start in range(0, n, size):
-        stop = min(n, start + size)
-        low, high = max(0, start - trial.declared[0]), min(n, stop + trial.declared[1])
-        result = _part(trial, trial.run(low, high), start - low, stop - low)
-        if _gap(trial, _part(trial, whole, start, stop), result) > ROUNDING * extent:
-            return False
-    return True
+def is_block(trial: Trial, result: Any, n_slices: int) -> bool:
+    """True if a result has these slices."""
+    return getattr(result, "ndim", 0) == 3 and result.shape[trial.slice_dim] == n_slices
 
 
-def _part(trial: TrialSlices, data: Any, low: int, high: int) -> Any:
-    return cut(data, trial.slice_dim, low, high)
+def call_times_s(trial: Trial, few: int, many: int) -> tuple[float, float]:
+    """Seconds of a call, and of each slice in it, by a line through two numbers of slices.
+
+    Each is called twice and timed the second time: as in a run, the call before has left memory and
+    FFT plans. Those took nine tenths of the first calls of httomolibgpu's paganin_filter (H200).
+    """
+    comparison = _Comparison(trial)
+    few_s, many_s = (_second_call_s(comparison, n_slices) for n_slices in (few, many))
+    slice_s = max(0.0, many_s - few_s) / (many - few)
+    return max(0.0, few_s - few * slice_s), slice_s
 
 
-def _gap(trial: TrialSlices, expected: Any, got: Any) -> float:
-    """Largest difference of two results."""
-    return compare_arrays(expected, got, trial.slice_dim).largest
+def _second_call_s(comparison: _Comparison, n_slices: int) -> float:
+    taken_s = 0.0
+    for _ in range(2):
+        finish(comparison.trial.backend)
+        began = time.perf_counter()
+        comparison.run(0, n_slices)
+        finish(comparison.trial.backend)
+        taken_s = time.perf_counter() - began
+    return taken_s

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from ..core.arrays import ArraySpec
 from ..devices import Backend
-from ..devices.sample_data import Samples
 from ..estimate.method_calls import LIMIT_S
 from ..estimate.model_request import ModelRequest
 from ..estimate.peak_search import OF_SCAN
 from ..system.random_state import random_state_kept
-from .compare_blocks import LARGE, SMALL, compare_blocks
+from ..trial.trial import Trial
+from .compare_blocks import LARGE, SMALL, call_times_s, compare_blocks
 from .effect import BlockEffect
-from .trial_slices import TrialSlices
 
 LEAST_S = 0.5
 """Time that the calls for a comparison may take of any scan, as predicted: a quarter of what a run
@@ -67,9 +66,17 @@ def study_blocks(
         return n
     meta, parameters = request.meta, request.parameters
 
-    def trial(n_slices: int, dims: tuple[int, int]) -> TrialSlices:
-        samples = Samples(meta, request.slice_dim, dims, request.dtype, backend, side)
-        return TrialSlices(meta, samples, backend, parameters, n_slices)
+    def trial(n_slices: int, dims: tuple[int, int]) -> Trial:
+        return Trial(
+            meta,
+            request.slice_dim,
+            dims,
+            request.dtype,
+            backend,
+            parameters,
+            frames=side,
+            total_slices=n_slices,
+        )
 
     first, second = (min(dim, _HALO_DIM) for dim in request.other_dims)
     with random_state_kept():
@@ -83,7 +90,7 @@ def study_blocks(
             )
             if found is None:
                 return ""
-            return replace(found, pace_s=whole.pace_s(small, n))
+            return replace(found, pace_s=call_times_s(whole, small, n))
         except Exception as error:  # noqa: BLE001 - a method may refuse a number of slices
             return f"it raised {type(error).__name__}"
         finally:

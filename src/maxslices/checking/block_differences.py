@@ -1,4 +1,4 @@
-"""Runs a method in blocks, as a plan would, and holds the joined result against one block."""
+"""Runs a method in blocks, as a plan would, and compares the joined result with one block's."""
 
 from __future__ import annotations
 
@@ -7,59 +7,44 @@ from typing import Any
 
 import numpy as np
 
-from ..block_effect.side_of_block import cut, side_of_block
 from ..core.compare_arrays import compare_arrays, value_range
-from .measured_call import MeasuredCall
+from ..trial.trial import Trial
 
 
-def differences_between_blocks(
-    call: MeasuredCall, sizes: Iterable[int], tolerance: float
-) -> list[str]:
+def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: float) -> list[str]:
     """Differences of results in blocks from the result in one block; empty if there are none.
 
     Parameters
     ----------
-    call : MeasuredCall
+    trial : Trial
         Method and data.
     sizes : iterable of int
         Slices in a block.
     tolerance : float
         Largest difference allowed, relative to the range of the result; 0: bitwise.
     """
-    host = call.data()
-    whole = _in_blocks(call, host, call.n_slices)  # combined, where the method has a `combine`
+    data = trial.data()
+    whole = _in_blocks(trial, data, trial.n_slices)  # combined, where the method has a `combine`
     faults = []
     for size in sizes:
-        fault = _difference(whole, _in_blocks(call, host, size), tolerance)
+        fault = _difference(whole, _in_blocks(trial, data, size), tolerance)
         if fault:
             faults.append(f"in blocks of {size} the result {fault}")
     return faults
 
 
-def _in_blocks(call: MeasuredCall, host: np.ndarray, size: int) -> Any:
-    before, after = call.meta.halo_slices(**call.parameters)
-    found = []
-    for start in range(0, call.n_slices, size):
-        stop = min(call.n_slices, start + size)
-        low, high = max(0, start - before), min(call.n_slices, stop + after)
-        block = call.on_device(cut(host, call.slice_dim, low, high))
-        result = call.on_host(call.invoke(block, **_side_of(call, low, high)))
-        if not call.meta.side_results:
-            result = cut(result, call.slice_dim, start - low, stop - low)
-        found.append(result)
-    if not call.meta.side_results:
-        return np.concatenate(found, axis=call.slice_dim)
-    combine = call.meta.combine
-    if combine is None:
-        return found[0]
-    if len(call.meta.side_results) == 1:
-        return combine(found)
-    return tuple(combine(list(values)) for values in zip(*found, strict=True))
-
-
-def _side_of(call: MeasuredCall, low: int, high: int) -> dict[str, Any]:
-    side = side_of_block(call.side, call.slice_dim, low, high)
-    return {name: value for name, value in side.items() if name not in call.parameters}
+def _in_blocks(trial: Trial, data: Any, size: int) -> Any:
+    """Result of a run in blocks of a size, on the host."""
+    meta = trial.meta
+    blocks = trial.blocks(data, size, meta.halo_slices(**trial.parameters))
+    results = [trial.on_host(result) for _, result in blocks]
+    if not meta.side_results:
+        return np.concatenate(results, axis=trial.slice_dim)
+    if meta.combine is None:
+        return results[0]
+    if len(meta.side_results) == 1:
+        return meta.combine(results)
+    return tuple(meta.combine(list(values)) for values in zip(*results, strict=True))
 
 
 def _difference(whole: Any, joined: Any, tolerance: float) -> str:

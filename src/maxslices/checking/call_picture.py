@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..measure import MemorySample, Peak
 from ..system.disk_space import check_file_place
 from ..system.require_matplotlib import require_matplotlib
-from .measured_call import THE_CALL, is_call, is_input
+from ..trial.trial import THE_CALL, THE_INPUT, is_call
 from .measurement import Measurement
 
 _MAX_LABELS = 8
@@ -51,6 +51,7 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
     from matplotlib.figure import Figure
 
     result, peak = measurement.result, measurement.peak
+    assert result is not None  # an estimate is drawn
     figure = Figure(figsize=(12, 6))
     calls = [(result.slices, peak)]
     if measurement.half is not None:
@@ -111,8 +112,8 @@ def _key(step: MemorySample) -> tuple[str, int]:
 
 
 def _line(step: MemorySample) -> str:
-    if is_input(step.where) or is_call(step.where):
-        return "the input" if is_input(step.where) else THE_CALL
+    if step.where == THE_INPUT or is_call(step.where):
+        return "the input" if step.where == THE_INPUT else THE_CALL
     return f"{str(step.where).split(' in ')[0]}: {step.where.code[:70]}"
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from ..core.allocators import Device
 from ..core.units import format_bytes
 from ..measure import Alive, Place
-from .measured_call import THE_CALL, is_call, is_input
+from ..trial.trial import THE_CALL, THE_INPUT, is_call
 
 LOWER, UPPER = 0.80, 1.00
 """Default bounds of estimated slices over slices that were run: httomo's tests have the same."""
@@ -20,9 +17,18 @@ WHOLE_SLICES_DECIDE = 50
 """From this many slices on whole slices are compared: one is at most 2 %. Below, one slice is much
 (33 % of 3), and fractions are: how far the peak lies between the estimates of n and n + 1."""
 
-Verdict = Literal["ok", "WRONG OUTPUT", "UNDERESTIMATE", "OVERESTIMATE", "NOT SEEN", "KEEPS MEMORY"]
+Verdict = Literal[
+    "ok",
+    "WRONG OUTPUT",
+    "CHANGES INPUT",
+    "UNDERESTIMATE",
+    "OVERESTIMATE",
+    "NOT SEEN",
+    "KEEPS MEMORY",
+]
 _MEANING = {
     "WRONG OUTPUT": "a run would stop",
+    "CHANGES INPUT": "a run would copy every block",
     "UNDERESTIMATE": "would run out of memory",
     "OVERESTIMATE": "wastes memory",
     "NOT SEEN": "memory that no allocator accounts for",
@@ -68,8 +74,12 @@ class CheckResult:
     """Differences below this are no finding: small objects of Python's own."""
     kept_bytes: int = 0
     """Bytes that each further call leaves behind."""
+    changes_input: bool = False
+    """Whether the method modifies its input."""
     wrong_output: str = ""
     """How the output differs from what the method declares; empty if it does not."""
+    missing: tuple[str, ...] = ()
+    """Arrays alive at the peak that a ledger lacks, by name and line, the largest first."""
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute."""
     notes: tuple[str, ...] = ()
@@ -96,6 +106,8 @@ class CheckResult:
         """The worst fault, or "ok"."""
         if self.wrong_output:
             return "WRONG OUTPUT"
+        if self.changes_input:
+            return "CHANGES INPUT"
         if self.kept_bytes:
             return "KEEPS MEMORY"
         if self.ratio > self.upper:
@@ -124,6 +136,11 @@ class CheckResult:
         start = f"{self.verdict} ({_MEANING[self.verdict]}): {self.method}"
         if self.verdict == "WRONG OUTPUT":
             return f"{start} {self.wrong_output}"
+        if self.verdict == "CHANGES INPUT":
+            return (
+                f"{start} modifies its input: work on a copy, and count input and result in the "
+                "estimator"
+            )
         if self.verdict == "NOT SEEN":
             return f"{start}: {'; '.join(self.unseen)}"
         if self.verdict == "KEEPS MEMORY":
@@ -136,8 +153,15 @@ class CheckResult:
         return (
             f"{start}: estimated {_slices(self)} slices for the memory that {self.slices} slices "
             f"took ({self.ratio:.3f}, {allowed}); {format_bytes(self.estimated_bytes)} in place of "
-            f"{format_bytes(self.peak_bytes)}{peak_at}"
+            f"{format_bytes(self.peak_bytes)}{peak_at}{self._missing}"
         )
+
+    @property
+    def _missing(self) -> str:
+        """What the ledger of an estimate that is too low lacks."""
+        if self.verdict != "UNDERESTIMATE" or not self.missing:
+            return ""
+        return f"; not in your ledger: {', '.join(self.missing)}"
 
     def __repr__(self) -> str:
         return f"<CheckResult: {self.headline}>"
@@ -213,8 +237,7 @@ def _alive_rows(result: CheckResult) -> list[str]:
 
 def _alive_cells(result: CheckResult) -> list[tuple[str, str, str, str, str]]:
     """Size, share, place, code and kind of each allocation at the peak; the smaller ones as one."""
-    input_bytes = math.prod(result.shape) * np.dtype(result.dtype).itemsize
-    rows = [r for r in result.alive if not is_input(r.where) or r.n_bytes >= input_bytes]
+    rows = result.alive
     shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
     total = sum(row.n_bytes for row in rows) or 1
     cells = []
@@ -231,7 +254,7 @@ def _alive_cells(result: CheckResult) -> list[tuple[str, str, str, str, str]]:
 
 def _line_of(place: Place) -> tuple[str, str]:
     """File and line of a place, and its code; no line, and what it is, of what has none."""
-    if is_input(place):
+    if place == THE_INPUT:
         return "", "the input"
     if is_call(place):
         return "", THE_CALL

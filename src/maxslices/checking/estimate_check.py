@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..core.allocators import Device
+from ..core.allocators import Device, round_to_granule
 from ..core.arrays import ArraySpec, as_dtype
+from ..core.ledger import Allocation, Ledger, LedgerEstimator
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.named_method import method_named
 from ..core.parameters import SUPPLIED, matches, nearest
+from ..devices import select_backend
 from ..errors import ParameterError, UsageError
 from ..estimate import ModelRequest, declared_model
+from ..measure import Alive
 from ..measure.alive import tracemalloc_on
+from ..trial.made_up import DataKind
+from ..trial.trial import NOISE_BYTES, MeasuredCall, Trial, check_given
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
-from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall
 
 BUFFERS_BYTES = 3 * 8192 * 8
 """NumPy's buffers for casting, one for each operand of an operation: they come and go with the
-shape, and make up much of the memory of a tiny array. For an input of less than `HOST_NOISE_BYTES`
+shape, and make up much of the memory of a tiny array. For an input of less than `NOISE_BYTES`
 such constants decide, which say nothing about slices: differences below this are no finding then.
 """
+_HEADER_BYTES = 512
+"""Difference between an allocation as it is measured and as a ledger counts it: alignment."""
 _FEW_ITEMS = 16
 """The smallest buffer that NumPy accepts; by default one has 8192 items."""
 _SAME_PEAK = 0.01
@@ -141,9 +148,8 @@ def check_within(
     if lower > upper:
         raise UsageError(f"lower, {lower}, is above upper, {upper}")
     spec = ArraySpec(shape, as_dtype(dtype))
-    angles, rows, columns = spec.shape
-    call = MeasuredCall(meta, (angles, rows, columns), spec.dtype, slice_dim, device, parameters)
-    result = check_call(call, lower, upper)
+    trial = trial_of(meta, spec, slice_dim, device, parameters)
+    result = check_trial(trial, lower, upper)
     if not result.ok:
         raise EstimateError(result)
     return result
@@ -177,45 +183,68 @@ def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
     return meta
 
 
-def check_call(
-    call: MeasuredCall, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
+def trial_of(
+    meta: MethodMeta,
+    spec: ArraySpec,
+    slice_dim: int,
+    device: str,
+    parameters: Mapping[str, Any],
+    make_data: Callable[..., Any] | None = None,
+) -> Trial:
+    """Make the trial of a method on a block, whose slices along the axis are those of the scan."""
+    check_given(meta, parameters)
+    return Trial(
+        meta,
+        slice_dim,
+        spec.other_dims(slice_dim),
+        spec.dtype,
+        select_backend(device),
+        parameters,
+        make_data=make_data,
+        total_slices=spec.shape[slice_dim],
+    )
+
+
+def check_trial(
+    trial: Trial, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
 ) -> CheckResult:
-    """Measure a call and compare; nothing is raised for an estimate out of bounds.
+    """Measure calls and compare; nothing is raised for an estimate out of bounds.
 
     Parameters
     ----------
-    call : MeasuredCall
-        What to run.
+    trial : Trial
+        The method with its data.
     lower, upper : float
         As in `check_max_slices`.
     trace : bool or None
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
     gc.collect()  # of what was before, too: it is left out below
+    trial.detects_changes = True
     with quick_collections():
-        return _check_call(call, lower, upper, trace)
+        return _check(trial, lower, upper, trace)
 
 
-def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | None) -> CheckResult:
-    runs, cached_bytes, kept_bytes, notes = _measure(call)
+def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> CheckResult:
+    runs, cached_bytes, kept_bytes, notes = _measure(trial)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
-    peaks = [run.peak.counted_bytes for run in runs if run.peak.counted_bytes is not None]
-    unseen = tuple(dict.fromkeys(text for run in runs for text in run.peak.unseen))
+    peaks = [_in_arrays(run) for run in runs] if _is_counted(trial) else []
+    unseen = tuple(dict.fromkeys(text for run in runs for text in run.unseen))
     if not peaks:
         raise UsageError(
-            f"{call.meta.full_name}: its peak cannot be measured: "
+            f"{trial.meta.full_name}: its peak cannot be measured: "
             f"{'; '.join(unseen) or 'no meter is available'}"
         )
 
     def worst_of(peaks: list[int]) -> CheckResult:
-        results = [_compare(call, peak + cached_bytes, (lower, upper)) for peak in peaks]
+        results = [_compare(trial, peak + cached_bytes, (lower, upper)) for peak in peaks]
         return max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
 
     worst = worst_of(peaks)
-    if worst.verdict == "UNDERESTIMATE" and call.backend.kind == "cpu":
+    if worst.verdict == "UNDERESTIMATE" and trial.backend.kind == "cpu":
         lacking_bytes = worst.peak_bytes - worst.estimated_bytes
-        buffers_bytes = _buffers_bytes(call) if lacking_bytes <= BUFFERS_BYTES else 0
+        buffers_bytes = _buffers_bytes(trial) if lacking_bytes <= BUFFERS_BYTES else 0
         if buffers_bytes:
             worst = worst_of([peak - buffers_bytes for peak in peaks])
             notes = (
@@ -225,45 +254,107 @@ def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | No
             )
     worst = replace(
         worst,
-        wrong_output=call.wrong_output(runs[0].output),
+        wrong_output=trial.wrong_output(),
         unseen=unseen,
         kept_bytes=kept_bytes,
+        changes_input=trial.changed_input,
         notes=notes,
     )
     if trace or (trace is None and not worst.ok):
-        peak = call.measure(trace=True).peak
-        worst = replace(worst, where=peak.where, alive=peak.alive)
+        peak = trial.traced()
+        worst = replace(
+            worst,
+            where=peak.where,
+            alive=peak.alive,
+            missing=missing_from_ledger(trial, peak.alive),
+        )
     return worst
 
 
-def _compare(call: MeasuredCall, peak_bytes: int, bounds: tuple[float, float]) -> CheckResult:
+class _NotingLedger(Ledger):
+    """A ledger that notes which allocations are alive when the peak is reached."""
+
+    __slots__ = ("_alive", "at_peak")
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._alive: Counter[int] = Counter()
+        self.at_peak: Counter[int] = Counter()
+
+    def alloc_bytes(self, n_bytes: int) -> Allocation:
+        before = self.peak_bytes
+        allocation = super().alloc_bytes(n_bytes)
+        self._alive[allocation.n_bytes] += 1
+        if self.peak_bytes > before:
+            self.at_peak = self._alive.copy()
+        return allocation
+
+    def free(self, *allocations: Allocation) -> None:
+        super().free(*allocations)
+        self._alive.subtract(allocation.n_bytes for allocation in allocations)
+
+
+def missing_from_ledger(trial: Trial, alive: Sequence[Alive]) -> tuple[str, ...]:
+    """Arrays alive at a measured peak for which a method's ledger has no allocation of that size.
+
+    Empty for estimators that are not ledgers.
+    """
+    estimator, device = trial.meta.estimator, trial.backend.kind
+    if not isinstance(estimator, LedgerEstimator):
+        return ()
+    ledger = _NotingLedger(device)
+    parameters = trial.meta.merged(**trial.own_parameters)
+    estimator.entered(trial.slice_dim, trial.other_dims, trial.dtype, **parameters)(
+        ledger, trial.n_slices
+    )
+    missing = []
+    for row in alive:
+        size = round_to_granule(row.n_bytes) if device == "cuda" else row.n_bytes
+        match = next((k for k in ledger.at_peak if abs(k - size) <= _HEADER_BYTES), None)
+        if match is not None and ledger.at_peak[match] > 0:
+            ledger.at_peak[match] -= 1
+        elif size > NOISE_BYTES["cpu"]:
+            name = row.what.split(" ")[0] or "an array"
+            missing.append(f"{name}, line {row.where.line}" if row.where.line else name)
+    return tuple(missing)
+
+
+def _is_counted(trial: Trial) -> bool:
+    """True if a meter gave the figure of the last call."""
+    return trial.peak is not None and trial.peak.counted_bytes is not None
+
+
+def _in_arrays(call: MeasuredCall) -> int:
+    """Peak of what allocators account for."""
+    return call.n_bytes - call.outside_bytes
+
+
+def _compare(trial: Trial, peak_bytes: int, bounds: tuple[float, float]) -> CheckResult:
     return compare(
-        call.meta,
-        call.shape,
-        call.dtype,
-        call.slice_dim,
-        call.backend.kind,
-        call.parameters,
+        trial.meta,
+        trial.shape(trial.n_slices),
+        trial.dtype,
+        trial.slice_dim,
+        trial.backend.kind,
+        trial.parameters,
         peak_bytes,
         bounds,
     )
 
 
-def _buffers_bytes(call: MeasuredCall) -> int:
+def _buffers_bytes(trial: Trial) -> int:
     """Part of the peak that is gone where ufuncs are given the smallest buffers.
 
     No array of a method depends on their size. A plan counts them with Python's own memory, not
     with methods'. Both calls are made here: what a method keeps from one call to the next lowers
     a peak only while tracemalloc has seen it.
     """
-    ordinary = call.measure().peak.counted_bytes
+    ordinary = _in_arrays(trial.once())
     n_items = np.setbufsize(_FEW_ITEMS)
     try:
-        without = call.measure().peak.counted_bytes
+        without = _in_arrays(trial.once())
     finally:
         np.setbufsize(n_items)
-    if ordinary is None or without is None:
-        return 0
     return min(BUFFERS_BYTES, max(0, ordinary - without))
 
 
@@ -315,9 +406,9 @@ def compare(
 
 def _resolution_bytes(input_bytes: int, device: Device) -> int:
     """Difference of estimate and peak that is no finding, for an input of a size."""
-    if input_bytes < HOST_NOISE_BYTES:
+    if input_bytes < NOISE_BYTES["cpu"]:
         return BUFFERS_BYTES
-    return HOST_NOISE_BYTES if device == "cpu" else 0
+    return NOISE_BYTES["cpu"] if device == "cpu" else 0
 
 
 def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> float:
@@ -328,7 +419,7 @@ def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> f
     return whole + min(1.0, max(0.0, (available_bytes - at) / (following - at)))
 
 
-def _measure(call: MeasuredCall) -> tuple[list[CallResult], int, int, tuple[str, ...]]:
+def _measure(trial: Trial) -> tuple[list[MeasuredCall], int, int, tuple[str, ...]]:
     """Run a method twice or more.
 
     The first call imports, compiles and fills caches. It is measured with other values than
@@ -336,7 +427,7 @@ def _measure(call: MeasuredCall) -> tuple[list[CallResult], int, int, tuple[str,
 
     Returns
     -------
-    list of CallResult
+    list of MeasuredCall
         One for each distinct peak.
     int
         Bytes that the first call left in caches.
@@ -345,30 +436,33 @@ def _measure(call: MeasuredCall) -> tuple[list[CallResult], int, int, tuple[str,
     tuple of str
         Notes.
     """
-    with tracemalloc_on(call.backend.kind):
-        first = call.measure(seed=1)
-        second = call.measure(seed=0)
-        kept = second.kept_bytes
+
+    def measured(kind: DataKind) -> tuple[MeasuredCall, int]:
+        """One call, and the bytes still alive when its result and the FFT plans are gone."""
+        trial.kind = kind
+        trial.prepare()
+        before = trial.alive_bytes()
+        call = trial.once()
+        return call, max(0, trial.alive_bytes() - before)
+
+    with tracemalloc_on(trial.backend.kind):
+        first, cached = measured("dark")
+        second, kept = measured("even")
         runs = [second]
         if not _same(first, second):
-            again = call.measure(seed=1)
-            kept = min(kept, again.kept_bytes)
+            again, also_kept = measured("dark")
+            kept = min(kept, also_kept)
             if not _same(again, second):  # unless another thread allocated meanwhile
-                second = min(
-                    second, call.measure(seed=0), key=lambda run: run.peak.counted_bytes or 0
-                )
+                second = min(second, measured("even")[0], key=_in_arrays)
                 runs = [second] if _same(again, second) else [second, again]
+        trial.kind = "even"
     notes: tuple[str, ...] = ()
     if len(runs) == 2:
-        peaks = sorted(run.peak.counted_bytes or 0 for run in runs)
-        notes = (
-            f"memory depends on the data: {peaks[0]:,} bytes with some, {peaks[1]:,} with others",
-        )
-    return runs, first.kept_bytes, kept, notes
+        low, high = sorted(map(_in_arrays, runs))
+        notes = (f"memory depends on the data: {low:,} bytes with some, {high:,} with others",)
+    return runs, cached, kept, notes
 
 
-def _same(one: CallResult, other: CallResult) -> bool:
-    a, b = one.peak.counted_bytes, other.peak.counted_bytes
-    if a is None or b is None:
-        return a == b
-    return abs(a - b) <= max(HOST_NOISE_BYTES, _SAME_PEAK * b)
+def _same(one: MeasuredCall, other: MeasuredCall) -> bool:
+    a, b = _in_arrays(one), _in_arrays(other)
+    return abs(a - b) <= max(NOISE_BYTES["cpu"], _SAME_PEAK * b)

@@ -1,4 +1,4 @@
-"""An estimate beside what was measured, for one shape: figures and table."""
+"""What one method was measured to take, and what it is estimated to take if it declares that."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
+from ..core.arrays import ArraySpec, as_dtype
+from ..core.units import format_bytes
 from ..errors import DeviceError
 from ..estimate.peak_model import PeakModel
 from ..measure import Peak
+from ..trial.trial import Trial
 from .check_result import CheckResult
-from .estimate_check import check_call, find_method
-from .explained_call import explain_call
-from .explained_peak import explained_peak
-from .measured_call import CallResult, MeasuredCall
+from .estimate_check import check_trial, find_method, trial_of
+from .explained_peak import explain_call, explained_peak
 from .result_table import to_dict
 
 
@@ -24,31 +24,57 @@ from .result_table import to_dict
 class Measurement:
     """Result of `measure_method`."""
 
-    result: CheckResult
-    """The estimate beside the measured peak."""
+    method: str
+    """Full name of the method."""
+    slices: int
+    """Slices that were run."""
     peak: Peak
     """Every meter's figure, with what was alive and the memory over time.
 
     It is of a run with places recorded; on a CPU that adds small objects of Python's own.
     """
+    result: CheckResult | None = None
+    """The estimate and the measured peak; None for a method without an estimator."""
     peaks: PeakModel | None = None
     """The peak as a sum of allocations, each a formula in the slices; None where none is found."""
     half: tuple[int, Peak] | None = None
     """Half as many slices, or one more, with their figures; None unless asked for."""
+    no_method: str = ""
+    """Why no pipeline can use the function unchanged: it returned no array of these slices."""
+
+    @property
+    def explained(self) -> list[str]:
+        """Lines of text: the sum, then its allocations."""
+        return [] if self.peaks is None else explained_peak(self.peaks, self.slices)
 
     def __str__(self) -> str:
-        if self.peaks is None:
-            return f"{self.result}\n{self.peak}"
-        lines = explained_peak(self.peaks, self.result.slices)
-        table = "\n".join(f"  {line}" for line in ["alive at the peak: " + lines[0], *lines[1:]])
-        return f"{replace(self.result, alive=())}\n{table}\n{self.peak}"
+        if self.result is None:
+            took = format_bytes(self.peak.counted_bytes)
+            lines = [f"{self.method} has no estimator; {self.slices} slices took {took}"]
+        else:
+            lines = [str(replace(self.result, alive=()) if self.explained else self.result)]
+        if self.explained:
+            lines += [f"  alive at the peak: {self.explained[0]}"]
+            lines += [f"  {line}" for line in self.explained[1:]]
+        lines.append(str(self.peak))
+        if self.no_method:
+            lines.append(f"no method as it is: it {self.no_method}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as values that JSON knows."""
         peak = self.peak
-        explained = [] if self.peaks is None else explained_peak(self.peaks, self.result.slices)
+        if self.result is None:
+            return {
+                "method": self.method,
+                "slices": self.slices,
+                "peak_bytes": peak.counted_bytes,
+                "explained": self.explained,
+                "unseen": list(peak.unseen),
+                "no_method": self.no_method,
+            }
         return to_dict(self.result) | {
-            "explained": explained,
+            "explained": self.explained,
             "meters": {
                 name: getattr(peak, name)
                 for name in (
@@ -77,12 +103,12 @@ def measure_method(
     *,
     with_half: bool = False,
 ) -> Measurement:
-    """Run a registered method, and put its estimate beside what was measured.
+    """Run a method, measure its peak, and compare it with the estimate if there is one.
 
     Parameters
     ----------
     method : str
-        Registered name.
+        Registered name, or MODULE:CALLABLE.
     shape : (int, int, int)
         Input, axes (angles, detector_y, detector_x), slices included.
     dtype : dtype-like
@@ -95,42 +121,34 @@ def measure_method(
         Axis of the slices; by default the first that the pattern allows.
     with_half : bool
         Whether half of the slices are measured as well, for a picture of both.
-    """
-    call = call_of(method, shape, dtype, parameters, device, slice_dim)
-    result = check_call(call, trace=False)
-    peak = traced(call).peak
-    half = None
-    if with_half and not call.looked_at and call.n_slices > 1:
-        fewer = call.with_slices(-(-call.n_slices // 2))
-        half = fewer.n_slices, fewer.measure(trace=True).peak
-    result = replace(result, where=peak.where, alive=peak.alive)
-    return Measurement(result, peak, explain_call(call), half)
-
-
-def call_of(
-    method: str,
-    shape: tuple[int, int, int],
-    dtype: DTypeLike,
-    parameters: Mapping[str, Any] | None,
-    device: str,
-    slice_dim: int | None,
-) -> MeasuredCall:
-    """Make the call that `measure_method` is asked for."""
-    meta = find_method(method)
-    axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
-    return MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
-
-
-def traced(call: MeasuredCall) -> CallResult:
-    """Measure a call with the places where it allocates.
 
     Raises
     ------
     DeviceError
         If no meter gives its memory.
     """
-    found = call.measure(trace=True)
-    if found.peak.counted_bytes is None:
-        name = call.meta.full_name
-        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(found.peak.unseen)}")
-    return found
+    meta = find_method(method)
+    axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
+    trial = trial_of(meta, ArraySpec(shape, as_dtype(dtype)), axis, device, parameters or {})
+    if meta.estimator is None:
+        peaks = explain_call(trial)  # first, as the first call of a method may import and compile
+        peak = _traced(trial, trial.n_slices)
+        no_method = "" if meta.side_results else trial.output.no_block(trial.n_slices, axis)
+        return Measurement(meta.full_name, trial.n_slices, peak, peaks=peaks, no_method=no_method)
+    result = check_trial(trial, trace=False)
+    peak = _traced(trial, trial.n_slices)
+    half = None
+    if with_half and not trial.sampled and trial.n_slices > 1:
+        fewer = -(-trial.n_slices // 2)
+        half = fewer, _traced(trial, fewer)
+    result = replace(result, where=peak.where, alive=peak.alive)
+    return Measurement(meta.full_name, trial.n_slices, peak, result, explain_call(trial), half)
+
+
+def _traced(trial: Trial, n_slices: int) -> Peak:
+    """Measure a call with the places where it allocates."""
+    peak = trial.traced(n_slices)
+    if peak.counted_bytes is None:
+        name = trial.meta.full_name
+        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(peak.unseen)}")
+    return peak

@@ -10,18 +10,15 @@ from numpy.typing import DTypeLike
 
 from ..block_effect.find_halo import SIZES, Reach
 from ..block_effect.find_halo import find_halo as find_reach
-from ..block_effect.trial_slices import TrialSlices
 from ..core.arrays import as_dtype
 from ..core.method_meta import MethodMeta
 from ..devices import Backend, select_backend
-from ..devices.sample_data import Samples
 from ..errors import UsageError
+from ..trial.trial import Trial, check_given, require_slice_dim
 from .estimate_check import find_method
-from .inputs import check_given, require_slice_dim
-from .measured_call import MeasuredCall
 
 
-def proposed_halo(call: MeasuredCall) -> str:
+def proposed_halo(call: Trial) -> str:
     """What to declare so that a method's result no longer depends on its blocks, for a message.
 
     Empty where no halo is found, as for a method that adds noise.
@@ -93,9 +90,8 @@ def _find_halo(
     axis: int,
     parameters: Mapping[str, Any],
 ) -> Reach:
-    def trial(n_slices: int) -> TrialSlices:
-        samples = Samples(meta, axis, other_dims, dtype, backend)
-        return TrialSlices(meta, samples, backend, parameters, n_slices)
+    def trial(n_slices: int) -> Trial:
+        return Trial(meta, axis, other_dims, dtype, backend, parameters, total_slices=n_slices)
 
     found = find_reach(trial, max(SIZES))
     if found is None:

@@ -9,7 +9,15 @@ from typing import Any
 from ..core.units import format_bytes
 from .check_result import CheckResult
 
-_ORDER = ("WRONG OUTPUT", "UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
+_ORDER = (
+    "WRONG OUTPUT",
+    "CHANGES INPUT",
+    "UNDERESTIMATE",
+    "KEEPS MEMORY",
+    "NOT SEEN",
+    "OVERESTIMATE",
+    "ok",
+)
 
 
 def to_dict(result: CheckResult) -> dict[str, Any]:

@@ -98,10 +98,10 @@ def measure(
         return _beside_estimate(meta, method, block, plot, json, **options)
     if plot is not None:
         raise UsageError(f"--plot draws an estimate beside the peak; {method} has no estimator")
-    from ..checking.method_peak import measure_undeclared
+    from ..checking.measurement import measure_method
 
     with _reported(meta, method):
-        text = shown(measure_undeclared(method, block, **options), json)
+        text = shown(measure_method(method, block, **options), json)
     if json:
         return text
     try:
@@ -132,7 +132,7 @@ def _beside_estimate(
         with store_errors(picture, 0):
             plot_measurement(found, picture)
     text = shown(found, json)
-    if not found.result.ok:
+    if found.result is not None and not found.result.ok:
         say(str(text))
         raise EstimatorError(found.result.headline)
     return text

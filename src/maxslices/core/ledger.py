@@ -192,23 +192,29 @@ class LedgerEstimator:
 
         The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
         """
+        enter = self.entered(slice_dim, other_dims, dtype, **kwargs)
+        accounts: dict[int, tuple[int, int]] = {}
+
+        def account(n: int) -> tuple[int, int]:
+            if n not in accounts:
+                ledger = Ledger(device)
+                enter(ledger, n)
+                accounts[n] = ledger.peak_bytes, ledger.kept_bytes
+            return accounts[n]
+
+        return MemoryModel(lambda n: account(n)[0], lambda n: account(n)[1])
+
+    def entered(
+        self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
+    ) -> Callable[[Ledger, int], None]:
+        """Function that enters the allocations of n slices into a ledger; see `model`."""
         names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
         given = {name: kwargs[name] for name in names}
         if "slice_dim" in self.keywords:
             given["slice_dim"] = slice_dim
         function, element = self.function, as_dtype(dtype)
         dims = int(other_dims[0]), int(other_dims[1])
-
-        accounts: dict[int, tuple[int, int]] = {}
-
-        def account(n: int) -> tuple[int, int]:
-            if n not in accounts:
-                ledger = Ledger(device)
-                function(ledger, block_shape(slice_dim, n, dims), element, **given)
-                accounts[n] = ledger.peak_bytes, ledger.kept_bytes
-            return accounts[n]
-
-        return MemoryModel(lambda n: account(n)[0], lambda n: account(n)[1])
+        return lambda ledger, n: function(ledger, block_shape(slice_dim, n, dims), element, **given)
 
     def __call__(
         self,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
-from ..core.author_lines import raised_at, what_raised
+from ..core.author_lines import defined_at, raised_at, what_raised
 from ..core.bisection import last_true
 from ..errors import DeviceError, EstimatorError, MethodError
-from .bench import Bench, Rung
+from ..trial.trial import MeasuredCall, Trial
 
 LIMIT_S = 2.5
 """Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
@@ -42,16 +42,16 @@ class MethodCalls:
     """
 
     def __init__(
-        self, bench: Bench, available_bytes: int, total_slices: int, run_bytes: int
+        self, trial: Trial, available_bytes: int, total_slices: int, run_bytes: int
     ) -> None:
-        self.bench, self.backend = bench, bench.backend
+        self.trial, self.backend = trial, trial.backend
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
         self.notes: list[str] = []
         """Why it does not run on fewer slices, if it does not."""
         self._whole_bytes, self._side_bytes = self.run_bytes, 0
         self._has_pool = self.backend.kind == "cuda"
-        self._before_bytes = bench.pool_bytes() if self._has_pool else 0
+        self._before_bytes = trial.pool_bytes() if self._has_pool else 0
         self._durations_s: dict[int, float] = {}
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class MethodCalls:
         errors: list[Exception] = []
         for n in tried:
             try:
-                self.first = self.bench.once(n)
+                self.first = self._checked(self.trial.once(n))
             except DeviceError:  # its text says what to do
                 raise
             except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
@@ -82,11 +82,11 @@ class MethodCalls:
         worst = errors[-1] if self.backend.is_out_of_memory(errors[-1]) else errors[0]
         raise self._cannot(worst, tried[: len(errors)]) from worst
 
-    def measured(self, n: int, run: Callable[[int], Rung]) -> Rung | None:
-        """Measure n slices by a function of the bench; None if memory ran out."""
+    def measured(self, n: int, run: Callable[[int], MeasuredCall]) -> MeasuredCall | None:
+        """Measure n slices by a function of the trial; None if memory ran out."""
         try:
             with self._limit(n):
-                rung = run(n)
+                rung = self._checked(run(n))
         except Exception as error:
             if self.backend.is_out_of_memory(error):
                 return None
@@ -94,6 +94,19 @@ class MethodCalls:
         self._leave_room()
         self._durations_s[n] = rung.duration_s
         return rung
+
+    def _checked(self, call: MeasuredCall) -> MeasuredCall:
+        """Require that the call returned a block.
+
+        Raises
+        ------
+        MethodError
+            If not.
+        """
+        meta = self.trial.meta
+        if fault := "" if meta.side_results else self.trial.output.no_data:
+            raise MethodError(f"it {fault}{defined_at(meta.function)}")
+        return call
 
     def duration_s(self, n: int) -> float:
         """Duration of a call by a line through the shortest and the longest, or by the first."""
@@ -111,7 +124,7 @@ class MethodCalls:
 
     def may_take(self, n_bytes: float) -> bool:
         """True if a call may be made that takes as much at worst: the pool refuses too much."""
-        takes_elsewhere = self.bench.uses_outside or self.bench.meta.array_module == "torch"
+        takes_elsewhere = self.trial.uses_outside or self.trial.meta.array_module == "torch"
         return n_bytes <= self.run_bytes or (self._has_pool and not takes_elsewhere)
 
     def reach(self, n: int, points: Sequence[tuple[int, int]]) -> int:
@@ -123,7 +136,7 @@ class MethodCalls:
         last, size = points[-1]
         near = max(b / m for m, b in points if REACH * m >= last)
         slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
-        slice_bytes = REACH * max(self.bench.samples.nbytes(1), *slopes, 0.0)
+        slice_bytes = REACH * max(self.trial.nbytes(1), *slopes, 0.0)
         return last_true(
             lambda k: self.may_take(min(near * k, size + slice_bytes * (k - last))), last, n + 1
         )
@@ -136,15 +149,15 @@ class MethodCalls:
         if not self._has_pool or n <= self.first.n_slices:
             return nullcontext()
         self.backend.release()
-        held_bytes = self.bench.pool_bytes() - self._before_bytes
-        return self.backend.limited(max(1, self._whole_bytes - self.bench.stays_bytes - held_bytes))
+        held_bytes = self.trial.pool_bytes() - self._before_bytes
+        return self.backend.limited(max(1, self._whole_bytes - self.trial.stays_bytes - held_bytes))
 
     def _leave_room(self) -> None:
         """Leave room for flats and darks, which must stay within the memory, too."""
-        more = self.bench.side_bytes - self._side_bytes
+        more = self.trial.side_bytes - self._side_bytes
         self.available_bytes -= more
         self.run_bytes -= more
-        self._side_bytes = self.bench.side_bytes
+        self._side_bytes = self.trial.side_bytes
 
     def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
         slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"
@@ -154,7 +167,7 @@ class MethodCalls:
         elif isinstance(error, MethodError):
             said = str(error)
         else:
-            place = raised_at(error, self.bench.meta.function)
-            given = f"(with {slices}, parameters {self.bench.parameters})"
+            place = raised_at(error, self.trial.meta.function)
+            given = f"(with {slices}, parameters {self.trial.parameters})"
             said = f"it raised {what_raised(error)}{place} {given}"
-        return EstimatorError(f"{self.bench.meta.full_name} cannot be measured: {said}")
+        return EstimatorError(f"{self.trial.meta.full_name} cannot be measured: {said}")

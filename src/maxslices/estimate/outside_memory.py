@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations_with_replacement
 
 from ..measure.cupy_pool import GRAIN_BYTES
-from .bench import OUTSIDE_BYTES
+from ..trial.trial import OUTSIDE_BYTES
 from .growth import Growth
 
 ABOVE_BYTES = OUTSIDE_BYTES["cuda"]

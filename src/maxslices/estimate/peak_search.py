@@ -14,7 +14,7 @@ from ..core.units import format_bytes
 from ..errors import EstimatorError
 from ..measure.allocation_sequence import CallSite
 from ..measure.cupy_pool import GRAIN_BYTES
-from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
+from ..trial.trial import CUSHION_BYTES, NOISE_BYTES, MeasuredCall
 from .growth import Growth
 from .method_calls import LIMIT_S, REACH, MethodCalls
 from .peak_model import Moment, Observation, PeakModel
@@ -31,15 +31,15 @@ _WHOLE = CallSite("", 0, "", "whole call")
 class PeakSearch(SequenceProbe):
     """Calls a method with more and more slices; the calls that are known were made before."""
 
-    def __init__(self, calls: MethodCalls, known: Sequence[Rung]) -> None:
+    def __init__(self, calls: MethodCalls, known: Sequence[MeasuredCall]) -> None:
         super().__init__(calls)
-        self._measure, self._room_bytes = self.bench.run, self._noise_bytes
+        self._measure, self._room_bytes = self.trial.measure, self._noise_bytes
         self._known = known
         self._is_refused = self._is_stopped = False
 
     def run(self) -> PeakModel:
         """Make all calls."""
-        first, usual = self._first, self.bench.kind
+        first, usual = self._first, self.trial.kind
         again = self._measured(first.n_slices)  # the first may have compiled
         # `_few_kinds` makes three calls or more, and one is to prove the answer.
         if again is None or 4 * again.duration_s > self._limit_s():
@@ -48,7 +48,7 @@ class PeakSearch(SequenceProbe):
             self._enter(again)
         else:
             self._few_kinds(again)
-        for rung in self._known if self.bench.kind == usual else ():
+        for rung in self._known if self.trial.kind == usual else ():
             self._enter(rung)
         model = self._proven()
         return model.with_measured(self._too_much(self._allowed(model) + 1))
@@ -72,37 +72,37 @@ class PeakSearch(SequenceProbe):
             return min(2 * n, n + max(0, int(room / slice_bytes)))  # a square's slopes rise on
         return REACH * risen if self._not_proven else self.total_slices
 
-    def _few_kinds(self, again: Rung) -> None:
+    def _few_kinds(self, again: MeasuredCall) -> None:
         """Find what stays, and whether data matter, with one to three slices."""
-        n, usual = again.n_slices, self.bench.kind
-        found: dict[int, Rung | None] = {n: again}
+        n, usual = again.n_slices, self.trial.kind
+        found: dict[int, MeasuredCall | None] = {n: again}
         for more in (n + 2, n + 1):
             fits = again.n_bytes <= self.calls.run_bytes and more <= self.total_slices
             if fits and self.calls.reach(more, [(n, again.n_bytes)]) == more:
                 found[more] = self._measured(more)
         other = self._with_other_data(found.get(n + 2) or found.get(n + 1) or again)
         self.retained.judge(again, found.get(n + 1), other or again)
-        if other is None or self.bench.kind != usual:
+        if other is None or self.trial.kind != usual:
             found = {k: self._measured(k) for k, rung in found.items() if rung}
         for k, rung in sorted(found.items()):
             if rung is not None and k < self._too_many:
                 self._enter(rung)
 
-    def _measured(self, n: int) -> Rung | None:
+    def _measured(self, n: int) -> MeasuredCall | None:
         """Measure n slices; None if memory ran out."""
         rung = self.calls.measured(n, self._measure)
         if rung is None:
             self._too_many = min(self._too_many, n)
         return rung
 
-    def _with_other_data(self, rung: Rung) -> Rung | None:
+    def _with_other_data(self, rung: MeasuredCall) -> MeasuredCall | None:
         """Repeat a call with other values; if its memory changes, go on with those that take most.
 
         None if memory runs out with them. Data whose values are all equal may be refused.
         """
-        usual, n, found = self.bench.kind, rung.n_slices, {self.bench.kind: rung}
+        usual, n, found = self.trial.kind, rung.n_slices, {self.trial.kind: rung}
         for kind in ("dark", "highest", "lowest"):
-            self.bench.kind = kind
+            self.trial.kind = kind
             try:
                 other = self._measured(n)
             except EstimatorError:
@@ -118,19 +118,19 @@ class PeakSearch(SequenceProbe):
             cached_bytes = max(0, rung.left_bytes - other.left_bytes)
             off_bytes = abs(rung.n_bytes - cached_bytes - other.n_bytes)
             if kind == "dark" and off_bytes <= max(self._noise_bytes, SAME * other.n_bytes):
-                self.bench.kind = usual
+                self.trial.kind = usual
                 return other
             found[kind] = other
-        self.bench.kind = max(found, key=lambda kind: found[kind].n_bytes)
+        self.trial.kind = max(found, key=lambda kind: found[kind].n_bytes)
         sizes = sorted(each.n_bytes for each in found.values())
         self.notes.append(
             f"its memory depends on the data: {format_bytes(sizes[0])} to "
             f"{format_bytes(sizes[-1])} for {n} slices; estimated with data of the kind that took "
-            f"most ({self.bench.kind})"
+            f"most ({self.trial.kind})"
         )
-        return found[self.bench.kind]
+        return found[self.trial.kind]
 
-    def _enter(self, rung: Rung) -> int:
+    def _enter(self, rung: MeasuredCall) -> int:
         """Enter a call, with the memory that earlier calls of a run would have left."""
         alive_before = max(0, self.retained.enter(rung) - rung.freed_bytes)
         self.rungs.append(rung)
@@ -139,7 +139,7 @@ class PeakSearch(SequenceProbe):
         if n in self._seen:
             taken = max(taken, self._seen[n].n_bytes)
         self._seen[n] = one_array(n, taken)
-        room = self.calls.run_bytes - self.bench.stays_bytes
+        room = self.calls.run_bytes - self.trial.stays_bytes
         over = [k for k, size in self._points() if size > room]
         self._too_many = min([self._too_many, *over])
         return taken
@@ -147,7 +147,7 @@ class PeakSearch(SequenceProbe):
     @property
     def _noise_bytes(self) -> int:
         """Differences between peaks that are ignored."""
-        return 2 * GRAIN_BYTES if self.bench.uses_outside else NOISE_BYTES[self.calls.backend.kind]
+        return 2 * GRAIN_BYTES if self.trial.uses_outside else NOISE_BYTES[self.calls.backend.kind]
 
     def _points(self) -> list[tuple[int, int]]:
         """Peaks of all calls, each at least that of fewer slices."""

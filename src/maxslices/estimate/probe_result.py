@@ -9,7 +9,7 @@ from ..block_effect.effect import BlockEffect
 from ..core.memory_model import MemoryModel
 from ..core.plain_records import PlainRecord
 from ..core.units import format_bytes
-from .bench import Rung
+from ..trial.trial import MeasuredCall
 from .growth import Guess
 from .peak_model import PeakModel
 
@@ -28,7 +28,7 @@ class Probe(PlainRecord):
     call to call included."""
     kept: tuple[tuple[int, int], ...]
     """(slices, bytes) that stay after a call when its result is freed; empty if none do."""
-    rungs: tuple[Rung, ...]
+    rungs: tuple[MeasuredCall, ...]
     """All measured calls in order, without the first."""
     available_bytes: int
     """Memory for which it was measured."""

@@ -13,11 +13,10 @@ from dataclasses import replace
 from ..core.arrays import ArraySpec
 from ..core.units import format_bytes
 from ..devices import Backend
-from ..devices.sample_data import Samples
 from ..measure.alive import tracemalloc_on
 from ..system.random_state import random_state_kept
+from ..trial.trial import MeasuredCall, Trial
 from ..tuning.garbage_collection import quick_collections
-from .bench import Bench, Rung
 from .method_calls import MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
@@ -49,12 +48,11 @@ def probe(
     """
     began = time.perf_counter()
     meta = request.meta
-    samples = Samples(meta, *request.slices, backend, supplied)
     limited = backend.limited(backend.free_bytes())
     with random_state_kept(), quick_collections(), limited, tracemalloc_on(backend.kind):
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
-        bench = Bench(meta, samples, backend, request.parameters)
-        calls = MethodCalls(bench, available_bytes, request.most_slices, run_bytes)
+        trial = Trial(meta, *request.slices, backend, request.parameters, frames=supplied)
+        calls = MethodCalls(trial, available_bytes, request.most_slices, run_bytes)
         calls.start()
         explained = SequenceProbe(calls)
         how: list[str] = []
@@ -64,21 +62,21 @@ def probe(
             how = [f"found by its peaks alone: {error}"]
             explained = PeakSearch(calls, explained.usual_rungs)
             peaks = explained.run()
-        bench.close()
+        trial.close()
         found = explained.result(peaks, available_bytes, time.perf_counter() - began)
-    notes = (*calls.notes, *found.notes, *_noticed(found.rungs, bench), *how)
+    notes = (*calls.notes, *found.notes, *_noticed(found.rungs, trial), *how)
     return replace(found, notes=notes)
 
 
-def _noticed(rungs: Sequence[Rung], bench: Bench) -> list[str]:
+def _noticed(rungs: Sequence[MeasuredCall], trial: Trial) -> list[str]:
     """What the calls showed beside their peaks, in words."""
     notes = []
     outside = [(rung.outside_bytes, rung.n_slices) for rung in rungs if rung.outside_bytes]
     if outside:
         most, n = max(outside)
         notes.append(f"{format_bytes(most)} with {n} slices were outside the pool: counted")
-    if bench.stays_bytes:
-        stays = format_bytes(bench.stays_bytes)
+    if trial.stays_bytes:
+        stays = format_bytes(trial.stays_bytes)
         notes.append(f"{stays} stay outside the pool after calls: counted")
     notes += sorted({text for rung in rungs if not rung.outside_bytes for text in rung.unseen})
     return notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.allocators import CUDA_GRANULE_BYTES
 from ..core.memory_model import MemoryModel
 from ..core.units import format_bytes
-from .bench import Bench, Rung
+from ..trial.trial import MeasuredCall, Trial
 
 LEAST_BYTES = CUDA_GRANULE_BYTES
 """Fewer bytes than an allocator's granule are not counted as left by a call."""
@@ -14,8 +14,8 @@ LEAST_BYTES = CUDA_GRANULE_BYTES
 class RetainedMemory:
     """Memory that stays allocated from call to call, the first of which has been made."""
 
-    def __init__(self, bench: Bench, first: Rung) -> None:
-        self._bench = bench
+    def __init__(self, trial: Trial, first: MeasuredCall) -> None:
+        self._trial = trial
         self.left_bytes = first.left_bytes
         """Bytes that the first call left allocated for good."""
         self.lost_bytes = 0
@@ -26,7 +26,7 @@ class RetainedMemory:
         self._lost: dict[int, int] = {}
         self._entry = 0, 0
 
-    def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
+    def judge(self, again: MeasuredCall, more: MeasuredCall | None, other: MeasuredCall) -> None:
         """Decide whether what stays is a constant, a cache or a leak.
 
         A cache with an entry for each number of slices grows when a new, smaller number is run; a
@@ -45,7 +45,7 @@ class RetainedMemory:
             self._entry = again.n_slices, min(entry, self.left_bytes)
             self.left_bytes -= self._entry[1]
 
-    def enter(self, rung: Rung) -> int:
+    def enter(self, rung: MeasuredCall) -> int:
         """Enter a call; the bytes in the pool that earlier calls of a run would have left."""
         before_bytes = max(self.left_bytes, rung.before_bytes)
         if self.leaks or self.accumulates:
@@ -60,7 +60,7 @@ class RetainedMemory:
         """Points (slices, bytes) of the memory that stays; empty if none does."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
-        stays = self._bench.stays_bytes + self.lost_bytes
+        stays = self._trial.stays_bytes + self.lost_bytes
         return tuple((n, size + stays) for n, size in sorted(self._kept.items()))
 
     def lose(self, model: MemoryModel, available_bytes: int, total_slices: int) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..core.allocators import CUDA_GRANULE_BYTES
 from ..core.memory_model import MAX_BYTES, MemoryModel
 from ..errors import EstimatorError
-from .bench import CUSHION_BYTES, Rung
+from ..trial.trial import CUSHION_BYTES, MeasuredCall
 from .growth import Growth
 from .method_calls import LIMIT_S, MethodCalls
 from .outside_memory import ABOVE_BYTES, outside_growth
@@ -51,13 +51,13 @@ class SequenceProbe:
     """Calls a method, which was called once, until its peak is explained and proven."""
 
     def __init__(self, calls: MethodCalls) -> None:
-        self.calls, self.bench = calls, calls.bench
-        self.retained = RetainedMemory(calls.bench, calls.first)
+        self.calls, self.trial = calls, calls.trial
+        self.retained = RetainedMemory(calls.trial, calls.first)
         self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
         self._granule = CUDA_GRANULE_BYTES if calls.backend.kind == "cuda" else 1
-        self.rungs: list[Rung] = []
+        self.rungs: list[MeasuredCall] = []
         """All calls but the first."""
-        self.usual_rungs: list[Rung] = []
+        self.usual_rungs: list[MeasuredCall] = []
         """Those with the usual data, also if they do not explain anything."""
         self.notes: list[str] = []
         self.keeps_its_ways = True
@@ -72,7 +72,7 @@ class SequenceProbe:
         self._off = 1.0
         """Bytes of the last call that contradicted over those predicted; at least 1."""
         self._objects_bytes = 0
-        self._first, self._measure = calls.first, self.bench.once
+        self._first, self._measure = calls.first, self.trial.once
         self._room_bytes = 2 * CUSHION_BYTES[calls.backend.kind]
         """By which a prediction that is met may be off, beside `NEAR`."""
 
@@ -128,7 +128,7 @@ class SequenceProbe:
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what stays outside the pool."""
-        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
+        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.trial.stays_bytes))
         self.notes += [self._not_proven] if self._not_proven else []
         return Probe(
             peaks=peaks,
@@ -139,8 +139,8 @@ class SequenceProbe:
             sure=not self._not_proven,
             duration_s=duration_s,
             notes=tuple(self.notes),
-            output_dtype=self.bench.output_dtype,
-            output_dims=self.bench.output_dims,
+            output_dtype=self.trial.output_dtype,
+            output_dims=self.trial.output_dims,
             keeps_its_ways=self.keeps_its_ways,
         )
 
@@ -151,7 +151,7 @@ class SequenceProbe:
 
     def _few(self) -> None:
         """Make the small calls, one of them with other data; where calls are long, one fewer."""
-        fewest, usual = self._first.n_slices, self.bench.kind
+        fewest, usual = self._first.n_slices, self.trial.kind
         others = [fewest + more for more in MORE]
         if self.calls.backend.kind == "cpu":
             others.append(fewest + PERIOD)
@@ -168,11 +168,11 @@ class SequenceProbe:
             if more and (self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n):
                 continue
             if not other_data and self._first.n_slices < last.n_slices < n:
-                self.bench.kind, other_data = "dark", n
+                self.trial.kind, other_data = "dark", n
             try:
                 self._call(n, None)
             finally:
-                self.bench.kind = usual
+                self.trial.kind = usual
             if n == fewest + MORE[0] and self.rungs and self.rungs[-1].duration_s > LONG_S:
                 others = [fewest + 1]
         if len(self._seen) >= len(MORE):
@@ -238,9 +238,9 @@ class SequenceProbe:
         """True if a call of n slices took so many bytes more or less than predicted."""
         return abs(off_bytes) > room_bytes
 
-    def _enter(self, rung: Rung) -> int:
+    def _enter(self, rung: MeasuredCall) -> int:
         """Enter a call; its bytes, with those that the first call left."""
-        if self.bench.kind != "dark":
+        if self.trial.kind != "dark":
             self.usual_rungs.append(rung)
         if rung.left_bytes > 0:
             raise NotExplainedError("memory stays after each call")
@@ -252,8 +252,8 @@ class SequenceProbe:
     def _ran_out(self, n: int, model: PeakModel | None) -> None:
         """Learn from a call for which memory was too short."""
         self._too_many = min(self._too_many, n)
-        if self.bench.sequence is not None:
-            self._cut.append(Observation.of(self.bench.sequence, self._granule))
+        if self.trial.sequence is not None:
+            self._cut.append(Observation.of(self.trial.sequence, self._granule))
         if model is not None and model.bytes(n) <= self.available_bytes:
             self._count_failure(n)
             self.keeps_its_ways, self._met = False, 0
@@ -263,11 +263,11 @@ class SequenceProbe:
         """Count a call that was to fit and did not, if it taught nothing of fewer slices."""
         self._failures += self._fitting(self._fit()) >= n - 1
 
-    def _observed(self, rung: Rung) -> Observation:
+    def _observed(self, rung: MeasuredCall) -> Observation:
         """What the last call allocated."""
-        if self.bench.sequence is None:
+        if self.trial.sequence is None:
             raise NotExplainedError("no allocations were recorded")
-        seen = Observation.of(self.bench.sequence, self._granule, self.bench.readings)
+        seen = Observation.of(self.trial.sequence, self._granule, self.trial.readings)
         beside = rung.n_bytes - rung.outside_bytes - seen.n_bytes
         if beside and self.calls.backend.kind == "cuda":
             raise NotExplainedError("not all that it allocates was recorded")
@@ -307,8 +307,8 @@ class SequenceProbe:
     def _outside(self) -> dict[str, Growth]:
         """Memory outside the pool, by the moments at which it was read; what is no array is not."""
         seen = self._seen.values() or [self._first_seen]
-        dims = [self.bench.samples.other_dims]
-        dims += [self.bench.output_dims] if self.bench.output_dims else []
+        dims = [self.trial.other_dims]
+        dims += [self.trial.output_dims] if self.trial.output_dims else []
         found = {}
         for label in {label for each in seen for label in each.outside}:
             readings = {o.n_slices: o.outside[label] for o in seen if label in o.outside}

@@ -42,6 +42,7 @@ class LineTracer:
         self._arrays: dict[int, dict[int, tuple[str, str]]] = {}
         self._place = Place("", 0)
         self._before = 0
+        self._older: set[int] = set()
 
     def start(self) -> None:
         """Begin, with the lines of the frame that entered the ``with`` block too."""
@@ -51,6 +52,9 @@ class LineTracer:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
+        self._older = {
+            key for alike in _arrays_in(frame, set()).values() for key in alike
+        }  # arrays from before are not among the allocations
         if frame is not None:
             self._place = _place(frame)
         self._frame, self._frame_trace = frame, frame.f_trace if frame is not None else None
@@ -94,7 +98,7 @@ class LineTracer:
         if peak > self._highest * _NEW_MAXIMUM_FACTOR:
             self._highest, self.where = peak, self._place
             self._snapshot = tracemalloc.take_snapshot()
-            self._arrays = _arrays_in(frame)
+            self._arrays = _arrays_in(frame, self._older)
             observe()  # so that the snapshot's own objects count for no line
 
     def _describe(self, n_bytes: int, n_alike: int) -> str:
@@ -135,13 +139,14 @@ def _place(frame: FrameType) -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def _arrays_in(frame: FrameType | None) -> dict[int, dict[int, tuple[str, str]]]:
+def _arrays_in(frame: FrameType | None, older: set[int]) -> dict[int, dict[int, tuple[str, str]]]:
     """Names and shapes of the arrays in local variables, by size in bytes."""
     found: dict[int, dict[int, tuple[str, str]]] = {}
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
             for name, value in list(frame.f_locals.items()):
-                if isinstance(value, np.ndarray) and value.base is None:
+                is_array = isinstance(value, np.ndarray) and value.base is None
+                if is_array and id(value) not in older:
                     same_size = found.setdefault(value.nbytes, {})
                     same_size.setdefault(id(value), (name, describe_array(value)))
         frame = frame.f_back

@@ -12,8 +12,8 @@ from ..core.arrays import ArraySpec, block_shape
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.units import format_bytes
-from ..devices.sample_data import facts
 from ..estimate.model_request import Choice, ModelRequest
+from ..trial.made_up import facts
 from .replay import StepFamily, TraceError, Workspaces
 
 if TYPE_CHECKING:

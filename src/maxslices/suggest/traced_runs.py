@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..checking.explained_call import recording
-from ..checking.measured_call import MeasuredCall
+from ..checking.estimate_check import trial_of
+from ..checking.explained_peak import recording
 from ..core.allocators import Device
-from ..core.arrays import block_shape
+from ..core.arrays import ArraySpec, block_shape
 from ..core.author_lines import raised_at, what_raised
 from ..core.method_meta import MethodMeta
 from ..devices import select_backend
-from ..devices.sample_data import finish
 from ..errors import DeviceError, EstimatorError, MaxslicesError
 from ..measure.alive import tracemalloc_on
 from ..measure.allocation_sequence import Allocated, AllocationSequence, Freed
+from ..trial.made_up import finish
+from ..trial.trial import Trial
 from .fft_plans import FftPlan, plans_noted
 from .fold_loops import Token
 
@@ -136,34 +137,34 @@ class RunMaker:
 
     def run(self, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> TracedRun:
         """Call the method on one block."""
-        call = MeasuredCall(self.meta, shape, dtype, self.slice_dim, self.device, self.parameters)
-        host = call.data()
-        with tracemalloc_on(call.backend.kind):
-            before = call.alive_bytes()
-            sequence, plans = self._recorded(call, host)
-            cached = max(0, call.alive_bytes() - before)
+        spec = ArraySpec(shape, dtype)
+        trial = trial_of(self.meta, spec, self.slice_dim, self.device, self.parameters)
+        with tracemalloc_on(trial.backend.kind):
+            trial.prepare()
+            before = trial.alive_bytes()
+            sequence, plans = self._recorded(trial)
+            cached = max(0, trial.alive_bytes() - before)
             # tracemalloc counts what other threads allocate meanwhile, too.
             n_calls = 2 if self.backend_kind == "cpu" else 1
-            peaks = [call.measure().peak for _ in range(n_calls)]
-        counted = [peak.counted_bytes for peak in peaks if peak.counted_bytes is not None]
-        if not counted:
-            reasons = "; ".join(peaks[0].unseen)
+            calls = [trial.once() for _ in range(n_calls)]
+        if trial.peak is None or trial.peak.counted_bytes is None:
+            reasons = "; ".join(calls[0].unseen)
             raise DeviceError(f"{self.meta.full_name}: no meter gives its memory: {reasons}")
         if len(sequence.events) > _MOST_EVENTS:
             raise EstimatorError(
                 f"{self.meta.full_name} allocates {len(sequence.events)} times for "
                 f"{shape[self.slice_dim]} slices: a ledger is written of {_MOST_EVENTS} at most"
             )
-        return TracedRun(call.shape, dtype, sequence, min(counted) + cached, tuple(plans))
+        peak_bytes = min(call.n_bytes - call.outside_bytes for call in calls)
+        shape = trial.shape(trial.n_slices)
+        return TracedRun(shape, dtype, sequence, peak_bytes + cached, tuple(plans))
 
-    def _recorded(
-        self, call: MeasuredCall, host: np.ndarray
-    ) -> tuple[AllocationSequence, list[FftPlan]]:
+    def _recorded(self, trial: Trial) -> tuple[AllocationSequence, list[FftPlan]]:
         """Allocations of one call, and the FFT plans that it makes.
 
         A function of its own: names are looked up in frames, which then hold what they name.
         """
-        data = call.on_device(host)
+        data, n = trial.data(), trial.n_slices
         noting: AbstractContextManager[list[FftPlan]] = nullcontext([])
         if self.backend_kind == "cuda":
             if self.meta.array_module == "torch":
@@ -173,11 +174,11 @@ class RunMaker:
                 )
             noting = plans_noted(lambda: recorder.n_events)
         with (
-            recording(call, int(data.nbytes), _SEEN_BYTES, names=True) as recorder,
+            recording(trial, n, int(data.nbytes), _SEEN_BYTES, names=True) as recorder,
             noting as plans,
         ):
-            result = call.invoke(data)
-            finish(call.backend)
+            result = trial.call(data)
+            finish(trial.backend)
         del result
         return _without(recorder.sequence(), plans), plans
 

@@ -18,9 +18,7 @@ import pytest
 
 from ..checking.block_differences import differences_between_blocks
 from ..checking.case import Case
-from ..checking.estimate_check import check_call
-from ..checking.inputs import check_given, require_slice_dim
-from ..checking.measured_call import MeasuredCall
+from ..checking.estimate_check import check_trial, trial_of
 from ..checking.method_halo import proposed_halo
 from ..core.allocators import Device
 from ..core.method_meta import MethodMeta, with_type
@@ -29,6 +27,7 @@ from ..core.returned_output import ReturnedOutput
 from ..devices import require_libraries
 from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import ModelRequest, declared_model
+from ..trial.trial import Trial, check_given, require_slice_dim
 from .plugin import MaxSlices, skip_without
 from .situation import Situation
 
@@ -117,7 +116,7 @@ class MethodConformance:
     def on_real_sizes(self) -> None:
         """Mark a test that is also run at real sizes on a GPU."""
 
-    def measured_call(self, situation: Situation, max_slices: MaxSlices) -> MeasuredCall:
+    def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
         """Set a situation up; skips where its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
@@ -127,14 +126,8 @@ class MethodConformance:
             require_libraries([meta])
         except DeviceError as error:
             pytest.skip(str(error))
-        return MeasuredCall(
-            meta,
-            case.shape,
-            case.spec.dtype,
-            situation.slice_dim,
-            device,
-            case.parameters,
-            case.make_data,
+        return trial_of(
+            meta, case.spec, situation.slice_dim, device, case.parameters, case.make_data
         )
 
     def test_has_a_case(self, required_method: MethodMeta) -> None:
@@ -153,8 +146,8 @@ class MethodConformance:
     ) -> None:
         """The estimator gives about as many slices for the peak as were run."""
         settings = max_slices.settings
-        call = self.measured_call(situation, max_slices)
-        result = check_call(call, settings.lower, settings.upper, trace=None)
+        trial = self.trial(situation, max_slices)
+        result = check_trial(trial, settings.lower, settings.upper, trace=None)
         max_slices.note(result)
         _require(result.ok, str(result))
 
@@ -162,8 +155,8 @@ class MethodConformance:
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
         """Dims and dtype of the result are those that a plan counts on."""
-        call = self.measured_call(situation, max_slices)
-        meta, found = call.meta, call.invoke(call.on_device(call.data()))
+        trial = self.trial(situation, max_slices)
+        meta, found = trial.meta, trial.call(trial.data())
         if meta.side_results:
             values = found if len(meta.side_results) > 1 else (found,)
             _require(
@@ -172,33 +165,33 @@ class MethodConformance:
                 f"but returned {len(values)} values",
             )
             return
-        fault = call.wrong_output(ReturnedOutput.of(found))
+        trial.output = ReturnedOutput.of(found)
+        fault = trial.wrong_output()
         _require(not fault, f"{meta.full_name} {fault}")
 
     def test_input_is_not_modified(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Data, flats, darks and angles are afterwards what they were."""
-        call = self.measured_call(situation, max_slices)
-        host = call.data()
-        side = {name: np.array(call.on_host(value)) for name, value in call.side.items()}
-        data = call.on_device(host)
-        call.invoke(data)
-        changed = [] if np.array_equal(call.on_host(data), host, equal_nan=True) else ["data"]
+        trial = self.trial(situation, max_slices)
+        side, data = trial.side(), trial.data()
+        before = {name: np.array(trial.on_host(value)) for name, value in side.items()}
+        trial.call(data, side)
+        changed = ["data"] if trial.has_changed(data) else []
         changed += [
             name
-            for name, before in side.items()
-            if not np.array_equal(np.asarray(call.on_host(call.side[name])), before)
+            for name, value in side.items()
+            if not np.array_equal(np.asarray(trial.on_host(value)), before[name])
         ]
-        _require(not changed, f"{call.meta.full_name} modified its input: {', '.join(changed)}")
+        _require(not changed, f"{trial.meta.full_name} modified its input: {', '.join(changed)}")
 
     def test_block_size_does_not_matter(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Blocks of 1 and 7 slices, with their halo, give what one block gives."""
-        call = self.measured_call(situation, max_slices)
-        if call.looked_at:
-            return  # it is called once, with the slices that it looks at
-        faults = differences_between_blocks(call, (1, 7), situation.case.tolerance)
+        trial = self.trial(situation, max_slices)
+        if trial.sampled:
+            return  # it is called once, with its sample slices
+        faults = differences_between_blocks(trial, (1, 7), situation.case.tolerance)
         if faults:
-            proposal = proposed_halo(call)
-            _require(False, f"{call.meta.full_name}: {'; '.join(faults)}{proposal}")
+            proposal = proposed_halo(trial)
+            _require(False, f"{trial.meta.full_name}: {'; '.join(faults)}{proposal}")
 
     def test_estimate_never_decreases(self, situation: Situation) -> None:
         """More slices never need less memory; more memory never fits fewer slices."""
@@ -259,7 +252,7 @@ class MethodConformance:
         n_methods = len({self.methods.get(case.method).full_name for case in self.cases})
         share = max(1, math.ceil(max_slices.settings.examples / n_methods))
         situations = list(self.situations(cases))
-        try_random_shapes(self.measured_call, situations, max_slices, share)
+        try_random_shapes(self.trial, situations, max_slices, share)
 
 
 def _require(holds: bool, message: str) -> None:

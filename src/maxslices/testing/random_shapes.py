@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from ..checking.check_result import EstimateError
-from ..checking.estimate_check import BUFFERS_BYTES, check_call
+from ..checking.estimate_check import BUFFERS_BYTES, check_trial
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
-    from ..checking.measured_call import MeasuredCall
+    from ..trial.trial import Trial
     from .plugin import MaxSlices
     from .situation import Situation
 
@@ -30,7 +30,7 @@ of 300 is for every run of a suite, and more are asked for to find what these do
 
 
 def try_random_shapes(
-    measured_call: Callable[[Situation, MaxSlices], MeasuredCall],
+    trial_of: Callable[[Situation, MaxSlices], Trial],
     situations: list[Situation],
     max_slices: MaxSlices,
     n_examples: int,
@@ -63,9 +63,9 @@ def try_random_shapes(
         shape.insert(situation.slice_dim, n_slices)
         nonlocal refused
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
-        call = measured_call(replace(situation, case=case), max_slices)
+        trial = trial_of(replace(situation, case=case), max_slices)
         try:
-            result = check_call(call, options.lower, options.upper, trace=None)
+            result = check_trial(trial, options.lower, options.upper, trace=None)
         except ValueError as error:  # not the estimator's: that would be an EstimatorError
             refused = error
             assume(False)

@@ -1,4 +1,4 @@
-"""Parts of arrays and side data that belong to a block."""
+"""Slices of an array, and what belongs to them of the data beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cut(data: Any, axis: int, low: int, high: int) -> Any:
 
 
 def side_of_block(side: Mapping[str, Any], slice_dim: int, low: int, high: int) -> dict[str, Any]:
-    """Side data that are others for a block: its rows of frames, its angles, its first slice."""
+    """Side data that differ from block to block: rows of frames, angles, the first slice."""
     found: dict[str, Any] = {}
     for name, value in side.items():
         if name in ("flats", "darks") and slice_dim == 1:
