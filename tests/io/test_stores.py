@@ -5,12 +5,14 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import maxslices
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
 from maxslices.io import MemoryStore, ScratchStore
@@ -260,3 +262,24 @@ def test_a_scratch_file_of_another_store_is_not_taken(tmp_path):
         ScratchStore(other, tmp_path, names=["one"], is_there=True)
     with pytest.raises(StoreError, match="cannot be written"):
         ScratchStore(SPEC, tmp_path, names=["two"], is_there=True)
+
+
+class TestWithoutTemporaryFiles:
+    """As in a container with a read-only root."""
+
+    @pytest.fixture(autouse=True)
+    def read_only_root(self, monkeypatch):
+        def no_place():
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+        monkeypatch.setattr(tempfile, "gettempdir", no_place)
+
+    def test_a_scratch_file_without_a_folder_is_refused(self):
+        with pytest.raises(StoreError, match=r"No usable temporary directory .*--scratch"):
+            ScratchStore(SPEC, None)
+
+    def test_a_run_into_a_folder_needs_none(self, tmp_path):
+        path = tmp_path / "scan.npy"
+        np.save(path, np.ones((4, 5, 6), np.uint16))
+        result = maxslices.run(path, ["minus_log"], tmp_path / "out", device="cpu")
+        assert result.files[-1].parent == tmp_path / "out"

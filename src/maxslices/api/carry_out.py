@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +93,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         device_name = backend.name if folder is None else folder.identity["device"]
         provenance = provenance_of(made, pipeline, path, source.name, device_name)
         bar = held.enter_context(progress_shown(request.progress))
-        scratch = Path(request.scratch or tempfile.gettempdir())
+        scratch = None if request.scratch is None else Path(request.scratch)
         if folder is not None:
             provenance = replace(provenance, input=folder.identity["input"], formats=folder.formats)
             folder.log = log

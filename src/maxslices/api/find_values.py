@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ class ValueFinder:
         plan = plan_pipeline(
             before, self.scan, self.budgets, self.chooser, result_in_memory=True, values=self
         )
-        scratch = Path(self.scratch or tempfile.gettempdir())
+        scratch = None if self.scratch is None else Path(self.scratch)
         _, side, _ = execute(
             plan,
             before,

@@ -64,7 +64,7 @@ def execute(
     backend: Backend,
     folder: RunFolder | None,
     progress: Progress,
-    scratch_folder: Path,
+    scratch_folder: Path | None,
     timeline: Timeline,
     wall_time: WallTime,
     result: np.ndarray | None = None,
@@ -86,7 +86,7 @@ def execute(
         Folder of the results; None keeps the last one in memory.
     progress : Progress
         Shows how many slices are done.
-    scratch_folder : Path
+    scratch_folder : Path or None
         Folder for intermediates that do not fit in memory.
     timeline : Timeline
         Records when each stage is at work.

@@ -33,8 +33,8 @@ class StoresBetween:
         The plan.
     backend : Backend
         The device.
-    folder : Path
-        Folder of scratch files.
+    folder : Path or None
+        Folder of scratch files; None: the system's for temporary files.
     journal : Journal or None
         Notes scratch files; None if none is kept.
     in_memory : bool
@@ -45,7 +45,7 @@ class StoresBetween:
         self,
         plan: Plan,
         backend: Backend,
-        folder: Path,
+        folder: Path | None,
         journal: Journal | None,
         *,
         in_memory: bool = True,
@@ -97,7 +97,7 @@ class StoresBetween:
         self._stores[number] = store
         self._on_disk.add(number)
         if self._journal is not None:
-            self._journal.syncs(self._folder)
+            self._journal.syncs(store.folder)
         return store
 
     def finish_section(self, number: int) -> None:
@@ -153,7 +153,7 @@ class StoresBetween:
         )
         if names:
             assert self._journal is not None
-            self._journal.syncs(self._folder)
+            self._journal.syncs(store.folder)
         return store
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
 import numpy as np
@@ -103,8 +103,8 @@ class ScratchStore(Closing):
     ----------
     spec : ArraySpec
         Shape and dtype of the whole.
-    folder : Path
-        Folder of the files; created if it does not exist.
+    folder : Path or None
+        Folder of the files; created if it does not exist. None: the system's for temporary files.
     band_rows : int, optional
         Rows in a band. Best is the number of sinograms in a block if it is read or written along
         dim 1, and all rows if it is not.
@@ -124,6 +124,8 @@ class ScratchStore(Closing):
         files that are to be there are not.
     """
 
+    folder: Path
+    """Folder of the files on disk."""
     _paths: list[Path]
     """Of the files on disk that have names."""
     _in_memory: _Files
@@ -132,13 +134,14 @@ class ScratchStore(Closing):
     def __init__(
         self,
         spec: ArraySpec,
-        folder: Path,
+        folder: Path | None,
         *,
         band_rows: int | None = None,
         memory_bytes: int = 0,
         names: Sequence[str] = (),
         is_there: bool = False,
     ) -> None:
+        folder = _temporary_folder() if folder is None else folder
         self._arrange(spec, folder, band_rows, memory_bytes, len(names) or threads.N_THREADS)
         if self._on_disk.sizes:
             self._paths = [folder / name for name in names]
@@ -165,7 +168,7 @@ class ScratchStore(Closing):
         """Decide where everything lies."""
         self._paths = []
         self.spec = spec
-        self._folder = folder
+        self.folder = folder
         self._row_bytes = spec.shape[2] * spec.dtype.itemsize
         if band_rows is None:
             band_rows = _BAND_BYTES // self._row_bytes
@@ -185,7 +188,7 @@ class ScratchStore(Closing):
     def _create_on_disk(self, number: int) -> IO[bytes]:
         """Create a file, in place of what has its name."""
         if not self._paths:
-            return TemporaryFile(buffering=0, dir=self._folder)
+            return tempfile.TemporaryFile(buffering=0, dir=self.folder)
         self._paths[number].unlink(missing_ok=True)
         return open(self._paths[number], "x+b", buffering=0)
 
@@ -214,7 +217,7 @@ class ScratchStore(Closing):
         named = tuple(path.absolute() for path in self._paths)
         return ScratchLayout(
             self.spec,
-            self._folder.absolute(),
+            self.folder.absolute(),
             self._band_rows,
             self.memory_bytes,
             _paths_of(self._in_memory),
@@ -223,13 +226,13 @@ class ScratchStore(Closing):
 
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
-        with store_errors(self._folder, self.spec.nbytes):
+        with store_errors(self.folder, self.spec.nbytes):
             for file in self._on_disk.opened:
                 os.fdatasync(file.fileno())
 
     def _reopen(self, files: _Files, paths: Sequence[Path], flags: int) -> None:
         """Open files that another process made."""
-        folder = paths[0].parent if paths else self._folder
+        folder = paths[0].parent if paths else self.folder
         with store_errors(folder, self.spec.nbytes), ExitStack() as opened:
             for path, n_bytes in zip(paths, files.sizes, strict=True):
                 is_nameless = path.is_relative_to(_OF_PROCESSES)  # there it is a link
@@ -287,7 +290,7 @@ class ScratchStore(Closing):
             fd, offsets = self._locate(at_unit, at_band, begin, end, top)
             (_write if writes else _read)(fd, offsets, part)
 
-        with store_errors(self._folder, self.spec.nbytes):
+        with store_errors(self.folder, self.spec.nbytes):
             parallel_for(n_units * n_bands, one)
 
     def _locate(
@@ -321,6 +324,23 @@ class ScratchStore(Closing):
         """Free the memory; files with names stay for another process."""
         self._paths = []
         self.close()
+
+
+def _temporary_folder() -> Path:
+    """Find the system's folder for temporary files.
+
+    Raises
+    ------
+    StoreError
+        If no such folder can be written to.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise StoreError(
+            f"a result between two sections needs a scratch file: {error.strerror}: name a folder "
+            "for it (--scratch)"
+        ) from None
 
 
 def _paths_of(files: _Files) -> tuple[Path, ...]:

@@ -23,17 +23,18 @@ class ResumedSections:
         The plan.
     unfinished : UnfinishedRun or None
         The run that was stopped; None if this one is new.
-    folder : Path
+    folder : Path or None
         Folder of the scratch files.
     """
 
-    def __init__(self, plan: Plan, unfinished: UnfinishedRun | None, folder: Path) -> None:
+    def __init__(self, plan: Plan, unfinished: UnfinishedRun | None, folder: Path | None) -> None:
         self._states = [SectionState() for _ in plan.sections]
         self.side_results: Sequence[tuple[int, Any]] = ()
         if unfinished is not None:
             self._states, self.side_results = unfinished.sections, unfinished.side_results
         self._is_stored = [
             state.layout is not None
+            and folder is not None
             and all((folder / name).is_file() for name in store_names(number, state.layout))
             for number, state in enumerate(self._states)
         ]
