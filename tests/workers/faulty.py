@@ -36,6 +36,14 @@ def killed(data, first_slice, folder: str, at: int):
 
 
 @method("projection", calc_max_slices=two, registry=faulty)
+def stopped(data, first_slice, folder: str, at: int):
+    """Negate; stop the process before the block with slice `at`, if that is due."""
+    if first_slice == at and _is_due(folder):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return ~data
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
 def failing(data, first_slice, folder: str, at: int):
     """Negate; fail on the block with slice `at`, if that is due."""
     if first_slice == at and _is_due(folder):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
+from pathlib import Path
 
+import dask
 import pytest
 from distributed import Future
 
 from maxslices import Pipeline, run
 from maxslices.errors import DeviceError, MethodError
+from maxslices.workers import watch
 from maxslices.workers.dealing import Dealer
 from maxslices.workers.local_cluster import local_client
 from maxslices.workers.section_job import Share
+from maxslices.workers.watch import WorkerWatch
 from maxslices.workers.workers import opened_workers, wait_for_workers
 from tests.runner.test_resume import content
 from tests.workers.faulty import faulty
@@ -64,7 +70,7 @@ def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due
     with pytest.raises(MethodError) as raised:
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     text = str(raised.value)
-    assert "failed 3 times, on tcp://" in text
+    assert "failed 3 times, on tls://" in text
     assert "failing failed on projections 20 to 21: OSError: the table is away" in text
     assert len(list((tmp_path / "due10").iterdir())) == 7
     assert "go on with" in text
@@ -87,7 +93,7 @@ def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due
 def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, capfd, how, said):
     pipeline = Pipeline.from_steps([{"method": "raising", "parameters": {"how": how}}], faulty)
     workers = client.run(os.getpid)
-    with pytest.raises(MethodError, match=rf"failed 3 times, on tcp://.*{said}"):
+    with pytest.raises(MethodError, match=rf"failed 3 times, on tls://.*{said}"):
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     assert capfd.readouterr().err == ""
     assert client.run(os.getpid) == workers
@@ -146,7 +152,7 @@ def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due
 
 
 def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
-    wait_for_workers(client, 2)
+    wait_for_workers(WorkerWatch(client), 2)
     address, pid = next(iter(client.run(os.getpid).items()))
     busy = client.submit(time.sleep, 600, workers=[address], pure=False)
     facts = []
@@ -166,7 +172,59 @@ def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
     assert facts
     assert address not in {each.address for each in facts}
     client.cancel([busy])
-    wait_for_workers(client, 2)
+    wait_for_workers(WorkerWatch(client), 2)
+
+
+def test_workers_that_end_while_they_import_end_the_run(tmp_path, scan, monkeypatch):
+    (tmp_path / "ends_on_import.py").write_text(ENDS_ON_IMPORT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MAIN_PROCESS", str(os.getpid()))
+    ends_on_import = importlib.import_module("ends_on_import")
+    pipeline = Pipeline.from_steps(["thing"], ends_on_import.here)
+    with pytest.raises(DeviceError, match="3 workers ended before they answered, the last one tls"):
+        run(scan, pipeline, tmp_path / "out", device="cpu", workers=1)
+
+
+ENDS_ON_IMPORT = """
+import os, signal
+from maxslices import Registry, method
+here = Registry()
+if os.environ["MAIN_PROCESS"] != str(os.getpid()):
+    os.kill(os.getpid(), signal.SIGKILL)
+@method("all", output_dtype="float32", registry=here)
+def thing(data):
+    return data.astype("float32")
+"""
+
+
+def test_a_worker_that_hangs_is_named_and_another_does_its_share(
+    tmp_path, scan, due, monkeypatch
+):
+    """With the limits of seconds that a test can wait for."""
+    folder = due(1)
+    monkeypatch.setattr(watch, "WARN_S", 1.0)
+    settings = {"distributed.scheduler.worker-ttl": "6s"}
+    with dask.config.set(settings), local_client(2, None) as client:
+        with pytest.warns(UserWarning, match=r"worker tls://.* has not answered for \d+ s: .* 6 s"):
+            run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
+    assert list(folder.iterdir()) == []
+    alone = run(scan, of("stopped", folder), tmp_path / "alone", device="cpu", block=2)
+    assert len(alone.files) == 1
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+def test_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path, scan, due, monkeypatch):
+    folder = due(1)
+
+    def interrupt(text, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "WARN_S", 1.0)
+    monkeypatch.setattr(warnings, "warn", interrupt)
+    with pytest.raises(KeyboardInterrupt), local_client(1, None) as client:
+        pid = next(iter(client.run(os.getpid).values()))
+        run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_result_that_is_late_is_waited_for(client, monkeypatch):

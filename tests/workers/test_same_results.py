@@ -103,7 +103,7 @@ def test_what_was_in_memory_is_made_again_by_a_run_that_goes_on(
 
 def test_the_report_names_each_worker(tmp_path, scan, client):
     report = run(scan, of(["to_float"]), tmp_path / "out", engine=client, block=1)
-    lines = [note for note in report.sections[0].notes if note.startswith("tcp://")]
+    lines = [note for note in report.sections[0].notes if note.startswith("tls://")]
     assert sum(int(line.split(": ")[1].split()[0]) for line in lines) == 23
     assert set(report.sections[0].stages) >= {"compute", "write"}
 

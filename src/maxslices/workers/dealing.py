@@ -18,6 +18,7 @@ from ..system.worker_warnings import warn_in_one_line
 from .section_job import Share
 from .share_sizes import MOST_BLOCKS, ShareSizes
 from .unprofiled import unprofiled
+from .watch import END_S, WorkerWatch
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -30,9 +31,6 @@ LOOK_S = 1.0
 NO_WORKER_S = 120.0
 """Seconds without any worker after which the run ends. A killed one is back after two, or after 20
 if its nanny gave up (see `local_client`); the journal keeps what is done for later."""
-END_S = 60.0
-"""Seconds for which a run that ends early waits for blocks that are being worked on. A call that
-takes longer ends by itself: it writes the same bits to a place of its own."""
 LOST = "the scheduler was lost, and with it what the workers were doing"
 """Message where nothing comes from the scheduler any more."""
 
@@ -133,8 +131,12 @@ class Dealer:
     _workers: list[str] = field(default_factory=list)
     _free: deque[str] = field(default_factory=deque)
     """Workers that have answered, and were given no other share since."""
+    _watch: WorkerWatch = field(init=False)
     _looked_s: float = float("-inf")
     _seen_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._watch = WorkerWatch(self.client)
 
     def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
         """Have one share done, on any worker."""
@@ -255,7 +257,7 @@ class Dealer:
 
         good = [future for future in ready if future.status == "finished"]
         try:
-            found = self.client.gather(good)
+            found = [self._fetched(future) for future in good]
         except KilledWorker:  # an answer was lost with its worker, and so were those that redid it
             return self._gathered(ready, shares)
         except TypeError as unsent:  # Dask's own error, with the worker's traceback as its text
@@ -284,6 +286,14 @@ class Dealer:
             self._suspects.append(share)
         return [answers.get(future.key) for future in ready]
 
+    def _fetched(self, future: Future[Any]) -> Any:
+        """Fetch an answer from its worker, as long as that is there."""
+        while True:
+            try:
+                return future.result(timeout=LOOK_S)
+            except TimeoutError:
+                self._check_cluster()
+
     def _fail(self, share: Share, failed: ShareAnswer) -> None:
         """Have a share done again, or end."""
         assert failed.error is not None
@@ -309,7 +319,7 @@ class Dealer:
         if now_s - self._looked_s < LOOK_S and self._workers:
             return self._workers
         self._looked_s = now_s
-        info = self.client.scheduler_info(n_workers=-1)["workers"]
+        info = self._watch.look()
         self._workers = [
             address
             for address, each in info.items()
@@ -331,11 +341,11 @@ class Dealer:
         """Take back what no worker has begun, and wait for what is being worked on."""
         if self.client.status != "running" or not self._running:
             return
-        with suppress(OSError):
-            self.stop_work()
+        self.stop_work()
         until_s = time.monotonic() + END_S
         while self._running and time.monotonic() < until_s:
             with suppress(Empty):
-                self._running.pop(self._ready.get(timeout=LOOK_S).key)
-        self.client.cancel([future for future, _ in self._running.values()])
+                self._running.pop(self._ready.get(timeout=END_S).key)
+        with suppress(OSError):
+            self.client.cancel([future for future, _ in self._running.values()])
         self._running.clear()

@@ -86,8 +86,6 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         "security": security,
         "silence_logs": logging.CRITICAL,
     }
-    # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     settings = {
         "distributed.worker.multiprocessing-method": way,
         "distributed.worker.daemon": False,  # methods may start processes of their own
@@ -109,6 +107,7 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         },
     }
     with (
+        _without_logs(),
         _own_folder() as folder,
         dask.config.set(settings),
         _started(_nannies(common, own, folder), scheduler, security) as cluster,
@@ -122,6 +121,21 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
             yield client
         finally:
             cluster.loop.add_callback(replacing.stop)
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keep Dask from logging workers that are killed or started anew: the run reports what counts.
+
+    Dask sets the level of its logger as well, when it starts a cluster.
+    """
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _secret() -> Security:

@@ -18,6 +18,7 @@ from ..runner.section_run import SectionRun
 from . import worker
 from .dealing import Dealer, ShareAnswer
 from .section_job import DoneShare, JobResult, RunJob, SectionJob, Share
+from .watch import call_on_all
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -159,7 +160,7 @@ class SharedSection:
 
     def _stop(self, name: str) -> None:
         """Have the workers end their shares with the next block."""
-        self.client.run(worker.stop_section, name, on_error="ignore")
+        call_on_all(self.client, worker.stop_section, name, limit_s=0)
 
     def _job(self, name: str) -> SectionJob:
         """Describe the section for workers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ from .dealing import told
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
+from .watch import WorkerWatch, call_on_all
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -78,7 +79,7 @@ class Workers:
         resources = self.resources or None
         future = self.client.submit(told, function, *args, pure=False, resources=resources)
         try:
-            found = _awaited(self.client, future)
+            found = _awaited(WorkerWatch(self.client), future)
         except (MemoryError, DeviceError):
             raise
         except Exception as error:
@@ -137,20 +138,18 @@ def opened_workers(client: Client, pipeline: Pipeline) -> Iterator[Workers]:
     DeviceError
         If there are none.
     """
-    device, facts = _described(client, pipeline)
+    device, facts = _described(WorkerWatch(client), pipeline)
     try:
         yield Workers(client, device, facts)
     finally:
-        if client.status == "running":
-            with suppress(OSError):
-                client.run(worker.close_section, on_error="ignore")
+        call_on_all(client, worker.close_section)
 
 
 def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
+def wait_for_workers(watch: WorkerWatch, count: int) -> dict[str, Any]:
     """Wait for workers of a cluster; what the scheduler knows of each, by address.
 
     The client's own way would replace what a cluster of this process knows of its workers; when one
@@ -162,28 +161,32 @@ def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
         If there are fewer after `WAIT_S` seconds.
     """
     until_s = time.monotonic() + WAIT_S
-    while len(info := client.scheduler_info(n_workers=-1)["workers"]) < count:
+    while len(info := watch.look()) < count:
         if time.monotonic() > until_s:
             raise DeviceError(f"the cluster had {len(info)} workers for {WAIT_S} s")
         time.sleep(_POLL_S)
     return dict(info)
 
 
-def _described(client: Client, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
+def _described(watch: WorkerWatch, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
     """Kind of device of the workers, and what is known of each.
 
-    One that ends meanwhile is left out: what only it may do would wait for it without end.
+    One that ends meanwhile is left out: a task for it alone would never finish.
 
     Raises
     ------
     DeviceError
-        If there are none, or one has several threads.
+        If there are none, one has several threads, or several end before they answer.
     """
     from distributed import KilledWorker
 
+    client = watch.client
     asked: dict[tuple[str, Device], Future[Any]] = {}
     while True:
-        info = wait_for_workers(client, 1)
+        info = wait_for_workers(watch, 1)
+        for (address, _), future in asked.items():
+            if address not in info and not future.done():
+                watch.died(address)
         busy = [address for address, each in info.items() if each["nthreads"] != 1]
         if busy:
             raise DeviceError(
@@ -199,9 +202,10 @@ def _described(client: Client, pipeline: Pipeline) -> tuple[Device, tuple[Worker
                 asked[key] = client.submit(worker.describe_worker, *key, pipeline, **here)
         try:
             return device, tuple([asked[key].result(timeout=_LOOK_S) for key in wanted])
-        except TimeoutError:  # it is at work for another run, or has ended
+        except TimeoutError:  # it is at work for another run, has ended, or hangs
             continue
-        except KilledWorker:
+        except KilledWorker as error:
+            watch.died(error.last_worker.address)
             asked.clear()
         except (MaxslicesError, MemoryError):
             raise
@@ -209,7 +213,7 @@ def _described(client: Client, pipeline: Pipeline) -> tuple[Device, tuple[Worker
             raise _not_able(error) from error
 
 
-def _awaited(client: Client, future: Future[Any]) -> Any:
+def _awaited(watch: WorkerWatch, future: Future[Any]) -> Any:
     """Result of a future, as long as there are workers."""
     while True:
         try:
@@ -217,7 +221,7 @@ def _awaited(client: Client, future: Future[Any]) -> Any:
         except TimeoutError:
             if future.status == "error":  # the function's own
                 return future.result()
-            wait_for_workers(client, 1)  # a result that is done may still be on its way
+            wait_for_workers(watch, 1)  # a result that is done may still be on its way
 
 
 def _not_able(error: Exception) -> DeviceError:
