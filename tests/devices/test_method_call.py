@@ -18,6 +18,7 @@ from maxslices.devices import call_method, require_libraries, select_backend
 from maxslices.errors import DeviceError, MethodError, RegistrationError
 
 CPU = select_backend("cpu")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"
 )
@@ -214,3 +215,36 @@ def test_a_method_that_changes_the_working_directory_finds_it_put_back(tmp_path,
     meta = Registry().register(goes_elsewhere, pattern="all", calc_max_slices=None)
     call_method(meta, np.ones((1, 2, 3)), {}, select_backend("cpu"))
     assert Path.cwd() == here
+
+
+@needs_fork
+def test_a_child_that_a_method_forks_ends_where_the_method_ends(tmp_path):
+    def forks(data, how):
+        if os.fork() == 0 and how == "raises":
+            raise ValueError("in the child")
+        return data * 2
+
+    meta = Registry().register(forks, pattern="all", calc_max_slices=None)
+    here, log = os.getpid(), tmp_path / "log"
+    for how in ("returns", "raises"):
+        try:
+            call_method(meta, np.ones((1, 2, 3)), {"how": how}, CPU)
+        finally:
+            if os.getpid() != here:  # what the test is about; and nothing of pytest goes on there
+                log.touch()
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
+    assert not log.exists()
+
+
+def test_a_method_that_would_end_the_process_is_an_error():
+    """With os._exit(0) the status of an unfinished run was that of a finished one."""
+    before = os._exit
+
+    def ends(data):
+        os._exit(0)
+
+    meta = Registry().register(ends, pattern="all", calc_max_slices=None)
+    with pytest.raises(RuntimeError, match=r"^it called os\._exit\(0\)$"):
+        call_method(meta, np.ones((1, 2, 3)), {}, CPU)
+    assert os._exit is before

@@ -7,7 +7,7 @@ import pytest
 
 from maxslices.runner.blocks import fetcher
 from maxslices.runner.blocks.fetcher import Fetcher
-from maxslices.runner.blocks.writer import ResultTransfer, Writer
+from maxslices.runner.blocks.writer import ResultPiece, ResultTransfer, Writer
 from maxslices.runner.report.run_timeline import Timeline
 from tests.runner.fake_gpu import FakeGpu
 
@@ -44,3 +44,31 @@ def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_d
     [(first, stop, n_bytes, begin, end)] = transfer.copies
     assert (first, stop, n_bytes) == (5, 12, data.nbytes)
     assert begin.time_s() <= end.time_s()
+
+
+class Nowhere:
+    """A target that takes slices and keeps none."""
+
+    def write(self, slice_dim, start, block):
+        pass
+
+
+def test_a_writer_that_broke_off_does_not_keep_the_fetcher_waiting():
+    """It waited without end for staging memory that nobody would release."""
+
+    def break_off():
+        raise MemoryError("no memory is left")
+
+    with FakeGpu() as gpu:
+        timeline = Timeline()
+        timeline.begin_section("one")
+        engine, writer = gpu.copy_engine(), Writer(0, timeline)
+        threads = Fetcher(0, engine, writer, 2, overlaps=True)  # three pieces of one slice
+        data = np.ones((9, 5, 4), np.float32)
+        writer.put(ResultPiece(data, 0, [Nowhere()], ResultTransfer(0), break_off))
+        left = threads.put(data, Nowhere(), engine.record(), ResultTransfer(0), False)
+        threads.wait_for(left)
+        threads.stop()
+        writer.stop()
+        with pytest.raises(MemoryError, match="no memory is left"):
+            writer.raise_error()

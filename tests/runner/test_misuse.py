@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from maxslices.core.parameters import matches
 from maxslices.errors import MethodError, PipelineError, StoreError, UnknownMethodError, UsageError
 from maxslices.runner.folder.journal import Journal
 from maxslices.system.disk_space import store_errors
+from tests.planner.ledgers import two
 
 DATA = np.ones((6, 5, 4), np.float32)
 methods = Registry()
@@ -105,3 +107,21 @@ def test_a_result_that_the_next_call_overwrites_is_refused():
     registry.register(reuses, pattern="projection")
     with pytest.raises(MethodError, match=r"reuses returned the memory .* again.*return a new ar"):
         run(DATA, Pipeline.from_steps(["reuses"], registry), device="cpu", block=2)
+
+
+def test_a_second_run_in_the_same_process_is_refused(tmp_path):
+    """Runs that overlapped left warnings.showwarning as one of them had set it."""
+    registry, shows = Registry(), warnings.showwarning
+    refused = []
+
+    def runs_too(data):
+        with pytest.raises(UsageError, match="another run is at work in this process") as caught:
+            run(np.ones((2, 3, 4), np.float32), ["minus_log"], device="cpu")
+        refused.append(caught)
+        return data * 2
+
+    registry.register(runs_too, pattern="projection", calc_max_slices=two)
+    run(np.ones((2, 3, 4), np.float32), Pipeline.from_steps(["runs_too"], registry), device="cpu")
+    assert refused
+    assert warnings.showwarning is shows
+    run(np.ones((2, 3, 4), np.float32), ["minus_log"], device="cpu")

@@ -54,7 +54,7 @@ def test_phases_add_up_and_an_interrupted_one_goes_on(manual):
     wall_time.stop()
     found = wall_time.beside_sections(sections_s=10)
     assert {name: int(spent_s) for name, spent_s in found.items()} == {
-        "opening": 2,
+        "importing": 2,
         "preparing": 10,
         "waiting for disk space": 5,
         "finishing": 13,
@@ -91,7 +91,7 @@ def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
     }
     report = run_slowly(manual, monkeypatch, tmp_path, delays)
     assert {name: int(4 * s) / 4 for name, s in report.phases_s.items() if s >= 0.25} == {
-        "opening": 0.25,
+        "starting": 0.25,
         "planning": 0.75,
         "preparing": 1.5,
         "waiting for disk space": 5.5,

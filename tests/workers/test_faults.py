@@ -197,16 +197,16 @@ def thing(data):
 """
 
 
-def test_a_worker_that_hangs_is_named_and_another_does_its_share(
-    tmp_path, scan, due, monkeypatch
-):
-    """With the limits of seconds that a test can wait for."""
+def test_a_worker_that_hangs_is_named_and_another_does_its_share(tmp_path, scan, due, monkeypatch):
+    """With limits of seconds that a test can wait for."""
     folder = due(1)
     monkeypatch.setattr(watch, "WARN_S", 1.0)
-    settings = {"distributed.scheduler.worker-ttl": "6s"}
-    with dask.config.set(settings), local_client(2, None) as client:
-        with pytest.warns(UserWarning, match=r"worker tls://.* has not answered for \d+ s: .* 6 s"):
-            run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
+    with (
+        dask.config.set({"distributed.scheduler.worker-ttl": "6s"}),
+        local_client(2, None) as client,
+        pytest.warns(UserWarning, match=r"worker tls://.* has not answered for \d+ s: .* 6 s"),
+    ):
+        run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
     assert list(folder.iterdir()) == []
     alone = run(scan, of("stopped", folder), tmp_path / "alone", device="cpu", block=2)
     assert len(alone.files) == 1
@@ -221,9 +221,10 @@ def test_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path, scan, due, monkeypatch):
 
     monkeypatch.setattr(watch, "WARN_S", 1.0)
     monkeypatch.setattr(warnings, "warn", interrupt)
-    with pytest.raises(KeyboardInterrupt), local_client(1, None) as client:
+    with local_client(1, None) as client:
         pid = next(iter(client.run(os.getpid).values()))
-        run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
+        with pytest.raises(KeyboardInterrupt):
+            run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
     assert not Path(f"/proc/{pid}").exists()
 
 

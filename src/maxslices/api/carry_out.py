@@ -64,11 +64,13 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
 
         log = held.enter_context(RunLog())
+        wall_time.begin("opening")
         scan = request.scan
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
             opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
+        wall_time.begin("starting")
         team = held.enter_context(workers_of(request, pipeline, folder))
         if team is not None:
             log.add(team.workers.text)

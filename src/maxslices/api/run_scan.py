@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Unpack
 
 import numpy as np
 
+from ..errors import UsageError
 from ..pipeline.pipeline import PipelineLike
 from ..runner import Report
 from .carry_out import carry_out
@@ -118,8 +120,31 @@ def run(
     return run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
 
 
+_running = threading.Lock()
+
+
 def run_requested(request: RunRequest) -> Report:
-    """Run a pipeline with the options of a request, once or for each value of its sweep."""
+    """Run a pipeline with the options of a request, once or for each value of its sweep.
+
+    Raises
+    ------
+    UsageError
+        If this process has a run already, in another thread or around this one.
+    """
+    if not _running.acquire(blocking=False):
+        raise UsageError(
+            "another run is at work in this process, and runs share what belongs to the whole "
+            "process: the display of warnings, loggers, the settings of the heap, the device's "
+            "memory pool and its FFT plans; wait for its end, or start this run in a process of "
+            "its own"
+        )
+    try:
+        return _run_alone(request)
+    finally:
+        _running.release()
+
+
+def _run_alone(request: RunRequest) -> Report:
     pipeline, cut = request.checked()
     if cut is None:
         return carry_out(request, pipeline)

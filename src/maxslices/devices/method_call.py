@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from ..core.author_lines import what_raised
 from ..core.method_meta import MethodMeta
@@ -48,24 +50,26 @@ def call_method(
         If torch has no tensors of the data's dtype, or the backend has no arrays of the result's
         dtype or device.
     RuntimeError
-        If the method calls `sys.exit`, which would end the program without a message, or raises
-        another exception that is none of `Exception`.
+        If the method calls `sys.exit` or `os._exit`, which would end the program without a message,
+        or raises another exception that is not an `Exception`.
 
     Notes
     -----
     A method that changes the working directory finds it put back: the results may have a relative
-    path.
+    path. A child process that the method forks and that returns from the method ends there: a copy
+    of this process has none of its threads, and would wait for them without end.
     """
     folder = _working_directory()
     try:
-        if meta.array_module is None:
-            return meta.function(data, **parameters)
-        require_libraries([meta])
-        if backend.kind == "cuda":
-            from .torch_cuda import call
-        else:
-            from .torch_cpu import call
-        return call(meta, data, parameters)
+        with _in_one_process():
+            if meta.array_module is None:
+                return meta.function(data, **parameters)
+            require_libraries([meta])
+            if backend.kind == "cuda":
+                from .torch_cuda import call
+            else:
+                from .torch_cpu import call
+            return call(meta, data, parameters)
     except (Exception, KeyboardInterrupt):
         raise
     except SystemExit as error:
@@ -75,6 +79,37 @@ def call_method(
     finally:
         if folder is not None and _working_directory() != folder:
             os.chdir(folder)
+
+
+_end_process = os._exit
+_calls = 0
+_counting = threading.Lock()
+
+
+@contextmanager
+def _in_one_process() -> Iterator[None]:
+    """Keep a call in this process: it cannot end it, and no child of it goes on here."""
+    global _calls, _end_process
+    process = os.getpid()
+
+    def end_child(status: int) -> NoReturn:
+        if os.getpid() == process:
+            raise RuntimeError(f"it called os._exit({status!r})")
+        _end_process(status)
+
+    with _counting:
+        if not _calls:
+            _end_process, os._exit = os._exit, end_child
+        _calls += 1
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            _end_process(1)
+        with _counting:
+            _calls -= 1
+            if not _calls:
+                os._exit = _end_process
 
 
 def _working_directory() -> str | None:

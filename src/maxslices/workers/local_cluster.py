@@ -35,6 +35,20 @@ _DEATHS = 2
 
 
 @contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keep Dask from logging workers that are killed or started anew: the run reports what counts.
+
+    Dask sets the level of its logger when it is imported, and when it starts a cluster.
+    """
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
 def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
     """Start workers on this machine, each with a nanny that starts it anew if it is killed.
 
@@ -52,6 +66,15 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     UsageError
         If neither or both are given, or memory does not suffice for so many.
     """
+    with _without_logs(), _client_of_processes(workers, gpus) as client:
+        yield client
+
+
+@contextmanager
+def _client_of_processes(
+    workers: int | None, gpus: int | Literal["all"] | None
+) -> Iterator[Client]:
+    """Start workers; see `local_client`."""
     if (workers is None) == (gpus is None):
         raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
     least_bytes, free_bytes = (workers or 0) * WORKER_BYTES, CpuBackend().free_bytes()
@@ -107,7 +130,6 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         },
     }
     with (
-        _without_logs(),
         _own_folder() as folder,
         dask.config.set(settings),
         _started(_nannies(common, own, folder), scheduler, security) as cluster,
@@ -121,21 +143,6 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
             yield client
         finally:
             cluster.loop.add_callback(replacing.stop)
-
-
-@contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keep Dask from logging workers that are killed or started anew: the run reports what counts.
-
-    Dask sets the level of its logger as well, when it starts a cluster.
-    """
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _secret() -> Security:

@@ -22,8 +22,9 @@ MOST_DEATHS = 3
 """Workers that may end before they have answered: a worker killed by accident does not end a run,
 and methods that end each process that imports them do soon."""
 END_S = 1.0
-"""Seconds for which a run that ends waits, at each of three steps, for workers to notice. A share that takes longer ends by
-itself, or with its process: it writes the same bits to a place of its own."""
+"""Seconds for which a run that ends waits, at each of three steps, for workers to notice. A share
+that takes longer ends by itself, or with its process: it writes the same bits to a place of its
+own."""
 _PRESUMED_DEAD_S = 300.0
 """Dask's default of ``distributed.scheduler.worker-ttl``."""
 

@@ -192,7 +192,7 @@ class Fetcher:
             if usual or (pieces.free.empty() and pieces.n_made < n_most):
                 pieces.free.put(self._engine.staging(staging.usual.n_bytes))
                 pieces.n_made += 1
-            piece = pieces.free.get()
+            piece = self._writer.next_released(pieces.free)
             place = as_block(piece, part.shape, part.dtype)
             begin, last = self._engine.fetch(part, place, result.ready)
             first, stop = result.transfer.start + at, result.transfer.start + span.stop

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ...core.arrays import ArraySpec
 from ...devices import DeviceEvent
-from ...system.work_thread import WorkThread, wait_for
+from ...system.work_thread import WorkThread, next_of, wait_for
 from ..report.run_timeline import Timeline
+
+T = TypeVar("T")
 
 
 class Target(Protocol):
@@ -128,6 +130,16 @@ class Writer:
     def wait_for(self, event: threading.Event) -> None:
         """Wait for an event that the thread sets, or until the thread has broken off."""
         wait_for(event, self._thread)
+
+    def next_released(self, pieces: SimpleQueue[T]) -> T:
+        """Next piece that the thread has released.
+
+        Raises
+        ------
+        BaseException
+            What ended the thread, if it has broken off.
+        """
+        return next_of(pieces, self._thread)
 
     def _work(self) -> None:
         while (piece := self._pieces.get()) is not None:

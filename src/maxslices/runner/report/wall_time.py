@@ -8,9 +8,17 @@ from contextlib import contextmanager
 from typing import Literal
 
 Phase = Literal[
-    "opening", "planning", "preparing", "waiting for disk space", "sections", "finishing"
+    "importing",
+    "opening",
+    "starting",
+    "planning",
+    "preparing",
+    "waiting for disk space",
+    "sections",
+    "finishing",
 ]
-"""``opening``: pipeline, device and scan. ``planning``: estimates, with what they measure, and the
+"""``importing``: libraries. ``opening``: the scan. ``starting``: the device, or the workers with
+what they import. ``planning``: estimates, with what they measure, and the
 plan. ``preparing``: libraries, results and intermediates. ``sections``: the blocks. ``finishing``:
 closing intermediates and results."""
 
@@ -18,7 +26,7 @@ closing intermediates and results."""
 class WallTime:
     """A clock that attributes every moment of a run to one phase.
 
-    It starts with the phase "opening". A phase lasts until another one begins, so that all phases
+    It starts with the phase "importing". A phase lasts until another one begins, so that all phases
     add up to the whole.
 
     Examples
@@ -29,11 +37,11 @@ class WallTime:
     ...     pass
     >>> wall_time.stop()
     >>> list(wall_time.beside_sections(sections_s=0.0))
-    ['opening', 'planning', 'waiting for disk space', 'other']
+    ['importing', 'planning', 'waiting for disk space', 'other']
     """
 
     def __init__(self) -> None:
-        self._phase: Phase = "opening"
+        self._phase: Phase = "importing"
         self._phases_s: dict[Phase, float] = {}
         self._began_s = self._switched_s = time.perf_counter()
 
