@@ -9,7 +9,6 @@ import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, method, plan
 from maxslices.errors import EstimatorError
-from maxslices.estimate.tiling import Tiling
 
 SPEC = ArraySpec((90, 256, 250), "float32")
 SLICE_BYTES = 256 * 250 * 4
@@ -82,7 +81,7 @@ def test_an_estimator_that_only_rises_is_never_refused(seed):
     assert made.sections[0].block > 0
 
 
-def plan_with_needle(needle, spec=SPEC, **options):
+def plan_with_needle(needle, **options):
     """Plan with an estimator that says no slice in a range of amounts, and the truth elsewhere."""
 
     def calc_max_slices(slice_dim, other_dims, dtype, available_memory, device="cuda"):
@@ -90,8 +89,8 @@ def plan_with_needle(needle, spec=SPEC, **options):
         return 0 if available_memory in needle else n, np.dtype("float32")
 
     registry = Registry()
-    method("projection", calc_max_slices=calc_max_slices, tile_halo=1, registry=registry)(lambda_)
-    made = plan(spec, Pipeline.from_steps(["lambda_"], registry), **options)
+    method("projection", calc_max_slices=calc_max_slices, registry=registry)(lambda_)
+    made = plan(SPEC, Pipeline.from_steps(["lambda_"], registry), **options)
     return made
 
 
@@ -111,18 +110,3 @@ def test_what_a_plan_leaves_for_a_block_is_asked_for_however_narrow_a_dip_is(opt
     plan_with_needle(range(given - 9, given), **options)
     with pytest.raises(EstimatorError, match="can never fit fewer slices"):
         plan_with_needle(range(given, given + 1), **options)
-
-
-def test_what_a_plan_leaves_for_tiles_is_asked_for():
-    large, options = ArraySpec((8, 2048, 2048), "float32"), {"fit": "auto", "device": "cuda"}
-    options["memory"] = options["host_memory"] = 2**31
-    reserved = plan_with_needle(range(0), large, **options).reserved_bytes
-    options["memory"] = reserved + 11 * 2048**2
-    (section,) = plan_with_needle(range(0), large, **options).sections
-    (step,) = section.steps
-    assert step.tile is not None
-    height, width = Tiling((2048, 2048), step.tile, step.tile_halo).given_dims
-    given = 3 * height * width * 4 * section.block
-    given += section.available_bytes - section.estimated_bytes
-    with pytest.raises(EstimatorError, match="can never fit fewer slices"):
-        plan_with_needle(range(given, given + 1), large, **options)

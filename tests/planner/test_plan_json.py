@@ -130,9 +130,6 @@ def test_numbers_of_a_section_that_make_no_sense_are_refused(name, value, said):
     ("name", "value", "said"),
     [
         ("index", 1, "index must be 0, not 1"),
-        ("tile", [0, 5], "tile must be within slices of 67x53"),
-        ("tile", [5, 54], "tile must be within slices of 67x53"),
-        ("tile_halo", [0, -1], "tile_halo must be at least 0"),
     ],
 )
 def test_numbers_of_a_step_that_make_no_sense_are_refused(name, value, said):
@@ -324,9 +321,7 @@ def test_a_plan_that_needs_more_than_is_free_is_refused(tmp_path, monkeypatch):
         maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
 
 
-@pytest.mark.parametrize(
-    "given", [{"memory": "1GB"}, {"block": 3}, {"fit": "auto"}, {"estimator": "declared"}]
-)
+@pytest.mark.parametrize("given", [{"memory": "1GB"}, {"block": 3}, {"estimator": "declared"}])
 def test_what_a_plan_holds_is_not_given_beside_it(given):
     with pytest.raises(UsageError, match=f"{next(iter(given))} cannot be given with a plan"):
         maxslices.run(DATA, of(STEPS), plan=planned(), **given)

@@ -13,10 +13,7 @@ STEP: dict[str, Any] = {
     "output": {"shape": [180, 64, 256], "dtype": "float32"},
     "estimated_bytes": 4_060_000,
     "estimator": "declared",
-    "tile": None,
     "planned_values": {},
-    "tile_halo": [0, 0],
-    "on_host": False,
 }
 SECTION: dict[str, Any] = {
     "steps": [STEP],
@@ -38,9 +35,6 @@ SECTION: dict[str, Any] = {
     "kept_bytes": 0,
     "overlaps": True,
     "on_blocks": True,
-    "side_on_host": False,
-    "fitted": [],
-    "would_fit": [],
     "n_blocks": 6,
     "limited_by": "minus_log",
 }

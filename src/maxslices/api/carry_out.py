@@ -190,7 +190,6 @@ def _plan(
             within,
             chooser,
             block=request.block,
-            fit=request.fit,
             result_in_memory=folder is None,
             result_is_direct=given is not None and is_direct(given, backend),
             values=finder,

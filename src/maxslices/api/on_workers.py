@@ -20,7 +20,6 @@ from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
-from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
 from ..runner.folder.run_identity import run_identity
 from ..runner.folder.snapshots import snapshot_bytes
@@ -182,7 +181,6 @@ class RunOnWorkers:
                 *run,
                 budgets,
                 request.block,
-                request.fit,
                 request.estimator,
                 request.allow_missing_frames,
                 request.save_snapshots,
@@ -361,7 +359,6 @@ def _plan(
     pipeline: Pipeline,
     budgets: Budgets,
     block: BlockChoice,
-    fit: FitChoice,
     estimator: str | None,
     allow_missing_frames: bool,
     saves_snapshots: bool,
@@ -379,9 +376,7 @@ def _plan(
         finder = ValueFinder(source, backend, spec, alone, chooser, scratch)
 
         def planned(within: Budgets) -> Plan:
-            return plan_pipeline(
-                pipeline, spec, within, chooser, block=block, fit=fit, values=finder
-            )
+            return plan_pipeline(pipeline, spec, within, chooser, block=block, values=finder)
 
         made = planned(budgets)
         if saves_snapshots:

@@ -15,7 +15,6 @@ from ..pipeline.pipeline import PipelineLike
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.check_planned import check_planned
-from ..planner.tile_and_offload import FitChoice
 from ..system.resource_limits import memory_limits
 from .made_for import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
@@ -49,9 +48,6 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         Budget in host memory; by default most of what is free. On the CPU it is `memory`.
     block : int, "auto" or "max"
         Slices in a block.
-    fit : {"none", "auto"}
-        Whether slices may be cut into tiles, and methods or flats and darks moved to the host,
-        where the pipeline does not fit otherwise. The plan says what is done.
     estimator : {"declared", "recorded", "replayed", "probed"}, optional
         The only source of estimates to use. By default what a method declares, else what is
         recorded of it on this device and these versions, else it is replayed, if it is for torch
@@ -102,9 +98,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
 
     def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
         chooser = chooser_for(given, left, backend, request.estimator)
-        return plan_pipeline(
-            part, given, left, chooser, block=request.block, fit=request.fit, **more
-        )
+        return plan_pipeline(part, given, left, chooser, block=request.block, **more)
 
     if isinstance(scan, ArraySpec):
         spec, notes = _assumed(scan, checked)
@@ -128,7 +122,6 @@ def plan_pipeline(
     chooser: Chooser | None = None,
     *,
     block: BlockChoice = "auto",
-    fit: FitChoice = "none",
     result_in_memory: bool = False,
     result_is_direct: bool = False,
     notes: Sequence[str] = (),
@@ -158,7 +151,6 @@ def plan_pipeline(
         scan=f"{scan.name}: {scan.projections}",
         in_memory=scan.in_memory,
         block=block,
-        fit=fit,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
         notes=(*notes, *values.notes, *scan.says_of_frames(taken)),

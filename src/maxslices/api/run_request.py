@@ -28,7 +28,6 @@ from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
-from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
@@ -46,7 +45,6 @@ class PlanOptions(TypedDict, total=False):
     memory: str | int | None
     host_memory: str | int | None
     block: BlockChoice
-    fit: FitChoice
     estimator: str | None
     allow_missing_frames: bool
     sweep: SweepLike | None
@@ -90,8 +88,6 @@ class PlanRequest:
     """Budget in host memory."""
     block: BlockChoice = "auto"
     """Slices in a block."""
-    fit: FitChoice = "none"
-    """What is done where a slice does not fit."""
     estimator: str | None = None
     """The only source of estimates."""
     allow_missing_frames: bool = False
@@ -275,7 +271,6 @@ class RunRequest(PlanRequest):
         given: dict[str, Any] = {
             **memory,
             "block": None if self.block == "auto" else self.block,
-            "fit": None if self.fit == "none" else self.fit,
             "estimator": self.estimator,
             "format": None if self.format == "hdf5" else ", ".join(map(str, self._formats)),
             "scratch": None if self.scratch is None else os.path.abspath(self.scratch),
@@ -315,7 +310,7 @@ class RunRequest(PlanRequest):
 
     def _check_no_choices(self) -> None:
         """Check that nothing that the plan holds is given with it."""
-        decided = ("memory", "host_memory", "block", "fit", "estimator")
+        decided = ("memory", "host_memory", "block", "estimator")
         if names := [name for name in self.choices if name in decided]:
             raise UsageError(
                 f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "

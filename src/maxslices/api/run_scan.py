@@ -43,9 +43,6 @@ def run(
         default most of what is free.
     block : int, "auto" or "max"
         Slices in a block.
-    fit : {"none", "auto"}
-        Whether slices may be cut into tiles, and methods or flats and darks moved to the host;
-        see `plan`.
     format : str or sequence of str
         How results are written: "hdf5", "tiff" (a folder), "tiff-stack" (one file) or "ome-zarr"
         (with a pyramid), several in a list or separated by commas. Each may be followed by ":8" or
@@ -60,7 +57,7 @@ def run(
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
         A plan made before, perhaps elsewhere; nothing is measured or planned then. Budgets,
-        `block`, `fit` and `estimator` are the plan's, and cannot be given beside it.
+        `block` and `estimator` are the plan's, and cannot be given beside it.
     resume : bool
         Whether to continue the unfinished run in `out`, by its plan: finished slices are not
         repeated. Where nothing is unfinished, the run begins.

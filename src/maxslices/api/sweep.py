@@ -71,9 +71,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
 
         def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
             chooser = chooser_for(given, left, backend, request.estimator)
-            return plan_pipeline(
-                part, given, left, chooser, block=request.block, fit=request.fit, **more
-            )
+            return plan_pipeline(part, given, left, chooser, block=request.block, **more)
 
         layout, plan = plan_sweep(
             pipeline, spec, budgets, plan_of, finder, to_folder=folder is not None
@@ -240,7 +238,6 @@ class SweepRuns:
             memory=request.memory if is_cuda else left.budget_bytes,
             host_memory=left.host_budget_bytes if is_cuda else None,
             block=request.block,
-            fit=request.fit,
             estimator=request.estimator,
             scratch=request.scratch,
         )

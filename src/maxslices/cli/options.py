@@ -98,12 +98,6 @@ LIMITS = [
         help="slices in a block (default: auto)",
     ),
     click.Option(
-        ["--fit"],
-        default="none",
-        type=click.Choice(["none", "auto"]),
-        help="auto: work in tiles or on the host",
-    ),
-    click.Option(
         ["--estimator"],
         type=click.Choice(["declared", "recorded", "replayed", "probed"]),
         metavar="SOURCE",

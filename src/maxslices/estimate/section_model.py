@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
 
 from ..core.allocators import ArrayAllocator, Device
 from ..core.arrays import ArraySpec
 from ..core.memory_model import MemoryModel
-from .tiling import Tiling
-
-NOTHING = MemoryModel.linear(0, 0)
-"""Model of nothing: 0 bytes."""
-
-DeclaredModel = Callable[[Device, tuple[int, int]], MemoryModel]
-"""A method's own estimator as a function of the device and of a slice's dims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +46,10 @@ class StepModel:
     """Whether it returns values and leaves the data as they are."""
     saves_result: bool = False
     """Whether the data after it are kept as a result."""
-    takes_frames: bool = False
-    """Whether it is given flats or darks."""
-    tile_halo: Callable[[], tuple[int, int] | None] | None = None
-    """Finds the pixels that it needs around a tile, or None if it cannot work in tiles. Itself None
-    if its memory is known of whole slices alone, as where it was measured."""
-    declared: DeclaredModel | None = None
-    """Its author's estimator, for tiles and for the host; None if there is none."""
-    runs_on_host: bool = False
-    """Whether its author's estimator covers the host, so that it can run there."""
+    declared: Callable[[], MemoryModel] | None = None
+    """Makes a model of its author's estimator anew, as nobody has asked it; None without one."""
     spares: str = ""
     """A parameter that would save memory, as a user writes it."""
-    tiling: Tiling | None = None
-    """How slices are cut for it; None if it is given whole ones."""
-    on_host: bool = False
-    """Whether it runs on the host, though the section is on another device."""
 
     @property
     def name(self) -> str:
@@ -95,10 +77,6 @@ class SectionModel:
     """Where arrays on the device come from."""
     writes_results: bool = True
     """Whether results of steps that save theirs are written to files."""
-    on_host: MemoryModel = field(default=NOTHING)
-    """Host memory of methods that were moved there from another device."""
-    host_side: MemoryModel = field(default=NOTHING)
-    """Flats and darks that are on the device only during the methods that take them."""
 
     @property
     def device(self) -> Device:
@@ -155,10 +133,6 @@ class SectionModel:
     def widened(self, model: MemoryModel) -> MemoryModel:
         """Model of n slices with the halo added."""
         return model.widened(sum(self.halo), self.n_slices)
-
-    def with_steps(self, steps: Sequence[StepModel]) -> SectionModel:
-        """The same section with other models of its steps."""
-        return replace(self, steps=tuple(steps))
 
     @property
     def pace_s(self) -> tuple[float, float]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
-from ..core.allocators import ArrayAllocator, Device
+from ..core.allocators import ArrayAllocator
 from ..core.arrays import ArraySpec, block_shape
 from ..core.json_values import plain
 from ..core.memory_model import MemoryModel
@@ -13,7 +12,7 @@ from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.changed_frames import scan_after
 from ..pipeline.requirements import check_shapes, check_supplied
 from .chooser import Chooser
-from .declared import declared_model, speaks_of
+from .declared import declared_model
 from .model_request import ModelRequest
 from .section_model import SectionModel, StepModel
 
@@ -84,12 +83,7 @@ def _step_model(
     if chosen.origin != "replayed":  # a replay simulates the allocator, with what it leaves unsplit
         one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
         model = allocator.method(model, one_slice, total)
-    # What was measured of whole slices says nothing of tiles.
-    is_declared = chosen.origin.startswith("declared")
     merged = meta.merged(**parameters)
-
-    def declared(device: Device, dims: tuple[int, int]) -> MemoryModel:
-        return declared_model(replace(request, other_dims=dims), device)
 
     return StepModel(
         index=index,
@@ -107,10 +101,7 @@ def _step_model(
         block_multiple=1 if isinstance(chosen.blocks, str) else chosen.blocks.block_multiple,
         gives_side_results=bool(meta.side_results),
         saves_result=step.save_result,
-        takes_frames=bool({"flats", "darks"} & set(meta.supplied)),
-        tile_halo=partial(meta.tile_margin, **parameters) if is_declared else None,
-        declared=declared if meta.estimator is not None else None,
-        runs_on_host=speaks_of(meta, "cpu"),
+        declared=partial(declared_model, request, chooser.device) if meta.estimator else None,
         spares="half_precision: true" if merged.get("half_precision") is False else "",
     )
 

@@ -177,6 +177,31 @@ def lacking_bytes(placement: Placement, available: Available) -> int:
     return max(lacking, placement.host_bytes(1) - available.host_bytes)
 
 
+def check_fits(
+    placements: Sequence[Placement], budgets: Budgets, available: Sequence[Available]
+) -> None:
+    """Check that one slice of each section fits.
+
+    Raises
+    ------
+    DoesNotFitError
+        For the section that lacks most, with what would help.
+    """
+    pairs = list(zip(placements, available, strict=True))
+    placement, left = max(pairs, key=lambda pair: lacking_bytes(*pair))
+    if lacking_bytes(placement, left) <= 0:
+        return
+    texts = [str(does_not_fit(placement, budgets, left))]
+    texts += [
+        f"{each.name} with {each.spares} takes less and rounds coarsely"
+        for each in placement.section.steps
+        if each.spares
+    ]
+    if budgets.kind != "cpu":
+        texts.append("--device cpu runs all of it on the host")
+    raise DoesNotFitError(". ".join(texts))
+
+
 def does_not_fit(placement: Placement, budgets: Budgets, available: Available) -> DoesNotFitError:
     """Error with what a section needs for one slice, and what would help."""
     beside, section = "", placement.section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import UsageError
-from .section_plan import SectionPlan, StepPlan
+from .section_plan import SectionPlan
 
 
 def check_sections(sections: Sequence[SectionPlan], usable_bytes: int) -> None:
@@ -48,21 +48,12 @@ def _check_steps(section: SectionPlan, where: str, first_index: int) -> None:
         if number:
             previous = section.steps[number - 1].output
             _require(step.input == previous, f"{place}.input", str(previous), step.input)
-        _check_tile(section, step, place)
     indices = [step.index for step in section.steps]
     wanted = f"one of {', '.join(map(str, indices))}"
     _require(
         section.limiting_step in indices, f"{where}.limiting_step", wanted, section.limiting_step
     )
     _require(section.slice_dim in (0, 1), f"{where}.slice_dim", "0 or 1", section.slice_dim)
-
-
-def _check_tile(section: SectionPlan, step: StepPlan, place: str) -> None:
-    _require(min(step.tile_halo) >= 0, f"{place}.tile_halo", "at least 0", step.tile_halo)
-    if step.tile is not None and section.slice_dim in (0, 1):
-        dims = step.input.other_dims(section.slice_dim)
-        fits = all(1 <= side <= whole for side, whole in zip(step.tile, dims, strict=True))
-        _require(fits, f"{place}.tile", f"within slices of {dims[0]}x{dims[1]}", step.tile)
 
 
 def _check_blocks(section: SectionPlan, where: str) -> None:

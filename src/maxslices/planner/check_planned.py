@@ -8,7 +8,6 @@ from ..core.memory_model import MemoryModel
 from ..core.units import format_bytes
 from ..errors import EstimatorError
 from ..estimate.section_model import SectionModel, StepModel
-from ..estimate.tiling import Tiling
 from .section_plan import SectionPlan
 
 _N_ASKED = 64
@@ -43,19 +42,14 @@ def check_planned(models: Sequence[SectionModel], planned: Sequence[SectionPlan]
         blocks = {section.block}
         blocks |= {section.n_slices % block for block in blocks} - {0}
         given = sorted({min(block + extra, section.n_slices) for block in blocks})
-        for step, made in zip(model.steps, section.steps, strict=True):
+        for step in model.steps:
             if step.estimator.startswith("recorded") and not step.looked_at:
                 _check_record(step, section.slice_dim, given[-1], section.block)
             if step.declared is None or not step.estimator.startswith("declared"):
                 continue
-            dims = step.input.other_dims(section.slice_dim)
-            if made.tile is not None:
-                dims = Tiling(dims, made.tile, made.tile_halo).given_dims
-            declared = step.declared("cpu" if made.on_host else model.device, dims)
-            # What is free on the host is not known here: on it the first of the two must do.
-            free = 0 if made.on_host else section.available_bytes - section.estimated_bytes
+            free = section.available_bytes - section.estimated_bytes
             asked = [step.looked_at] if step.looked_at else given
-            _check_blocks(step.method, declared, asked, free, section.available_bytes)
+            _check_blocks(step.method, step.declared(), asked, free, section.available_bytes)
 
 
 def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:

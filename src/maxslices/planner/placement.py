@@ -68,7 +68,7 @@ class Placement:
         return max(self._model(self._is_alone(block)).bytes(block), self._look_ahead_bytes())
 
     def host_bytes(self, block: int) -> int:
-        """Host memory for staging, side data and methods on the host, beside another device."""
+        """Host memory for staging and side data, next to another device."""
         return self._staging(self._is_alone(block)).bytes(block)
 
     def max_block(self, device_bytes: int, host_bytes: int | None) -> int:
@@ -153,9 +153,8 @@ class Placement:
     def _staging(self, is_alone: bool) -> MemoryModel:
         """Host memory beside another device."""
         section = self.section
-        frames = section.side + section.host_side
-        side = frames + _upload_staging(frames)
-        total = side + section.on_host + self._thread_buffers()
+        side = section.side + _upload_staging(section.side)
+        total = side + self._thread_buffers()
         own = section.host_block_of(section.input)
         read = block_memory.read_staging(
             self.input_way, 0, overlaps=not is_alone, n_blocks=1 if is_alone else 2

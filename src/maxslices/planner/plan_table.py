@@ -6,7 +6,7 @@ import textwrap
 
 from ..core.arrays import SLICE_NAMES
 from ..core.units import format_bytes
-from .section_plan import SectionPlan, StepPlan
+from .section_plan import SectionPlan
 
 WIDTH = 100
 """Columns of a table, as wide as lines of code."""
@@ -60,7 +60,7 @@ def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
         mark = "*" if step is highest else " "
         lines.append(
             f" {mark}{step.name:<{names}}  {step.output!s:<{outputs}}  "
-            f"{format_bytes(step.estimated_bytes):>10}  {step.estimator}{_how(step)}"
+            f"{format_bytes(step.estimated_bytes):>10}  {step.estimator}"
         )
     side = f", {format_bytes(section.side_bytes)} of flats and darks" if section.side_bytes else ""
     host = "" if device == "cpu" else f"; host memory {format_bytes(section.host_bytes)}"
@@ -72,8 +72,6 @@ def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
         f"{format_bytes(section.available_bytes)}{side}{host}; limited by {section.limited_by}"
     )
     lines.append(f"  {section.why}")
-    lines += [f"  to fit: {text}" for text in section.fitted]
-    lines += [f"  --fit auto: {text}" for text in section.would_fit]
     return lines
 
 
@@ -83,12 +81,6 @@ def _kept(section: SectionPlan) -> str:
         return ""
     is_all = section.kept_bytes == section.output.nbytes
     return " in memory" if is_all else f", {format_bytes(section.kept_bytes)} of it in memory"
-
-
-def _how(step: StepPlan) -> str:
-    if step.on_host:
-        return ", on the host"
-    return "" if step.tile is None else ", in tiles"
 
 
 def _plural(n: int, what: str) -> str:

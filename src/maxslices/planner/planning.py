@@ -10,15 +10,13 @@ from ..core.block_memory import Destination
 from ..core.units import format_bytes
 from ..errors import DoesNotFitError
 from ..estimate.section_model import SectionModel, StepModel
-from .advice import check_fits, would_fit
-from .block_size import BlockChoice, check_block, check_block_fits, choose_block
+from .block_size import BlockChoice, check_block, check_block_fits, check_fits, choose_block
 from .budgets import Available, Budgets
 from .long_steps import notes_on_time
 from .place_sections import PlacementSearch, available_beside_stores
 from .placement import Placement
 from .plan import MadeFor, Plan
 from .section_plan import SectionPlan, StepPlan
-from .tile_and_offload import FitChoice, check_fit, fit_section, what_was_done
 
 KEPT_SHARE = (3, 4)
 """Share of the host memory that two sections leave free in which the first bands of the scratch
@@ -33,7 +31,6 @@ def make_plan(
     scan: str = "a scan",
     in_memory: bool = False,
     block: BlockChoice = "auto",
-    fit: FitChoice = "none",
     result_in_memory: bool = False,
     result_is_direct: bool = False,
     notes: Sequence[str] = (),
@@ -54,9 +51,6 @@ def make_plan(
     block : int, "auto" or "max"
         Slices in a block: as many as asked for, enough to keep the device busy, or as many
         as fit.
-    fit : {"none", "auto"}
-        Whether to cut slices into tiles, or move methods or side data to the host, if a section
-        does not fit otherwise, or its halo is most of what it computes.
     result_in_memory : bool
         Whether the result is kept as an array in memory, and nothing is written.
     result_is_direct : bool
@@ -78,7 +72,6 @@ def make_plan(
         If a method's estimator fails when it is asked.
     """
     check_block(block)
-    check_fit(fit)
     if budgets.budget_bytes < 1:
         raise DoesNotFitError(
             f"no memory is free on {budgets.device}: end other programs, or raise this one's limits"
@@ -94,23 +87,16 @@ def make_plan(
     if any(step.saves_result for section in sections for step in section.steps):
         last = "memory" if result_in_memory else "result"
 
-    def arrange(given: Sequence[SectionModel]) -> tuple[list[Placement], list[Available]]:
-        search = PlacementSearch(list(given), budgets, block, last, in_memory, result_is_direct)
-        placements = search.placements()
-        available = available_beside_stores(placements, budgets)
-        pairs = zip(available, placements, strict=True)
-        return [left.settled(placement) for left, placement in pairs], available
-
-    placements, available = arrange(sections)
-    if fit == "auto":
-        found = [fit_section(*pair, block) for pair in zip(placements, available, strict=True)]
-        pairs = zip(sections, found, strict=True)
-        placements, available = arrange([old if new is None else new for old, new in pairs])
-    check_fits(placements, budgets, available, block, fit)
+    search = PlacementSearch(list(sections), budgets, block, last, in_memory, result_is_direct)
+    placements = search.placements()
+    available = available_beside_stores(placements, budgets)
+    pairs = zip(available, placements, strict=True)
+    placements = [left.settled(placement) for left, placement in pairs]
+    check_fits(placements, budgets, available)
     check_block_fits(placements, available, block)
     planned = _keep_on_host(
         [
-            _plan_section(placement, left, block, fit)
+            _plan_section(placement, left, block)
             for placement, left in zip(placements, available, strict=True)
         ],
         budgets,
@@ -171,9 +157,7 @@ def _origins(sections: Sequence[SectionModel]) -> list[str]:
     return notes + said
 
 
-def _plan_section(
-    placement: Placement, available: Available, block: BlockChoice, fit: FitChoice
-) -> SectionPlan:
+def _plan_section(placement: Placement, available: Available, block: BlockChoice) -> SectionPlan:
     section = placement.section
     chosen, largest, why = choose_block(block, placement, available)
     if not available.fits(placement, chosen):  # a size asked for that fits only alone
@@ -202,10 +186,7 @@ def _plan_section(
         destination=placement.destination,
         overlaps=placement.overlaps,
         on_blocks=placement.destination != "nothing" or section.runs_on_blocks,
-        side_on_host=section.host_side.bytes(1) > 0,
         multiple=section.block_multiple,
-        fitted=what_was_done(section),
-        would_fit=would_fit(placement, available, block, chosen) if fit == "none" else (),
     )
 
 
@@ -219,7 +200,4 @@ def _plan_step(step: StepModel, block: int) -> StepPlan:
         output=step.output,
         estimated_bytes=step.peak_bytes(block),
         estimator=step.estimator,
-        tile=None if step.tiling is None else step.tiling.tile,
-        tile_halo=(0, 0) if step.tiling is None else step.tiling.halo,
-        on_host=step.on_host,
     )

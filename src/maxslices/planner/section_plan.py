@@ -30,12 +30,6 @@ class StepPlan:
     "replayed" or "probed"."""
     planned_values: dict[str, Any] = field(default_factory=dict)
     """Values of references that the plan depends on. A run that finds others is refused."""
-    tile: tuple[int, int] | None = None
-    """Dims of its tiles; None if it is given whole slices."""
-    tile_halo: tuple[int, int] = (0, 0)
-    """Pixels around a tile that it is given too."""
-    on_host: bool = False
-    """Whether it runs on the host, though the section is on another device."""
 
     @property
     def name(self) -> str:
@@ -84,14 +78,8 @@ class SectionPlan:
     """Whether the next block comes, and the last result leaves, while a block is worked on."""
     on_blocks: bool = True
     """Whether it runs on blocks; not if it only finds side results of a few slices."""
-    side_on_host: bool = False
-    """Whether flats and darks are on the device only during the methods that take them."""
     multiple: int = 1
     """Number of which blocks are a multiple where others give another result."""
-    fitted: tuple[str, ...] = ()
-    """What makes it fit, and what that costs."""
-    would_fit: tuple[str, ...] = ()
-    """What would give it larger blocks, if its halo is most of what it computes."""
 
     @property
     def limited_by(self) -> str:

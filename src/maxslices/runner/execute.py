@@ -187,7 +187,7 @@ def execute(
                 snapshots=None if folder is None else folder.snapshots,
                 given_non_finite=non_finite,
             )
-            notes = tuple(text for text in (*section.fitted, note, before.note(section)) if text)
+            notes = tuple(text for text in (note, before.note(section)) if text)
             on_block = None
             if journal is not None and (is_last or stores.is_on_disk(number)):
                 on_block = partial(journal.done, number)

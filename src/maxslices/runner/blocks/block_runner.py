@@ -15,10 +15,8 @@ from ...core.author_lines import defined_at, raised_at, what_raised
 from ...core.json_values import plain
 from ...core.returned_output import ReturnedOutput
 from ...devices import Backend, call_method, is_copyable
-from ...devices.cpu import CpuBackend
 from ...devices.in_place import slices_in_place
 from ...errors import MaxslicesError, MethodError, PlanError, ReadOnlyInputError
-from ...estimate.tiling import Tiling
 from ...io import HasDummies, SideName, Sink, Store
 from ...io.side_name import SIDE_NAMES
 from ...pipeline import Step
@@ -36,7 +34,6 @@ from .result_checks import ResultChecks
 from .result_queue import ResultQueue
 from .side_frames import SideFrames
 from .side_results import SideResults
-from .tiled_call import in_tiles
 from .writer import Target
 
 
@@ -90,8 +87,6 @@ class BlockRunner:
     @property
     def resident_bytes(self) -> int:
         """Bytes on the device for all blocks."""
-        if self.plan.side_on_host:
-            return 0
         frames = {id(each): each for given in self._frames for each in given.values()}
         return sum(int(each.nbytes) for each in frames.values())
 
@@ -269,8 +264,7 @@ class BlockRunner:
                     frames = self.side_frames.read(name, changed_by, slice_dim, first, last)
                     if changed_by is None and name not in made_up:
                         means[name] = sampled_mean(frames)
-                    on_host = self.plan.side_on_host
-                    found[name, changed_by] = frames if on_host else self.backend.to_device(frames)
+                    found[name, changed_by] = self.backend.to_device(frames)
                 given[-1][name] = found[name, changed_by]
         self.checks.frames.look(means)
         return given
@@ -292,7 +286,7 @@ class BlockRunner:
         n_left = -(-(self.plan.n_slices - first) // (last - first))
         try:
             with self.long_calls.call(meta.name, step.parameters, n_left):
-                return self._as_planned(index, data, parameters, filled)
+                return call_method(meta, data, {**parameters, **filled}, self.backend)
         except MaxslicesError:
             raise
         except Exception as error:
@@ -323,36 +317,6 @@ class BlockRunner:
                 )
         return values
 
-    def _as_planned(
-        self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]
-    ) -> Any:
-        """Call a method on whole slices or on tiles of them, on the device or on the host."""
-        meta, planned, backend = self.steps[index].meta, self.plan.steps[index], self.backend
-        on_host = self.plan.side_on_host
-        if planned.on_host:
-            result = call_method(
-                meta,
-                backend.to_host(data),
-                parameters | (supplied if on_host else _frames_moved(supplied, backend.to_host)),
-                CpuBackend(),
-            )
-            if meta.side_results:
-                return result
-            return backend.to_device(np.ascontiguousarray(result))
-
-        def call(part: Any, given: Mapping[str, Any]) -> Any:
-            if on_host:
-                given = _frames_moved(given, _to_device(backend))
-            return call_method(meta, part, {**parameters, **given}, backend)
-
-        if planned.tile is None:
-            return call(data, supplied)
-        tiling = Tiling(
-            planned.input.other_dims(self.plan.slice_dim), planned.tile, planned.tile_halo
-        )
-        dtype = planned.output.dtype
-        return in_tiles(call, data, supplied, tiling, self.plan.slice_dim, dtype, backend)
-
     def _checked(self, index: int, data: Any, n_given: int) -> Any:
         """Check that a method returned the shape and dtype that it declares."""
         slice_dim = self.plan.slice_dim
@@ -368,18 +332,6 @@ class BlockRunner:
         if block.is_bare:
             return data
         return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
-
-
-def _frames_moved(supplied: Mapping[str, Any], move: Callable[[Any], Any]) -> dict[str, Any]:
-    """Supplied values of a method, with flats and darks moved."""
-    return {
-        name: move(value) if name in ("flats", "darks") else value
-        for name, value in supplied.items()
-    }
-
-
-def _to_device(backend: Backend) -> Callable[[Any], Any]:
-    return lambda frames: backend.to_device(np.ascontiguousarray(frames))
 
 
 def _owner(data: Any) -> Any:
