@@ -297,7 +297,7 @@ def test_a_phase_filter_reaches_farther_with_a_larger_ratio(real):
 
 
 def test_all_methods_of_the_database_are_listed(real):
-    from maxslices.httomo.method_list import httomo_methods
+    from maxslices.httomo.register_methods import httomo_methods
 
     found = dict(httomo_methods(real))
     assert found["httomolibgpu.prep.phase.paganin_filter"].startswith("on a GPU")

@@ -72,7 +72,7 @@ def methods(name: str | None, other: str | None) -> str:
 
 def _from_httomo(registry: Registry) -> str:
     """List httomo's methods, and where each runs here."""
-    from ..httomo.method_list import httomo_methods
+    from ..httomo.register_methods import httomo_methods
 
     lines = []
     for name, where in httomo_methods(registry):

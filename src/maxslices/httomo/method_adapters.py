@@ -20,9 +20,8 @@ from ..core.exact_sum import exact_terms, sum_of_terms
 from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
-from .row_reach import row_reach
+from .paganin_reach import ALL_ROWS, paganin_reach
 from .tomopy_methods import HALOS, OUTPUT_DIMS, TomopyCall, is_tomopy, makes_float
-from .value_checks import value_check
 
 Declaration = dict[str, Any]
 """Keywords for `Registry.register`."""
@@ -73,13 +72,12 @@ def _plain(
         "halo": halo,
         "output_dims": dims,
         "output_dtype": _output_dtype(entry, call),
-        "row_reach": row_reach(entry, call.names),
+        "row_reach": _row_reach(entry, call.names),
         "saved_by_default": entry.save_result,
         "host_only": entry.implementation == "cpu",
         "output_angles": OUTPUT_ANGLES.get(entry.name),
         "keeps_pixel_size": entry.name == "sino_360_to_180",  # of those that change dims
         "side_data": side_data,
-        "check_values": value_check(entry.module, entry.name),
         "former_names": FORMER_NAMES.get(entry.full_name),
     }
 
@@ -144,6 +142,39 @@ def _output_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
 
     output_dtype.is_guess = True  # type: ignore[attr-defined]
     return output_dtype
+
+
+_ACROSS_ROWS = ("phase", "alignment")
+"""Modules whose methods on projections filter whole frames, or move rows."""
+_FREQUENCY_FACTOR = 2.0
+"""In httomolibgpu k is twice the wave number."""
+_PAGANIN = ("pixel_size", "distance", "energy", "ratio_delta_beta")
+
+
+def _row_reach(entry: DatabaseEntry, names: tuple[str, ...]) -> Callable[..., int] | int | None:
+    """Rows above and below that a row of a method's result depends on.
+
+    Parameters
+    ----------
+    entry : DatabaseEntry
+        The method.
+    names : tuple of str
+        Its parameters.
+
+    Returns
+    -------
+    callable, int or None
+        None where the halo says it, if there is one.
+    """
+    if entry.pattern != "projection" or entry.module.rpartition(".")[2] not in _ACROSS_ROWS:
+        return None
+    return _reach_of_theirs if set(_PAGANIN) <= set(names) else ALL_ROWS
+
+
+def _reach_of_theirs(
+    pixel_size: float, distance: float, energy: float, ratio_delta_beta: float
+) -> int:
+    return paganin_reach(pixel_size, distance, energy, ratio_delta_beta, _FREQUENCY_FACTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +244,6 @@ def _rotation(
         "side_results": names,
         "combine": combine,
         "host_only": entry.implementation == "cpu",
-        "check_values": value_check(entry.module, entry.name),
     }
 
 
