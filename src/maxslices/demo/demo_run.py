@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..api import plan, run
-from ..api.scan_picture import draw_scan
 from ..core.units import format_bytes, parse_bytes
 from ..errors import StoreError
 from ..pipeline import Pipeline
@@ -24,12 +23,10 @@ from ..runner.report.progress import progress_shown
 from ..system.disk_space import check_free_space, store_errors
 from ..system.require_matplotlib import require_matplotlib
 from .phantom import Phantom, flower_head
-from .picture import SectionBar, draw, fewer_colours
+from .picture import SectionBar, draw
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
-from .steps_picture import draw_steps
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
-SCAN_PICTURE_NAME, STEPS_PICTURE_NAME = "scan.png", "steps.png"
 """Files of a demo in its folder."""
 COMPARED_ROWS = 9
 """Slices that are compared with the phantom, evenly spread over the rows.
@@ -108,8 +105,6 @@ def run_demo(
         )
         with progress_shown(True) as progress:
             scan = make_scan(name, phantom, n_angles, shift=0.011 * columns, progress=progress)
-    draw_scan(scan.path, folder / SCAN_PICTURE_NAME)
-    fewer_colours(folder / SCAN_PICTURE_NAME)
     say(
         f"Made {scan.path}: {_by(scan.shape)} uint16, {format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"
@@ -123,7 +118,6 @@ def run_demo(
         device=device,
         memory=memory,
         progress=True,
-        save_snapshots=True,
     )
     say(f"{report}\n")
 
@@ -139,7 +133,7 @@ def run_demo(
         truth=truth,
         result=result,
         bars=[
-            SectionBar(_label(section.methods), section.estimated_bytes, section.measured_bytes)
+            SectionBar("\n".join(section.methods), section.estimated_bytes, section.measured_bytes)
             for section in report.sections
         ],
         budget_bytes=parse_bytes(memory),
@@ -149,10 +143,7 @@ def run_demo(
             f"Axis found {axis:.2f}, true {scan.axis:.2f}.   RMSE {rmse:.2f} /mm."
         ),
     )
-    draw_steps(folder / STEPS_PICTURE_NAME, sorted(report.files[-1].parent.glob("snapshot_*.tif")))
-    say(f"Pictures       {picture}: what came out")
-    say(f"               {folder / SCAN_PICTURE_NAME}: what is in the scan")
-    say(f"               {folder / STEPS_PICTURE_NAME}: the middle slice after each step")
+    say(f"Picture        {picture}")
     say(f"Report         {report.files[-1].with_name('report.html')}")
     return DemoResult(scan, report, axis, rmse, picture)
 
@@ -167,8 +158,7 @@ def _is_pipeline(path: Path) -> bool:
 
 def _prepare(folder: Path) -> Path:
     """Remove the files of an earlier demo from the folder, and nothing else."""
-    pictures = {PICTURE_NAME, SCAN_PICTURE_NAME, STEPS_PICTURE_NAME}
-    ours = {SCAN_NAME, PIPELINE_NAME, "reconstruction"} | pictures
+    ours = {SCAN_NAME, PIPELINE_NAME, PICTURE_NAME, "reconstruction"}
     try:
         there = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
         if there and not (there <= ours and _is_pipeline(folder / PIPELINE_NAME)):
@@ -196,11 +186,6 @@ def _compare(
         squares = [np.mean((data[r] / phantom.pixel_mm - phantom.slice(r)) ** 2) for r in rows]
         result = np.asarray(data[middle] / phantom.pixel_mm, np.float32)
     return float(np.sqrt(np.mean(squares))), phantom.slice(middle), result
-
-
-def _label(methods: tuple[str, ...]) -> str:
-    """Names of the methods of a section, one per line."""
-    return "\n".join(methods)
 
 
 def _by(shape: tuple[int, ...]) -> str:
