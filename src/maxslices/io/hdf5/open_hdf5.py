@@ -12,7 +12,6 @@ import numpy as np
 from ...errors import SourceError
 from ..library_errors import cause_of, raise_if_of_system
 from ..paths import HDF5_SIGNATURE
-from .write_flag import clear_write_flag, has_write_flag
 
 OPENING_BYTES = 2**22
 """Memory that must be free before a file is opened: HDF5 takes 2 MB for its caches, and ends the
@@ -20,15 +19,13 @@ process where it finds none (version 1.14.6, every allocation of an opening refu
 
 
 def open_hdf5(path: Path | FileIO, mode: str, **options: Any) -> h5py.File:
-    """Open an HDF5 file as `h5py.File` does, and to go on ("r+") one of a program that was killed.
+    """Open an HDF5 file as `h5py.File` does.
 
     Raises
     ------
     MemoryError
         If there is none for it.
     """
-    if mode == "r+" and isinstance(path, Path):
-        clear_write_flag(path)
     np.empty(OPENING_BYTES, np.uint8)  # of pages that are never touched: some microseconds
     return h5py.File(path, mode, **options)
 
@@ -52,7 +49,7 @@ def open_file(path: Path) -> h5py.File:
         raise_if_of_system(str(path), error)
         if not h5py.is_hdf5(path):
             raise SourceError(f"{path}: is not an HDF5 file, whatever its name says") from None
-        if has_write_flag(path):
+        if _has_write_flag(path):
             raise SourceError(
                 f"{path}: is being written, or was when its program was killed: wait until it is "
                 f"done, or run `h5clear -s {path.name}` if no program has it open"
@@ -85,3 +82,15 @@ def recorded_size(path: Path) -> int | None:
     n_bytes = head[13] if version < 2 else head[9]
     end = first + 2 * n_bytes
     return int.from_bytes(head[end : end + n_bytes], "little")
+
+
+def _has_write_flag(path: Path) -> bool:
+    """True if a file has the mark of one that is open for writing, which a killed program leaves.
+
+    It is a byte of superblocks of version 3 (HDF5 File Format Specification 3.0, II.A).
+    """
+    with path.open("rb") as file:
+        block = file.read(12)
+    return (
+        block.startswith(HDF5_SIGNATURE) and block[8] == 3 and len(block) == 12 and block[11] != 0
+    )

@@ -88,23 +88,10 @@ def _of_zarr(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[A
 def _of_hdf5(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import h5py
 
-    from ..hdf5.links import read_attribute
     from ..hdf5.open_hdf5 import open_hdf5
 
     with open_hdf5(path, "r") as file:
         data = file[DATA_PATH]
-        if not isinstance(data, h5py.Dataset) or data.ndim != 3 or not data.chunks:
+        if not isinstance(data, h5py.Dataset) or data.ndim != 3:
             raise SourceError(f"{path}: {DATA_PATH} is no result of a run")
-        along = [axis for axis, n in enumerate(data.chunks) if n == 1]
-        # A slice may have a single row too; the axis with more than one is that of the slices.
-        axis = next((axis for axis in along if data.shape[axis] > 1), along[0] if along else 0)
-        # Slices of a reconstruction, whatever its chunks are. Where the heap of the labels is
-        # damaged, `data.dims[0].label` ends the process.
-        if read_attribute(data, "DIMENSION_LABELS", ("",))[0] == "z":
-            axis = 0
-        whole = [slice(None)] * 3
-        found = []
-        for i in choose(data.shape[axis]):
-            box = tuple(i if each == axis else whole[each] for each in range(3))
-            found.append((i, np.asarray(data[box])))
-        return data.shape[axis], found
+        return data.shape[0], [(i, np.asarray(data[i])) for i in choose(data.shape[0])]

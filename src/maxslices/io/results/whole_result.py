@@ -76,10 +76,9 @@ class WholeResult:
             yield values if levels is None else levels.numbers(values)
 
     def _pieces(self) -> Iterator[NDArray[Any]]:
-        """Read all, a chunk after the other."""
-        axis = 0 if self._data.chunks[0] == 1 else 1
-        for number in range(self.shape[axis]):
-            yield self._data[number] if axis == 0 else self._data[:, number]
+        """Read all, slice after slice."""
+        for number in range(self.shape[0]):
+            yield self._data[number]
 
     def __enter__(self) -> Self:
         return self
