@@ -37,12 +37,12 @@ from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
 from maxslices.estimate.fingerprint import RequestKey, request_key
 from maxslices.estimate.model_request import Choice
-from maxslices.estimate.section_models import section_models
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
 from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.planner.section_models import section_models
 from maxslices.trial.trial import Trial
 
 SMALL = (600, 540, 640)

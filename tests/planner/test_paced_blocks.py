@@ -12,10 +12,10 @@ from maxslices.api.plan_scan import plan_pipeline
 from maxslices.core.allocators import ArrayAllocator
 from maxslices.core.memory_model import MemoryModel
 from maxslices.estimate.probe_result import Probe
-from maxslices.estimate.section_model import SectionModel, StepModel
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets, make_plan
 from maxslices.planner.block_size import AUTO_SLICES, wanted_block
+from maxslices.planner.section_model import SectionModel, StepModel
 from maxslices.runner.blocks.block_ranges import blocks_of
 from tests.estimate.test_recorded import PROBE
 from tests.planner.ledgers import two

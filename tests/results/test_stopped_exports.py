@@ -98,7 +98,7 @@ def test_the_part_of_a_scan_is_kept_for_a_run_that_goes_on(tmp_path, scan, monke
 def test_scratch_files_are_elsewhere_and_gone(tmp_path, scan, monkeypatch):
     made = []
     monkeypatch.setattr(
-        "maxslices.planner.place_sections.PlacementSearch._can_be_held",
+        "maxslices.planner.planning.PlacementSearch._can_be_held",
         lambda self, number, origin, candidate, held: candidate == "scratch file",
     )
     monkeypatch.setattr(

@@ -43,12 +43,12 @@ def on_fake_gpu(monkeypatch):
                 patch.setattr("maxslices.runner.blocks.result_queue.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
-                    "maxslices.planner.place_sections.PlacementSearch._can_be_held",
+                    "maxslices.planner.planning.PlacementSearch._can_be_held",
                     lambda self, number, origin, candidate, held: candidate == between,
                 )
             if in_turns:
                 patch.setattr(
-                    "maxslices.planner.budgets.Available.settled",
+                    "maxslices.planner.placement.Available.settled",
                     lambda self, placement: placement.in_turns(),
                 )
             yield gpu

@@ -51,7 +51,7 @@ def test_estimates_are_high_enough_and_not_much_too_high(
 ):
     if in_turns:
         monkeypatch.setattr(
-            "maxslices.planner.budgets.Available.settled",
+            "maxslices.planner.placement.Available.settled",
             lambda self, placement: placement.in_turns(),
         )
     steps, kwargs = CASES[case]

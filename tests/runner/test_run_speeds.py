@@ -8,7 +8,7 @@ import pytest
 from maxslices import plan, run
 from maxslices.api import run_speeds
 from maxslices.api.run_speeds import keep_speeds, likely_time
-from maxslices.planner.sweep_plan import SweepPlan
+from maxslices.planner.plan import SweepPlan
 
 STEPS = [
     {"method": "median_filter", "parameters": {"kernel_size": 3}},

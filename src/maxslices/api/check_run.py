@@ -15,7 +15,7 @@ from ..errors import PlanError
 from ..io import Source
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import Plan
-from ..planner.check_plan import check_sections
+from ..planner.section_plan import check_sections
 from ..runner.folder.run_identity import changes
 from ..runner.folder.unfinished_run import UnfinishedRun
 from .made_for import made_for

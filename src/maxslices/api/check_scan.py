@@ -12,7 +12,7 @@ from ..io.scans.chosen_part import PartLike
 from ..pipeline import Pipeline, Section, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_known_shapes, check_supplied
-from ..planner.sweep_plan import shown_values
+from ..planner.plan import shown_values
 from .scan_and_output import Scan, chosen_part, opened, spec_of
 from .values_first import DefaultValues, answered
 

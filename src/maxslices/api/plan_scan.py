@@ -8,13 +8,13 @@ from typing import Any, Unpack
 from ..core.arrays import ArraySpec
 from ..errors import UsageError
 from ..estimate import Chooser
-from ..estimate.section_models import section_models
 from ..io.check_arrays import check_dtype
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
-from ..planner.check_planned import check_planned
+from ..planner.planning import check_planned
+from ..planner.section_models import section_models
 from ..system.resource_limits import memory_limits
 from .made_for import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures

@@ -14,7 +14,7 @@ from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline, cut_at_sweep
 from ..pipeline.sweep_rows import USUAL_ROWS, SweepRows, reach_after, rows_of_sweep
 from ..planner import Budgets, Plan
-from ..planner.sweep_plan import SweepPlan
+from ..planner.plan import SweepPlan
 from ..runner.sweep_pictures import ContactSheet, sharpness_bytes
 from .made_for import made_for
 from .values_first import ValuesOfWhole, ValueSource, answered

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import SourceError, StoreError
 from ..io.results.result_slice import middle_slice
-from ..planner.sweep_plan import value_text
+from ..planner.plan import value_text
 from ..report_page.page import run_page
 from ..report_page.slice_picture import SlicePicture, draw_slice
 from ..report_page.stage_lanes import Lanes, SectionSpans, draw_lanes

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.units import format_duration
 from ..measure.cache_dir import keep, read_cached, records_folder
 from ..planner import Plan, SectionPlan
-from ..planner.sweep_plan import SweepPlan
+from ..planner.plan import SweepPlan
 from ..runner import Report
 
 FILE_NAME = "speeds"

@@ -28,7 +28,7 @@ from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline
 from ..planner import Budgets, Plan
-from ..planner.sweep_plan import SweepPlan, value_text
+from ..planner.plan import SweepPlan, value_text
 from ..runner import Report, RunFolder, SectionReport
 from ..runner.folder.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.folder.run_identity import input_state

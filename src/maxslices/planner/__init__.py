@@ -1,6 +1,6 @@
 """Plans from memory models and budgets: arithmetic alone, nothing is opened or run."""
 
-from .budgets import Budgets
+from .placement import Budgets
 from .plan import MadeFor, Plan
 from .planning import make_plan
 from .section_plan import SectionPlan, StepPlan

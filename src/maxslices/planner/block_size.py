@@ -9,9 +9,8 @@ from typing import Literal
 from ..core.arrays import SLICE_NAMES
 from ..core.units import format_bytes
 from ..errors import DoesNotFitError, UsageError
-from ..estimate.section_model import SectionModel
-from .budgets import Available, Budgets
-from .placement import Placement
+from .placement import Available, Budgets, Placement
+from .section_model import SectionModel
 
 BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32

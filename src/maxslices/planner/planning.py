@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ..core.block_memory import Destination
-from ..core.units import format_bytes
-from ..errors import DoesNotFitError
-from ..estimate.section_model import SectionModel, StepModel
-from .block_size import BlockChoice, check_block, check_block_fits, check_fits, choose_block
-from .budgets import Available, Budgets
-from .long_steps import notes_on_time
-from .place_sections import PlacementSearch, available_beside_stores
-from .placement import Placement
+from ..core.block_memory import Between, Destination, Origin
+from ..core.memory_model import MemoryModel
+from ..core.units import format_bytes, format_duration
+from ..errors import DoesNotFitError, EstimatorError
+from .block_size import (
+    BlockChoice,
+    check_block,
+    check_block_fits,
+    check_fits,
+    choose_block,
+    wanted_block,
+)
+from .placement import Available, Budgets, Placement
 from .plan import MadeFor, Plan
-from .section_plan import SectionPlan, StepPlan
+from .section_model import SectionModel, StepModel
+from .section_plan import LONG_S, SectionPlan, StepPlan
 
 KEPT_SHARE = (3, 4)
 """Share of the host memory that two sections leave free in which the first bands of the scratch
@@ -201,3 +206,215 @@ def _plan_step(step: StepModel, block: int) -> StepPlan:
         estimated_bytes=step.peak_bytes(block),
         estimator=step.estimator,
     )
+
+
+def available_beside_stores(placements: list[Placement], budgets: Budgets) -> list[Available]:
+    """Memory left for each section beside the arrays before and after it."""
+    stores = [_stores(placement) for placement in placements]
+    available = []
+    for number, own in enumerate(stores):
+        before = stores[number - 1] if number else (0, 0)
+        available.append(Available.beside(budgets, own[0] + before[0], own[1] + before[1]))
+    return available
+
+
+def _stores(placement: Placement) -> tuple[int, int]:
+    """Memory of a section's whole output: on the host, on the device."""
+    n_bytes = placement.section.output.nbytes
+    return (
+        n_bytes if placement.destination == "memory" else 0,
+        placement.section.allocator.taken_bytes(n_bytes)
+        if placement.destination == "device"
+        else 0,
+    )
+
+
+@dataclass(slots=True)
+class PlacementSearch:
+    """Chooses the places of arrays between sections, as near to the device as they fit.
+
+    The places are the device, host memory and a scratch file. The first one is taken with which
+    the sections before and after have blocks as large as with a scratch file. On the CPU arrays
+    between sections take no more than half of the budget. Several processes have no memory in
+    common: all is in scratch files then.
+    """
+
+    sections: list[SectionModel]
+    """The sections, in order."""
+    budgets: Budgets
+    """Device and budgets."""
+    block: BlockChoice
+    """Slices in a block, as the user asks."""
+    last: Destination
+    """Where the last section's output goes."""
+    in_memory: bool
+    """Whether blocks of the scan can be used, or copied to the device, from where they lie."""
+    result_is_direct: bool
+    """Whether the device can copy to the result's place itself."""
+
+    def placements(self) -> list[Placement]:
+        """All sections with their origins and destinations."""
+        found: list[Placement] = []
+        origin: Origin = "scan"
+        held = (0, 0)
+        for number in range(len(self.sections) - 1):
+            destination: Between = "scratch file"
+            nearer: tuple[Between, ...] = ("memory",)
+            if self.budgets.kind == "cuda":
+                nearer = ("device", "memory")
+            if self.budgets.n_workers is not None:
+                nearer = ()
+            for candidate in nearer:
+                if self._can_be_held(number, origin, candidate, held):
+                    destination = candidate
+                    break
+            found.append(self._placement(number, origin, destination))
+            held = _stores(found[-1])
+            origin = destination
+        return [*found, self._placement(len(self.sections) - 1, origin, self.last)]
+
+    def _placement(self, number: int, origin: Origin, destination: Destination) -> Placement:
+        is_last = number == len(self.sections) - 1
+        return Placement(
+            self.sections[number],
+            origin,
+            destination,
+            self.budgets.n_threads,
+            in_memory=self.in_memory,
+            out_in_memory=self.result_is_direct if is_last else destination == "memory",
+            n_workers=self.budgets.n_workers or 1,
+        )
+
+    def _can_be_held(
+        self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
+    ) -> bool:
+        """True if a section's output fits there, with blocks as large as without it."""
+        own = _stores(self._placement(number, origin, candidate))
+        if self.budgets.kind == "cpu" and held[0] + own[0] > self.budgets.host_budget_bytes // 2:
+            return False
+        last: Destination = "scratch file"
+        if number == len(self.sections) - 2:
+            last = self.last
+        after = _stores(self._placement(number + 1, "scratch file", last))
+        return self._as_large(
+            self._placement(number, origin, candidate),
+            self._placement(number, origin, "scratch file"),
+            held,
+            own,
+        ) and self._as_large(
+            self._placement(number + 1, candidate, last),
+            self._placement(number + 1, "scratch file", last),
+            after,
+            own,
+        )
+
+    def _as_large(
+        self,
+        placement: Placement,
+        without: Placement,
+        beside: tuple[int, int],
+        own: tuple[int, int],
+    ) -> bool:
+        """True if the block beside a store is as large as with a scratch file."""
+        wanted = wanted_block(self.block, placement.section, placement.n_workers)
+        available = Available.beside(self.budgets, *beside)
+        best = available.max_block(available.settled(without))
+        available = Available.beside(self.budgets, beside[0] + own[0], beside[1] + own[1])
+        return 0 < min(best, wanted) <= available.max_block(available.settled(placement))
+
+
+_N_ASKED = 64
+"""Amounts of memory that an estimator is asked about below what a planned block takes, and as many
+from there to what is available: a dip of a 64th of these is found. Of 72 made-up estimators that
+rise and fall, 55 contradicted themselves while a model was made of them."""
+
+
+def check_planned(models: Sequence[SectionModel], planned: Sequence[SectionPlan]) -> None:
+    """Ask the authors' estimators again about the blocks that a plan has.
+
+    A model is made of few answers, and an estimator that now rises and now falls may have given
+    none that contradict each other. A plan rests on two of them: a block fits in what the model
+    says, and in that with all that the plan leaves free. Both are asked for, so that it keeps to
+    the budget if they are true, whatever the estimator says of other amounts. Of these some are
+    asked for too, as who contradicts himself is not to be believed.
+
+    Parameters
+    ----------
+    models : sequence of SectionModel
+        Models that the plan was made of.
+    planned : sequence of SectionPlan
+        The plan's sections, in the same order.
+
+    Raises
+    ------
+    EstimatorError
+        Naming the method and two answers that contradict each other.
+    """
+    for model, section in zip(models, planned, strict=True):
+        extra = sum(section.halo)
+        blocks = {section.block}
+        blocks |= {section.n_slices % block for block in blocks} - {0}
+        given = sorted({min(block + extra, section.n_slices) for block in blocks})
+        for step in model.steps:
+            if step.estimator.startswith("recorded") and not step.looked_at:
+                _check_record(step, section.slice_dim, given[-1], section.block)
+            if step.declared is None or not step.estimator.startswith("declared"):
+                continue
+            free = section.available_bytes - section.estimated_bytes
+            asked = [step.looked_at] if step.looked_at else given
+            _check_blocks(step.method, step.declared(), asked, free, section.available_bytes)
+
+
+def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:
+    """Check that a record is not of fewer bytes than the method's input, which a peak includes.
+
+    A record in a folder that others write to may say anything, and a plan by it would take any
+    multiple of the memory that it is allowed.
+    """
+    input_bytes = step.input.with_slices(slice_dim, n_given).nbytes
+    recorded_bytes = step.memory.bytes(block)
+    if recorded_bytes < input_bytes:
+        raise EstimatorError(
+            f"{step.method}: its record says {format_bytes(recorded_bytes)} for {n_given} slices, "
+            f"which are {format_bytes(input_bytes)} by themselves: measure it anew with "
+            "--estimator probed, or remove the record (maxslices records)"
+        )
+
+
+def _check_blocks(
+    method: str, model: MemoryModel, blocks: Sequence[int], free_bytes: int, available_bytes: int
+) -> None:
+    """Check what a model says of some blocks, in increasing order."""
+    needed = [model.bytes(block) for block in blocks]
+    if model.inverse is not None:  # which compares its answers with each other
+        for n_bytes in needed:
+            model.inverse(n_bytes + free_bytes)
+        least, last = min(needed), max(*needed, available_bytes)
+        for begin, end in ((min(model.bytes(1), least // 2), least), (least, last)):
+            for i in range(_N_ASKED + 1):
+                model.inverse(max(1, begin + (end - begin) * i // _N_ASKED))
+    most = max(needed)
+    if most > needed[-1] and most > available_bytes:
+        raise EstimatorError(
+            f"{method}: its estimator says {format_bytes(most)} for {blocks[needed.index(most)]} "
+            f"slices, but {format_bytes(needed[-1])} for {blocks[-1]}, and "
+            f"{format_bytes(available_bytes)} may be used: more slices can never take less memory"
+        )
+
+
+def notes_on_time(sections: Sequence[SectionModel], planned: Sequence[SectionPlan]) -> list[str]:
+    """Notes on methods that will take long; none on those that nobody timed."""
+    notes: list[str] = []
+    for section, plan in zip(sections, planned, strict=True):
+        for step in section.steps:
+            n_blocks = 1 if step.looked_at else -(-plan.n_slices // plan.block)
+            n_slices = step.looked_at or plan.n_slices + n_blocks * sum(plan.halo)
+            call_s, slice_s = step.pace_s or (0.0, 0.0)
+            whole_s = n_blocks * call_s + n_slices * slice_s
+            if whole_s >= LONG_S:
+                notes.append(
+                    f"{step.name} takes about {format_duration(whole_s)}: "
+                    f"{format_duration(call_s)} for each of {n_blocks} blocks and "
+                    f"{format_duration(slice_s)} for each of {n_slices} slices, as a few were timed"
+                )
+    return notes

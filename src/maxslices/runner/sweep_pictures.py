@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ..io.tiff.stack import TiffStack
-from ..planner.sweep_plan import SweepPlan, value_text
+from ..planner.plan import SweepPlan, value_text
 from ..system.disk_space import give_name, hidden_path, store_errors
 from ..system.threads import N_THREADS, parallel_for
 from .folder.results_folder import RunFolder

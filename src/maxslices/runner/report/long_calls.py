@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
-from ...planner.long_steps import LONG_S
+from ...planner.section_plan import LONG_S
 from ...system.work_thread import WorkThread
 
 FIRST_S = 30.0

@@ -16,7 +16,7 @@ from ...core.json_values import plain
 from ...core.units import format_bytes
 from ...io.results.result_info import ResultInfo
 from ...planner import Plan
-from ...planner.plan_table import WIDTH, wrapped
+from ...planner.section_plan import WIDTH, wrapped
 from .provenance import Provenance
 from .run_timeline import STAGES, Stage, StageUse, Timeline
 

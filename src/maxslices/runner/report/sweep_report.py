@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core.json_values import plain
-from ...planner.sweep_plan import value_text
+from ...planner.plan import value_text
 from .run_report import Report, SectionReport
 
 MEASURE = "gradient sparsity"

@@ -8,12 +8,12 @@ from ..core.allocators import ArrayAllocator
 from ..core.arrays import ArraySpec, block_shape
 from ..core.json_values import plain
 from ..core.memory_model import MemoryModel
+from ..estimate.chooser import Chooser
+from ..estimate.declared import declared_model
+from ..estimate.model_request import ModelRequest
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.changed_frames import scan_after
 from ..pipeline.requirements import check_shapes, check_supplied
-from .chooser import Chooser
-from .declared import declared_model
-from .model_request import ModelRequest
 from .section_model import SectionModel, StepModel
 
 
