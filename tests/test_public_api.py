@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
+import pkgutil
 import tomllib
 from pathlib import Path
 
@@ -116,3 +117,16 @@ def test_the_pack_uses_public_names_and_the_entry_point_group():
         pytest.skip("maxslices is not in its checkout")
     project = tomllib.loads(pack.read_text())["project"]
     assert list(project["entry-points"]) == ["maxslices.methods"]
+
+
+def test_no_package_offers_a_name_that_hides_one_of_its_modules():
+    names = [
+        each.name for each in pkgutil.walk_packages(maxslices.__path__, "maxslices.") if each.ispkg
+    ]
+    hidden = [
+        f"{package.__name__}.{module.name}"
+        for package in map(importlib.import_module, ["maxslices", *names])
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name in getattr(package, "__all__", ())
+    ]
+    assert hidden == []

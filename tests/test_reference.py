@@ -1,7 +1,6 @@
 """The reference holds every public name, every method and every exit code."""
 
 import importlib.util
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import maxslices
 import maxslices.testing
 from maxslices import errors, registry
 from maxslices.cli.main import INTERRUPTED, NO_MEMORY
+from maxslices.core.method_meta import MethodOptions
 from maxslices.core.parameters import SUPPLIED
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -80,7 +80,7 @@ def test_the_methods_of_the_pack_are_described_with_all_parameters(monkeypatch):
 
 def test_all_that_a_method_can_declare_is_on_the_page_about_methods():
     page = (DOCS / "methods.md").read_text()
-    declared = set(inspect.signature(maxslices.method).parameters) - {"pattern", "registry"}
+    declared = set(MethodOptions.__annotations__)
     assert {
         name for name in declared if f"`{name}`" not in page and f"{name}=" not in page
     } == set()

@@ -6,10 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .core.arrays import ArraySpec
-from .core.decorator import method
 from .core.ledger import Ledger, from_ledger
 from .core.memory_model import MemoryModel
-from .core.method_registry import Registry, registry
+from .core.method_registry import Registry, method, registry
 from .errors import MaxslicesError, MissingPackageError
 
 if TYPE_CHECKING:

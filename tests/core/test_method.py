@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
+import traceback
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import maxslices
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger, method
 from maxslices.checking.estimate_check import check_trial, trial_of
-from maxslices.core.method_meta import MethodMeta
+from maxslices.core.method_meta import MethodMeta, MethodOptions
 from maxslices.errors import EstimatorError, ParameterError, RegistrationError, UsageError
 from maxslices.testing import check_max_slices
 
@@ -33,6 +35,49 @@ def test_the_documented_example_gives_nine_slices(dtype):
     answer = my_method.meta.calc_max_slices(0, (10, 20), dtype, 14450)
     assert answer == (9, np.dtype("float32"))
     assert isinstance(answer[1], np.dtype)
+
+
+def counting_frames(seen):
+    """Estimators of both kinds that note the frames of maxslices between this file and them."""
+
+    def note():
+        frames = traceback.extract_stack()[:-2]
+        test = max(i for i, frame in enumerate(frames) if frame.filename == __file__)
+        seen.append([frame.name for frame in frames[test + 1 :]])
+
+    def by_hand(slice_dim, other_dims, dtype, available_memory):
+        note()
+        return available_memory // 100, dtype
+
+    @from_ledger
+    def ledger(m, shape, dtype):
+        note()
+        m.alloc(shape, dtype)
+
+    return {"by hand": by_hand, "ledger": ledger}
+
+
+@pytest.mark.parametrize("kind", ["by hand", "ledger"])
+def test_an_error_in_an_estimator_has_at_most_five_frames_of_this_package(kind):
+    seen: list[list[str]] = []
+    meta = declare(plain, calc_max_slices=counting_frames(seen)[kind]).meta
+    meta.calc_max_slices(0, (10, 20), "float32", 14450)
+    assert seen
+    assert max(map(len, seen)) <= 5, max(seen, key=len)
+
+
+@pytest.mark.parametrize("register", [declare, Registry().register], ids=["method", "register"])
+def test_an_option_that_methods_do_not_have_is_refused_with_the_nearest(register):
+    with pytest.raises(RegistrationError, match="plain: methods have no option 'output_dim'; did"):
+        register(plain, pattern="all", output_dim=(3, 4))
+
+
+def test_every_option_is_documented_and_kept_in_the_record():
+    documented = set(re.findall(r"^ {4}(\w+) : ", method.__doc__, re.MULTILINE))
+    assert documented == {*MethodOptions.__annotations__, "pattern", "registry"}
+    renamed = {"calc_max_slices": "estimator", "output_dtype": "declared_dtype"}
+    kept = set(MethodMeta.__dataclass_fields__)
+    assert {renamed.get(name, name) for name in MethodOptions.__annotations__} <= kept
 
 
 def as_httomo_documents_it(

@@ -24,9 +24,10 @@ from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan
-from ..runner import Report, RunFolder, Timeline, execute
+from ..runner import Report, RunFolder, Timeline
 from ..runner.blocks.side_results import SideResults
 from ..runner.correct_records import correct_records
+from ..runner.execute import execute
 from ..runner.folder.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.folder.results_of_steps import infos_of_steps
 from ..runner.folder.run_identity import run_identity

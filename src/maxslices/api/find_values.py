@@ -14,7 +14,8 @@ from ..estimate import Chooser
 from ..io import Source
 from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets
-from ..runner import Timeline, execute
+from ..runner import Timeline
+from ..runner.execute import execute
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.wall_time import WallTime
 from .plan_scan import plan_pipeline

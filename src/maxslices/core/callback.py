@@ -8,7 +8,8 @@ function that could never be called is refused there.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from .unknown_value import require_known
 class Callback:
     """A declared function with the arguments that it takes."""
 
+    owner: str
+    """Full name of the method, for messages."""
     what: str
     """Keyword of the decorator, such as "calc_max_slices"."""
     function: Callable[..., Any]
@@ -44,74 +47,62 @@ class Callback:
         name = name_of(self.function)
         return f"{self.what} {name}" if name and name != self.what else self.what
 
-    def call(
-        self, owner: str, leading: tuple[Any, ...], parameters: Mapping[str, Any], **told: Any
-    ) -> Any:
-        """Call it with those parameters and facts that it takes.
-
-        A function that reads ``nbytes`` of a `numpy.dtype` is called again with a NumPy scalar.
+    def arguments(self, parameters: Mapping[str, Any], **told: Any) -> dict[str, Any]:
+        """Those parameters and facts that it takes by name; facts take precedence.
 
         Parameters
         ----------
-        owner : str
-            Full name of the method, for messages.
-        leading : tuple
-            Arguments given by position.
         parameters : mapping
             The method's parameters: those that it names, or all with ``**kwargs``.
         **told
-            Facts, passed only under names that it has; they take precedence over parameters.
-
-        Raises
-        ------
-        EstimatorError
-            If it raises.
+            Facts, passed only under names that it has.
         """
-        return self.bound(owner, parameters, **told)(*leading)
-
-    def bound(self, owner: str, parameters: Mapping[str, Any], **told: Any) -> Callable[..., Any]:
-        """Function of the leading arguments alone; see `call`."""
-        given = self._given(parameters, told)
-
-        def call(*leading: Any) -> Any:
-            try:
-                try:
-                    answer = self.function(*leading, **given)
-                except AttributeError as error:
-                    if not _is_nbytes_of_dtype(error, leading):
-                        raise
-                    answer = self.function(*map(_as_scalar, leading), **given)
-                require_known(answer)
-            except (KeyboardInterrupt, UnknownReferenceError):
-                raise
-            except BaseException as error:
-                place = raised_at(error, self.function)
-                said = f"raised {what_raised(error)}{place}"
-                raise EstimatorError(f"{self._call_text(owner, leading, given)} {said}") from error
-            return answer
-
-        return call
-
-    def describe_call(
-        self, owner: str, leading: tuple[Any, ...], parameters: Mapping[str, Any], **told: Any
-    ) -> str:
-        """Write a call with these arguments out, for a message about its answer."""
-        text = self._call_text(owner, leading, self._given(parameters, told))
-        return f"{text}{defined_at(self.function)}"
-
-    def _call_text(self, owner: str, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
-        """Owner, name and arguments of a call, as text."""
-        arguments = [_short(value) for value in leading]
-        arguments += [f"{name}={_short(value)}" for name, value in given.items()]
-        return f"{owner}: {self.name}({', '.join(arguments)})"
-
-    def _given(self, parameters: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
         given = {
             name: value
             for name, value in parameters.items()
             if name in self.keywords or (self.accepts_all and name not in self.hidden)
         }
         return given | {name: value for name, value in told.items() if name in self.told}
+
+    def call(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        """Call it with arguments by position, and those of `arguments`.
+
+        A function that reads ``nbytes`` of a `numpy.dtype` is called again with a NumPy scalar.
+
+        Raises
+        ------
+        EstimatorError
+            If it raises.
+        """
+        with self.errors_named(leading, given):
+            try:
+                answer = self.function(*leading, **given)
+            except AttributeError as error:
+                if not _is_nbytes_of_dtype(error, leading):
+                    raise
+                answer = self.function(*map(_as_scalar, leading), **given)
+            require_known(answer)
+        return answer
+
+    @contextmanager
+    def errors_named(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> Iterator[None]:
+        """Turn what the author's code raises into an `EstimatorError` that names the call."""
+        try:
+            yield
+        except (KeyboardInterrupt, UnknownReferenceError):
+            raise
+        except BaseException as error:
+            said = f"raised {what_raised(error)}{raised_at(error, self.function)}"
+            raise EstimatorError(f"{self._call_text(leading, given)} {said}") from error
+
+    def describe_call(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
+        """Write a call with these arguments, for a message about its answer."""
+        return f"{self._call_text(leading, given)}{defined_at(self.function)}"
+
+    def _call_text(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
+        arguments = [_short(value) for value in leading]
+        arguments += [f"{name}={_short(value)}" for name, value in given.items()]
+        return f"{self.owner}: {self.name}({', '.join(arguments)})"
 
 
 def make_callback(
@@ -171,6 +162,7 @@ def make_callback(
     named = {p.name for p in others if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     taken = {p.name for p in positional if p.kind is p.POSITIONAL_OR_KEYWORD}
     return Callback(
+        owner=owner,
         what=what,
         function=function,
         keywords=frozenset(named.difference(told)),

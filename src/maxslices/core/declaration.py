@@ -2,59 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
-
-from numpy.typing import DTypeLike
+from typing import Any, Unpack
 
 from ..errors import RegistrationError, UsageError
 from .arrays import as_dtype
-from .callback import make_callback, name_of, signature_of
+from .callback import Callback, make_callback, name_of, signature_of
 from .ledger import LedgerEstimator
-from .method_meta import HALO_IS, PATTERNS, Halo, MethodMeta, Pattern, halo_pair, with_type
-from .parameters import keyword_parameters
+from .method_meta import HALO_IS, PATTERNS, Declaration, MethodMeta, halo_pair, with_type
+from .parameters import keyword_parameters, nearest
 
 
 def describe(
     function: Callable[..., Any],
-    *,
-    pattern: str,
-    name: str | None = None,
-    module: str | None = None,
     data_name: str | None = None,
-    calc_max_slices: Callable[..., Any] | None = None,
-    halo: Halo | Callable[..., Halo] = 0,
-    tile_halo: Halo | Callable[..., Halo] | None = None,
-    output_dims: Callable[..., tuple[int, int]] | None = None,
-    output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
-    output_angles: Callable[..., Any] | None = None,
-    side_data: Literal["too", "alone"] | None = None,
-    check_values: Callable[..., None] | None = None,
-    side_results: Iterable[str] = (),
-    sample_slices: Callable[..., Iterable[int]] | None = None,
-    combine: Callable[[list[Any]], Any] | None = None,
-    array_module: str | None = None,
-    records: str | os.PathLike[str] | None = None,
-    row_reach: Halo | Callable[..., Halo] | None = None,
-    saved_by_default: bool = False,
-    keeps_pixel_size: bool = False,
-    host_only: bool = False,
-    former_names: Mapping[str, str] | None = None,
+    **options: Unpack[Declaration],
 ) -> MethodMeta:
-    """Check a declaration and make its record; see the decorator `method` for the parameters.
+    """Check a declaration and make its record.
 
     Parameters
     ----------
     function : callable
         The method.
-    former_names : mapping, optional
-        Names that parameters had in earlier releases -> those they have: pipelines may give either.
-    name, module : str, optional
-        How pipelines name it; by default as it was defined.
     data_name : str, optional
         Name that the first parameter must have; by default any, if it has no default.
+    **options
+        As for `Registry.register`.
 
     Raises
     ------
@@ -68,6 +42,7 @@ def describe(
         )
     if not callable(function):
         raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
+    name, module = options.get("name"), options.get("module")
     name = name_of(function) if name is None else name
     module = getattr(function, "__module__", None) or "" if module is None else module
     label = f"{module}.{name}"
@@ -78,94 +53,102 @@ def describe(
             f"{function!r}: pipelines cannot call a method {label!r}; register it with "
             "registry.register(function, name=..., module=...)"
         )
+    if unknown := [each for each in options if each not in Declaration.__annotations__]:
+        hint = nearest(unknown[0], Declaration.__annotations__)
+        raise RegistrationError(f"{label}: methods have no option {unknown[0]!r}{hint}")
+    pattern = options.get("pattern")
     if pattern not in PATTERNS:
         valid = ", ".join(repr(p) for p in PATTERNS)
         raise RegistrationError(f"{label}: pattern {pattern!r} is not one of {valid}")
     accepts_any = _check_signature(label, function, data_name)
     parameters = keyword_parameters(function)
 
-    callbacks = {}
-
-    def declare(what: str, given: Any, *leading: str, told: tuple[str, ...] = ()) -> None:
-        callbacks[what] = make_callback(label, what, given, leading, parameters, told, accepts_any)
-
-    if calc_max_slices is not None:
-        leading = ("slice_dim", "other_dims", "dtype", "available_memory")
-        # A method's own `device` is a parameter like any other, save to a ledger.
-        own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
-        told = () if own_device else ("device",)
-        declare("calc_max_slices", calc_max_slices, *leading, told=told)
-    halos: dict[str, Any] = {"halo": halo, "tile_halo": tile_halo, "row_reach": row_reach}
-    for what, pair in halos.items():
-        if pair is None and what != "halo":
+    callbacks: dict[str, Callback] = {}
+    for what, (leading, facts) in _CALLBACKS.items():
+        given = options.get(what)
+        if given is None or (what in _VALUES and not _is_callback(given)):
             continue
-        if callable(pair):
-            declare(what, pair)
-        elif halo_pair(pair) is None:
-            raise RegistrationError(f"{label}: {HALO_IS[what]}, not {with_type(pair)}")
-        elif isinstance(pair, list):
-            halos[what] = tuple(pair)  # the list is the author's, who may change it
-    if output_dims is not None:
-        declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
-    if output_angles is not None:
-        declare("output_angles", output_angles, "angles")
-    if check_values is not None:
-        declare("check_values", check_values)
-    if side_data not in (None, "too", "alone"):
-        raise RegistrationError(
-            f"{label}: side_data is 'too' or 'alone', or left out for methods that leave flats and "
-            f"darks as they are, not {side_data!r}"
-        )
-    if callable(output_dtype) and not isinstance(output_dtype, type):
-        declare("output_dtype", output_dtype, "dtype")
-    elif output_dtype is not None:
-        try:
-            output_dtype = as_dtype(output_dtype)
-        except UsageError as error:
-            raise RegistrationError(f"{label}: output_dtype: {error}") from None
-    if sample_slices is not None:
-        declare("sample_slices", sample_slices, "n_slices")
-    if combine is not None and not callable(combine):
-        raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
-    if array_module not in (None, "torch"):
-        raise RegistrationError(
-            f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
-            f"{array_module!r}"
-        )
-    shipped = None if records is None else Path(records).absolute()
-    if shipped is not None and not shipped.is_file():
-        raise RegistrationError(f"{label}: records: there is no file {shipped}")
-    names = _check_side_results(label, side_results, sample_slices, combine)
-    if tile_halo is not None and (output_dims is not None or names):
+        if what == "calc_max_slices" and "device" in parameters:
+            # A method's own `device` is a parameter like any other, except to a ledger.
+            facts = facts if isinstance(given, LedgerEstimator) else ()
+        callbacks[what] = make_callback(label, what, given, leading, parameters, facts, accepts_any)
+    side_results = _check_side_results(label, options)
+    if options.get("tile_halo") is not None and (options.get("output_dims") or side_results):
         raise RegistrationError(
             f"{label}: tile_halo is for methods whose result has the dims of their data: leave "
             "it out, or output_dims and side_results"
         )
+    declared: dict[str, Any] = {**options, **_checked_values(label, options, callbacks)}
+    for only_checked in ("calc_max_slices", "output_dtype"):
+        declared.pop(only_checked, None)
+    declared |= {"name": name, "module": module, "side_results": side_results}
     return MethodMeta(
         function=function,
-        name=name,
-        module=module,
-        pattern=cast(Pattern, pattern),
-        estimator=calc_max_slices,
-        **halos,
-        saved_by_default=saved_by_default,
-        keeps_pixel_size=keeps_pixel_size,
-        host_only=host_only,
-        former_names=dict(former_names or {}),
-        output_dims=output_dims,
-        declared_dtype=output_dtype,
-        output_angles=output_angles,
-        side_data=side_data,
-        check_values=check_values,
-        side_results=names,
-        sample_slices=sample_slices,
-        combine=combine,
-        array_module=array_module,
-        records=shipped,
+        estimator=options.get("calc_max_slices"),
         parameters=parameters,
         accepts_any=accepts_any,
         callbacks=callbacks,
+        **declared,
     )
+
+
+_CALLBACKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "calc_max_slices": (("slice_dim", "other_dims", "dtype", "available_memory"), ("device",)),
+    "halo": ((), ()),
+    "tile_halo": ((), ()),
+    "row_reach": ((), ()),
+    "output_dims": (("other_dims",), ("slice_dim",)),
+    "output_angles": (("angles",), ()),
+    "check_values": ((), ()),
+    "output_dtype": (("dtype",), ()),
+    "sample_slices": (("n_slices",), ()),
+}
+"""Options that are functions of the method's parameters: their arguments by position, and the facts
+that they may name beside the parameters."""
+_VALUES = (*HALO_IS, "output_dtype")
+"""Those that may be a value instead."""
+
+
+def _is_callback(given: Any) -> bool:
+    """True for a function; dtypes such as `numpy.float32` are types, and can be called too."""
+    return callable(given) and not isinstance(given, type)
+
+
+def _checked_values(
+    label: str, options: Mapping[str, Any], callbacks: Mapping[str, Callback]
+) -> dict[str, Any]:
+    """Check the options that are values, and convert them for `MethodMeta`."""
+    checked: dict[str, Any] = {"former_names": dict(options.get("former_names") or {})}
+    for what, valid in HALO_IS.items():
+        pair = options.get(what)
+        if what in options and what not in callbacks and (pair is not None or what == "halo"):
+            if halo_pair(pair) is None:
+                raise RegistrationError(f"{label}: {valid}, not {with_type(pair)}")
+            # The list is the author's, who may change it.
+            checked[what] = tuple(pair) if isinstance(pair, list) else pair
+    if (side_data := options.get("side_data")) not in (None, "too", "alone"):
+        raise RegistrationError(
+            f"{label}: side_data is 'too' or 'alone', or left out for methods that leave flats and "
+            f"darks as they are, not {side_data!r}"
+        )
+    checked["declared_dtype"] = dtype = options.get("output_dtype")
+    if dtype is not None and "output_dtype" not in callbacks:
+        try:
+            checked["declared_dtype"] = as_dtype(dtype)
+        except UsageError as error:
+            raise RegistrationError(f"{label}: output_dtype: {error}") from None
+    if (combine := options.get("combine")) is not None and not callable(combine):
+        raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
+    if (array_module := options.get("array_module")) not in (None, "torch"):
+        raise RegistrationError(
+            f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
+            f"{array_module!r}"
+        )
+    if (records := options.get("records")) is not None:
+        checked["records"] = shipped = Path(records).absolute()
+        if not shipped.is_file():
+            raise RegistrationError(f"{label}: records: there is no file {shipped}")
+    return checked
 
 
 def _check_signature(label: str, function: Callable[..., Any], data_name: str | None) -> bool:
@@ -192,9 +175,11 @@ def _check_signature(label: str, function: Callable[..., Any], data_name: str | 
     return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _check_side_results(
-    label: str, side_results: Iterable[str], sample_slices: Any, combine: Any
-) -> tuple[str, ...]:
+def _check_side_results(label: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Check the names of side results, and that what gives them is declared too."""
+    side_results = options.get("side_results", ())
+    has_sample = options.get("sample_slices") is not None
+    has_combine = options.get("combine") is not None
     if isinstance(side_results, str):
         raise RegistrationError(
             f"{label}: side_results are several names: write [{side_results!r}]"
@@ -204,11 +189,11 @@ def _check_side_results(
         raise RegistrationError(
             f"{label}: side_results are names, such as 'center', not {wrong[0]!r}"
         )
-    if names and sample_slices is None and combine is None:
+    if names and not has_sample and not has_combine:
         raise RegistrationError(
             f"{label}: side results of every block need `combine`, "
             "those of a few slices `sample_slices`"
         )
-    if not names and (sample_slices is not None or combine is not None):
+    if not names and (has_sample or has_combine):
         raise RegistrationError(f"{label}: `sample_slices` and `combine` go with `side_results`")
     return names

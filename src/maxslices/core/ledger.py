@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import index
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import RegistrationError, UsageError
@@ -184,37 +185,51 @@ class LedgerEstimator:
         slice_dim: int,
         other_dims: tuple[int, int],
         dtype: DTypeLike,
-        device: Device = "cuda",
         /,
+        device: Device = "cuda",
         **kwargs: Any,
     ) -> MemoryModel:
         """Memory model for slices of these dims and dtype; exact for every n.
 
         The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
         """
-        enter = self.entered(slice_dim, other_dims, dtype, **kwargs)
+        fill, dims, element = self._bound(slice_dim, other_dims, dtype, kwargs)
         accounts: dict[int, tuple[int, int]] = {}
 
-        def account(n: int) -> tuple[int, int]:
+        def peak_bytes(n: int) -> int:
             if n not in accounts:
                 ledger = Ledger(device)
-                enter(ledger, n)
+                fill(ledger, block_shape(slice_dim, n, dims), element)
                 accounts[n] = ledger.peak_bytes, ledger.kept_bytes
-            return accounts[n]
+            return accounts[n][0]
 
-        return MemoryModel(lambda n: account(n)[0], lambda n: account(n)[1])
+        def kept_bytes(n: int) -> int:
+            peak_bytes(n)
+            return accounts[n][1]
+
+        return MemoryModel(peak_bytes, kept_bytes)
 
     def entered(
         self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
     ) -> Callable[[Ledger, int], None]:
         """Function that enters the allocations of n slices into a ledger; see `model`."""
+        fill, dims, element = self._bound(slice_dim, other_dims, dtype, kwargs)
+        return lambda ledger, n: fill(ledger, block_shape(slice_dim, n, dims), element)
+
+    def _bound(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        kwargs: Mapping[str, Any],
+    ) -> tuple[LedgerFunction, tuple[int, int], np.dtype[Any]]:
+        """The author's function with its parameters, and the dims and the dtype that it takes."""
         names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
         given = {name: kwargs[name] for name in names}
         if "slice_dim" in self.keywords:
             given["slice_dim"] = slice_dim
-        function, element = self.function, as_dtype(dtype)
         dims = int(other_dims[0]), int(other_dims[1])
-        return lambda ledger, n: function(ledger, block_shape(slice_dim, n, dims), element, **given)
+        return partial(self.function, **given), dims, as_dtype(dtype)
 
     def __call__(
         self,

@@ -7,11 +7,12 @@ record is what planner, runner and test harness read.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -32,6 +33,40 @@ Halo = int | tuple[int, int]
 _AMPLE_BYTES = 2**40
 """Memory offered to an estimator when only the dtype that it returns is of interest: more than any
 device has, so that no estimator refuses it as too little."""
+
+
+class MethodOptions(TypedDict, total=False):
+    """Keywords of the decorator `method`, which documents them; `Registry.register` has more."""
+
+    calc_max_slices: Callable[..., Any] | None
+    halo: Halo | Callable[..., Halo]
+    tile_halo: Halo | Callable[..., Halo] | None
+    row_reach: Halo | Callable[..., Halo] | None
+    output_dims: Callable[..., tuple[int, int]] | None
+    output_dtype: DTypeLike | Callable[..., DTypeLike] | None
+    output_angles: Callable[..., Any] | None
+    side_data: Literal["too", "alone"] | None
+    check_values: Callable[..., None] | None
+    side_results: Iterable[str]
+    sample_slices: Callable[..., Iterable[int]] | None
+    combine: Callable[[list[Any]], Any] | None
+    array_module: str | None
+    records: str | os.PathLike[str] | None
+    saved_by_default: bool
+    keeps_pixel_size: bool
+    host_only: bool
+
+
+class Declaration(MethodOptions, total=False):
+    """Keywords of `Registry.register`: the pattern, and how pipelines name the method."""
+
+    pattern: Required[str]
+    name: str | None
+    """Its name in pipelines; by default the function's."""
+    module: str | None
+    """Its module in pipelines; by default the function's."""
+    former_names: Mapping[str, str] | None
+    """Earlier names of parameters -> present ones: pipelines may use either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -203,27 +238,20 @@ class MethodMeta:
             )
         if not _are_dims(other_dims):
             raise UsageError(f"other_dims must be two positive ints, not {with_type(other_dims)}")
-        arguments = (slice_dim, other_dims, _as_seen(dtype), available_memory)
-        n_slices, returned = self.ask_estimator(*arguments, parameters, **told)
+        slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, told)
+        returned = None
+        if isinstance(self.estimator, LedgerEstimator):
+            with callback.errors_named((*slices, available_memory), given):
+                n_slices = self.estimator.model(*slices, **given).max_slices(available_memory)
+        else:
+            ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
+            n_slices, returned = ask(available_memory)
         if n_slices < 0:
             raise EstimatorError(
-                f"{self._asked(arguments, parameters, told)} returned {n_slices} slices, a "
-                "negative number: it must return 0 where not one fits"
+                f"{callback.describe_call((*slices, available_memory), given)} returned {n_slices} "
+                "slices, a negative number: it must return 0 where not one fits"
             )
         return n_slices, self._output_dtype(dtype, returned, parameters)
-
-    def ask_estimator(
-        self,
-        slice_dim: int,
-        other_dims: tuple[int, int],
-        dtype: DTypeLike,
-        available_memory: int,
-        parameters: Mapping[str, Any],
-        **told: Any,
-    ) -> tuple[int, Any]:
-        """Ask the estimator, and allow a negative answer; see `bound_estimator`."""
-        ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
-        return ask(available_memory)
 
     def bound_estimator(
         self,
@@ -243,31 +271,50 @@ class MethodMeta:
         callable
             From bytes to (slices that fit, dtype as the estimator gave it).
         """
-        if self.estimator is None:
-            raise EstimatorError(
-                f"{self.full_name}{defined_at(self.function)} has no memory estimator: give "
-                "calc_max_slices where it is registered; `maxslices measure --suggest` writes one"
-            )
-        slices = (slice_dim, other_dims, _as_seen(dtype))
-        callback, merged = self.callbacks["calc_max_slices"], self.merged(**parameters)
-        call = callback.bound(self.full_name, merged, **told)
+        slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, told)
 
         def ask(available_memory: int) -> tuple[int, Any]:
             leading = (*slices, available_memory)
-            answer = call(*leading)
+            answer = callback.call(leading, given)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise EstimatorError(
-                    f"{self._asked(leading, parameters, told)} returned {with_type(answer)}: it "
+                    f"{callback.describe_call(leading, given)} returned {with_type(answer)}: it "
                     "must return (max_slices, output dtype)"
                 )
             if type(answer[0]) is not int and not matches(int, answer[0]):
                 raise EstimatorError(
-                    f"{self._asked(leading, parameters, told)} returned {with_type(answer[0])} in "
+                    f"{callback.describe_call(leading, given)} returned {with_type(answer[0])} in "
                     "place of a number of slices: it must be an int; divide with //"
                 )
             return int(answer[0]), answer[1]
 
         return ask
+
+    def _question(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        parameters: Mapping[str, Any],
+        told: Mapping[str, Any],
+    ) -> tuple[tuple[Any, ...], Callback, dict[str, Any]]:
+        """Arguments of the estimator before the memory, the estimator, and those by name."""
+        if self.estimator is None:
+            raise EstimatorError(
+                f"{self.full_name}{defined_at(self.function)} has no memory estimator: give "
+                "calc_max_slices where it is registered; `maxslices measure --suggest` writes one"
+            )
+        callback = self.callbacks["calc_max_slices"]
+        given = callback.arguments(self.merged(**parameters), **told)
+        return (slice_dim, other_dims, _as_seen(dtype)), callback, given
+
+    def _call(
+        self, what: str, kwargs: Mapping[str, Any], *leading: Any, **told: Any
+    ) -> tuple[Any, Callable[[], str]]:
+        """Answer of a declared function, and a function that describes the call for messages."""
+        callback = self.callbacks[what]
+        given = callback.arguments(self.merged(**kwargs), **told)
+        return callback.call(leading, given), lambda: callback.describe_call(leading, given)
 
     def output_dtype(
         self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
@@ -275,7 +322,7 @@ class MethodMeta:
         """Dtype of the result for an input of `dtype`."""
         returned = None
         if self.estimator_gives_dtype:
-            returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
+            returned = self.bound_estimator(slice_dim, other_dims, dtype, kwargs)(_AMPLE_BYTES)[1]
         return self._output_dtype(dtype, returned, kwargs)
 
     def refusal(self, parameters: Mapping[str, Any], unknown: Iterable[str] = ()) -> str | None:
@@ -331,7 +378,7 @@ class MethodMeta:
 
     def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
         if callable(halo):
-            halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
+            halo, _ = self._call(what, kwargs)
         pair = halo_pair(halo)
         if pair is None:
             place = defined_at(self.function)
@@ -351,17 +398,13 @@ class MethodMeta:
         """
         if self.sample_slices is None:
             return range(0)
-        callback, merged = self.callbacks["sample_slices"], self.merged(**kwargs)
-        named = callback.call(self.full_name, (n_slices,), merged)
+        named, call_text = self._call("sample_slices", kwargs, n_slices)
         try:
             indices = sorted(named)
         except TypeError:
             indices = [named]
         if not all(matches(int, each) for each in indices):
-            raise EstimatorError(
-                f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
-                f"slice indices, not {with_type(named)}"
-            )
+            raise EstimatorError(f"{call_text()} must return slice indices, not {with_type(named)}")
         if not indices or indices[0] < 0 or indices[-1] >= n_slices:
             shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
             raise ParameterError(
@@ -385,13 +428,11 @@ class MethodMeta:
         """Other two dims of the result for an input with `other_dims`."""
         if self.output_dims is None:
             return other_dims
-        callback, merged = self.callbacks["output_dims"], self.merged(**kwargs)
-        dims = callback.call(self.full_name, (other_dims,), merged, slice_dim=slice_dim)
+        dims, call_text = self._call("output_dims", kwargs, other_dims, slice_dim=slice_dim)
         if not _are_dims(dims):
-            asked = callback.describe_call(
-                self.full_name, (other_dims,), merged, slice_dim=slice_dim
+            raise EstimatorError(
+                f"{call_text()} must return two positive ints, not {with_type(dims)}"
             )
-            raise EstimatorError(f"{asked} must return two positive ints, not {with_type(dims)}")
         return int(dims[0]), int(dims[1])
 
     def angles_after(
@@ -400,12 +441,11 @@ class MethodMeta:
         """Angles of the result's projections, in radians, from those of the data."""
         if self.output_angles is None:
             return angles
-        callback, merged = self.callbacks["output_angles"], self.merged(**parameters)
-        found = np.asarray(callback.call(self.full_name, (angles,), merged))
+        answer, call_text = self._call("output_angles", parameters, angles)
+        found = np.asarray(answer)
         if found.ndim != 1 or found.dtype.kind != "f":
-            asked = callback.describe_call(self.full_name, (angles,), merged)
             raise EstimatorError(
-                f"{asked} must return a one-dimensional array of floats, not "
+                f"{call_text()} must return a one-dimensional array of floats, not "
                 f"{found.ndim}-dimensional {found.dtype}"
             )
         return found.astype(np.float32, copy=False)
@@ -416,8 +456,7 @@ class MethodMeta:
         source = as_dtype(dtype)
         declared, says = self.declared_dtype, "output_dtype"
         if "output_dtype" in self.callbacks:
-            callback = self.callbacks["output_dtype"]
-            declared = callback.call(self.full_name, (source,), self.merged(**kwargs))
+            declared, _ = self._call("output_dtype", kwargs, source)
         if declared is None:
             declared, says = source if returned is None else returned, "calc_max_slices"
         try:
@@ -432,12 +471,6 @@ class MethodMeta:
                     f"{as_dtype(returned)}{defined_at(self.function)}"
                 )
         return result
-
-    def _asked(
-        self, leading: tuple[Any, ...], parameters: Mapping[str, Any], told: Mapping[str, Any]
-    ) -> str:
-        callback = self.callbacks["calc_max_slices"]
-        return callback.describe_call(self.full_name, leading, self.merged(**parameters), **told)
 
 
 HALO_IS = {
