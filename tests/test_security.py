@@ -17,7 +17,7 @@ import tifffile
 from maxslices import Pipeline, run
 from maxslices.errors import MaxslicesError, PipelineError, SourceError
 from maxslices.io import LoaderOptions, open_source, parse_loader
-from maxslices.pipeline.parameter_arguments import parse_parameters
+from maxslices.pipeline.yaml_values import parse_parameters
 from tests.io import scans
 from tests.planner.fakes import fakes
 

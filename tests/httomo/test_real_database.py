@@ -18,7 +18,7 @@ from maxslices.errors import ParameterError
 from maxslices.httomo.method_adapters import OUTPUT_ANGLES
 from maxslices.httomo.register_methods import register_all
 from maxslices.pipeline import Pipeline
-from maxslices.pipeline.sections import cut_into_sections
+from maxslices.pipeline.pipeline import cut_into_sections
 
 PACKAGES = ("httomolibgpu", "httomolib")
 REQUIRED = {"newshape": [7, 9], "overlap": 4, "metadata_path": "coefficients.txt"}

@@ -217,7 +217,7 @@ def test_values_are_refused_only_where_all_that_decide_are_known():
 
 
 def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monkeypatch):
-    monkeypatch.setattr("maxslices.pipeline.missing_packages.find_spec", lambda name: None)
+    monkeypatch.setattr("maxslices.pipeline.check_steps.find_spec", lambda name: None)
     text = (
         "- method: minus_log\n  module_path: httomolibgpu.prep.normalize\n"
         "- method: smooth\n  parameters: {level: 0}\n"
@@ -232,7 +232,7 @@ def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monk
 
 
 def test_a_loader_of_httomo_that_is_not_the_first_step_is_no_missing_package(monkeypatch):
-    monkeypatch.setattr("maxslices.pipeline.missing_packages.find_spec", lambda name: None)
+    monkeypatch.setattr("maxslices.pipeline.check_steps.find_spec", lambda name: None)
     loader = "- method: standard_tomo\n  module_path: httomo.data.hdf.loaders\n"
     _, (_, _, said) = faults("- method: smooth\n  parameters: {level: 0}\n" + loader)
     assert "it can only be the first step" in said

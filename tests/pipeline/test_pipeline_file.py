@@ -11,9 +11,9 @@ import pytest
 
 from maxslices import Pipeline, Registry, method
 from maxslices.errors import PipelineError, UsageError
-from maxslices.pipeline.parameter_arguments import parse_parameters
 from maxslices.pipeline.write_pipeline import pipeline_text
 from maxslices.pipeline.yaml_file import read_pipeline_text
+from maxslices.pipeline.yaml_values import parse_parameters
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
 

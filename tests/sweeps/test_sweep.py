@@ -12,8 +12,7 @@ from PIL import Image
 
 from maxslices import ArrayScan, ArraySpec, Pipeline, Plan, Registry, plan, run
 from maxslices.errors import DoesNotFitError, MaxslicesError, PlanError, StoreError, UsageError
-from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
-from maxslices.pipeline.sweep_rows import rows_of_sweep
+from maxslices.pipeline.sweep import cut_at_sweep, rows_of_sweep, with_sweep
 from maxslices.runner.sweep_pictures import ContactSheet, sharpness
 from tests.planner.fakes import fakes
 

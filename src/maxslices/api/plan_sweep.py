@@ -11,8 +11,14 @@ from ..core.units import format_bytes
 from ..errors import DoesNotFitError
 from ..io import LoaderOptions
 from ..pipeline import Pipeline, ScanSpec
-from ..pipeline.sweep import SweptPipeline, cut_at_sweep
-from ..pipeline.sweep_rows import USUAL_ROWS, SweepRows, reach_after, rows_of_sweep
+from ..pipeline.sweep import (
+    USUAL_ROWS,
+    SweepRows,
+    SweptPipeline,
+    cut_at_sweep,
+    reach_after,
+    rows_of_sweep,
+)
 from ..planner import Budgets, Plan
 from ..planner.plan import SweepPlan
 from ..runner.sweep_pictures import ContactSheet, sharpness_bytes

@@ -25,7 +25,7 @@ _MADE_UP = ("flats", "darks", "angles", "slice_dim")
 
 def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     """The user's parameters, none of which is made up with the block."""
-    from ..pipeline.parameter_arguments import parse_parameters
+    from ..pipeline.yaml_values import parse_parameters
 
     parameters = parse_parameters(texts)
     for name in _MADE_UP:

@@ -139,7 +139,7 @@ def _question(
     def decorate(prepare: Callable[..., Callable[[Module], Any]]) -> click.Command:
         def answer(model: str, parameters: tuple[str, ...], json: bool, **options: Any) -> str:
             require_torch()
-            from ..pipeline.parameter_arguments import parse_parameters
+            from ..pipeline.yaml_values import parse_parameters
             from .find_model import model_named
             from .replay import DataDependentError
 

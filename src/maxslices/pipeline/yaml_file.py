@@ -9,12 +9,13 @@ from typing import Any
 import yaml
 
 from ..core.parameters import nearest
-from ..errors import PipelineError
+from ..errors import PipelineError, UsageError
 from ..system.small_files import read_small_text
-from .steps import RawStep, TextPlace
-from .yaml_sweeps import SweepLoader
+from .steps import RawStep, Sweep, TextPlace, sweep_list, sweep_range
 from .yaml_values import (
     FAULTY,
+    SWEEP_LIST,
+    SWEEP_RANGE,
     JsonLoader,
     NodeCheck,
     PlainLoader,
@@ -22,6 +23,60 @@ from .yaml_values import (
     place_of_error,
     problem_of,
 )
+
+
+class SweepLoader(PlainLoader):
+    """Loader of plain values, and of sweeps among them."""
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self._file = file
+        self._made: list[Sweep] = []
+        self._faults: list[PipelineError] = []
+
+    def construct_sweep(self, node: yaml.Node) -> Any:
+        """Sweep of a node that `NodeCheck` has seen.
+
+        `FAULTY`, and a fault, if it has no values or too many, or a range is not of numbers.
+        """
+        place = place_of(self._file, node)
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                values = self.construct_sequence(node, deep=True)
+                if FAULTY in values:
+                    return FAULTY
+                found = sweep_list(values)
+            else:
+                assert isinstance(node, yaml.MappingNode)
+                ends: dict[Any, Any] = self.construct_mapping(node, deep=True)
+                if FAULTY in ends.values():
+                    return FAULTY
+                found = sweep_range(ends["start"], ends["stop"], ends["step"])
+        except UsageError as error:
+            self._faults.append(PipelineError(str(error), place.where, place.pointer))
+            return FAULTY
+        sweep = Sweep(found.values, place)
+        self._made.append(sweep)
+        return sweep
+
+    def faults_in(self, steps: list[RawStep]) -> list[PipelineError]:
+        """Faults of the sweeps in steps: each is the whole value of a parameter."""
+        parameters = [step.content.get("parameters") for step in steps]
+        values = [v for each in parameters if isinstance(each, dict) for v in each.values()]
+        text = (
+            "a sweep is the whole value of one parameter of a method: it stands neither within a "
+            "list or a mapping, nor in the loader"
+        )
+        return self._faults + [
+            PipelineError(text, sweep.place.where, sweep.place.pointer)
+            for sweep in self._made
+            if not any(sweep is value for value in values)
+        ]
+
+
+SweepLoader.add_constructor(SWEEP_LIST, SweepLoader.construct_sweep)
+SweepLoader.add_constructor(SWEEP_RANGE, SweepLoader.construct_sweep)
+
 
 MAX_BYTES = 2**20
 """Largest pipeline file: PyYAML reads some 100 kB a second, and pipelines have a few."""

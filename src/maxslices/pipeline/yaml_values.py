@@ -7,11 +7,12 @@ that, plain values are read.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
-from ..errors import PipelineError
+from ..errors import PipelineError, UsageError
 from .steps import TextPlace
 
 MAX_VALUES = 100_000
@@ -325,3 +326,29 @@ def _line_begin(text: str, position: int) -> int:
 def _short(text: str) -> str:
     """Text for a message, shortened."""
     return repr(text) if len(text) <= 40 else f"{text[:30]!r}..."
+
+
+def parse_parameters(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse ``name=value`` arguments, with values in YAML.
+
+    Raises
+    ------
+    UsageError
+        If an argument has no name or no readable value, or a name is given twice.
+    """
+    from .yaml_values import read_value
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(
+                f"{text!r} is no parameter: write name=value, such as -p kernel_size=5"
+            )
+        if name in found:
+            raise UsageError(f"the parameter {name} is given twice; the second is {text!r}")
+        try:
+            found[name] = read_value(value, f"-p {name}")
+        except PipelineError as error:
+            raise UsageError(f"{error}: write it as in YAML") from None
+    return found

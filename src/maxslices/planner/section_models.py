@@ -12,8 +12,7 @@ from ..estimate.chooser import Chooser
 from ..estimate.declared import declared_model
 from ..estimate.model_request import ModelRequest
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
-from ..pipeline.changed_frames import scan_after
-from ..pipeline.requirements import check_shapes, check_supplied
+from ..pipeline.requirements import check_shapes, check_supplied, scan_after
 from .section_model import SectionModel, StepModel
 
 

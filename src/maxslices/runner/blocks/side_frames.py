@@ -15,7 +15,7 @@ from ...errors import MaxslicesError, MethodError
 from ...io import SideName, Source, SupportsSideWindow
 from ...io.side_name import SIDE_NAMES
 from ...pipeline import Step
-from ...pipeline.changed_frames import CHANGED_DTYPE, changes_frames
+from ...pipeline.requirements import CHANGED_DTYPE, changes_frames
 
 Frames = Mapping[SideName, NDArray[Any]]
 
