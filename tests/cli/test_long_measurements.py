@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from maxslices.cli import long_measurements
-from maxslices.cli.long_measurements import long_measurements_said
+from maxslices.cli.output import long_measurements_said
 from maxslices.estimate import chooser
 from maxslices.estimate.chooser import LOGGER, MEASURED, Chooser
 

@@ -10,9 +10,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from maxslices.report_page.drawings import SectionSpans, draw_lanes, draw_slice
 from maxslices.report_page.page import plan_page, run_page
-from maxslices.report_page.slice_picture import draw_slice
-from maxslices.report_page.stage_lanes import SectionSpans, draw_lanes
 
 from .reports import a_plan, a_report
 

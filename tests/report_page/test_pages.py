@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from maxslices.report_page.drawings import SectionSpans, draw_lanes, draw_slice
 from maxslices.report_page.page import (
     check_fragment,
     plan_fragment,
@@ -12,8 +13,6 @@ from maxslices.report_page.page import (
     run_fragment,
     run_page,
 )
-from maxslices.report_page.slice_picture import draw_slice
-from maxslices.report_page.stage_lanes import SectionSpans, draw_lanes
 
 from .html_check import checked, text_of
 from .reports import RUN_SECTION, SECTION, STEP, a_plan, a_report, everywhere

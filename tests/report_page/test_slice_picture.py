@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from maxslices.report_page.slice_picture import BINS, draw_slice, grey_png
+from maxslices.report_page.drawings import HISTOGRAM_BINS, draw_slice, grey_png
 
 
 def pixels(picture):
@@ -94,7 +94,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out():
 def test_extreme_slices_are_drawn(image):
     picture = draw_slice("extreme", image, 512)
     assert pixels(picture).shape == image.shape
-    assert picture.histogram.count("h1") == BINS
+    assert picture.histogram.count("h1") == HISTOGRAM_BINS
 
 
 def test_the_histogram_is_logarithmic():

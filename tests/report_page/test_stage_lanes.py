@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxslices.report_page.stage_lanes import BINS, SectionSpans, busy_until, draw_lanes
+from maxslices.report_page.drawings import LANE_BINS, SectionSpans, busy_until, draw_lanes
 
 ORDER = ("read", "compute")
 
@@ -22,10 +22,10 @@ def test_shares_are_those_of_the_whole_time():
     assert [(lane.stage, lane.share) for lane in lanes.lanes] == [
         ("read", pytest.approx(0.2)), ("compute", pytest.approx(0.2))
     ]  # fmt: skip
-    assert lanes.starts == (0.0, pytest.approx(0.6 * BINS))
+    assert lanes.starts == (0.0, pytest.approx(0.6 * LANE_BINS))
     read, compute = (lane.path for lane in lanes.lanes)
-    assert read == f"M0 20V0H{BINS // 5}V20H{BINS}V20z"
-    assert compute == f"M0 20V20H{3 * BINS // 5}V0H{4 * BINS // 5}V20H{BINS}V20z"
+    assert read == f"M0 20V0H{LANE_BINS // 5}V20H{LANE_BINS}V20z"
+    assert compute == f"M0 20V20H{3 * LANE_BINS // 5}V0H{4 * LANE_BINS // 5}V20H{LANE_BINS}V20z"
 
 
 @pytest.mark.parametrize("sections", [[], [SectionSpans(1.0, 1.0, {})]])
@@ -53,4 +53,4 @@ def test_an_outline_of_many_blocks_is_no_longer_than_its_bins():
     starts = np.sort(np.random.default_rng(7).random(50_000)) * 100
     spans = np.stack([starts, starts + 1e-3], axis=1)
     path = draw_lanes([SectionSpans(0.0, 100.0, {"read": spans})], ORDER).lanes[0].path
-    assert len(path) < 12 * BINS
+    assert len(path) < 12 * LANE_BINS

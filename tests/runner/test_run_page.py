@@ -161,7 +161,7 @@ def test_a_picture_that_cannot_be_compressed_is_a_warning(tmp_path, monkeypatch)
     def grey_png(levels):
         raise OSError("codec configuration error when writing image file")  # zlib has no memory
 
-    monkeypatch.setattr("maxslices.report_page.slice_picture.grey_png", grey_png)
+    monkeypatch.setattr("maxslices.report_page.drawings.grey_png", grey_png)
     with pytest.warns(UserWarning, match="no page of the run: codec configuration error"):
         report = a_run(tmp_path / "out")
     assert report.files[-1].exists()

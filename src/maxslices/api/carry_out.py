@@ -149,7 +149,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
             leave_page(report, folder, log.warned)
             if request.picture:
-                from .slices_picture import draw_slices
+                from .pictures import draw_slices
 
                 title = f"{path or source.name}: {pipeline}"
                 draw_slices(files, folder.slice_name, folder.path / PICTURE_NAME, title)

@@ -12,9 +12,8 @@ import numpy as np
 from ..errors import SourceError, StoreError
 from ..io.results.result_slice import middle_slice
 from ..planner.plan import value_text
+from ..report_page.drawings import Lanes, SectionSpans, SlicePicture, draw_lanes, draw_slice
 from ..report_page.page import run_page
-from ..report_page.slice_picture import SlicePicture, draw_slice
-from ..report_page.stage_lanes import Lanes, SectionSpans, draw_lanes
 from ..runner import Report, RunFolder
 from ..runner.report.run_timeline import STAGES, Span
 from ..runner.report.sweep_report import SweepReport

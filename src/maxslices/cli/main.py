@@ -19,18 +19,14 @@ import click
 from .. import __version__
 from ..core.author_lines import what_raised
 from ..errors import MaxslicesError
-from .check import check
-from .completion import answer_shell, completion
-from .demo import demo
-from .info import info
+from .look import check, info, plan, try_scan
 from .measure import measure
 from .methods import methods
-from .new_methods import new_methods
+from .options import answer_shell, completion
 from .output import answers_alone, complain, say
-from .plan import plan
 from .records import records
 from .run import run
-from .try_scan import try_scan
+from .start import demo, new_methods
 
 COMMAND_GROUP = "maxslices.commands"
 """Entry points of further subcommands: click commands, as those of `app`."""

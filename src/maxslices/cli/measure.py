@@ -11,8 +11,7 @@ import click
 
 from ..core.arrays import ArraySpec, parse_shape
 from ..errors import EstimatorError, MaxslicesError, MethodError, OutOfMemoryError, UsageError
-from .completion import method_names
-from .options import DEVICE, JSON, PATH
+from .options import DEVICE, JSON, PATH, method_names
 from .output import say, shown
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ..core.method_meta import MethodMeta
 from ..core.method_registry import Registry
 from ..core.named_method import method_named
 from ..errors import UnknownMethodError, UsageError
-from .completion import method_names
+from .options import method_names
 
 WIDTH = 100
 """Columns of the list, as of all that the command line prints."""

@@ -1,17 +1,20 @@
-"""Arguments and options that several subcommands share."""
+"""Arguments and options that several subcommands share, and their completion by shells."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class, shell_complete
 
 from ..errors import UsageError
 from ..system.disk_space import check_file_place
-from .log_file import log_to_file, log_to_screen
+from .output import log_to_file, log_to_screen
 
 PATH = click.Path(readable=False)
 """Type of a path: what is wrong with it is said by who opens it, with what to do about it."""
@@ -171,3 +174,39 @@ class Command(click.Command):
 
 _COLUMN = 26
 """Widest name beside its text: few options are longer, and texts have two thirds of a terminal."""
+
+
+_VARIABLE = "_MAXSLICES_COMPLETE"
+"""Set by the shell's function: what is asked, such as ``bash_complete``."""
+
+
+@click.command(short_help="print what makes a shell complete commands")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="the shell")
+@click.pass_context
+def completion(context: click.Context, shell: str) -> str:
+    """Print what makes a shell complete commands, options, files and names of methods.
+
+    \b
+    bash: echo 'eval "$(maxslices completion bash)"' >> ~/.bashrc
+    zsh:  echo 'eval "$(maxslices completion zsh)"' >> ~/.zshrc
+    fish: maxslices completion fish > ~/.config/fish/completions/maxslices.fish
+    """  # noqa: D301 - click leaves the lines after the mark as they are
+    kind = get_completion_class(shell)
+    assert kind is not None
+    return kind(context.find_root().command, {}, "maxslices", _VARIABLE).source()
+
+
+def answer_shell(app: click.Command) -> bool:
+    """Print what completes the command line, if a shell asks; False if none does."""
+    asked = os.environ.get(_VARIABLE)
+    if asked:
+        warnings.simplefilter("ignore")  # they would be printed into the line that is typed
+        shell_complete(app, {}, "maxslices", _VARIABLE, asked)
+    return bool(asked)
+
+
+def method_names(_: click.Context, __: click.Parameter, begin: str) -> list[str]:
+    """Names of methods that begin so."""
+    from ..core.method_registry import registry
+
+    return sorted({meta.name for meta in registry if meta.name.startswith(begin)})

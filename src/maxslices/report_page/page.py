@@ -9,13 +9,26 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.units import format_bytes, format_duration
-from .memory_bars import MemoryBar, memory_scale, section_bars
-from .section_view import STAGES, plain_name, section_views
-from .short_text import breakable, printable, short
-from .side_results import side_values
-from .slice_picture import BINS as HISTOGRAM_BINS
-from .slice_picture import HISTOGRAM_HEIGHT, SlicePicture
-from .stage_lanes import BINS, HEIGHT, Lanes
+from .drawings import (
+    HISTOGRAM_BINS,
+    HISTOGRAM_HEIGHT,
+    LANE_BINS,
+    LANE_HEIGHT,
+    Lanes,
+    SlicePicture,
+)
+from .sections import (
+    STAGES,
+    MemoryBar,
+    breakable,
+    memory_scale,
+    plain_name,
+    printable,
+    section_bars,
+    section_views,
+    short,
+    side_values,
+)
 
 
 def plan_page(plan: Mapping[str, Any]) -> str:
@@ -167,7 +180,7 @@ def _templates() -> Environment:
         "short": short,
     }
     environment.globals |= {
-        "lane_box": f"0 0 {BINS} {HEIGHT}",
+        "lane_box": f"0 0 {LANE_BINS} {LANE_HEIGHT}",
         "histogram_box": f"0 0 {HISTOGRAM_BINS} {HISTOGRAM_HEIGHT}",
         "stage_names": STAGES,
     }

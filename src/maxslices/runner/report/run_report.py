@@ -183,8 +183,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The report for a notebook."""
+        from ...report_page.drawings import draw_slice
         from ...report_page.page import run_fragment
-        from ...report_page.slice_picture import draw_slice
 
         pictures = []
         if self.result is not None and self.result.size:

@@ -1,4 +1,4 @@
-"""``maxslices new-methods NAME``."""
+"""To begin with: ``maxslices demo [OUT]`` and ``maxslices new-methods NAME``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ import click
 
 from .. import __version__
 from ..errors import StoreError, UsageError
+from .options import PATH
+from .output import say
+
+
+@click.command(short_help="make a scan, plan it, reconstruct it, and leave a picture")
+@click.argument("out", type=PATH, default="demo-output", help="a folder (default: demo-output)")
+def demo(out: str) -> None:
+    """Make a scan of a phantom, plan it, and reconstruct it on the CPU within 40 MB.
+
+    The result is compared with the phantom, and a picture of it all is left in the folder.
+    """
+    from ..demo import run_demo
+
+    run_demo(out, say=say)
+
 
 _TEMPLATES = Path(__file__).with_name("new_package")
 _FILES = {

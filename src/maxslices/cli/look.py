@@ -1,0 +1,191 @@
+"""Before a run: ``maxslices info``, ``try``, ``check`` and ``plan``."""
+
+from __future__ import annotations
+
+import json as json_text
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import (
+    JSON,
+    LIMITS,
+    OUTPUT,
+    PART,
+    PATH,
+    PIPELINE,
+    SWEEP,
+    Command,
+    check_order,
+    file_to_write,
+)
+from .output import SAID, complain, say, shown
+
+
+@click.command(params=[JSON], short_help="say what is in a scan")
+@click.argument("scan", type=PATH, help="a scan, or any file with 3D data in it")
+@click.option(
+    "--picture",
+    callback=file_to_write(".png"),
+    metavar="FILE",
+    help="write a PNG: a projection, the mean flat, a sinogram and the histogram",
+)
+def info(scan: str, json: bool, picture: Path | None) -> str | None:
+    """Describe a scan: layout, shape, flats, darks, angles, pixel size and energy.
+
+    Also chunks and compression, and how fast it reads here.
+    """
+    from ..api import describe
+    from ..api.pictures import draw_scan
+
+    found = describe(scan)
+    if picture is not None:
+        draw_scan(scan, picture)
+    return shown(found, json)
+
+
+@click.command(
+    "try",
+    cls=Command,
+    params=[PART[0], *LIMITS, *OUTPUT],
+    short_help="reconstruct a few slices of a scan, and draw them",
+)
+@click.argument("scan", type=PATH, help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
+@click.argument(
+    "out",
+    type=PATH,
+    required=False,
+    help="folder for the results (default: SCAN-try here, numbered if it is there)",
+)
+def try_scan(
+    scan: str, out: str | None, rows: str | None, json: bool, quiet: bool, **options: Any
+) -> str | None:
+    """Reconstruct a few slices of a scan by a usual pipeline, and draw them.
+
+    The folder gets slices.png, result.h5, and pipeline.yaml to change and run on all of the scan.
+    """
+    from ..api.try_scan import PIPELINE_NAME, try_scan
+    from ..runner.folder.numbered_folder import numbered_folder
+
+    folder = out or str(numbered_folder(scan, "try"))
+    limits = _given(LIMITS, options)
+    report = try_scan(
+        scan,
+        folder,
+        rows=rows or "mid",
+        note=lambda text: complain(f"note: {text}"),
+        progress=not quiet,
+        **options,
+    )
+    text = shown(report, json)
+    if json or quiet:
+        return text if json else None
+    say(f"look at {folder}/slices.png")
+    say(f"change {folder}/{PIPELINE_NAME} and run it on all rows:")
+    return f"  {shlex.join(['maxslices', 'run', scan, f'{folder}/{PIPELINE_NAME}', *limits])}"
+
+
+def _given(options: Sequence[click.Option], values: Mapping[str, Any]) -> list[str]:
+    """Words of a command line that give options the values that they have here."""
+    words = []
+    for option in options:
+        value = values[str(option.name)]
+        if value not in (None, option.default):
+            words += [option.opts[0], str(value)]
+    return words
+
+
+@click.command(params=[PIPELINE, *PART], short_help="say whether a pipeline file can run")
+@click.argument("scan", type=PATH, required=False, help="a scan to check it against")
+def check(pipeline: str, scan: str | None, **options: Any) -> str:
+    """Check a pipeline file: its form, its methods and their parameters.
+
+    With a scan: also whether that has the flats, darks and angles that the methods need.
+    """
+    from ..api import check
+
+    return check(pipeline, scan, **options)
+
+
+@click.command(
+    cls=Command,
+    params=[*PART, SWEEP, *LIMITS, *OUTPUT],
+    short_help="say what a pipeline would take, without running it",
+)
+@click.argument(
+    "paths",
+    metavar="[SCAN] PIPELINE",
+    nargs=-1,
+    required=True,
+    type=PATH,
+    help="as for run; without SCAN give --shape",
+)
+@click.option("--shape", metavar="AxYxX", help="angles x rows x columns of a scan that is not here")
+@click.option("--dtype", help="its dtype (default: uint16)")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="plan for so many processes of each machine, with a GPU or on the CPU",
+)
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    callback=file_to_write(".html", ".htm"),
+    help="write a page of the plan, to be looked at",
+)
+def plan(
+    paths: tuple[str, ...],
+    shape: str | None,
+    dtype: str | None,
+    json: bool,
+    quiet: bool,
+    page: Path | None,
+    **options: Any,
+) -> str | None:
+    """Say what a pipeline would take, without running it.
+
+    The scan need not be here: maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE
+    """
+    from ..api import plan
+    from ..api.run_speeds import likely_time
+    from ..core.arrays import ArraySpec, parse_shape
+    from ..errors import UsageError
+    from .output import long_measurements_said
+
+    if shape is None and len(paths) != 2:
+        missing = "PIPELINE is missing" if len(paths) == 1 else f"{len(paths)} paths were given"
+        raise UsageError(f"plan takes SCAN and PIPELINE (or --shape and PIPELINE); {missing}")
+    check_order(paths)
+    if shape is not None and len(paths) != 1:
+        raise UsageError(
+            f"--shape stands in place of SCAN: give PIPELINE alone, not {' '.join(paths)}"
+        )
+    if shape is None and dtype is not None:
+        raise UsageError("--dtype goes with --shape; a scan has its own dtype")
+    scan: str | ArraySpec = paths[0]
+    if shape is not None:
+        named: Any = "uint16" if dtype is None else dtype
+        scan = ArraySpec(parse_shape(shape), named)
+    with nullcontext() if quiet else long_measurements_said():
+        made = plan(scan, paths[-1], **options)
+    likely = likely_time(made)
+    text = str(made) if likely is None else f"{made}\n{likely}"
+    SAID.info("%s", text)
+    entries = {**made.to_dict(), "likely_time": None if likely is None else likely.to_dict()}
+    if page is not None:
+        from ..report_page.page import plan_page
+        from ..system.disk_space import store_errors
+        from ..system.fresh_files import replace_text
+
+        html = plan_page(entries)
+        with store_errors(page, len(html)):
+            replace_text(page, html)
+    if json:
+        return json_text.dumps(entries, indent=2)
+    return None if quiet else text
