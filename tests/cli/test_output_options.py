@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import resource
 import sys
@@ -185,3 +186,17 @@ def test_a_plan_counts_the_disk_space_of_further_formats(cli, run_arguments, tmp
     assert (
         "Results on disk 23.0 kB\nNote: other formats of the results take up to 5.76 kB" in several
     )
+
+
+MEASURED = "maxslices: median_filter: its memory is measured, by runs on a few slices\n"
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 1), (["-v"], 1), (["-q"], 0)])
+def test_a_plan_names_the_methods_that_it_measures(cli, scan, pipeline, options, count):
+    arguments = "plan", scan, pipeline("method: median_filter"), "--device", "cpu"
+    level = logging.getLogger("maxslices.plan").level
+    status, _, err = cli(*arguments, "--estimator", "probed", *options)
+    assert status == 0
+    assert err.count(MEASURED) == count
+    plans = logging.getLogger("maxslices.plan")
+    assert (plans.handlers, plans.level) == ([], level)

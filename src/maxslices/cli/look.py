@@ -156,7 +156,7 @@ def plan(
     from ..api.run_speeds import likely_time
     from ..core.arrays import ArraySpec, parse_shape
     from ..errors import UsageError
-    from .output import long_measurements_said
+    from .output import measurements_said
 
     if shape is None and len(paths) != 2:
         missing = "PIPELINE is missing" if len(paths) == 1 else f"{len(paths)} paths were given"
@@ -172,7 +172,7 @@ def plan(
     if shape is not None:
         named: Any = "uint16" if dtype is None else dtype
         scan = ArraySpec(parse_shape(shape), named)
-    with nullcontext() if quiet else long_measurements_said():
+    with nullcontext() if quiet else measurements_said():
         made = plan(scan, paths[-1], **options)
     likely = likely_time(made)
     text = str(made) if likely is None else f"{made}\n{likely}"

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -179,20 +178,15 @@ def _opened(path: str) -> logging.Handler:
     return handler
 
 
-SAID_AFTER_S = 1.0
-"""Seconds after which it is said: a pause up to which a person does not wonder (Nielsen, Usability
-Engineering, 1993, chapter 5)."""
-
-
 @contextmanager
-def long_measurements_said() -> Iterator[None]:
-    """Print a line for each method whose memory is measured for longer than a moment."""
+def measurements_said() -> Iterator[None]:
+    """Print a line for each method whose memory is measured: that may take a minute."""
     from ..estimate.chooser import LOGGER
 
-    if LOGGER.isEnabledFor(logging.INFO):  # each line is printed at once
+    if LOGGER.isEnabledFor(logging.INFO):  # each line is printed anyway
         yield
         return
-    level, handler = LOGGER.level, _Said()
+    level, handler = LOGGER.level, _MeasurementPrinter()
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
     try:
@@ -200,31 +194,13 @@ def long_measurements_said() -> Iterator[None]:
     finally:
         LOGGER.setLevel(level)
         LOGGER.removeHandler(handler)
-        handler.close()
 
 
-class _Said(logging.Handler):
-    """Prints that a measurement began, if nothing else is logged soon after."""
-
-    _timer: threading.Timer | None = None
+class _MeasurementPrinter(logging.Handler):
+    """Prints that a measurement begins."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a log record: what was waited for has ended."""
         from ..estimate.chooser import MEASURED
 
-        self._cancel()
         if record.msg == MEASURED:
-            self._timer = threading.Timer(SAID_AFTER_S, complain, [record.getMessage()])
-            self._timer.daemon = True
-            with suppress(RuntimeError):  # there is no memory for a thread: nothing is said
-                self._timer.start()
-
-    def close(self) -> None:
-        """Say nothing more."""
-        self._cancel()
-        super().close()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            complain(record.getMessage())
