@@ -248,7 +248,7 @@ def row_of_function(function: Function, dims: tuple[int, int], n: int, backend: 
         "probe_s": found.duration_s, "notes": found.notes, "sure": found.sure,
         "rungs": [(r.n_slices, round(1e3 * r.duration_s), r.n_bytes) for r in found.rungs],
         "by_sequence": not any("peaks alone" in note for note in found.notes),
-        "keeps_its_ways": found.keeps_its_ways,
+        "extrapolates_exactly": found.extrapolates_exactly,
     }  # fmt: skip
 
 

@@ -34,8 +34,7 @@ from maxslices.estimate.declared import declared_model
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.peak_model import PeakModel, Term
 from maxslices.estimate.shipped_records import read_shipped
-from maxslices.estimate.size_model import SizedTerm, SizeModel
-from maxslices.estimate.size_record import SizeRecord
+from maxslices.estimate.size_model import SizedTerm, SizeModel, SizeRecord
 
 RECORDS = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 SCAN = (1801, 2160, 2560)
@@ -112,7 +111,7 @@ def records() -> list[SizeRecord]:
 def slices_of(record: SizeRecord) -> str | None:
     """Which slices a record has that belong to the scan."""
     known = ("projections",) if record.question.slice_dim == 0 else ("sinograms", "slices")
-    return next((each for each in known if SLICES[each] in record.measured), None)
+    return next((each for each in known if SLICES[each] in record.dims), None)
 
 
 def recorded_rows() -> Iterator[Row]:
@@ -122,10 +121,10 @@ def recorded_rows() -> Iterator[Row]:
         answer = record.at(SLICES[slices]) if slices else None
         if slices is None or answer is None:
             continue
-        told = next((c.peaks for c in record.classes if c.is_told(SLICES[slices])), None)
-        sized = told if isinstance(told, SizeModel) else None
-        most = max(n for n, _ in record.measured[SLICES[slices]])
-        known = f"measured up to {most}" if told is None else "formulas" if sized else "a bound"
+        measured = next(size for size in record.sizes if size.dims == SLICES[slices])
+        sized = None if measured.peaks else record.formulas
+        most = max(n for n, _ in measured.measured)
+        known = "formulas" if sized else f"measured up to {most}"
         yield Row(
             method=record.question.name,
             slices=slices,
@@ -227,7 +226,8 @@ def formula(row: Row) -> str:
     """Sum of what is alive at the peak of `FEW` slices, equal terms added, small ones left out."""
     assert row.peaks is not None
     label = row.peaks.highest(FEW)
-    terms = row.sized.moments[label] if row.sized else row.peaks.moments[label]
+    own = row.peaks.moments[label]
+    terms = [row.sized.terms[i] for i in row.sized.moments[label]] if row.sized else own
     counts: dict[str, int] = {}
     taken: dict[str, int] = {}
     for term, at in zip(terms, row.peaks.moments[label], strict=True):
@@ -249,7 +249,7 @@ def formula(row: Row) -> str:
 
 def term_text(term: SizedTerm | Term) -> str:
     """Bytes of the arrays of one line of code."""
-    if isinstance(term, SizedTerm):
+    if not isinstance(term, Term):
         return size_text(term)
     number = str(term.number).removeprefix("1 * ")
     return str(term.size) if number == "1" else f"{term.size} * {number}"

@@ -35,6 +35,7 @@ from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.system.plain_records import to_plain
 from maxslices.trial.trial import Trial
 
 FILLED_IN = {"newshape": [1024, 1024], "ratio_delta_beta": 250}
@@ -75,7 +76,7 @@ class PlannedCall:
     @property
     def key(self) -> str:
         """Equal for equal calls."""
-        return canonical([request_key(self.request).as_plain(), self.n_slices])
+        return canonical([to_plain(request_key(self.request)), self.n_slices])
 
 
 def filled_in(path: Path, out: Path) -> Path:

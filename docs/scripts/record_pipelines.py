@@ -43,6 +43,7 @@ from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.planner.section_models import section_models
+from maxslices.system.plain_records import to_plain
 from maxslices.trial.trial import Trial
 
 SMALL = (600, 540, 640)
@@ -236,9 +237,7 @@ class Recorder:
                 section_models(as_pipeline(path), self.scan(SMALL), chooser)
             except MaxslicesError:
                 continue
-            requests |= {
-                canonical(request_key(each).as_plain()): each for each, _ in chooser.chosen
-            }
+            requests |= {canonical(to_plain(request_key(each))): each for each, _ in chooser.chosen}
         found: list[dict[str, Any]] = []
         for request in sorted(requests.values(), key=lambda each: each.meta.name not in VARIED):
             base: dict[int, int] = {}

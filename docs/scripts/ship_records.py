@@ -22,9 +22,9 @@ from typing import Any
 from maxslices.estimate.fingerprint import RequestKey
 from maxslices.estimate.recorded import Entry, read_entries
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
-from maxslices.estimate.size_model import LEAST_SIZES
-from maxslices.estimate.size_record import SizeRecord
+from maxslices.estimate.size_model import LEAST_SIZES, SizeRecord
 from maxslices.estimate.source_hash import canonical
+from maxslices.system.plain_records import to_plain
 
 FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 
@@ -51,7 +51,7 @@ def read(path: Path) -> list[Entry]:
 
 def apart(question: RequestKey) -> str:
     """A request's key without its dims and code, as text."""
-    return canonical(replace(question, other_dims=(0, 0), source="", package="").as_plain())
+    return canonical(to_plain(replace(question, other_dims=(0, 0), source="", package="")))
 
 
 def shipped_before(folder: Path) -> dict[str, SizeRecord]:
@@ -108,16 +108,15 @@ def main() -> None:
         if record is None:
             print(f"{name:<44} left out: the dims of its result follow from nothing")
             continue
-        if len(record.measured) < LEAST_SIZES:
-            print(f"{name:<44} left out: {len(record.measured)} sizes tell nothing of others")
+        if len(record.dims) < LEAST_SIZES:
+            print(f"{name:<44} left out: {len(record.dims)} sizes tell nothing of others")
             continue
-        lost = before[key].measured.keys() - record.measured.keys() if key in before else set()
+        lost = set(before[key].dims) - set(record.dims) if key in before else set()
         if lost:
             print(f"{name:<44} left as it is: it was made of more sizes, such as {min(lost)}")
             continue
         made[key] = record
-        how = [f"{_parity(c.parity)}{'exact' if not c.above else f'{c.above:.2%}'}"
-               for c in record.classes]  # fmt: skip
+        own = sum(bool(size.peaks) for size in record.sizes)
         shown = []
         for entry in group.further:
             found = ratios(record, entry)
@@ -125,9 +124,7 @@ def main() -> None:
             shown.append(
                 f"{dims} " + ("none" if found is None else f"{min(found):.4f}-{max(found):.4f}")
             )
-        sizes = f"{len(record.measured)} sizes"
-        print(f"{name:<44} {sizes}, {', '.join(how) or 'own'}"
-              f"{f', {len(record.own)} own' if record.own else ''}; {'; '.join(shown)}"
+        print(f"{name:<44} {len(record.dims)} sizes, {own} for themselves; {'; '.join(shown)}"
               f"; same: {', '.join(record.same) or 'none'}")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, list[SizeRecord]] = {}
@@ -139,12 +136,6 @@ def main() -> None:
         total += len(text)
         (folder / f"{method}.json").write_text(text)
     print(f"{sum(map(len, files.values()))} records of {len(files)} methods, {total / 1e3:.0f} kB")
-
-
-def _parity(parity: tuple[int | None, int | None]) -> str:
-    words = {None: "", 0: "even ", 1: "odd "}
-    rows, columns = (words[each] for each in parity)
-    return (f"{rows}rows " if rows else "") + (f"{columns}columns " if columns else "")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ _LATER = {
 }
 """Names for planning and running, with their packages: imported at first use."""
 RUN_MODULES = frozenset(
-    {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "rich", "tifffile", "yaml"}
+    {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "msgspec", "rich", "tifffile", "yaml"}
 )
 """Modules of the extra ``maxslices[run]``. Without it, methods can be declared and tested."""
 

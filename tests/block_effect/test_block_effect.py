@@ -13,6 +13,7 @@ from maxslices.block_effect.study_blocks import study_blocks
 from maxslices.devices import select_backend
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
+from maxslices.system.plain_records import from_plain, to_plain
 from maxslices.testing import find_halo as halo_of_method
 from maxslices.trial.trial import Trial
 
@@ -145,7 +146,7 @@ def test_slices_that_are_worked_on_together_are_found(function, multiple):
     found = compared(trial_of(function))
     assert (found.agree_from, found.multiple, found.block_multiple) == (multiple,) * 3
     assert f"blocks of a multiple of {multiple} slices agree" in str(found)
-    assert BlockEffect.from_plain(found.as_plain()) == found
+    assert from_plain(BlockEffect, to_plain(found), "effect") == found
 
 
 def test_what_is_random_is_said_to_be():
@@ -161,7 +162,7 @@ def test_what_returns_no_block_is_not_compared():
 
 def test_a_comparison_survives_json():
     found = compared(trial_of(blurred))
-    assert BlockEffect.from_plain(found.as_plain()) == found
+    assert from_plain(BlockEffect, to_plain(found), "effect") == found
 
 
 def test_the_halo_of_a_method_for_its_author():
@@ -184,10 +185,8 @@ def test_calls_are_timed_as_they_are_in_a_run(monkeypatch):
 
     monkeypatch.setattr(module.time, "perf_counter", lambda: now_s[0])
     assert call_times_s(trial_of(method)(16), 5, 16) == pytest.approx((1.0, 0.5))
-    assert BlockEffect.from_plain(BlockEffect(16, 5, 0.0, pace_s=(1, 0.5)).as_plain()).pace_s == (
-        1.0,
-        0.5,
-    )
+    effect = from_plain(BlockEffect, to_plain(BlockEffect(16, 5, 0.0, pace_s=(1, 0.5))), "effect")
+    assert effect.pace_s == (1.0, 0.5)
 
 
 @pytest.mark.parametrize(

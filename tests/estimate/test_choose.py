@@ -18,7 +18,7 @@ from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.peak_search import one_array
 from maxslices.io.scans.frame_source import FrameSource
-from tests.estimate.test_recorded import PROBE
+from tests.estimate.record_cases import PROBE
 
 CALLS: list[int] = []
 SHAPE = (40, 83, 97)

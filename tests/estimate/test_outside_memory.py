@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from maxslices.estimate.growth import Growth
-from maxslices.estimate.outside_memory import outside_growth
+from maxslices.estimate.formula import Formula
+from maxslices.estimate.outside_memory import outside_formula
 
 FBP3D = {3: 58_640_803, 5: 117_376_973, 8: 117_422_529, 17: 472_007_054, 34: 708_622_246}
 SIRT3D = {3: 104_663_552, 5: 209_521_152, 8: 209_521_152, 32: 838_666_752}
@@ -15,16 +15,16 @@ FBP2D = {1: 169_869_312, 3: 169_869_312, 5: 169_869_312}
 @pytest.mark.parametrize(
     ("readings", "dims", "growth"),
     [
-        (FBP3D, [(1801, 2048), (2048, 2048)], Growth(0, 1801 * 2048 * 4, "depth(n)")),
-        (SIRT3D, [(1801, 2560), (2560, 2560)], Growth(0, 2560 * 2560 * 4, "depth(n)")),
-        (FBP2D, [(1801, 2560), (2560, 2560)], Growth(169_869_312)),
+        (FBP3D, [(1801, 2048), (2048, 2048)], Formula(0, 1801 * 2048 * 4, "depth(n)")),
+        (SIRT3D, [(1801, 2560), (2560, 2560)], Formula(0, 2560 * 2560 * 4, "depth(n)")),
+        (FBP2D, [(1801, 2560), (2560, 2560)], Formula(169_869_312)),
     ],
 )
 @pytest.mark.parametrize("most", [8, 40])
 def test_readings_are_explained(readings, dims, growth, most):
     few = {n: n_bytes for n, n_bytes in readings.items() if n <= most}
-    assert outside_growth(few, dims) == growth
+    assert outside_formula(few, dims) == growth
 
 
 def test_what_one_call_took_is_no_constant():
-    assert outside_growth({5: 169_869_312}, [(1801, 2560)]) is None
+    assert outside_formula({5: 169_869_312}, [(1801, 2560)]) is None

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxslices.estimate.growth import COUNTS, Growth, first_fit, fits
+from maxslices.estimate.formula import COUNTS, Formula, first_fit, fits
 from maxslices.estimate.peak_model import Observation, PeakModel
 from maxslices.measure.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
+from maxslices.system.plain_records import from_plain, to_plain
 
 from .recorded_sequences import recorded, recorded_packages
 
@@ -127,10 +128,10 @@ def test_terms_say_where_and_how_much():
 @pytest.mark.parametrize("case", recorded()[::7], ids=str)
 def test_a_pruned_model_in_json_says_the_same(case):
     model = PeakModel.fit([case.observation(n) for n in (*FEW, max(case.calls))])
-    again = PeakModel.from_plain(json.loads(json.dumps(model.pruned().as_plain())))
+    again = from_plain(PeakModel, json.loads(json.dumps(to_plain(model.pruned()))), "peaks")
     assert [again.bytes(n) for n in range(1, 200)] == [model.bytes(n) for n in range(1, 200)]
     assert len(again.moments) <= 8
-    assert len(json.dumps(again.as_plain())) < 10_000
+    assert len(json.dumps(to_plain(again))) < 10_000
 
 
 def test_a_model_is_never_below_a_call_that_was_made():
@@ -152,10 +153,10 @@ def test_a_model_is_never_below_a_call_that_was_made():
     st.integers(1, 10**8),
 )
 def test_a_growth_is_among_those_that_fit_it(count, k, start, step):
-    right = Growth(start, step, count, k)
+    right = Formula(start, step, count, k)
     points = {n: right.at(n) for n in (2, 3, 5, 8, 13)}
     assert all(
-        found.at(n) == points[n] or found.count == "n" for found in fits(points) for n in points
+        found.at(n) == points[n] or found.counted == "n" for found in fits(points) for n in points
     )
     assert any(found.at(40) == right.at(40) for found in fits(points))
 

@@ -24,6 +24,7 @@ from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probe_result import Probe
 from maxslices.estimate.probed import probe
 from maxslices.measure.alive import alive_bytes, tracemalloc_on
+from maxslices.system.plain_records import from_plain, to_plain
 from maxslices.trial import trial
 from maxslices.trial.trial import Trial
 
@@ -409,7 +410,7 @@ def test_a_peak_that_a_run_measured_corrects_it():
 def test_it_goes_to_json_and_back():
     found = probed_on(HARD[7].function, 10**7)
     assert found.kept
-    assert Probe.from_plain(found.as_plain()) == found
+    assert from_plain(Probe, to_plain(found), "probe") == found
 
 
 NOT_PROBED = (

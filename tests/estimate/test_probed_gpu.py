@@ -10,6 +10,7 @@ from maxslices.core.declaration import describe
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
+from maxslices.system.plain_records import from_plain, to_plain
 
 from .made_up_gpu import ALONE, DIMS, INPUT_BYTES, MB, check, needs_of, probed_on
 
@@ -54,7 +55,7 @@ def test_dtype_and_dims_of_the_result_are_told(gpu):
     found = probe(request, gpu, available_bytes=24 * 10**9)
     assert found.output_dtype == "uint8"
     assert found.output_dims == (50, 60)
-    assert type(found).from_plain(found.as_plain()) == found
+    assert from_plain(type(found), to_plain(found), "probe") == found
 
 
 @pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])

@@ -15,51 +15,16 @@ import pytest
 
 from maxslices.cli.main import main
 from maxslices.core.declaration import describe
-from maxslices.devices import select_backend
 from maxslices.errors import UsageError
-from maxslices.estimate import ModelRequest
-from maxslices.estimate.fingerprint import Environment, environment, request_key
-from maxslices.estimate.peak_model import PeakModel
-from maxslices.estimate.peak_search import one_array
-from maxslices.estimate.probe_result import Probe
+from maxslices.estimate.fingerprint import Environment, environment
 from maxslices.estimate.recorded import FORMAT, Records
 from maxslices.estimate.source_hash import source_hash
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
-from maxslices.trial.trial import MeasuredCall
+from maxslices.system.plain_records import to_plain
 
-CPU = select_backend("cpu")
-PROBE = Probe(
-    peaks=PeakModel.fit([one_array(1, 100), one_array(2, 170)], 1),
-    kept=((1, 10), (2, 20)),
-    rungs=(
-        MeasuredCall(1, 93, 3, 1, 0, 0, 0.25, ("something",)),
-        MeasuredCall(2, 163, 3, 0, 1, 0, 0.5),
-    ),
-    available_bytes=1000,
-    total_slices=50,
-    sure=True,
-    duration_s=0.75,
-    notes=("a note",),
-)
+from .record_cases import CPU, HERE, PROBE, answering, asked, blur
 
-
-def answering(n):
-    return replace(PROBE, available_bytes=10**6, total_slices=n)
-
-
-def blur(data, *, size: int = 3, weights: list[float] | None = None, flats=None):
-    return data
-
-
-META = describe(blur, pattern="projection", module="lab.filters")
-
-
-def asked(meta=META, slice_dim=0, dims=(10, 20), dtype="float32", supplied=None, **parameters):
-    given = ModelRequest(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
-    return request_key(given, supplied)
-
-
-HERE = environment(CPU, blur)
+PLAIN_RUNG = to_plain(PROBE.rungs[0])
 
 
 @pytest.fixture
@@ -238,7 +203,7 @@ def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp
         {"probe": {"rungs": [{}]}},
         {"probe": {"available_bytes": None}},
         {"probe": {"duration_s": "long"}},
-        {"probe": {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_bytes": None}]}},
+        {"probe": {"rungs": [PLAIN_RUNG | {"n_bytes": None}]}},
     ],
     ids=str,
 )
@@ -282,13 +247,12 @@ def test_files_of_somebody_else_stay_as_they_are(command, tmp_path, monkeypatch)
     "damage",
     [
         {"peaks": []},
-        {"peaks": PROBE.peaks.as_plain() | {"moments": {}}},
+        {"peaks": to_plain(PROBE.peaks) | {"moments": {}}},
         {"kept": 3},
-        {"surplus": 1},
-        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": 0}]},
-        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": "two"}]},
-        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_bytes": -7}]},
-        {"rungs": [PROBE.as_plain()["rungs"][0] | {"call_s": "long"}]},
+        {"rungs": [PLAIN_RUNG | {"n_slices": 0}]},
+        {"rungs": [PLAIN_RUNG | {"n_slices": "two"}]},
+        {"rungs": [PLAIN_RUNG | {"n_bytes": -7}]},
+        {"rungs": [PLAIN_RUNG | {"call_s": "long"}]},
     ],
     ids=str,
 )
@@ -312,7 +276,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(tmp_path):
 
 WRITER = """
 import sys
-from tests.estimate.test_recorded import HERE, PROBE, asked
+from tests.estimate.record_cases import HERE, PROBE, asked
 from maxslices.estimate.recorded import Records
 records = Records(sys.argv[1])
 for n in range(25):

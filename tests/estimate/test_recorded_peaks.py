@@ -14,25 +14,26 @@ from maxslices.checking.explained_peak import explained_peak
 from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser
-from maxslices.estimate.fingerprint import Environment
-from maxslices.estimate.growth import Growth
-from maxslices.estimate.peak_model import PeakModel
-from maxslices.estimate.probe_result import OUTSIDE, Probe
+from maxslices.estimate.formula import Formula
+from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Records
 from maxslices.estimate.shipped_records import find_by_sizes
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 
-from .recorded_sequences import recorded
-from .test_recorded import META, PROBE, asked
-from .test_size_model import OTHERS as OTHER_SIZES
-from .test_size_model import SIZES, rfft
-from .test_size_model import peaks as size_peaks
-
-LPREC = next(case for case in recorded() if str(case).startswith("LPRec3d"))
-PEAKS = PeakModel.fit([LPREC.observation(n) for n in (3, 5, 8)]).pruned()
-FOUND = replace(PROBE, peaks=PEAKS, available_bytes=PEAKS.bytes(13), keeps_its_ways=True)
-H200 = Environment("NVIDIA H200", {"cupy": "14.2", "cuda driver": "13000"})
-LAPTOP = Environment("NVIDIA RTX A1000", {"cupy": "14.2", "cuda driver": "12080"})
+from .record_cases import (
+    FOUND,
+    H200,
+    LAPTOP,
+    LPREC,
+    META,
+    OTHERS,
+    PEAKS,
+    PROBE,
+    SIZES,
+    asked,
+    peaks,
+    rfft,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_record_of_this_card_with_another_driver_serves(records):
     assert records.of_other_card(asked(size=5), H200).place == other
 
 
-OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Growth(0, 2**25, "depth(n)")))
+OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Formula(0, 2**25, "depth(n)")))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ OUTSIDE_TOO = replace(FOUND, peaks=PEAKS.plus(OUTSIDE, Growth(0, 2**25, "depth(n
         (replace(LAPTOP, libraries={"cupy": "13.0", "cuda driver": "12080"}), FOUND),
         (replace(LAPTOP, device="cpu"), FOUND),
         (LAPTOP, OUTSIDE_TOO),
-        (LAPTOP, replace(FOUND, keeps_its_ways=False)),
+        (LAPTOP, replace(FOUND, extrapolates_exactly=False)),
         (LAPTOP, PROBE),
     ],
     ids=["other library", "cpu", "outside the pool", "changes its ways", "peaks alone"],
@@ -90,7 +91,6 @@ def test_a_record_answers_for_all_numbers_of_slices_that_were_recorded(records):
     for n in LPREC.calls:
         assert model.bytes(n) >= LPREC.observation(n).n_bytes
     assert model.bytes(48) == LPREC.observation(48).n_bytes
-    assert Probe.from_plain(FOUND.as_plain()) == FOUND
 
 
 def test_chunks_of_no_slices_are_damage(records):
@@ -98,7 +98,7 @@ def test_chunks_of_no_slices_are_damage(records):
     (file,) = records.folder.glob("*.json")
     content = json.loads(file.read_text())
     terms = next(iter(content["entries"][0]["probe"]["peaks"]["moments"].values()))
-    terms[0][1] = [0, 1, "ceil(n/k)", 0]
+    terms[0][1] = [0, 1, "ceil(n/k)", 0, []]
     file.write_text(json.dumps(content))
     with pytest.warns(UserWarning, match="cannot be understood"):
         assert records.find(asked(size=5), H200) is None
@@ -123,8 +123,8 @@ def test_the_command_shows_what_a_peak_is_made_of(records, monkeypatch, capsys):
 
 def at_size(dims):
     """What would be recorded at a size of a method with a real FFT, which crops its result."""
-    peaks = size_peaks(rfft, dims).pruned()
-    return replace(FOUND, peaks=peaks, kept=((1, 1000), (2, 2000)), output_dims=(dims[1], dims[1]))
+    kept, output_dims = ((1, 1000), (2, 2000)), (dims[1], dims[1])
+    return replace(FOUND, peaks=peaks(rfft, dims).pruned(), kept=kept, output_dims=output_dims)
 
 
 def is_named(name):
@@ -143,7 +143,7 @@ def four_sizes(records):
 
 
 def test_four_sizes_answer_for_others(four_sizes):
-    for dims in OTHER_SIZES:
+    for dims in OTHERS:
         key = keyed(dims, size=5, weights=0.5)
         found = find_by_sizes(four_sizes, key, is_named("NVIDIA H200"))
         assert found.output_dims == (dims[1], dims[1])
@@ -155,7 +155,7 @@ def test_four_sizes_answer_for_others(four_sizes):
 
 
 def test_three_sizes_do_not_nor_another_method_device_or_parameter(four_sizes):
-    dims = OTHER_SIZES[0]
+    dims = OTHERS[0]
     assert find_by_sizes(four_sizes, keyed(dims, size=7), is_named("NVIDIA H200")) is None
     assert find_by_sizes(four_sizes, keyed(dims, size=5), is_named("other")) is None
     four_sizes.clear("blur")
@@ -165,11 +165,11 @@ def test_three_sizes_do_not_nor_another_method_device_or_parameter(four_sizes):
 
 
 def test_a_plan_without_a_gpu_takes_records_at_other_sizes(four_sizes):
-    request = ModelRequest(META, 0, OTHER_SIZES[0], np.dtype("float32"), {"size": 5}, 2160)
+    request = ModelRequest(META, 0, OTHERS[0], np.dtype("float32"), {"size": 5}, 2160)
     for dims in SIZES:  # with the default of the other parameter
         four_sizes.add(keyed(dims, size=5), H200, at_size(dims))
     chooser = Chooser("cuda", records=four_sizes, available_bytes=10**10)
     choice = chooser.choose(request)
     assert choice.origin == "recorded"
     assert "NVIDIA H200, at other sizes (" in choice.why
-    assert choice.model.bytes(40) == rfft(40, OTHER_SIZES[0]).n_bytes
+    assert choice.model.bytes(40) == rfft(40, OTHERS[0]).n_bytes

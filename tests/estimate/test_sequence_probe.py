@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maxslices.estimate.probe_result import Probe
+from maxslices.system.plain_records import from_plain, to_plain
 
 from . import simulated_sequences
 from .conftest import install_gpu
@@ -82,7 +83,7 @@ def test_four_small_calls_and_one_that_proves(sequences, method, n):
     right = fitting(sequences, method, available)
     assert found.answer == right
     assert found.sure
-    assert found.keeps_its_ways
+    assert found.extrapolates_exactly
     assert found.notes == ()
     assert sorted(sequences.counts) == sorted({1, 3, 5, 8, right} | {right} - {8})
     for k in (2, n, 2 * n, 1000):
@@ -326,7 +327,7 @@ def test_not_even_one_slice_fits(sequences):
 
 def test_it_answers_for_any_memory_and_in_json(sequences):
     found = probed_program(sequences, line, sequences.most_bytes(line, 50))
-    again = Probe.from_plain(found.as_plain())
+    again = from_plain(Probe, to_plain(found), "probe")
     assert again == found
     for n in (1, 9, 300, 2000):
         available = sequences.most_bytes(line, n)

@@ -14,17 +14,15 @@ from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
 from maxslices.estimate.fingerprint import Environment, request_key
-from maxslices.estimate.growth import Growth
+from maxslices.estimate.formula import Formula
 from maxslices.estimate.peak_model import Observation
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Entry, Records
 from maxslices.estimate.shipped_records import find_shipped, read_shipped, shipped_text
-from maxslices.estimate.size_record import SizeRecord
+from maxslices.estimate.size_model import SizeRecord
 from maxslices.measure.allocation_sequence import CallSite, SequenceBuilder
 
-from .test_recorded import PROBE
-from .test_recorded_peaks import FOUND
-from .test_size_model import OTHERS, SIZES, peaks, rfft, strange
+from .record_cases import FOUND, OTHERS, PROBE, SIZES, peaks, rfft, strange
 
 PLACE = Environment("NVIDIA H200", {"numpy": np.__version__, "cupy": "14.2"})
 
@@ -82,7 +80,7 @@ def test_a_few_rows_take_no_more_than_the_smallest_detector_as_wide(tmp_path):
     meta, smallest = made(tmp_path), min(a * b for a, b in SIZES)
     for dims in ((4, 2560), (5, 2557), (60, 70)):
         choice = chosen(tmp_path, meta, dims)
-        assert "the fewest rows that are told" in choice.why
+        assert "the fewest rows that are covered" in choice.why
         assert choice.output_dims == (dims[1], dims[1] // 2)
         for n in (1, 7, 64, 999):
             assert rfft(n, dims).n_bytes <= choice.model.bytes(n)
@@ -173,20 +171,19 @@ def test_what_follows_no_formula_answers_for_its_own_dims(tmp_path):
         chosen(tmp_path, meta, OTHERS[0])
 
 
-def test_allocations_answer_for_their_own_dims_to_the_byte(tmp_path):
+def test_what_follows_no_formula_answers_for_its_own_dims_within_a_hundredth(tmp_path):
     (record,) = read_shipped(made(tmp_path, method=in_steps).records)
     model = record.at(SIZES[0]).model
     for n in (1, 8, 63, 65, 76, 81, 100, 129, 300, 1000):
-        assert model.bytes(n) == sizes_of(in_steps, SIZES[0]).model().bytes(n)
-    (again,) = [SizeRecord.from_plain(record.as_plain())]
-    assert again == record
+        measured = sizes_of(in_steps, SIZES[0]).model().bytes(n)
+        assert measured <= model.bytes(n) <= 1.01 * measured
 
 
 def test_memory_outside_the_pool_is_said(tmp_path):
     def outside(method, dims):
         found = sizes_of(method, dims)
         rungs = tuple(replace(rung, outside_bytes=2**24) for rung in found.rungs)
-        return replace(found, peaks=found.peaks.plus(OUTSIDE, Growth(2**24)), rungs=rungs)
+        return replace(found, peaks=found.peaks.plus(OUTSIDE, Formula(2**24)), rungs=rungs)
 
     choice = chosen(tmp_path, made(tmp_path, at=outside), OTHERS[0])
     assert "memory outside CuPy's pool is that card's" in choice.why
@@ -223,7 +220,7 @@ def test_own_measurements_come_first(tmp_path):
 
 def test_a_damaged_file_is_one_line(tmp_path):
     meta = made(tmp_path)
-    meta.records.write_text('{"format": 2, "records": [{}]}')
+    meta.records.write_text('{"format": 3, "records": [{}]}')
     with pytest.raises(StoreError, match=r"lab\.padded\.json cannot be understood"):
         chosen(tmp_path, meta, OTHERS[0])
     meta.records.unlink()
@@ -251,5 +248,4 @@ def test_a_record_is_shown_as_formulas_in_the_dims(tmp_path):
     assert "exact at 4 sizes; the peak of 32 slices is" in text
     assert "2 * rows * columns * n bytes  a.py:0 in f" in text
     assert "at          1801x2560, 901x1279, 1200x2048, 777x1111" in text
-    assert "bound       1.71% above 4 sizes at most" in shown(strange)
     assert "only at     1801x2560" in shown(scattered)

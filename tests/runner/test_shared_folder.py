@@ -18,7 +18,8 @@ from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.peak_search import one_array
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.runner.folder.journal import Journal
-from tests.estimate.test_recorded import HERE, PROBE, asked
+from maxslices.system.plain_records import from_plain, to_plain
+from tests.estimate.record_cases import HERE, PROBE, asked
 from tests.planner.fakes import fakes
 
 DATA = np.arange(6 * 5 * 4, dtype=np.uint16).reshape(6, 5, 4)
@@ -182,9 +183,9 @@ def test_a_record_of_a_hundredth_of_the_truth_is_not_believed(tmp_path, monkeypa
     (path,) = (tmp_path / "records").glob("*.json")
     content = json.loads(path.read_text())
     probe = content["entries"][0]["probe"]
-    peaks = PeakModel.from_plain(probe["peaks"])
+    peaks = from_plain(PeakModel, probe["peaks"], "peaks")
     seen = [one_array(n_slices, peaks.bytes(n_slices) // 100) for n_slices in (1, 2, 4)]
-    probe["peaks"] = PeakModel.fit(seen, 1).as_plain()
+    probe["peaks"] = to_plain(PeakModel.fit(seen, 1))
     path.write_text(json.dumps(content))
     with pytest.raises(EstimatorError, match=r"doubled: its record says .* by themselves: measure"):
         plan(scan, pipeline, device="cpu", memory="100MB")

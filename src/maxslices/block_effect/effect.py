@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.plain_records import PlainRecord
-
 ROUNDING = 1e-5
 """Differences up to this, of the result's range, are rounding: FFTs of float32 differ by 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
-class BlockEffect(PlainRecord):
+class BlockEffect:
     """What blocks of two sizes did to a method's result."""
 
     large: int

@@ -14,7 +14,7 @@ from .options import JSON, PATH
 
 if TYPE_CHECKING:
     from ..estimate.recorded import Entry, Records
-    from ..estimate.size_record import SizeRecord
+    from ..estimate.size_model import SizeRecord
 
 
 def _full_name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:

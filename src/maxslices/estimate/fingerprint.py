@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core.plain_records import PlainRecord
 from ..devices import Backend
 from ..devices.device_name import device_name
 from ..system.package_versions import installed_version, required_versions
@@ -24,7 +23,7 @@ from .source_hash import (
 
 
 @dataclass(frozen=True, slots=True)
-class RequestKey(PlainRecord):
+class RequestKey:
     """A request without its number of slices, in plain values: equal requests have equal keys."""
 
     method: str
@@ -48,7 +47,7 @@ class RequestKey(PlainRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Environment(PlainRecord):
+class Environment:
     """Where a method runs."""
 
     device: str

@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..trial.trial import OUTSIDE_BYTES
-from .growth import Growth
+from .formula import Formula
 
 ABOVE_BYTES = OUTSIDE_BYTES["cuda"]
 """Readings may lie as much above what arrays take: FISTA3d_tomobar's on an H200 lie 3 to 6 MiB
@@ -21,7 +21,7 @@ _ITEM_BYTES = 4
 """ASTRA's arrays are float32."""
 
 
-def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]) -> Growth | None:
+def outside_formula(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]) -> Formula | None:
     """Bytes outside the pool for n slices; None if nothing explains the readings.
 
     One array of a product of two dims is tried first, then up to four of them, then two different,
@@ -38,12 +38,12 @@ def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]])
     for areas in (products, several, [p + q for p in products for q in products]):
         found = []
         for area in areas:
-            growth = Growth(0, area * _ITEM_BYTES, "depth(n)")
-            off = [n_bytes - growth.at(n) for n, n_bytes in readings.items()]
+            formula = Formula(0, area * _ITEM_BYTES, "depth(n)")
+            off = [n_bytes - formula.at(n) for n, n_bytes in readings.items()]
             if min(off) >= -GRAIN_BYTES and max(off) <= ABOVE_BYTES:
-                found.append((sum(map(abs, off)), growth))
+                found.append((sum(map(abs, off)), formula))
         if found:
             return min(found, key=lambda each: each[0])[1]
     most = max(readings.values())
     is_constant = len(readings) > 1 and most - min(readings.values()) <= ABOVE_BYTES
-    return Growth(most) if is_constant else None
+    return Formula(most) if is_constant else None

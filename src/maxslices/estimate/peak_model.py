@@ -2,7 +2,7 @@
 
 A *moment* is an allocation of one line of code where, of all times that line is reached, most is
 alive. What is alive there is a list of allocations by call site. The lists of a few calls are laid
-side by side: each size, or number of equal sizes, is a `Growth` that meets all calls exactly. The
+side by side: each size, or number of equal sizes, is a `Formula` that meets all calls exactly. The
 peak for n slices is the largest moment. Loops need no finding: whatever a loop does, its line has
 one moment.
 """
@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.allocators import CUDA_GRANULE_BYTES
-from ..core.plain_records import PlainRecord
 from ..measure.allocation_sequence import AllocationSequence, CallSite
-from .growth import CHUNKS_OF, Growth, Guess, first_fit
+from .formula import CHUNKS_OF, Formula, first_fit
 
 Sizes = tuple[int, ...]
-ONE = Growth(1)
+ONE = Formula(1)
 PERIOD = 16
 """Numbers of slices among which memory that falls is looked at; chunks of 16 are the largest that
 methods were seen to work in."""
@@ -31,7 +30,7 @@ _NEAR = 2
 """Moments that are lower than the highest by more than this factor are left out. Others count: at
 another size of the detector, which a program pads to a power of two, they may be the highest."""
 _ENOUGH = 3
-"""Calls that tell a growth: two for its start and step, and one that proves it."""
+"""Calls that tell a formula: two for its start and step, and one that proves it."""
 
 
 BESIDE = "beside "
@@ -40,32 +39,20 @@ was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What is alive at the highest moment of one call site."""
-
-    n_bytes: int
-    """Bytes alive, in granules."""
-    alive: Mapping[str, Sizes]
-    """Requested bytes of what is alive, in order, by the path of the call site."""
-
-
-@dataclass(frozen=True, slots=True)
 class Observation:
     """One call, as moments."""
 
     n_slices: int
-    moments: Mapping[str, Moment]
-    """By the path of the call site that allocates at that moment."""
+    n_bytes: int
+    """Peak, in granules."""
+    moments: Mapping[str, Mapping[str, Sizes]]
+    """By the path of the call site that allocates at that moment: the requested bytes of what is
+    alive, in order, by the path of its call site."""
     sites: Mapping[str, CallSite]
     names: Mapping[str, str]
     """What is in an allocation, where known, by the path of its site."""
     outside: Mapping[str, int] = field(default_factory=dict)
     """Most bytes that were read outside the pool at moments of their own, by these labels."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Peak."""
-        return max((moment.n_bytes for moment in self.moments.values()), default=0)
 
     @classmethod
     def of(
@@ -106,7 +93,7 @@ class Observation:
         labels: dict[int, list[str]] = {}
         for label, i in wanted.items():
             labels.setdefault(i, []).append(label)
-        moments: dict[str, Moment] = {}
+        moments: dict[str, Mapping[str, Sizes]] = {}
         names: dict[str, str] = {}
         now: dict[int, Any] = {}
         for i, event in enumerate(sequence.events):
@@ -120,24 +107,21 @@ class Observation:
                 groups: dict[str, list[int]] = {}
                 for each in now.values():
                     groups.setdefault(paths[each.site], []).append(each.n_bytes)
-                moment = Moment(sizes[i], {path: tuple(found) for path, found in groups.items()})
-                moments |= dict.fromkeys(labels[i], moment)
+                alive_now = {path: tuple(requested) for path, requested in groups.items()}
+                moments |= dict.fromkeys(labels[i], alive_now)
         sites = {site.path: site for site in sequence.sites}
         sites |= {label: sites[label.removeprefix(BESIDE)] for label in outside}
-        return cls(sequence.n_slices, moments, sites, names, outside)
+        return cls(sequence.n_slices, max(sizes, default=0), moments, sites, names, outside)
 
 
-@dataclass(frozen=True, slots=True)
-class Term(PlainRecord):
+class Term(NamedTuple):
     """Allocations of one size and call site that are alive at a moment."""
-
-    as_list = True
 
     path: str
     """Path of the call site."""
-    size: Growth | Guess
+    size: Formula
     """Requested bytes of one."""
-    number: Growth = ONE
+    number: Formula = ONE
     """How many there are."""
     is_proven: bool = False
     """True if more calls agree than the formula has unknowns."""
@@ -155,7 +139,7 @@ class Term(PlainRecord):
 
 
 @dataclass(frozen=True)
-class PeakModel(PlainRecord):
+class PeakModel:
     """Peak of a method for any number of slices."""
 
     moments: Mapping[str, tuple[Term, ...]]
@@ -190,7 +174,7 @@ class PeakModel(PlainRecord):
         ordered = sorted(observations, key=lambda each: each.n_slices)
         moments: dict[str, tuple[Term, ...]] = {}
         for label in dict.fromkeys(label for each in ordered for label in each.moments):
-            seen = {o.n_slices: o.moments[label].alive for o in ordered if label in o.moments}
+            seen = {o.n_slices: o.moments[label] for o in ordered if label in o.moments}
             terms = []
             for path in dict.fromkeys(path for alive in seen.values() for path in alive):
                 points = {n: alive.get(path, ()) for n, alive in seen.items()}
@@ -202,7 +186,7 @@ class PeakModel(PlainRecord):
                         found = _terms(path, points)
                 terms += found
             if (last := max(seen)) < ordered[-1].n_slices:  # a line that more do not reach
-                terms = [replace(term, until=min(term.until or last, last)) for term in terms]
+                terms = [term._replace(until=min(term.until or last, last)) for term in terms]
             moments[label] = tuple(terms)
         measured = {each.n_slices: each.n_bytes for each in ordered}
         sites = {path: site for each in ordered for path, site in each.sites.items()}
@@ -250,23 +234,23 @@ class PeakModel(PlainRecord):
         """True if more calls agree with a moment's formulas than these have unknowns."""
         return all(term.is_proven for term in self.moments[label])
 
-    def plus(self, path: str, growth: Growth | Guess) -> PeakModel:
+    def plus(self, path: str, formula: Formula) -> PeakModel:
         """Model with memory that is there at every moment beside the pool's sequence."""
-        if growth == Growth(0):
+        if formula == Formula(0):
             return self
-        more = Term(path, growth, is_proven=True)
+        more = Term(path, formula, is_proven=True)
         moments = {label: (*terms, more) for label, terms in self.moments.items()}
-        measured = {n: size + growth.at(n) for n, size in self.measured.items()}
+        measured = {n: size + formula.at(n) for n, size in self.measured.items()}
         return replace(self, moments=moments, measured=measured)
 
-    def with_outside(self, path: str, growths: Mapping[str, Growth]) -> PeakModel:
+    def with_outside(self, path: str, formulas: Mapping[str, Formula]) -> PeakModel:
         """Model with memory outside the pool at moments of its own; those not among them go."""
         moments = {
-            label: (*terms, Term(path, growths[label], is_proven=True))
-            if label in growths
+            label: (*terms, Term(path, formulas[label], is_proven=True))
+            if label in formulas
             else terms
             for label, terms in self.moments.items()
-            if label in growths or not label.startswith(BESIDE)
+            if label in formulas or not label.startswith(BESIDE)
         }
         return replace(self, moments=moments)
 
@@ -330,23 +314,6 @@ class PeakModel(PlainRecord):
             names={path: what for path, what in self.names.items() if path in paths},
         )
 
-    def as_plain(self) -> Any:
-        """Plain values for JSON; a call site has its path as its key alone."""
-        sites = {path: site.as_plain()[:-1] for path, site in self.sites.items()}
-        measured = [list(each) for each in self.measured.items()]
-        return super().as_plain() | {"sites": sites, "measured": measured}
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> PeakModel:
-        """Read what `as_plain` wrote."""
-        sites = {path: [*site, path] for path, site in plain["sites"].items()}
-        return super().from_plain({**plain, "sites": sites, "measured": dict(plain["measured"])})
-
-    def check(self) -> None:
-        """Raise an exception if it is the peak of nothing."""
-        if not self.moments or self.granule_bytes < 1:
-            raise ValueError("a peak without moments")
-
 
 def _last_path(sequence: AllocationSequence, n_events: int) -> str:
     """Path of the last call site that allocated in the first events."""
@@ -388,7 +355,7 @@ def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation
     """
 
     def at(each: Observation, moment: str) -> Sizes | None:
-        return each.moments[moment].alive.get(path) if moment in each.moments else None
+        return each.moments[moment].get(path) if moment in each.moments else None
 
     if label in cut.moments:
         return at(cut, label) or ()
@@ -421,10 +388,12 @@ def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
 def _guess(path: str, seen: Sequence[tuple[int, Sizes]], until: int | None) -> list[Term]:
     """What was seen, as one allocation, up to `until`."""
     totals = [(n, sum(sizes)) for n, sizes in seen]
-    return [Term(path, Guess(tuple(totals)), until=until)] if any(t for _, t in totals) else []
+    if not any(total for _, total in totals):
+        return []
+    return [Term(path, Formula(0, points=tuple(totals)), until=until)]
 
 
-_Formulas = list[tuple[Growth, Growth]]
+_Formulas = list[tuple[Formula, Formula]]
 
 
 def _aligned(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
@@ -433,10 +402,10 @@ def _aligned(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
         return None
     found = []
     for i in range(len(seen[0][1])):
-        growth = first_fit({n: sizes[i] for n, sizes in seen})
-        if growth is None:
+        formula = first_fit({n: sizes[i] for n, sizes in seen})
+        if formula is None:
             return None
-        found.append((growth, Growth(1)))
+        found.append((formula, Formula(1)))
     return found
 
 
@@ -469,11 +438,11 @@ def _first_and_last(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
     if {len(sizes) for _, sizes in seen} != {1, 2}:
         return None
     first = first_fit({n: sizes[0] for n, sizes in seen})
-    if first is None or first.count != "ceil(n/k)":
+    if first is None or first.counted != "ceil(n/k)":
         return None
     for of in CHUNKS_OF:
-        last = replace(first, count=f"last({of}/k)")
-        ragged = Growth(0, 1, f"ragged({of}/k)", first.k)
+        last = first._replace(counted=f"last({of}/k)")
+        ragged = Formula(0, 1, f"ragged({of}/k)", first.k)
         if all(sizes[1:] == (last.at(n),) * ragged.at(n) for n, sizes in seen):
             return [(first, ONE), (last, ragged)]
     return None

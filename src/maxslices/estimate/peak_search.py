@@ -15,9 +15,9 @@ from ..errors import EstimatorError
 from ..measure.allocation_sequence import CallSite
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..trial.trial import CUSHION_BYTES, NOISE_BYTES, MeasuredCall
-from .growth import Growth
+from .formula import Formula
 from .method_calls import LIMIT_S, REACH, MethodCalls
-from .peak_model import Moment, Observation, PeakModel
+from .peak_model import Observation, PeakModel
 from .probe_result import Probe
 from .sequence_probe import SAME, TRUSTED, SequenceProbe
 
@@ -59,7 +59,7 @@ class PeakSearch(SequenceProbe):
         risen = max((n for n, size in points if self._seen[n].n_bytes >= size), default=0)
         if self._is_refused:
             return max(risen, self._fitting(model, int(self.available_bytes / self._off)))
-        if not self.keeps_its_ways and self._met < TRUSTED:
+        if not self.extrapolates_exactly and self._met < TRUSTED:
             n, size = points[-1] if points else (0, 0)
             if n > risen or not n:
                 return risen  # where memory fell, fewer slices may take more
@@ -169,7 +169,7 @@ class PeakSearch(SequenceProbe):
         points = self._fitted()
         most = points[-1][0] if points else 0
         is_told = self._is_told(model)
-        self.keeps_its_ways &= is_told
+        self.extrapolates_exactly &= is_told
         n = super()._next(model) if most else None
         is_line = self._met > 0 and is_told
         if n is None or n <= most:
@@ -206,13 +206,13 @@ class PeakSearch(SequenceProbe):
         rising = MemoryModel(model.rising)
         note = self.retained.lose(rising, self.available_bytes, self.total_slices)
         self.notes += [note] if note else []
-        model = model.plus("lost by each call", Growth(self.retained.lost_bytes))
+        model = model.plus("lost by each call", Formula(self.retained.lost_bytes))
         found = super().result(model, available_bytes, duration_s)
         sure = found.sure and self._too_many > self.total_slices
-        return replace(found, sure=sure, keeps_its_ways=False)
+        return replace(found, sure=sure, extrapolates_exactly=False)
 
 
 def one_array(n: int, n_bytes: int) -> Observation:
     """A call as one array."""
-    moment = Moment(n_bytes, {_WHOLE.path: (n_bytes,)})
-    return Observation(n, {_WHOLE.path: moment}, {_WHOLE.path: _WHOLE}, {})
+    moments = {_WHOLE.path: {_WHOLE.path: (n_bytes,)}}
+    return Observation(n, n_bytes, moments, {_WHOLE.path: _WHOLE}, {})

@@ -7,20 +7,17 @@ from functools import lru_cache
 
 from ..block_effect.effect import BlockEffect
 from ..core.memory_model import MemoryModel
-from ..core.plain_records import PlainRecord
 from ..core.units import format_bytes
 from ..trial.trial import MeasuredCall
-from .growth import Guess
+from .formula import Formula
 from .peak_model import PeakModel
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
 """Terms of a peak that are read from the device."""
-LATEST_S = 2**36
-"""Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(PlainRecord):
+class Probe:
     """A memory model measured with a few slices, and the measurements."""
 
     peaks: PeakModel
@@ -44,7 +41,7 @@ class Probe(PlainRecord):
     """Dtype of the result; None if it is not a block of slices."""
     output_dims: tuple[int, int] | None = None
     """The result's other two dims, in array order."""
-    keeps_its_ways: bool = False
+    extrapolates_exactly: bool = False
     """True if each call followed from those with fewer slices, to the byte."""
     blocks: BlockEffect | str = ""
     """What the size of a block does to the result; or why blocks were not compared, if there are
@@ -73,7 +70,7 @@ class Probe(PlainRecord):
     def is_of_any_card(self) -> bool:
         """True if nothing in it depends on the card: it is what was asked of CuPy's pool."""
         paths = {term.path for terms in self.peaks.moments.values() for term in terms}
-        return self.keeps_its_ways and not paths & {OUTSIDE, STAYS_OUTSIDE}
+        return self.extrapolates_exactly and not paths & {OUTSIDE, STAYS_OUTSIDE}
 
     def pace_s(self) -> tuple[float, float]:
         """Seconds that a call takes, and that each slice adds.
@@ -108,30 +105,23 @@ class Probe(PlainRecord):
             f"a run measured {format_bytes(n_bytes)} with {n_slices} slices, in place of "
             f"{format_bytes(expected)}: raised by {n_bytes / max(1, expected) - 1:.1%}"
         )
+        more = Formula(0, points=((n_slices, n_bytes - expected),))
         return replace(
             self,
-            peaks=self.peaks.plus("seen in a run", Guess(((n_slices, n_bytes - expected),))),
+            peaks=self.peaks.plus("seen in a run", more),
             kept=tuple((n, -(-size * n_bytes // max(1, expected))) for n, size in self.kept),
             sure=False,
-            keeps_its_ways=False,
+            extrapolates_exactly=False,
             notes=(*self.notes, note),
         )
-
-    def check(self) -> None:
-        """Raise an exception if what stays is no model, or a call has no slices or memory."""
-        self.model()
-        for rung in self.rungs:
-            times = rung.duration_s, rung.call_s
-            if rung.n_slices < 1 or rung.n_bytes < 0 or not all(0 <= s < LATEST_S for s in times):
-                raise ValueError(f"{rung} is not a call")
 
     def covers(self, available_bytes: int, total_slices: int) -> bool:
         """True if the probe also answers for another amount of memory.
 
         It answers up to the slices that were run, and up to four times as many if `sure`, the same
-        distance to which a line is followed while probing; for any if it `keeps_its_ways`.
+        distance to which a line is followed while probing; for any if it `extrapolates_exactly`.
         """
-        if self.keeps_its_ways:
+        if self.extrapolates_exactly:
             return True
         largest = max((rung.n_slices for rung in self.rungs), default=1)
         wanted = self.model().max_slices(available_bytes, total_slices)

@@ -17,16 +17,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.plain_records import PlainRecord, json_text, to_plain
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
 from ..system.disk_space import store_errors
 from ..system.fresh_files import replace_text
+from ..system.plain_records import from_plain, json_text, to_plain
 from .fingerprint import Environment, RequestKey
-from .probe_result import LATEST_S, Probe
+from .probe_result import Probe
 from .source_hash import canonical
 
-FORMAT = 7
+FORMAT = 8
 """Version of the files, raised whenever their layout or meaning changes; entries of another version
 are ignored, and replaced when the method is measured again."""
 PARSE_ERRORS = (
@@ -34,6 +34,8 @@ PARSE_ERRORS = (
     UsageError,
 )
 """Exceptions that reading a file that is not one of records may raise."""
+_LATEST_S = 2**36
+"""Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
 _DIGITS = 12
 """Of each of two hashes in a file's name, in hexadecimal: 48 bits, which no two of some thousand
 share."""
@@ -45,7 +47,7 @@ class AnotherVersionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(PlainRecord):
+class Entry:
     """A probe, with what it answers."""
 
     question: RequestKey
@@ -55,11 +57,19 @@ class Entry(PlainRecord):
     probe: Probe
 
     def check(self) -> None:
-        """Raise an exception if the method's name is none, or it was measured at no time."""
+        """Raise an exception if the record is damaged: its types are right, its values are not."""
         if not all(part.isidentifier() for part in self.question.method.split(".")):
             raise ValueError(f"{self.question.method!r} is not the name of a method")
-        if not 0 <= self.time_s < LATEST_S:
-            raise ValueError(f"{self.time_s} is no time")
+        if not 0 <= self.time_s < _LATEST_S:
+            raise ValueError(f"{self.time_s} is not a time")
+        for rung in self.probe.rungs:
+            times = rung.duration_s, rung.call_s
+            if rung.n_slices < 1 or rung.n_bytes < 0 or not all(0 <= s < _LATEST_S for s in times):
+                raise ValueError(f"{rung} is not a call")
+        if not self.probe.peaks.moments or self.probe.peaks.granule_bytes < 1:
+            raise ValueError("a peak without moments")
+        model = self.probe.model()
+        model.bytes(1), model.kept_bytes(1)  # raise if a formula has an unknown count
 
 
 def read_entries(text: str) -> list[Entry]:
@@ -80,7 +90,10 @@ def read_entries(text: str) -> list[Entry]:
         raise AnotherVersionError(
             f"it is of version {found}, from another version of maxslices; here is {FORMAT}"
         )
-    return [Entry.from_plain(each) for each in content["entries"]]
+    entries = from_plain(list[Entry], content["entries"], "entries")
+    for entry in entries:
+        entry.check()
+    return entries
 
 
 def file_text(entries: Sequence[Entry]) -> str:
@@ -242,4 +255,4 @@ def _start(key: RequestKey) -> str:
 
 
 def _digest(value: RequestKey | Environment) -> str:
-    return hashlib.sha256(canonical(value.as_plain()).encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(canonical(to_plain(value)).encode()).hexdigest()[:_DIGITS]

@@ -15,9 +15,9 @@ from ..core.allocators import CUDA_GRANULE_BYTES
 from ..core.memory_model import MAX_BYTES, MemoryModel
 from ..errors import EstimatorError
 from ..trial.trial import CUSHION_BYTES, MeasuredCall
-from .growth import Growth
+from .formula import Formula
 from .method_calls import LIMIT_S, MethodCalls
-from .outside_memory import ABOVE_BYTES, outside_growth
+from .outside_memory import ABOVE_BYTES, outside_formula
 from .peak_model import PERIOD, Observation, PeakModel
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
 from .retained_memory import RetainedMemory
@@ -60,7 +60,7 @@ class SequenceProbe:
         self.usual_rungs: list[MeasuredCall] = []
         """Those with the usual data, also if they do not explain anything."""
         self.notes: list[str] = []
-        self.keeps_its_ways = True
+        self.extrapolates_exactly = True
         """No call contradicted those before."""
         self._not_proven = ""
         """Why the answer is not proven, if it is not."""
@@ -88,7 +88,7 @@ class SequenceProbe:
         self._first_seen = self._observed(self._first)
         self._few()
         model = self._proven()
-        if self._not_proven and not self.keeps_its_ways:  # it may be as far off once more
+        if self._not_proven and not self.extrapolates_exactly:  # it may be as far off once more
             off = self._off if self._met < TRUSTED - 1 else 1.0
             safe = min(self._fitting(model, int(self.available_bytes / off)), self._most_called)
             model = model.with_measured({safe + 1: self.available_bytes + 1})
@@ -122,13 +122,13 @@ class SequenceProbe:
 
     def _time_s(self, elapsed_s: float) -> float:
         """Time that the next call may take."""
-        if self.keeps_its_ways:
+        if self.extrapolates_exactly:
             return 0.0 if self._not_proven else PROOF_S
         return LIMIT_S - elapsed_s
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe, with what stays outside the pool."""
-        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.trial.stays_bytes))
+        peaks = model.pruned().plus(STAYS_OUTSIDE, Formula(self.trial.stays_bytes))
         self.notes += [self._not_proven] if self._not_proven else []
         return Probe(
             peaks=peaks,
@@ -141,7 +141,7 @@ class SequenceProbe:
             notes=tuple(self.notes),
             output_dtype=self.trial.output_dtype,
             output_dims=self.trial.output_dims,
-            keeps_its_ways=self.keeps_its_ways,
+            extrapolates_exactly=self.extrapolates_exactly,
         )
 
     def _fitting(self, model: PeakModel, limit: int = MAX_BYTES) -> int:
@@ -179,7 +179,7 @@ class SequenceProbe:
             n = other_data if other_data in self._seen else max(self._seen)
             if self._is_told(self._fit(), n):
                 return
-            self.keeps_its_ways = False
+            self.extrapolates_exactly = False
             before = self._seen[n].n_bytes
             self.rungs = [rung for rung in self.rungs if rung.n_slices != n]
             self._call(n, None)
@@ -202,7 +202,7 @@ class SequenceProbe:
             # A few fewer are enough where the pool cannot use all that it holds.
             fits = max((k for k in self._seen if k < n), default=1)
             return max(fits + 1, (fits + n + 1) // 2, n + 1 - (1 << max(0, self._failures - 1)))
-        if self.keeps_its_ways or self._met >= TRUSTED:
+        if self.extrapolates_exactly or self._met >= TRUSTED:
             if model.numbers_fall and n - 1 > self._first.n_slices and n - 1 not in self._seen:
                 return n - 1  # an odd number tells whether it is for being even
             short_bytes = model.bytes(n + 1) - self.available_bytes
@@ -229,7 +229,7 @@ class SequenceProbe:
             room = ABOVE_BYTES if rung.outside_bytes else self._room_bytes
             self._met += 1
             if self._is_contradicted(n, n_bytes - expected, NEAR * n_bytes + room):
-                self.keeps_its_ways, self._met = False, 0
+                self.extrapolates_exactly, self._met = False, 0
                 self._off = max(1.0, n_bytes / expected)
                 if n_bytes > self.available_bytes >= expected:
                     self._count_failure(n)
@@ -256,7 +256,7 @@ class SequenceProbe:
             self._cut.append(Observation.of(self.trial.sequence, self._granule))
         if model is not None and model.bytes(n) <= self.available_bytes:
             self._count_failure(n)
-            self.keeps_its_ways, self._met = False, 0
+            self.extrapolates_exactly, self._met = False, 0
             self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
 
     def _count_failure(self, n: int) -> None:
@@ -281,7 +281,7 @@ class SequenceProbe:
         model = PeakModel.fit(seen, self._granule, self._cut)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
         stays = self.retained.left_bytes if self._seen else 0  # the first call's sequence has it
-        model = model.plus("stays", Growth(stays)).plus("Python's objects", Growth(objects))
+        model = model.plus("stays", Formula(stays)).plus("Python's objects", Formula(objects))
         model = model.with_outside(OUTSIDE, self._outside())
         measured = {r.n_slices: r.n_bytes + self.retained.left_bytes for r in self.rungs}
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
@@ -304,7 +304,7 @@ class SequenceProbe:
         """True for slices of the small calls that are made on a GPU, too."""
         return n <= self._first.n_slices + MORE[-1]
 
-    def _outside(self) -> dict[str, Growth]:
+    def _outside(self) -> dict[str, Formula]:
         """Memory outside the pool, by the moments at which it was read; what is no array is not."""
         seen = self._seen.values() or [self._first_seen]
         dims = [self.trial.other_dims]
@@ -313,7 +313,9 @@ class SequenceProbe:
         for label in {label for each in seen for label in each.outside}:
             readings = {o.n_slices: o.outside[label] for o in seen if label in o.outside}
             few = {n: size for n, size in readings.items() if self._is_small(n)}
-            growth = outside_growth(readings, dims) or (outside_growth(few, dims) if few else None)
-            if growth is not None:
-                found[label] = growth
+            formula = outside_formula(readings, dims)
+            if formula is None and few:
+                formula = outside_formula(few, dims)
+            if formula is not None:
+                found[label] = formula
         return found

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.method_meta import MethodMeta
-from ..core.plain_records import json_text, to_plain
 from ..errors import StoreError
+from ..system.plain_records import from_plain, json_text, to_plain
 from .fingerprint import Environment, RequestKey, libraries
 from .model_request import Choice, NoAnswerError
 from .recorded import PARSE_ERRORS, Entry, Records, not_understood
-from .size_model import LEAST_SIZES, Dims
-from .size_record import SizeRecord
+from .size_model import Dims, SizeRecord, fit_formulas
 from .source_hash import canonical
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files."""
 
 
@@ -50,7 +49,11 @@ def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if content["format"] != FORMAT:
         raise ValueError(f"version {content['format']!r}, and this is {FORMAT}")
-    return tuple(SizeRecord.from_plain(plain) for plain in content["records"])
+    records = from_plain(tuple[SizeRecord, ...], content["records"], "records")
+    for record in records:
+        for dims in record.dims:
+            record.at(dims)
+    return records
 
 
 def shipped_text(records: Sequence[SizeRecord]) -> str:
@@ -85,7 +88,7 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
             how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
             why = f"a record comes with it: {'; '.join(how)}\n{_origin(record, meta, key)}"
             return replace(answer, why=why)
-        reasons[f"other dims: {_listed(record.measured)}"] = None
+        reasons[f"other dims: {_listed(record.dims)}"] = None
     known = f"the records that come with it are for {' or '.join(reasons)}"
     raise NoAnswerError(f"nothing is recorded ({known})")
 
@@ -105,10 +108,12 @@ def find_by_sizes(
         if is_of_code and suits(entry.place) and not differences(asked, key, {}):
             devices.setdefault(device, {})[asked.other_dims] = entry
     for device, newest in sorted(devices.items()):
-        made = SizeRecord.of(list(newest.values())) if len(newest) >= LEAST_SIZES else None
-        answer = made and made.at(key.other_dims)
-        if made and answer:
-            why = f"measured on {device}, at other sizes ({_listed(made.measured)})"
+        if fit_formulas({dims: entry.probe for dims, entry in newest.items()}) is None:
+            continue
+        record = SizeRecord.of(list(newest.values()))
+        answer = record and record.at(key.other_dims)
+        if answer:
+            why = f"measured on {device}, at other sizes ({_listed(newest)})"
             return replace(answer, why=why)
     return None
 

@@ -1,25 +1,35 @@
-"""Peaks for every size of the detector, from the peaks at a few sizes.
+"""How records made for some detectors answer for another one.
 
 Each size of an allocation is a sum of products of the two other dims, or of the lengths that
-programs make of them: half a dim and one for a real FFT, the next fast length, powers of two. What
-explains all recorded sizes to the byte, one size more than it has unknowns at least, is believed.
+programs make of them: half a dim and one for a real FFT, the next fast length, powers of two. A
+`SizeModel` is believed if it gives all recorded peaks to the byte, one size more than its formulas
+have unknowns at least. A `SizeRecord` holds it with the recorded sizes. Where no formulas give the
+peaks, the record answers for the sizes alone at which they were measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations, islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..block_effect.effect import BlockEffect
 from ..core.memory_model import MemoryModel
-from ..core.plain_records import PlainRecord, to_plain
-from .growth import COUNTS, Growth, fast_length
+from ..measure.allocation_sequence import CallSite
+from .fingerprint import Environment, RequestKey
+from .formula import fast_length
+from .model_request import Choice
 from .peak_model import PeakModel, Term
+from .probe_result import Probe
+from .recorded import Entry
 
 Dims = tuple[int, int]
 Part = tuple[int, str, str]
+Points = tuple[tuple[int, int], ...]
 
 
 def _pow2(n: int) -> int:
@@ -44,17 +54,22 @@ _MOST_OTHERS = 12
 """Explanations that are looked at: a power of two has most, each of two dims with three lengths."""
 LEAST_SIZES = 4
 """Sizes that tell a formula: three for its unknowns, and one that proves it."""
+_COMPARED_SLICES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 100, 1000)
+"""Slices at which formulas are compared with the recorded peaks: odd, even, and beyond chunks."""
+_KEPT_SLICES = (1, 2, 3, 5, 8, 16, 33)
+"""Slices at which kept bytes are looked at: a line, if they lie on one."""
+_MOST_SLICES = 1024
+"""Slices up to which each number was looked at, where a size answers for itself alone."""
+_ABOVE = 0.01
+"""Part by which its lines may lie above the recorded peaks."""
 
 
 def _value(parts: Sequence[Part], dims: Dims) -> int:
     return sum(factor * LENGTHS[a](dims[0]) * LENGTHS[b](dims[1]) for factor, a, b in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class SizeFormula(PlainRecord):
+class SizeFormula(NamedTuple):
     """A whole number as a sum of products of lengths."""
-
-    as_list = True
 
     parts: tuple[Part, ...]
     """(factor, length of the first dim, length of the second)."""
@@ -65,14 +80,9 @@ class SizeFormula(PlainRecord):
         """Value for two dims."""
         return _value(self.parts, dims)
 
-    def is_told(self, dims: Dims) -> bool:
-        """True if all that explains what was recorded says the same for these dims."""
+    def covers(self, dims: Dims) -> bool:
+        """True if all that explains the recorded values gives the same for these dims."""
         return all(_value((other,), dims) == self.at(dims) for other in self.others)
-
-    def check(self) -> None:
-        """Raise an exception if there is no length of such a name."""
-        for _, a, b in (*self.parts, *self.others):
-            LENGTHS[a], LENGTHS[b]
 
     def __str__(self) -> str:
         texts = []
@@ -93,7 +103,7 @@ def _find_formula(values: tuple[tuple[Dims, int], ...]) -> SizeFormula | None:
     if not found:
         return None
     others = tuple(each.parts[0] for each in found[1:] if len(each.parts) == 1)
-    return replace(found[0], others=others)
+    return found[0]._replace(others=others)
 
 
 def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
@@ -123,158 +133,327 @@ def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
             yield SizeFormula(((p, a, b), (q, c, d)))
 
 
-@dataclass(frozen=True, slots=True)
-class SizedTerm(PlainRecord):
-    """A `Term` for any dims."""
-
-    as_list = True
-
-    path: str
-    start: SizeFormula
-    step: SizeFormula
-    count: str
-    k: int
-    number: Growth
-
-    def check(self) -> None:
-        """Raise an exception if there is no such count, or no chunk."""
-        COUNTS[self.count](1, self.k)
-
-    def at(self, dims: Dims) -> Term:
-        """Term for two dims."""
-        size = Growth(self.start.at(dims), self.step.at(dims), self.count, self.k)
-        return Term(self.path, size, self.number, is_proven=True)
+SizedTerm = tuple[Term, SizeFormula, SizeFormula]
+"""A term at one of the recorded sizes, and its start and its step at any size."""
 
 
 @dataclass(frozen=True)
-class SizeModel(PlainRecord):
+class SizeModel:
     """Peaks of a method for any number of slices and any dims."""
 
-    moments: Mapping[str, tuple[SizedTerm, ...]]
-    """Terms alive at each moment."""
-    base: PeakModel
-    """Call sites, and how bytes are rounded."""
+    moments: Mapping[str, tuple[int, ...]]
+    """Indices of the terms alive at each moment."""
+    terms: tuple[SizedTerm, ...]
+    """Terms of all moments, each once."""
+    sites: Mapping[str, CallSite]
+    """Call sites by their paths."""
+    names: Mapping[str, str]
+    """What is in the allocations of a call site, where known."""
+    granule_bytes: int
+    """What allocations are rounded up to."""
     recorded: tuple[Dims, ...]
     """Dims at which peaks were recorded."""
 
-    def is_told(self, dims: Dims) -> bool:
+    def covers(self, dims: Dims) -> bool:
         """True if what was recorded leaves no doubt for these dims.
 
-        Smaller ones than any recorded are not told: what does not grow with them, such as a table,
-        may make another moment the highest.
+        Smaller ones than any recorded are not covered: what does not grow with them, such as a
+        table, may make another moment the highest.
         """
-        if dims[0] * dims[1] < min(rows * columns for rows, columns in self.recorded):
+        if dims[0] * dims[1] < self.least_area:
             return False
-        terms = [term for terms in self.moments.values() for term in terms]
-        return all(term.start.is_told(dims) and term.step.is_told(dims) for term in terms)
+        return all(start.covers(dims) and step.covers(dims) for _, start, step in self.terms)
+
+    @property
+    def least_area(self) -> int:
+        """Product of the dims at the smallest recorded size."""
+        return min(rows * columns for rows, columns in self.recorded)
 
     def at(self, dims: Dims) -> PeakModel:
         """Peaks for two dims."""
-        moments = {
-            label: tuple(term.at(dims) for term in terms) for label, terms in self.moments.items()
-        }
-        return replace(self.base, moments=moments, measured={})
-
-    def model_at(self, dims: Dims) -> MemoryModel:
-        """Memory model for two dims."""
-        return MemoryModel(lru_cache(maxsize=1024)(self.at(dims).rising))
+        terms = [
+            term._replace(size=term.size._replace(start=start.at(dims), step=step.at(dims)))
+            for term, start, step in self.terms
+        ]
+        moments = {label: tuple(terms[i] for i in alive) for label, alive in self.moments.items()}
+        return PeakModel(moments, self.sites, self.names, {}, self.granule_bytes)
 
     @classmethod
-    def fit(cls, peaks: Mapping[Dims, PeakModel], slices: Sequence[int]) -> SizeModel | None:
+    def fit(cls, peaks: Mapping[Dims, PeakModel]) -> SizeModel | None:
         """Find formulas that give all peaks at all recorded dims to the byte.
 
         Parameters
         ----------
         peaks : mapping
-            Models by their dims, four at least.
-        slices : sequence of int
-            Numbers of slices at which the formulas are held against the models.
+            Models by their dims.
 
         Returns
         -------
         SizeModel or None
-            None if no formulas give all peaks.
+            None if no formulas give all peaks, or there are fewer than `LEAST_SIZES`.
         """
-        if len(peaks) < LEAST_SIZES:
-            return None
         models = list(peaks.values())
-        found: dict[str, tuple[SizedTerm, ...]] = {}
+        sized: dict[str, tuple[SizedTerm, ...]] = {}
         for label in dict.fromkeys(label for model in models for label in model.moments):
-            known = {
-                d: model.moments[label] for d, model in peaks.items() if label in model.moments
-            }
+            known = {d: m.moments[label] for d, m in peaks.items() if label in m.moments}
             terms = _sized(known) if len(known) >= LEAST_SIZES else None
             if terms is not None:
-                found[label] = terms
-        base = replace(
-            models[0],
-            sites={path: site for model in models for path, site in model.sites.items()},
-            names={path: what for model in models for path, what in model.names.items()},
-        )
-        made = cls(found, base, tuple(peaks))
+                sized[label] = terms
+        if not sized:
+            return None
+        sites = {path: site for model in models for path, site in model.sites.items()}
+        names = {path: what for model in models for path, what in model.names.items()}
+        found = _numbered(sized, sites, names, models[0].granule_bytes, tuple(peaks))
         near: dict[str, None] = {}
         for dims, model in peaks.items():
-            at = made.at(dims)
-            if not found or any(at.predicted(n) != model.predicted(n) for n in slices):
+            at = found.at(dims)
+            if any(at.predicted(n) != model.predicted(n) for n in _COMPARED_SLICES):
                 return None
             near |= dict.fromkeys(at.pruned().moments)
-        return made._only(list(near))
+        kept = {label: sized[label] for label in near}
+        return _numbered(kept, sites, names, models[0].granule_bytes, tuple(peaks))
 
-    def _only(self, labels: Sequence[str]) -> SizeModel:
-        """Model of some of the moments."""
-        moments = {label: self.moments[label] for label in labels}
-        paths = {*labels, *(term.path for terms in moments.values() for term in terms)}
-        base = replace(
-            self.base,
-            moments={},
-            measured={},
-            sites={path: site for path, site in self.base.sites.items() if path in paths},
-            names={path: what for path, what in self.base.names.items() if path in paths},
-        )
-        return replace(self, moments=moments, base=base)
 
-    def as_plain(self) -> Any:
-        """Plain values for JSON; a term that is alive at several moments is written once."""
-        numbers: dict[SizedTerm, int] = {}
-        moments = {
-            label: [numbers.setdefault(term, len(numbers)) for term in terms]
-            for label, terms in self.moments.items()
-        }
-        terms = to_plain(list(numbers))
-        base = {name: self.base.as_plain()[name] for name in ("sites", "names", "granule_bytes")}
-        return base | {"moments": moments, "terms": terms, "recorded": to_plain(self.recorded)}
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> SizeModel:
-        """Read what `as_plain` wrote."""
-        terms = dict(enumerate(map(SizedTerm.from_plain, plain["terms"])))
-        moments = {
-            label: tuple(terms[i] for i in numbers) for label, numbers in plain["moments"].items()
-        }
-        names = ("sites", "names", "granule_bytes")
-        given = {name: plain[name] for name in names} | {"moments": {"": []}, "measured": []}
-        recorded = tuple((int(rows), int(columns)) for rows, columns in plain["recorded"])
-        return cls(moments, replace(PeakModel.from_plain(given), moments={}), recorded)
+def _numbered(
+    sized: Mapping[str, tuple[SizedTerm, ...]],
+    sites: Mapping[str, CallSite],
+    names: Mapping[str, str],
+    granule_bytes: int,
+    recorded: tuple[Dims, ...],
+) -> SizeModel:
+    """Model of some moments, each of their terms once, with the call sites that they name."""
+    numbers: dict[SizedTerm, int] = {}
+    moments = {
+        label: tuple(numbers.setdefault(term, len(numbers)) for term in terms)
+        for label, terms in sized.items()
+    }
+    paths = {*sized, *(term.path for term, _, _ in numbers)}
+    return SizeModel(
+        moments,
+        tuple(numbers),
+        {path: site for path, site in sites.items() if path in paths},
+        {path: what for path, what in names.items() if path in paths},
+        granule_bytes,
+        recorded,
+    )
 
 
 def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None:
     """Terms of one moment for any dims; None if they are not alike at all dims."""
-    found = []
     if len({len(each) for each in terms.values()}) > 1:
         return None
+    found = []
     for alike in zip(*terms.values(), strict=True):
         sizes = [term.size for term in alike]
-        growths = [size for size in sizes if isinstance(size, Growth)]
-        kinds = {(size.count, size.k) for size in growths if size.step}
-        paths, numbers = {term.path for term in alike}, {term.number for term in alike}
-        whole = all(term.since == 1 and term.until is None for term in alike)
-        one_of_each = len(kinds) <= 1 and len(paths) == len(numbers) == 1
-        if len(growths) < len(alike) or not one_of_each or not whole:
+        growing = next((term for term in alike if term.size.step), alike[0])
+        like = growing._replace(size=growing.size._replace(start=0, step=0))
+        for term, size in zip(alike, sizes, strict=True):
+            plain = size._replace(start=0, step=0)
+            if not size.step:
+                plain = plain._replace(counted=like.size.counted, k=like.size.k)
+            if size.points or term._replace(size=plain, is_proven=like.is_proven) != like:
+                return None
+        start = find_formula(dict(zip(terms, (size.start for size in sizes), strict=True)))
+        step = find_formula(dict(zip(terms, (size.step for size in sizes), strict=True)))
+        if start is None or step is None or like.since > 1 or like.until is not None:
             return None
-        start = find_formula(dict(zip(terms, (each.start for each in growths), strict=True)))
-        step = find_formula(dict(zip(terms, (each.step for each in growths), strict=True)))
-        if start is None or step is None:
-            return None
-        count, k = kinds.pop() if kinds else ("1", 0)
-        found.append(SizedTerm(alike[0].path, start, step, count, k, alike[0].number))
+        found.append((like._replace(is_proven=True), start, step))
     return tuple(found)
+
+
+class RecordedSize(NamedTuple):
+    """One size of the detector at which a method was measured."""
+
+    dims: Dims
+    measured: Points
+    """Measured calls, as (slices, bytes)."""
+    peaks: Points
+    """Peak bytes by slices, from which lines lead to the next; empty where formulas cover it."""
+
+
+@dataclass(frozen=True)
+class SizeRecord:
+    """Records of one method at several sizes of the detector, and what follows for others."""
+
+    question: RequestKey
+    """Key of one of the requests: they differ in their dims alone."""
+    place: Environment
+    time_s: float
+    """When the last of them was measured."""
+    formulas: SizeModel | None
+    """Formulas in the dims; None if none give all recorded peaks."""
+    sizes: tuple[RecordedSize, ...]
+    """What was recorded at each size."""
+    output_dtype: str | None
+    """Dtype of the result."""
+    output_dims: tuple[SizeFormula, SizeFormula] | None
+    """Dims of the result by those of the input; None if it is not a block of slices."""
+    kept: tuple[SizeFormula, SizeFormula] | float
+    """Bytes that stay after a call, as a line in n; or a part of the peak."""
+    pace: tuple[float, float]
+    """Seconds of a call, and of each pixel of a slice beside."""
+    blocks: BlockEffect | str
+    """What the size of a block does to the result; or why blocks were not compared."""
+    is_of_any_card: bool
+    """True if nothing in it depends on the card."""
+    same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values of parameters between which the memory was the same, by name."""
+
+    @classmethod
+    def of(
+        cls,
+        entries: Sequence[Entry],
+        same: Mapping[str, tuple[Any, ...]] | None = None,
+    ) -> SizeRecord | None:
+        """Make a record of entries that differ in their dims; `same` as in the field.
+
+        None if the result's dims do not follow from the input's.
+        """
+        probes = {entry.question.other_dims: entry.probe for entry in entries}
+        models = {dims: probe.model() for dims, probe in probes.items()}
+        outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
+        blocks = [probe.blocks for probe in probes.values()]
+        effects = [each for each in blocks if isinstance(each, BlockEffect)]
+        formulas, output = fit_formulas(probes), _pair(outputs)
+        if outputs and output is None:
+            return None
+        last = max(entries, key=lambda entry: entry.time_s)
+        return cls(
+            question=last.question,
+            place=last.place,
+            time_s=last.time_s,
+            formulas=formulas,
+            sizes=tuple(
+                RecordedSize(
+                    dims,
+                    tuple(sorted(probe.measured.items())),
+                    () if formulas and formulas.covers(dims) else upper_line(models[dims]),
+                )
+                for dims, probe in probes.items()
+            ),
+            output_dtype=last.probe.output_dtype,
+            output_dims=output,
+            kept=_kept(models),
+            pace=_pace(probes),
+            blocks=max(
+                effects,
+                key=lambda each: (each.least_block, each.difference),
+                default=max(map(str, blocks)),
+            ),
+            is_of_any_card=not any(r.outside_bytes for p in probes.values() for r in p.rungs),
+            same=dict(same or {}),
+        )
+
+    @property
+    def dims(self) -> tuple[Dims, ...]:
+        """Sizes at which it was measured."""
+        return tuple(size.dims for size in self.sizes)
+
+    def at(self, dims: Dims) -> Choice | None:
+        """Answer for two dims; None if they were not measured and no formula covers them.
+
+        Smaller ones than any recorded take no more than the smallest with as many columns that is
+        covered: a sweep reads a few rows.
+        """
+        found = self._at(dims)
+        if found is None and self.formulas is not None:
+            rows = -(-self.formulas.least_area // dims[1])
+            rows += (rows - dims[0]) % 2  # FFTs of even and odd lengths differ
+            at_least = self._at((rows, dims[1])) if rows > dims[0] else None
+            if at_least is not None:
+                how = f"a bound: as much as for {rows}x{dims[1]}, the fewest rows that are covered"
+                found = replace(at_least, why=f"{how} ({at_least.why})")
+        if found is None or self.output_dims is None:
+            return found
+        first, second = self.output_dims
+        return replace(found, output_dims=(first.at(dims), second.at(dims)))
+
+    def _at(self, dims: Dims) -> Choice | None:
+        """Answer for dims that formulas cover or that were measured."""
+        own = next((size.peaks for size in self.sizes if size.dims == dims and size.peaks), None)
+        if own is not None:
+            bytes_at, how = MemoryModel.piecewise(own).bytes, "measured at this size"
+        elif self.formulas is not None and self.formulas.covers(dims):
+            bytes_at = lru_cache(maxsize=1024)(self.formulas.at(dims).rising)
+            how = f"formulas that give it to the byte at {len(self.sizes)} sizes"
+        else:
+            return None
+        call_s, pixel_s = self.pace
+        return Choice(
+            MemoryModel(bytes_at, self._kept_at(dims, bytes_at)),
+            "recorded",
+            how,
+            None if self.output_dtype is None else np.dtype(self.output_dtype),
+            pace_s=(call_s, pixel_s * dims[0] * dims[1]),
+            blocks=self.blocks,
+        )
+
+    def _kept_at(self, dims: Dims, bytes_at: Callable[[int], int]) -> Callable[[int], int] | None:
+        """Bytes that stay after a call with n slices; None if none do."""
+        if isinstance(self.kept, float):
+            part = self.kept
+            return (lambda n: int(part * bytes_at(n))) if part else None
+        start, step = (formula.at(dims) for formula in self.kept)
+        return (lambda n: min(start + step * n, bytes_at(n))) if start or step else None
+
+
+def fit_formulas(probes: Mapping[Dims, Probe]) -> SizeModel | None:
+    """Formulas of the probes whose calls followed from one another; not below any other call."""
+    exact = {dims: probe.peaks for dims, probe in probes.items() if probe.extrapolates_exactly}
+    found = SizeModel.fit(exact)
+    if found is not None:
+        for dims, probe in probes.items():
+            model = found.at(dims)
+            if any(model.rising(n) < size for n, size in probe.measured.items()):
+                return None
+    return found
+
+
+def upper_line(model: MemoryModel) -> Points:
+    """Points whose lines are never below a model, and at most `_ABOVE` above it."""
+    sizes = [0, *(model.bytes(n) for n in range(1, _MOST_SLICES + 1))]
+    points = [(1, sizes[1])]
+    while points[-1][0] < _MOST_SLICES:
+        first, start = points[-1]
+        lowest, highest, best = 0.0, float("inf"), first + 1
+        for n in range(first + 1, _MOST_SLICES + 1):
+            slope = (sizes[n] - start) / (n - first)
+            if lowest <= slope <= highest:
+                best = n
+            lowest = max(lowest, slope)
+            highest = min(highest, ((1 + _ABOVE) * sizes[n] - start) / (n - first))
+            if lowest > highest:
+                break
+        points.append((best, sizes[best]))
+    return (*points, (2 * _MOST_SLICES, model.bytes(2 * _MOST_SLICES)))
+
+
+def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeFormula] | None:
+    """Formulas of two values; None if there are none."""
+    if not values:
+        return None
+    first, second = (find_formula({d: each[i] for d, each in values.items()}) for i in (0, 1))
+    return None if first is None or second is None else (first, second)
+
+
+def _kept(models: Mapping[Dims, MemoryModel]) -> tuple[SizeFormula, SizeFormula] | float:
+    """Kept bytes as a line in n with formulas in the dims, else as a part of the peak."""
+    lines = {}
+    for dims, model in models.items():
+        step = model.kept_bytes(2) - model.kept_bytes(1)
+        start = model.kept_bytes(1) - step
+        if any(model.kept_bytes(n) != start + step * n for n in _KEPT_SLICES):
+            break
+        lines[dims] = start, step
+    else:
+        found = _pair(lines)
+        if found is not None:
+            return found
+    return max(m.kept_bytes(n) / m.bytes(n) for m in models.values() for n in _KEPT_SLICES)
+
+
+def _pace(probes: Mapping[Dims, Probe]) -> tuple[float, float]:
+    """Seconds of a call and of each pixel of a slice, as at the largest size."""
+    dims = max(probes, key=lambda each: each[0] * each[1])
+    call_s, slice_s = probes[dims].pace_s()
+    return float(f"{call_s:.3g}"), float(f"{slice_s / (dims[0] * dims[1]):.3g}")

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.allocators import CUDA_GRANULE_BYTES
-from ..core.plain_records import PlainRecord, to_plain
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite(PlainRecord):
+class CallSite(NamedTuple):
     """Where an allocation came from."""
-
-    as_list = True
 
     filename: str
     """File of the user's line: the innermost one outside array libraries."""
@@ -86,7 +82,7 @@ class AllocationSequence:
         """Plain values for JSON: an allocation is [bytes, site, what], a free [-1, event]."""
         return {
             "n_slices": self.n_slices,
-            "sites": to_plain(self.sites),
+            "sites": [list(site) for site in self.sites],
             "events": [
                 [-1, event.which]
                 if isinstance(event, Freed)
@@ -101,10 +97,10 @@ class AllocationSequence:
 
         Raises
         ------
-        UsageError, ValueError, KeyError, TypeError
+        ValueError, KeyError, IndexError, TypeError
             If the values are not those of a sequence.
         """
-        sites = tuple(map(CallSite.from_plain, plain["sites"]))
+        sites = tuple(CallSite(*site) for site in plain["sites"])
         events: list[Allocated | Freed] = []
         alive: set[int] = set()
         for first, second, *what in plain["events"]:

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from ..core.arrays import ArraySpec
-from ..core.plain_records import from_plain, to_plain
 from ..core.units import format_bytes
 from ..errors import PlanError, UsageError
 from .section_plan import SectionPlan, check_sections, headed, section_lines, wrapped
@@ -129,6 +128,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain types, with figures that follow from it."""
+        from ..system.plain_records import to_plain  # msgspec is imported where it is used
+
         entries: dict[str, Any] = to_plain(self)
         entries["estimated_bytes"] = self.estimated_bytes
         for entry, section in zip(entries["sections"], self.sections, strict=True):
@@ -152,6 +153,8 @@ class Plan:
         PlanError
             If it is the plan of a sweep.
         """
+        from ..system.plain_records import from_plain
+
         try:
             value = json.loads(text, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:

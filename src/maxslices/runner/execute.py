@@ -11,12 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.plain_records import to_plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
 from ..io import HasDetectorStart, MemoryStore, Sink, Source, Store, SupportsChangeCheck
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
+from ..system.plain_records import to_plain
 from .blocks.block_runner import BlockRunner
 from .blocks.device_store import DeviceStore
 from .blocks.read_ahead import Readable

@@ -20,7 +20,6 @@ from ..core.compare_arrays import compare_arrays
 from ..core.cut import cut, side_of_block
 from ..core.method_meta import MethodMeta
 from ..core.parameters import SUPPLIED, check_parameters
-from ..core.plain_records import PlainRecord
 from ..core.returned_output import ReturnedOutput
 from ..devices import Backend, call_method, require_libraries
 from ..errors import ParameterError, RecordingError, UsageError
@@ -55,7 +54,7 @@ _OF_ARRAYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredCall(PlainRecord):
+class MeasuredCall:
     """One measured call of a method."""
 
     n_slices: int

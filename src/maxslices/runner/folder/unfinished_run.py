@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...core.arrays import SLICE_NAMES
-from ...core.plain_records import from_plain
 from ...errors import MaxslicesError, StoreError
 from ...io.results.result_format import ResultFormat, parse_formats
 from ...io.results.result_names import is_result_name
 from ...planner import Plan, SectionPlan
 from ...system.disk_space import hidden_path
+from ...system.plain_records import from_plain
 from ..report.run_report import SectionReport
 from .earlier_run import BESIDE_NAMES, TIMELINE_NAME
 from .journal import boot_id

@@ -1,18 +1,15 @@
-"""How a number of bytes, or of arrays, grows with the number of slices n.
+"""Formulas in the number of slices n: a number of bytes, or of arrays.
 
-A `Growth` is ``start + step * count(n)``, where `count` is one of a few functions of n that
+A `Formula` is ``start + step * count(n)``, where `count` is one of a few functions of n that
 programs compute: n itself, pairs, chunks, a power of two. `fits` finds those that meet all
-observations. None falls with more slices, but for what is left of chunks.
+observations. Only the rest of a division into chunks decreases with more slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
-
-from ..core.plain_records import PlainRecord, to_plain
+from typing import NamedTuple
 
 COUNTS: dict[str, Callable[[int, int], int]] = {
     "1": lambda n, k: 0,
@@ -70,86 +67,55 @@ def array_depth(n: int) -> int:
     return 1 << (n - 1).bit_length() if n <= 16 else -(-n // 16) * 16
 
 
-@dataclass(frozen=True, slots=True)
-class Growth(PlainRecord):
-    """``start + step * count(n)``."""
-
-    as_list = True
+class Formula(NamedTuple):
+    """``start + step * count(n)``; or observed values, where no formula meets them."""
 
     start: int
     """Part that does not depend on n."""
     step: int = 0
-    """What each count adds."""
-    count: str = "1"
+    """Value that each count adds."""
+    counted: str = "1"
     """Key of `COUNTS`."""
     k: int = 0
     """Slices of a chunk, where the count has chunks."""
+    points: tuple[tuple[int, int], ...] = ()
+    """Observed (slices, value), by slices, where no formula meets them; else empty. Between them
+    the value of the next one counts, and beyond the last the value grows in proportion to n."""
 
     def at(self, n: int) -> int:
         """Value for n slices."""
-        return self.start + self.step * COUNTS[self.count](n, self.k) if self.step else self.start
+        for seen, value in self.points:
+            if n <= seen:
+                return value
+        if self.points:
+            return -(-value * n // seen)
+        return self.start + self.step * COUNTS[self.counted](n, self.k) if self.step else self.start
 
     @property
     def may_fall(self) -> bool:
         """True if more slices may give a lower value."""
-        return bool(self.step) and (self.step < 0 or self.count in _FALLING)
-
-    def check(self) -> None:
-        """Raise an exception if there is no such count, or no chunk."""
-        COUNTS[self.count](1, self.k)
+        falls = self.step < 0 or self.counted in _FALLING
+        return bool(self.points) or (bool(self.step) and falls)
 
     def __str__(self) -> str:
+        if self.points:
+            return "about " + ", ".join(f"{value:,} at {n}" for n, value in self.points)
         if not self.step:
             return f"{self.start:,}"
-        count = self.count.replace("k", str(self.k))
+        count = self.counted.replace("k", str(self.k))
         start = f"{self.start:,} + " if self.start else ""
         return f"{start}{self.step:,} * {count}"
 
 
-@dataclass(frozen=True)
-class Guess(PlainRecord):
-    """What takes no formula: never below what was seen, and beyond it in proportion to n."""
-
-    points: tuple[tuple[int, int], ...]
-    """(slices, value), by slices."""
-
-    def at(self, n: int) -> int:
-        """Value of the next slices that were seen, or of the last in proportion."""
-        for seen, value in self.points:
-            if n <= seen:
-                return value
-        return -(-value * n // seen)
-
-    @property
-    def may_fall(self) -> bool:
-        """True: nothing is known between what was seen."""
-        return True
-
-    def as_plain(self) -> Any:
-        """Plain values for JSON."""
-        return to_plain(self.points)
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> Guess:
-        """Read what `as_plain` wrote."""
-        found = super().from_plain({"points": plain})
-        if min(n for n, _ in found.points) < 1:
-            raise ValueError(f"{plain} are not slices with values")
-        return found
-
-    def __str__(self) -> str:
-        return "about " + ", ".join(f"{value:,} at {n}" for n, value in self.points)
-
-
-def fits(points: Mapping[int, int]) -> Iterator[Growth]:
-    """All growths that pass through all points (slices: value), the simplest first.
+def fits(points: Mapping[int, int]) -> Iterator[Formula]:
+    """All formulas that pass through all points (slices: value), the simplest first.
 
     The last is a line that passes just above them.
     """
     ns = sorted(points)
     low = ns[0]
     if all(points[n] == points[low] for n in ns):
-        yield Growth(points[low])
+        yield Formula(points[low])
         return
     padded = _padded_line(points)
     for name, count in COUNTS.items():
@@ -169,12 +135,12 @@ def fits(points: Mapping[int, int]) -> Iterator[Growth]:
                 continue
             start = points[low] - step * fewest
             if all(start + step * count(n, k) == points[n] for n in ns):
-                yield Growth(start, step, name, k)
+                yield Formula(start, step, name, k)
     if padded is not None:
         yield padded
 
 
-def _padded_line(points: Mapping[int, int]) -> Growth | None:
+def _padded_line(points: Mapping[int, int]) -> Formula | None:
     """Line above all points, if they lie near it."""
     low, high = min(points), max(points)
     rise = points[high] - points[low]
@@ -183,14 +149,14 @@ def _padded_line(points: Mapping[int, int]) -> Growth | None:
     near = max(min(PADDING_BYTES, rise // 100), PADDING_PART * rise)
     if step <= 0 or max(starts) - min(starts) > near:
         return None
-    return Growth(max(starts), step, "n")
+    return Formula(max(starts), step, "n")
 
 
-def first_fit(points: Mapping[int, int]) -> Growth | None:
-    """The simplest growth through all points; None if there is none."""
+def first_fit(points: Mapping[int, int]) -> Formula | None:
+    """The simplest formula through all points; None if there is none."""
     return _first_fit(tuple(sorted(points.items())))
 
 
 @lru_cache(maxsize=4096)
-def _first_fit(points: tuple[tuple[int, int], ...]) -> Growth | None:
+def _first_fit(points: tuple[tuple[int, int], ...]) -> Formula | None:
     return next(fits(dict(points)), None)

@@ -1,0 +1,107 @@
+"""Records as JSON and back, by msgspec: the annotations of a record's fields are the format.
+
+A record is a dataclass, written as an object, or a named tuple, written as a list. Both are plain
+classes, so modules that define records import nothing for it.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import repeat
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+import numpy as np
+
+from ..core.arrays import as_dtype
+from ..errors import UsageError
+
+Record = TypeVar("Record")
+_MAX_NUMBER = 2**63 - 1
+"""Largest number: of bytes in a file, and of elements of an array."""
+_MAX_LINE = 400
+"""Characters of a line of JSON: a measured call, or an allocation with its formula."""
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a record, and those in it, into dicts, lists and plain values."""
+    return _with_lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode))
+
+
+def from_plain(kind: type[Record], value: Any, where: str) -> Record:
+    """Make a record of what `to_plain` made of it.
+
+    Missing fields take their defaults, and unknown keys are ignored.
+
+    Parameters
+    ----------
+    kind : type
+        The record's class.
+    value : object
+        A value read from JSON.
+    where : str
+        Name of the value in messages.
+
+    Raises
+    ------
+    UsageError
+        Naming the field that is missing or not of its type, or a number that is too large, or a
+        negative number of bytes.
+    """
+    try:
+        record = msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at ")
+        place = place.rpartition("$")[2].rstrip("`")
+        raise UsageError(f"{where}{place}: {message}") from None
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    _check_numbers(value, where)
+    return record
+
+
+def json_text(value: Any, indent: int = 0) -> str:
+    """Readable JSON: what fits in a line is in one, of anything else each part has its own."""
+    line = json.dumps(value)
+    if len(line) <= _MAX_LINE or not isinstance(value, dict | list):
+        return line
+    names = [f"{json.dumps(key)}: " for key in value] if isinstance(value, dict) else repeat("")
+    items = value.values() if isinstance(value, dict) else value
+    parts = [name + json_text(item, indent + 1) for name, item in zip(names, items, strict=False)]
+    inner = "\n" + " " * (indent + 1)
+    return f"{line[0]}{inner}{f',{inner}'.join(parts)}{inner[:-1]}{line[-1]}"
+
+
+def _with_lists(value: Any) -> Any:
+    """Replace tuples by lists, which is what JSON has."""
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_lists(item) for item in value]
+    return value
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if get_origin(kind) is np.dtype and isinstance(value, str):
+        return as_dtype(value)
+    raise ValueError("Expected the name of a dtype")
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Refuse numbers that no file or array has, anywhere in the value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        place = f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]"
+        if isinstance(item, dict | list | tuple):
+            _check_numbers(item, place)
+        elif isinstance(item, int) and not isinstance(item, bool):
+            if abs(item) > _MAX_NUMBER:
+                raise UsageError(f"{place} must be at most {_MAX_NUMBER}, not {str(item)[:60]}")
+            if str(key).endswith("_bytes") and item < 0:
+                raise UsageError(f"{place} must be at least 0, not {item}")
