@@ -52,6 +52,7 @@ def test_a_look_up_reads_each_file_once_and_the_next_in_a_process_only_what_may_
     (first, read), (second, again) = looked("recorded")
     assert first == second == "recorded"
     opened = [Path(name) for kind, name in read if kind == "open"]
+    opened = [path for path in opened if path.is_file() and path.suffix != ".pyc"]
     assert max(Counter(opened).values()) == 1
     beside = {path for path in opened if path.suffix == ".py"}
     assert {path.parent.name for path in beside} == {"maxslices_methods"}
@@ -60,8 +61,8 @@ def test_a_look_up_reads_each_file_once_and_the_next_in_a_process_only_what_may_
     assert Counter(rest)["METADATA"] <= n_packages + 1
     assert len(set(rest)) == 2
     assert all(re.fullmatch(r"METADATA|.*minus_log\.\w+\.json", name) for name in rest)
-    folders = Counter(name for kind, name in read if kind == "list")
-    assert sorted(folders.values())[-2:] == [1, 2]  # the module's own: has it changed?
+    folders = [Path(name).name for kind, name in read if kind == "list"]
+    assert folders.count("maxslices_methods") == 2  # has it changed?
     (opened,) = [Path(name).name for kind, name in again if kind == "open"]
     assert opened in rest
 

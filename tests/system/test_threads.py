@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from maxslices.system import threads
-from tests.system.started_threads import record_started
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +63,7 @@ def test_an_error_is_raised_when_nothing_is_under_way_any_more(where, error):
     assert len(begun) < 20
 
 
-def test_two_callers_share_the_threads(monkeypatch):
-    monkeypatch.setattr(threads, "_pool", threads._Pool())
-    started = record_started(monkeypatch)
+def test_two_callers_share_the_threads():
     counts = {"a": 0, "b": 0}
     lock = threading.Lock()
 
@@ -84,7 +81,16 @@ def test_two_callers_share_the_threads(monkeypatch):
     for thread in both:
         thread.join(20)
     assert counts == {"a": 1000, "b": 1000}
-    assert 1 <= len(started) <= threads._POOL_THREADS
+
+
+def test_work_is_done_by_the_caller_where_no_thread_can_be_started():
+    run(
+        'def refuse(thread): raise RuntimeError("can\'t start new thread")\n'
+        "threading.Thread.start = refuse\n"
+        "done = []\n"
+        "threads.parallel_for(100, done.append)\n"
+        "assert done == list(range(100))\n"
+    )
 
 
 def test_work_within_work_is_no_deadlock():

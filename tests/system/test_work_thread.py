@@ -12,7 +12,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from maxslices.system import threads
 from maxslices.system.work_thread import NO_THREAD, WorkThread, next_of, wait_for
 from tests.fuzz.refusals import build
 
@@ -51,15 +50,6 @@ def no_thread_begins(monkeypatch):
     """Threads end before they call what they were started for."""
     start = _thread.start_new_thread
     monkeypatch.setattr(_thread, "start_new_thread", lambda _, args: start(lambda *_: None, args))
-
-
-@pytest.mark.usefixtures("no_thread_begins")
-def test_work_is_done_by_the_caller_where_no_helper_begins(monkeypatch):
-    monkeypatch.setattr(threads, "N_THREADS", 4)
-    monkeypatch.setattr(threads, "_pool", threads._Pool())
-    done = []
-    threads.parallel_for(100, done.append)
-    assert done == list(range(100))
 
 
 @pytest.mark.usefixtures("no_thread_begins")

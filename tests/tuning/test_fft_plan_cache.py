@@ -49,6 +49,17 @@ def test_a_plan_is_made_once_while_they_are_kept(cupyx):
     assert len(cupyx.cache) == 1
 
 
+def test_cupy_has_its_own_function_back(cupyx):
+    before = getattr(cupyx, CUPY_FUNCTION)
+    keep_fft_plans(True)
+    keep_fft_plans(True)
+    assert getattr(cupyx, CUPY_FUNCTION) is not before
+    keep_fft_plans(False)
+    assert getattr(cupyx, CUPY_FUNCTION) is before
+    keep_fft_plans(False)
+    assert getattr(cupyx, CUPY_FUNCTION) is before
+
+
 def test_cupys_own_are_cached_whatever_is_wanted(cupyx):
     for is_wanted in (True, False):
         keep_fft_plans(is_wanted)

@@ -151,3 +151,24 @@ def test_a_section_without_much_room_keeps_nothing(monkeypatch, is_retained):
     for memory in ("1GB", "5.15MB"):
         maxslices.run(data, [{"method": "looks"}], device="cpu", block=1, memory=memory)
     assert kept == [True, False, True, False, False, False]  # the second block is measured
+
+
+@needs_glibc
+def test_a_run_leaves_the_heap_as_the_environment_says(monkeypatch):
+    """`MALLOC_*` of a job script hold after a run, for what else the process does."""
+    code = (
+        "import numpy as np\n"
+        "from maxslices.devices.cpu import CpuBackend\n"
+        "from maxslices.tuning.page_prefault import libc\n"
+        "set_to, mallopt = {}, libc().mallopt\n"
+        "libc().mallopt = lambda name, value: (set_to.update({name: value}), mallopt(name, value))\n"
+        "with CpuBackend().limited(2**40): assert set_to[-3] == 2**17\n"
+        "assert (set_to[-1], set_to[-3], set_to[-4]) == (2**21, 2**20, 7), set_to\n"
+    )
+    values = {"TRIM_THRESHOLD_": 2**21, "MMAP_THRESHOLD_": 2**20, "MMAP_MAX_": 7}
+    for name, value in values.items():
+        monkeypatch.setenv(f"MALLOC_{name}", str(value))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -8,10 +8,9 @@ when they are first needed.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from ..core.block_memory import THREAD_BUFFER_BYTES
 from .resource_limits import core_limit
-from .work_thread import WorkThread
 
 
 def _cores() -> int:
@@ -48,8 +46,6 @@ _POOL_THREADS = max(2 * MOST_THREADS, N_CORES)
 """Most threads in the pool: those of a reader and of a writer at the same time."""
 _PART_BYTES = (2**20, 2**24)
 """Least and most bytes that a thread works on at one time; see `part_count`."""
-
-_lock = threading.Lock()
 
 
 def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
@@ -85,79 +81,28 @@ def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | N
             stopped = True
 
     n_helpers = min(n_items, N_THREADS if n_threads is None else n_threads) - 1
-    helpers = _start(run, n_helpers) if n_helpers > 0 else []
+    helpers: list[Future[None]] = []
+    with suppress(RuntimeError):  # no thread can be started, or the interpreter ends
+        for _ in range(n_helpers):
+            helpers.append(_pool.submit(run))  # noqa: PERF401  (those before an error count)
     try:
         run()
     finally:
-        begun = [helper for helper in helpers if not helper.taken.acquire(blocking=False)]
-        for helper in begun:
-            helper.ended.acquire()
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
     for helper in begun:
-        if helper.error is not None:
-            raise helper.error
+        helper.result()
 
 
-class _Help:
-    """Work that a thread of the pool does, unless it is given up before."""
-
-    __slots__ = ("ended", "error", "run", "taken")
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self.run = run
-        self.taken, self.ended = threading.Lock(), threading.Lock()
-        self.ended.acquire()
-        self.error: BaseException | None = None
-
-
-class _Pool:
-    """Threads that help, started when more of them are needed than wait."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[_Help] = SimpleQueue()
-        self._waiting = threading.Semaphore(0)
-        self._n_threads = 0
-
-    def put(self, run: Callable[[], None]) -> _Help:
-        """Queue work, and start a thread for it if none waits and none is to be had."""
-        if not self._waiting.acquire(blocking=False) and self._n_threads < _POOL_THREADS:
-            WorkThread(self._serve, "pool").start()
-            self._n_threads += 1
-        helper = _Help(run)
-        self._queue.put(helper)
-        return helper
-
-    def _serve(self) -> None:
-        while True:
-            helper = self._queue.get()
-            if helper.taken.acquire(blocking=False):
-                try:
-                    helper.run()
-                except BaseException as error:  # noqa: BLE001 - raised by who asked for help
-                    helper.error = error
-                finally:
-                    helper.ended.release()
-            del helper
-            self._waiting.release()
-
-
-def _start(run: Callable[[], None], count: int) -> list[_Help]:
-    """Have `run` called by up to `count` threads more."""
-    helpers: list[_Help] = []
-    with _lock, suppress(RuntimeError):  # no memory for a thread, or the interpreter ends
-        for _ in range(count):
-            helpers.append(_pool.put(run))  # noqa: PERF401  (those before an error count)
-    return helpers
-
-
-def _forget_threads() -> None:
+def _new_pool() -> None:
     """Start without threads in a forked process, where those of its parent do not run."""
-    global _pool, _lock
-    _pool, _lock = _Pool(), threading.Lock()
+    global _pool
+    _pool = ThreadPoolExecutor(_POOL_THREADS, "maxslices")
 
 
-_pool = _Pool()
+_pool = ThreadPoolExecutor(_POOL_THREADS, "maxslices")
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+    os.register_at_fork(after_in_child=_new_pool)
 
 
 def part_count(n_bytes: int) -> int:

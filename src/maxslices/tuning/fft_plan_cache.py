@@ -15,23 +15,21 @@ from typing import Any
 
 CUPY_MODULE, CUPY_FUNCTION = "cupyx.scipy.fftpack._fft", "_get_cufft_plan_nd"
 """The function that ``get_fft_plan`` calls for plans of two and three axes (CuPy 13 and 14)."""
-_is_kept = False
 
 
 def keep_fft_plans(is_wanted: bool) -> None:
-    """Keep such plans from now on, or stop; CuPy's cache is emptied as before.
+    """Keep such plans from now on, or give CuPy its own function back.
 
     Nothing happens if CuPy's module is not imported, or has no such function.
     """
-    global _is_kept
-    _is_kept = is_wanted
     module = sys.modules.get(CUPY_MODULE)
-    make = getattr(module, CUPY_FUNCTION, None)
-    if not is_wanted or make is None or hasattr(make, "makes_for"):
+    present = getattr(module, CUPY_FUNCTION, None)
+    if present is None:
         return
+    make = getattr(present, "in_place_of", present)
 
-    def make_or_find(*args: Any, to_cache: bool = True, **options: Any) -> Any:
-        return make(*args, to_cache=to_cache or _is_kept, **options)
+    def make_and_keep(*args: Any, to_cache: bool = True, **options: Any) -> Any:
+        return make(*args, to_cache=True, **options)
 
-    make_or_find.makes_for = "maxslices"  # type: ignore[attr-defined]
-    setattr(module, CUPY_FUNCTION, make_or_find)
+    make_and_keep.in_place_of = make  # type: ignore[attr-defined]
+    setattr(module, CUPY_FUNCTION, make_and_keep if is_wanted else make)

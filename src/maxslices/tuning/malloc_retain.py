@@ -19,6 +19,7 @@ another C library than glibc nothing happens.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,9 +40,14 @@ before it raises it. With 256 KiB arrays of 100 to 250 KiB left holes: six metho
 13.0, and take 11.4; with 64 KiB no less (2026-11-23)."""
 _FRUGAL = ((_TRIM_THRESHOLD, _SMALL_BYTES), (_MMAP_THRESHOLD, _SMALL_BYTES), (_MMAP_MAX, 2**16))
 """Values that give back what is freed."""
-_DEFAULTS = ((_TRIM_THRESHOLD, 2**26), (_MMAP_THRESHOLD, 2**25), (_MMAP_MAX, 2**16))
-"""Values in a program that nobody tuned and that has freed large arrays: glibc raises the mapping
-threshold to at most 32 MiB, trims at twice that, and allows 65536 mappings."""
+_DEFAULTS = (
+    (_TRIM_THRESHOLD, int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 2**26))),
+    (_MMAP_THRESHOLD, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", 2**25))),
+    (_MMAP_MAX, int(os.environ.get("MALLOC_MMAP_MAX_", 2**16))),
+)
+"""Values that a run leaves: those of the environment, which glibc reads at the start, else those of
+a program that has freed large arrays. glibc raises the mapping threshold to at most 32 MiB, trims
+at twice that, and allows 65536 mappings; it has no way to read its values."""
 LARGE_BYTES = 2**25
 """Arrays of this size and more have mappings of their own; glibc keeps smaller ones in the heap
 anyway (its ``DEFAULT_MMAP_THRESHOLD_MAX``)."""
