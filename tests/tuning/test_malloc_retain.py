@@ -161,7 +161,8 @@ def test_a_run_leaves_the_heap_as_the_environment_says(monkeypatch):
         "from maxslices.devices.cpu import CpuBackend\n"
         "from maxslices.tuning.page_prefault import libc\n"
         "set_to, mallopt = {}, libc().mallopt\n"
-        "libc().mallopt = lambda name, value: (set_to.update({name: value}), mallopt(name, value))\n"
+        "def note(name, value): set_to[name] = value; mallopt(name, value)\n"
+        "libc().mallopt = note\n"
         "with CpuBackend().limited(2**40): assert set_to[-3] == 2**17\n"
         "assert (set_to[-1], set_to[-3], set_to[-4]) == (2**21, 2**20, 7), set_to\n"
     )
