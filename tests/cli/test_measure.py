@@ -85,11 +85,15 @@ def long_and_red(data):
 def no_memory(data):
     raise MemoryError
 
-@method("all", calc_max_slices=half)
+@from_ledger
+def both(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+@method("all", calc_max_slices=both)
 def talks(data):
     print("frame 0")
-    data *= 2
-    return data
+    return data * 2
 
 def double(frame):
     return frame * 2

@@ -25,7 +25,7 @@ from ..estimate import ModelRequest, declared_model
 from ..measure import Alive
 from ..measure.alive import tracemalloc_on
 from ..trial.made_up import DataKind
-from ..trial.trial import NOISE_BYTES, MeasuredCall, Trial, check_given
+from ..trial.trial import NOISE_BYTES, MeasuredCall, Trial, check_given, require_slice_dim
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 
@@ -193,6 +193,7 @@ def trial_of(
 ) -> Trial:
     """Make the trial of a method on a block, whose slices along the axis are those of the scan."""
     check_given(meta, parameters)
+    require_slice_dim(meta, slice_dim)
     return Trial(
         meta,
         slice_dim,
