@@ -101,7 +101,7 @@ def test_a_stopped_scan_goes_on_by_its_plan(scans, pipeline, tmp_path, monkeypat
     states = [each.state for each in report.scans]
     assert states == ["done before", "done", "failed", "done", "done"]
     notes = json.loads((out / "s1" / "report.json").read_text())["sections"][0]["notes"]
-    assert any("went on from projection" in note for note in notes)
+    assert any("projections were done before" in note for note in notes)
     run(scans / "s1.nxs", steps, tmp_path / "alone", **asked)
     assert np.array_equal(result(out / "s1"), result(tmp_path / "alone"))
 

@@ -103,7 +103,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
     assert names(tmp_path / "out") == [".result.h5.part", ".run.journal", "run.log"]
     done = subprocess.run([*arguments[:7], "--resume"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"went on from projection \d+", done.stdout)
+    assert re.search(r"\d+ of \d+ projections were done before", done.stdout)
     assert names(tmp_path / "out") == [
         "pipeline_as_run.yaml",
         "report.html",

@@ -100,7 +100,7 @@ def section_of(*steps, n_slices=1024, **kwargs):
 @pytest.mark.parametrize(("block", "n_blocks"), [(32, 32), (33, 32), (31, 34), (np.uint8(31), 34)])
 def test_a_plan_counts_the_blocks(block, n_blocks):
     section = section_of("same", block=block)
-    assert section.n_blocks == len(blocks_of(0, 1024, int(block), (0, 0))) == n_blocks
+    assert section.n_blocks == len(blocks_of([range(1024)], int(block), (0, 0), 1024)) == n_blocks
 
 
 def probe(times):

@@ -28,7 +28,7 @@ def test_ctrl_c_once_a_block_is_noted_leaves_it_noted(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            journal.done(0, 3, 3, {})
+            journal.done(0, 0, 3, 3, {})
     assert journal.has_progress
     assert b'"done"' in (tmp_path / "journal").read_bytes()
     journal.close()
@@ -43,9 +43,9 @@ def test_what_cannot_be_noted_is_no_progress(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         with pytest.raises(StoreError):
-            journal.done(0, 3, 3, {})
+            journal.done(0, 0, 3, 3, {})
     assert not journal.has_progress
-    assert not journal.done(0, 3, 3, {0: object()})
+    assert not journal.done(0, 0, 3, 3, {0: object()})
     assert not journal.has_progress
     journal.close()
 

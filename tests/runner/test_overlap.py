@@ -178,7 +178,7 @@ def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
 )
 def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start):
     start = min(start, total - 1)
-    blocks = blocks_of(start, total, size, halo)
+    blocks = blocks_of([range(start, total)], size, halo, total)
     assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(start, total))
     for block in blocks:
         assert block.first == max(0, block.start - halo[0])

@@ -23,7 +23,8 @@ def nothing(job, share):
 def test_each_slice_is_dealt_out_once_in_whole_blocks(client, start, stop, block):
     dealer = Dealer(client, {})
     shares = sorted(
-        (share.start, share.stop) for share, _ in dealer.deal(nothing, 1, start, stop, block)
+        (share.start, share.stop)
+        for share, _ in dealer.deal(nothing, 1, [range(start, stop)], block)
     )
     assert shares[0][0] == start
     assert shares[-1][1] == stop
@@ -38,7 +39,7 @@ def count_tasks(dask_scheduler):
 
 def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
     dealer, running, known = Dealer(client, {}, most_blocks=1), [], []
-    for number, _ in enumerate(dealer.deal(nothing, 1, 0, 200, 1)):
+    for number, _ in enumerate(dealer.deal(nothing, 1, [range(200)], 1)):
         running.append(len(dealer._running))
         if number % 20 == 0:
             known.append(client.run_on_scheduler(count_tasks))
@@ -52,7 +53,7 @@ def sleep(job, share):
 
 def test_shares_are_large_at_first_and_become_smaller_towards_the_end(client):
     sizes = {}
-    for share, _ in Dealer(client, {}).deal(sleep, 1, 0, 300, 1):
+    for share, _ in Dealer(client, {}).deal(sleep, 1, [range(300)], 1):
         sizes[share.start] = share.stop - share.start
     ordered = [size for _, size in sorted(sizes.items())]
     assert ordered[:2] == [MOST_BLOCKS] * 2
@@ -69,7 +70,7 @@ def test_the_dealer_notes_what_each_worker_took(client, monkeypatch):
 
     monkeypatch.setattr(ShareSizes, "begin", noted)
     dealer = Dealer(client, {})
-    workers = {answer.worker for _, answer in dealer.deal(sleep, 1, 0, 100, 1)}
+    workers = {answer.worker for _, answer in dealer.deal(sleep, 1, [range(100)], 1)}
     assert dealer._sizes._block_s.keys() == workers
     assert min(dealer._sizes._block_s.values()) >= 2e-3  # what a block sleeps
     assert dealer._sizes._begun == {}
@@ -80,7 +81,9 @@ def test_the_dealer_notes_what_each_worker_took(client, monkeypatch):
 def test_what_was_done_before_does_not_tell_how_long_the_blocks_of_a_section_take(client):
     dealer = Dealer(client, {})
     dealer.once(sleep, 1, Share(0, 100))
-    sizes = {share.start: share.stop - share.start for share, _ in dealer.deal(sleep, 1, 0, 40, 1)}
+    sizes = {
+        share.start: share.stop - share.start for share, _ in dealer.deal(sleep, 1, [range(40)], 1)
+    }
     assert [sizes[0], sizes[10]] == [10, 10]  # half of what each would do
 
 

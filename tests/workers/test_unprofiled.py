@@ -32,7 +32,9 @@ def fail(job, share):
 
 
 def test_shares_are_not_profiled_and_other_peoples_calls_are(client):
-    found = [answer.value for _, answer in Dealer(client, {}).deal(profiled_stacks, 0, 0, 8, 1)]
+    found = [
+        answer.value for _, answer in Dealer(client, {}).deal(profiled_stacks, 0, [range(8)], 1)
+    ]
     assert found
     assert not any(found)
     assert all(client.gather(client.map(is_profiled, range(8), pure=False)))
@@ -44,5 +46,5 @@ def test_what_is_measured_on_a_worker_is_not_profiled(client):
 
 def test_a_share_that_fails_leaves_profiling_as_it_was(client):
     with pytest.raises(MethodError, match="as asked for"):
-        list(Dealer(client, {}).deal(fail, 0, 0, 2, 1))
+        list(Dealer(client, {}).deal(fail, 0, [range(2)], 1))
     assert all(client.gather(client.map(is_profiled, range(8), pure=False)))

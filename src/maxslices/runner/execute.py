@@ -26,7 +26,7 @@ from .folder.partial_results import keep_finished
 from .folder.results_folder import RunFolder
 from .folder.results_of_steps import make_sinks
 from .folder.resumed_sections import ResumedSections
-from .folder.unfinished_run import SectionState
+from .folder.section_state import SectionState
 from .report.progress import Progress
 from .report.run_report import SectionReport
 from .report.run_timeline import Timeline

@@ -20,7 +20,7 @@ from .blocks.pool_cache import PoolCache
 from .blocks.read_ahead import Readable
 from .blocks.result_queue import ResultQueue
 from .blocks.section_meter import SectionMeter
-from .folder.unfinished_run import SectionState
+from .folder.section_state import SectionState
 from .report.run_report import BlockUse, SectionReport
 from .report.run_timeline import Timeline
 
@@ -52,15 +52,17 @@ class SectionRun:
     part: range | None = None
     """Slices to run, if other processes run the others: from the first of a block to the last of
     one. Side results of blocks are not combined then."""
-    on_block: Callable[[int, int, dict[int, Any]], bool] | None = None
-    """Called with where each block ends, the block size and the block's side results, when its
-    results are written; False if it need not be called any more."""
+    on_block: Callable[[int, int, int, dict[int, Any]], object] | None = None
+    """Called with the first slice of each block, one past its last, the block size and the block's
+    side results, when its results are written."""
     n_splits: int = 0
     """How many times the block was halved because memory ran out."""
     smallest_block: int = 0
     """The smallest block that was used."""
     n_done: int = field(init=False)
     """Slices that are done, counted from the first: computed, and all results written."""
+    _parts: list[range] = field(init=False)
+    """Intervals of slices that were not done before."""
     _sizes: list[BlockUse] = field(default_factory=list)
     """History of (first slice, block size)."""
     _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
@@ -73,7 +75,9 @@ class SectionRun:
     """Memory that the device's pool keeps between blocks."""
 
     def __post_init__(self) -> None:
-        self.n_done = self.before.done if self.part is None else self.part.start
+        missing = self.before.done.missing(self.plan.n_slices)
+        self._parts = missing if self.part is None else [self.part]
+        self.n_done = self._parts[0].start if self._parts else self.plan.n_slices
         known = self.runner.known
         self._partial = {i: list(v) for i, v in self.before.partial.items() if i not in known}
         self._pool = PoolCache.for_section(self.plan, self.runner.backend)
@@ -96,8 +100,8 @@ class SectionRun:
         self.timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
         meter = SectionMeter(runner.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
-        if self.before.done:
-            advance(self.before.done)
+        if self.before.done.count:
+            advance(self.before.done.count)
         looks_ahead = self.looks_ahead
         try:
             if not looks_ahead:  # looking ahead would give it back
@@ -112,7 +116,7 @@ class SectionRun:
                 else:
                     advance(plan.n_slices)
                 for index, values in self._partial.items() if self.part is None else ():
-                    runner.combine(index, [value for _, value in values])
+                    runner.combine(index, [value for _, value in sorted(values, key=first_of)])
                 runner.close()
         finally:
             self._pool.end()
@@ -134,7 +138,7 @@ class SectionRun:
             blocks=tuple(self._sizes),
             notes=self.notes,
             # What was written before a stop was not looked at here, and may be a picture.
-            warnings=() if self.before.done else runner.checks.warnings(runner.store),
+            warnings=() if self.before.done.count else runner.checks.warnings(runner.store),
         )
 
     @property
@@ -173,13 +177,13 @@ class SectionRun:
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; if memory runs out, go on with half as many slices."""
-        plan, total = self.plan, self.plan.n_slices if self.part is None else self.part.stop
+        plan, total = self.plan, self._parts[-1].stop if self._parts else 0
         size, why, is_retry = plan.block, plan.why, False
         if self.before.block not in (None, plan.block):
             size, why = self.before.block, "as before it was stopped"
         while self.n_done < total:
             start = self.n_done
-            blocks = blocks_of(start, total, size, plan.halo, plan.n_slices)
+            blocks = blocks_of(self._left(start, total), size, plan.halo, plan.n_slices)
             if not self._sizes or self._sizes[-1].block != size:
                 self._sizes.append(BlockUse(start, size, why))
             clocks = BlockClocks(self.timeline, plan)
@@ -187,7 +191,7 @@ class SectionRun:
             clocks.note()
             is_retry = is_retry and self.n_done == start
             if retry is None:
-                return
+                break
             # Only here, outside of the `except` clause, is the memory of what failed unused.
             self._pool.free()
             if not retry.ran_out:
@@ -195,7 +199,7 @@ class SectionRun:
             if self.runner.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool may have been fragmented; now it is empty
                 continue
-            size = min(size, total - self.n_done)
+            size = min(size, max(len(part) for part in self._left(self.n_done, total)))
             if size > 1:
                 size, why, is_retry = _halved(size, plan.multiple), "memory ran out", False
                 self.smallest_block = size
@@ -209,6 +213,13 @@ class SectionRun:
                     f"memory ran out on a single {SLICE_NAMES[plan.slice_dim]}, number "
                     f"{self.n_done}, in the section of {self._names}: {retry.message}"
                 )
+        if self.part is None:
+            self.n_done = plan.n_slices
+
+    def _left(self, start: int, stop: int) -> list[range]:
+        """Slices from `start` to `stop` that were not done before."""
+        cut = (range(max(part.start, start), min(part.stop, stop)) for part in self._parts)
+        return [part for part in cut if part]
 
     def _blocks_of_one_size(
         self,
@@ -263,7 +274,7 @@ class SectionRun:
                 for index, value in values.items():
                     self._partial.setdefault(index, []).append((block.start, value))
                 if self.on_block is not None:
-                    note = partial(self._note, block.stop, size, values)
+                    note = partial(self.on_block, block.start, block.stop, size, values)
                     results.mark(block.start, note)
                 self.n_done = block.stop
                 advance(block.stop - block.start)
@@ -292,24 +303,20 @@ class SectionRun:
                 results.close()
         return None
 
-    def _note(self, stop: int, size: int, values: dict[int, Any]) -> None:
-        """Note that a block is done, unless one before it could not be noted."""
-        if self.on_block is not None and not self.on_block(stop, size, values):
-            self.on_block = None
-
     def _uncount_lost(
         self, results: ResultQueue, begin: int, advance: Callable[[int], None]
     ) -> None:
         """Count slices that were computed but could not be written as not done."""
         if results.lost_from is None:
             return
-        lost = self.n_done - max(begin, results.lost_from)
-        if lost <= 0:
+        lost = self._left(max(begin, results.lost_from), self.n_done)
+        if not lost:
             return
-        self.n_done -= lost
-        advance(-lost)
+        self.n_done = lost[0].start
+        advance(-sum(map(len, lost)))
         for index, values in self._partial.items():
-            self._partial[index] = [each for each in values if each[0] < self.n_done]
+            kept = [each for each in values if not any(each[0] in part for part in lost)]
+            self._partial[index] = kept
 
     def _retry_after(self, error: Exception) -> _Retry | None:
         """Whether a block may be tried again after an error, and why; None if not."""
@@ -324,6 +331,11 @@ class SectionRun:
     @property
     def _names(self) -> str:
         return ", ".join(step.meta.name for step in self.runner.steps)
+
+
+def first_of(pair: tuple[int, Any]) -> int:
+    """First slice of a block, of a pair of it and the block's side results."""
+    return pair[0]
 
 
 def _halved(size: int, multiple: int) -> int:

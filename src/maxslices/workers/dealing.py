@@ -6,7 +6,7 @@ import pickle
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -141,11 +141,11 @@ class Dealer:
     def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
         """Have one share done, on any worker."""
         block = share.stop - share.start
-        (found,) = self.deal(work, job, share.start, share.stop, block)
+        (found,) = self.deal(work, job, [range(share.start, share.stop)], block)
         return found[1]
 
     def deal(
-        self, work: Callable[[Any, Share], Any], job: Any, start: int, stop: int, block: int
+        self, work: Callable[[Any, Share], Any], job: Any, parts: Sequence[range], block: int
     ) -> Generator[tuple[Share, ShareAnswer], None, None]:
         """Deal out slices, and yield each share when it is done, in any order.
 
@@ -156,8 +156,8 @@ class Dealer:
             was done, if the answer is lost.
         job : object
             What it is called with.
-        start, stop : int
-            First slice, and one past the last.
+        parts : sequence of range
+            Intervals of slices, in order.
         block : int
             Slices in a block: shares are of whole ones.
 
@@ -173,19 +173,21 @@ class Dealer:
         self._seen_s = time.monotonic()
         self._sizes = ShareSizes(self.most_blocks)
         try:
-            at = start
-            while at < stop or self._again or self._suspects or self._running:
+            left = deque(parts)
+            while left or self._again or self._suspects or self._running:
                 while len(self._running) < self._most_running():
                     worker = self._free.popleft() if self._free else None
                     if self._suspects:
                         share = self._suspects[0]
                     elif self._again:
                         share = self._again.popleft()
-                    elif at < stop:
-                        n_left, now_s = -(-(stop - at) // block), time.monotonic()
+                    elif left:
+                        n_left, now_s = sum(-(-len(p) // block) for p in left), time.monotonic()
                         n = self._sizes.next_blocks(n_left, worker, self._workers, now_s)
-                        share = Share(at, min(stop, at + n * block))
-                        at = share.stop
+                        part = left.popleft()
+                        share = Share(part.start, min(part.stop, part.start + n * block))
+                        if share.stop < part.stop:
+                            left.appendleft(range(share.stop, part.stop))
                     else:
                         break
                     key = self._submit(work, job, share)

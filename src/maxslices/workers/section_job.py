@@ -107,6 +107,8 @@ class Share:
 class DoneBlock:
     """A block whose results are written."""
 
+    start: int
+    """First slice."""
     stop: int
     """One past its last slice."""
     size: int

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.arrays import SLICE_NAMES
 from ..errors import PlanError
 from ..io import ScratchStore
+from ..runner.folder.section_state import DoneSlices
 from ..runner.report.run_report import BlockUse, SectionReport
-from ..runner.section_run import SectionRun
+from ..runner.section_run import SectionRun, first_of
 from . import worker
 from .dealing import Dealer, ShareAnswer
 from .section_job import DoneShare, JobResult, RunJob, SectionJob, Share
@@ -40,9 +42,8 @@ class WorkerUse:
 class SharedSection:
     """A section while workers run it; it stands in the place of a `SectionRun`.
 
-    Shares are done in any order. What is counted as done, and noted in the journal, are the slices
-    before the first one that is missing: so the journal is that of a run in one process, and either
-    goes on where the other one stopped.
+    Shares are done in any order, and noted in the journal as they are. A run in one process
+    continues a run on workers, and the other way round.
     """
 
     here: SectionRun
@@ -53,19 +54,22 @@ class SharedSection:
     """What is the same for all sections."""
     resources: dict[str, float]
     """What a worker must have."""
-    n_done: int = field(init=False)
-    """Slices that are done, counted from the first."""
-    _done: dict[int, tuple[Share, DoneShare]] = field(default_factory=dict)
-    """Shares that are done behind one that is missing, by their first slice."""
+    _done: DoneSlices = field(init=False)
+    """Slices that are done."""
     _reports: list[tuple[Share, SectionReport]] = field(default_factory=list)
     _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
     _uses: dict[str, WorkerUse] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.n_done = self.here.before.done
+        self._done = deepcopy(self.here.before.done)
         known = self.here.runner.known
         before = self.here.before.partial.items()
         self._partial = {i: list(values) for i, values in before if i not in known}
+
+    @property
+    def n_done(self) -> int:
+        """Slices that are done without a gap, counted from the first."""
+        return self._done.n_first
 
     def run(self, advance: Callable[[int], None]) -> SectionReport:
         """Run all blocks; `advance` is called with the number of slices done.
@@ -86,8 +90,8 @@ class SharedSection:
             stop_work=partial(self._stop, name),
         )
         try:
-            if self.n_done:
-                advance(self.n_done)
+            if self._done.count:
+                advance(self._done.count)
             if here.looks_ahead:
                 found = dealer.once(worker.look_ahead, self._job(f"{name}-ahead"), Share(0, 1))
                 for position, value in found.value:
@@ -95,15 +99,15 @@ class SharedSection:
                     runner.known.add(position)
             if plan.on_blocks:
                 job = self._job(name)
-                slices = self.n_done, plan.n_slices, here.before.block or plan.block
-                with closing(dealer.deal(worker.run_share, job, *slices)) as answers:
+                parts, block = self._done.missing(plan.n_slices), here.before.block or plan.block
+                with closing(dealer.deal(worker.run_share, job, parts, block)) as answers:
                     for share, answer in answers:
                         self._take(share, answer)
                         advance(share.stop - share.start)
             else:
                 advance(plan.n_slices)
             for index, values in self._partial.items():
-                runner.combine(index, [value for _, value in sorted(values, key=_first)])
+                runner.combine(index, [value for _, value in sorted(values, key=first_of)])
         finally:
             times = timeline.end_section()
         reports = [each for _, each in sorted(self._reports, key=lambda pair: pair[0].start)]
@@ -125,11 +129,11 @@ class SharedSection:
             bound_by=times.bound_by,
             blocks=_changes(blocks),
             notes=(*here.notes, *self._notes(times.duration_s)),
-            warnings=() if here.before.done else runner.checks.warnings(runner.store),
+            warnings=() if here.before.done.count else runner.checks.warnings(runner.store),
         )
 
     def _take(self, share: Share, answer: ShareAnswer) -> None:
-        """Take what a worker did, and note all that is done without a gap before it."""
+        """Take what a worker did, and note it."""
         done: DoneShare = answer.value
         use = self._uses.setdefault(answer.worker, WorkerUse(answer.host))
         use.n_slices += share.stop - share.start
@@ -141,22 +145,12 @@ class SharedSection:
             at = span.start_s + offset_s, span.stop_s + offset_s
             slices = span.first_slice, span.last_slice
             self.here.timeline.add(span.stage, *at, *slices, span.n_bytes)
-        first = share.start
         for block in done.blocks:
             for index, value in block.values.items():
-                self._partial.setdefault(index, []).append((first, value))
-            first = block.stop
-        self._done[share.start] = share, done
-        while self.n_done in self._done:
-            _, ready = self._done.pop(self.n_done)
-            for block in ready.blocks:
-                self._note(block.stop, block.size, block.values)
-                self.n_done = block.stop
-
-    def _note(self, stop: int, size: int, values: dict[int, Any]) -> None:
-        """Note that a block is done, unless one before it could not be noted."""
-        if self.here.on_block is not None and not self.here.on_block(stop, size, values):
-            self.here.on_block = None
+                self._partial.setdefault(index, []).append((block.start, value))
+            self._done.add(block.start, block.stop)
+            if self.here.on_block is not None:
+                self.here.on_block(block.start, block.stop, block.size, block.values)
 
     def _stop(self, name: str) -> None:
         """Have the workers end their shares with the next block."""
@@ -195,10 +189,6 @@ class SharedSection:
             share = 100 * use.busy_s / duration_s if duration_s > 0 else 0
             lines.append(f"{address} on {use.host}: {use.n_slices} {unit}s, busy {share:.0f} %")
         return lines
-
-
-def _first(pair: tuple[int, Any]) -> int:
-    return pair[0]
 
 
 def _changes(blocks: list[BlockUse]) -> tuple[BlockUse, ...]:

@@ -187,9 +187,8 @@ class _OpenSection:
         runner, timeline = self._runner(), Timeline()
         blocks: list[DoneBlock] = []
 
-        def note(stop: int, size: int, values: dict[int, Any]) -> bool:
-            blocks.append(DoneBlock(stop, size, values))
-            return True
+        def note(start: int, stop: int, size: int, values: dict[int, Any]) -> None:
+            blocks.append(DoneBlock(start, stop, size, values))
 
         part = range(share.start, share.stop)
         section = SectionRun(runner, self.reader, timeline, on_block=note, part=part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -35,18 +36,24 @@ class Block:
 
 
 def blocks_of(
-    start: int, end: int, size: int, halo: tuple[int, int], n_slices: int | None = None
+    parts: Sequence[range], size: int, halo: tuple[int, int], n_slices: int
 ) -> list[Block]:
-    """Divide slices `start` to `end` into blocks of `size`; the last one may be smaller.
+    """Divide intervals of slices into blocks of `size`; the last of each may be smaller.
 
     Parameters
     ----------
-    n_slices : int, optional
-        Slices in all, where these are a part, so that the last halo lies beyond `end`.
+    parts : sequence of range
+        The intervals, in order.
+    size : int
+        Slices in a block.
+    halo : (int, int)
+        Slices before and after a block that methods are given.
+    n_slices : int
+        Slices in all, beyond which no halo reaches.
     """
-    total = end if n_slices is None else n_slices
     found = []
-    for begin in range(start, end, size):
-        stop = min(begin + size, end)
-        found.append(Block(begin, stop, max(0, begin - halo[0]), min(total, stop + halo[1])))
+    for part in parts:
+        for begin in range(part.start, part.stop, size):
+            stop = min(begin + size, part.stop)
+            found.append(Block(begin, stop, max(0, begin - halo[0]), min(n_slices, stop + halo[1])))
     return found

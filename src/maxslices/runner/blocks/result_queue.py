@@ -120,7 +120,7 @@ class ResultQueue:
         self._held_bytes = held_bytes
         self._leave_until(0 if waits or not self._overlaps else len(targets))
 
-    def mark(self, start: int, reached: Callable[[], None]) -> None:
+    def mark(self, start: int, reached: Callable[[], object]) -> None:
         """Have `reached` called, in another thread, when all results so far are written.
 
         Parameters

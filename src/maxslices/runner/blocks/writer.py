@@ -62,7 +62,7 @@ class WrittenMark:
 
     start: int
     """First slice of the last result before it."""
-    reached: Callable[[], None]
+    reached: Callable[[], object]
     """Called then, unless that result is lost."""
 
 

@@ -113,26 +113,29 @@ class Journal:
         """Note the side results of a step; False if they cannot be written down."""
         return self._add({"event": "side", "step": step, "value": value}, "value")
 
-    def done(self, section: int, stop: int, block: int, values: Mapping[int, Any]) -> bool:
-        """Note that all slices before `stop` are written.
+    def done(
+        self, section: int, start: int, stop: int, block: int, values: Mapping[int, Any]
+    ) -> bool:
+        """Note that a block is written.
 
         Parameters
         ----------
         section : int
             Index of the section.
-        stop : int
-            One past the last slice.
+        start, stop : int
+            First slice of the block, and one past its last.
         block : int
-            Slices in a block.
+            Slices in a block at this time.
         values : mapping
-            Side results of the last block by the index of their step in the section.
+            Side results of the block by the index of their step in the section.
 
         Returns
         -------
         bool
             False if they cannot be written down.
         """
-        entry: dict[str, Any] = {"event": "done", "section": section, "stop": stop, "block": block}
+        entry: dict[str, Any] = {"event": "done", "section": section}
+        entry |= {"start": start, "stop": stop, "block": block}
         if values:
             entry["values"] = [list(each) for each in values.items()]
         return self._add_progress(entry, "values" if values else None)

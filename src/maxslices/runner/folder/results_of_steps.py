@@ -17,8 +17,8 @@ from ...pipeline import Pipeline, Step
 from ...planner import Plan
 from ..report.wall_time import WallTime
 from .results_folder import RunFolder
+from .section_state import SectionState
 from .snapshots import snapshot_names
-from .unfinished_run import SectionState
 
 
 def make_sinks(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...planner import Plan
-from .unfinished_run import SectionState, UnfinishedRun, store_names
+from .section_state import SectionState
+from .unfinished_run import UnfinishedRun, store_names
 
 
 class ResumedSections:
@@ -59,4 +60,4 @@ class ResumedSections:
     def goes_on_within(self, number: int) -> bool:
         """True if a section that runs goes on behind its last finished block."""
         is_last = number == len(self._runs) - 1
-        return self._states[number].done > 0 and (is_last or self._is_stored[number])
+        return self._states[number].done.count > 0 and (is_last or self._is_stored[number])

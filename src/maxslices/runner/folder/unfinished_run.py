@@ -14,7 +14,7 @@ from ...core.arrays import SLICE_NAMES
 from ...errors import MaxslicesError, StoreError
 from ...io.results.result_format import ResultFormat, parse_formats
 from ...io.results.result_names import is_result_name
-from ...planner import Plan, SectionPlan
+from ...planner import Plan
 from ...system.disk_space import hidden_path
 from ...system.plain_records import from_plain
 from ..report.run_report import SectionReport
@@ -23,40 +23,13 @@ from .journal import boot_id
 from .journal_lines import unseal
 from .journal_values import decode
 from .scratch_place import ScratchPlace
+from .section_state import SectionState
 
 _RECORDS = (TIMELINE_NAME, *BESIDE_NAMES)
 _MOST_FILES = 2**12
 """Largest number of scratch files that is believed: no machine has so many threads."""
-VERSION = 2
+VERSION = 3
 """Version of the journal's format."""
-
-
-@dataclass(slots=True)
-class SectionState:
-    """How far a section has come."""
-
-    done: int = 0
-    """Slices that are written, counted from the first."""
-    block: int | None = None
-    """Slices in its last block."""
-    partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
-    """Index of a step in the section -> (first slice of a block, its side result)."""
-    layout: dict[str, int] | None = None
-    """Layout of the scratch file that holds its output; None if there is none."""
-    report: SectionReport | None = None
-    """Its report; None if it is not finished."""
-
-    @property
-    def has_slices(self) -> bool:
-        """True if its results hold slices."""
-        return self.done > 0 or self.report is not None
-
-    def note(self, section: SectionPlan) -> str:
-        """Say where a section goes on; "" if it begins anew."""
-        if not self.done:
-            return ""
-        unit = SLICE_NAMES[section.slice_dim]
-        return f"went on from {unit} {self.done}: times are of what came after it"
 
 
 @dataclass(slots=True)
@@ -106,7 +79,7 @@ class UnfinishedRun:
         if self.is_whole or at is None:
             return "all is computed, and results are to be named"
         plan = self.plan.sections[at]
-        slices = f"{self.sections[at].done} of {plan.n_slices} {SLICE_NAMES[plan.slice_dim]}s"
+        slices = f"{self.sections[at].done.count} of {plan.n_slices} {SLICE_NAMES[plan.slice_dim]}s"
         return f"section {at + 1} of {total}, {slices} are done"
 
     def command(self, out: Path, option: str) -> str:
@@ -215,11 +188,13 @@ def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
     elif event == "done":
         state = run.sections[number]
         for index, value in decode(entry.get("values", [])):
-            state.partial.setdefault(index, []).append((state.done, value))
+            state.partial.setdefault(index, []).append((entry["start"], value))
         n_slices = run.plan.sections[number].n_slices
-        _check(entry["stop"] in range(state.done + 1, n_slices + 1), f"slice {entry['stop']}")
+        _check(entry["start"] in range(n_slices), f"slice {entry['start']}")
+        _check(entry["stop"] in range(n_slices + 1), f"slice {entry['stop']}")
         _check(entry["block"] in range(1, n_slices + 1), f"a block of {entry['block']}")
-        state.done, state.block = entry["stop"], entry["block"]
+        state.done.add(entry["start"], entry["stop"])
+        state.block = entry["block"]
     elif event == "finished":
         state = run.sections[number]
         state.report = from_plain(SectionReport, entry["report"], "report")
