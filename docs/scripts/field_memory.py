@@ -27,7 +27,7 @@ from tests.estimate.recorded_sequences import recorded, recorded_packages
 
 from maxslices import registry
 from maxslices.checking.explained_peak import place_of
-from maxslices.cli.explained_record import size_text
+from maxslices.cli.records import size_text
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.units import format_bytes
 from maxslices.estimate.declared import declared_model

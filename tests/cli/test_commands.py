@@ -76,7 +76,7 @@ def test_run_carries_out_a_plan(cli, scan, pipeline, tmp_path):
         (b"", "is not JSON"),
         (b"- method: minus_log\n", "is not JSON"),
         (b"\x00\xff\xfe", "is not text in UTF-8"),
-        (b"[1]", "plan must be an object"),
+        (b"[1]", "plan: Expected `object`, got `array`"),
         (b"{", "is not JSON"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, plan
-from maxslices.cli.explained_record import explained_record
+from maxslices.cli.records import explained_record
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from maxslices.cli.explained_record import explained_record
+from maxslices.cli.records import explained_record
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.httomo.register_methods import RECORDS
 from maxslices.trial.trial import OUTSIDE_BYTES

@@ -336,7 +336,7 @@ class TestChanged:
 
     def test_a_version(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "out", monkeypatch)
-        monkeypatch.setattr("maxslices.api.made_for._version", lambda name: "0")
+        monkeypatch.setattr("maxslices.api.check_run._version", lambda name: "0")
         assert "numpy installed is 0; the plan is for" in self.refused(scan, tmp_path / "out")
 
     def test_an_array_in_memory_leaves_nothing_and_cannot_go_on(self, tmp_path, scan, monkeypatch):

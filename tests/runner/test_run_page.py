@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, method, run
-from maxslices.api.run_page import MOST_PICTURES, page_of_run
+from maxslices.api.pictures import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
 from maxslices.io.results.result_slice import middle_slice
 from maxslices.io.scans.array_source import ArrayScan
@@ -168,7 +168,7 @@ def test_a_picture_that_cannot_be_compressed_is_a_warning(tmp_path, monkeypatch)
 
 
 def test_a_run_into_memory_draws_nothing(monkeypatch):
-    monkeypatch.setattr("maxslices.api.run_page.page_of_run", lambda report: 1 / 0)
+    monkeypatch.setattr("maxslices.api.pictures.page_of_run", lambda report: 1 / 0)
     a_run(None)
 
 

@@ -62,7 +62,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
                 request, pipeline, preview, folder.unfinished.identity, folder.path
             )
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
-        from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
+        from .pictures import leave_page  # Pillow and jinja2 are missed now, or never
 
         log = held.enter_context(RunLog())
         wall_time.begin("opening")

@@ -1,24 +1,28 @@
-"""Checks that a plan, or a run that was stopped, is for the run at hand."""
+"""What a plan is made for, and checks that a plan, or a stopped run, is for the run at hand."""
 
 from __future__ import annotations
 
+import importlib.util
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from ..core.allocators import Device
 from ..core.arrays import SLICE_NAMES
 from ..core.json_values import plain
 from ..core.units import format_bytes
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
 from ..errors import PlanError
+from ..estimate.source_hash import package_of
 from ..io import Source
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
-from ..planner import Plan
+from ..planner import MadeFor, Plan
 from ..planner.section_plan import check_sections
 from ..runner.folder.run_identity import changes
 from ..runner.folder.unfinished_run import UnfinishedRun
-from .made_for import made_for
+from ..system.package_versions import installed_version
+from ..system.threads import N_CORES
 from .scan_and_output import spec_of
 from .values_first import as_planned
 
@@ -188,3 +192,50 @@ def check_host_free(plan: Plan, place: str, free_bytes: int) -> None:
             f"the plan needs {format_bytes(needed)} of host memory, and {format_bytes(free_bytes)} "
             f"are free ({place}): allow less with {option}"
         )
+
+
+def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:
+    """Describe what a plan is made for, or what a run is about to do, to be compared.
+
+    The scan's name is left out: the same scan may have another path elsewhere. So are flats, darks
+    and angles that no method takes.
+    """
+    taken = {name for step in pipeline.steps for name in step.meta.supplied}
+    frames = {"flats": scan.flats, "darks": scan.darks}
+    described: dict[str, Any] = {"projections": str(scan.projections)}
+    described |= {name: str(spec) for name, spec in frames.items() if name in taken and spec}
+    if "angles" in taken and scan.has_angles:
+        described["angles"] = "given"
+    return MadeFor(
+        scan=described,
+        scan_in_memory=scan.in_memory,
+        pipeline=pipeline.content(),
+        device=device,
+        n_cores=N_CORES if device == "cpu" else None,
+        versions=_versions(pipeline, device),
+    )
+
+
+def _versions(pipeline: Pipeline, device: Device) -> dict[str, Any]:
+    names = {"numpy"}
+    if device == "cuda":
+        names.add("cupy")
+    for step in pipeline.steps:
+        names.add(package_of(step.meta.function))
+        names.add(step.meta.array_module or "numpy")
+    names -= {"", "__main__", "maxslices"}
+    return {name: _version(name) for name in ("maxslices", *sorted(names))}
+
+
+def _version(name: str) -> str | None:
+    """Version of an installed package; None where it is missing."""
+    try:
+        if importlib.util.find_spec(name) is None:
+            return None
+    except ValueError:  # a module that was made while a program ran has no specification
+        return None
+    if name == "cupy":  # installed as cupy-cuda13x and the like
+        import cupy
+
+        return str(cupy.__version__)
+    return installed_version(name)

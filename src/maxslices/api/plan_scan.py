@@ -16,7 +16,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.planning import check_planned
 from ..planner.section_models import section_models
 from ..system.resource_limits import memory_limits
-from .made_for import made_for
+from .check_run import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
 from .run_request import PlanOptions, PlanRequest, with_options
 from .scan_and_output import Scan, opened, spec_of

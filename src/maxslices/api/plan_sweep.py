@@ -22,7 +22,7 @@ from ..pipeline.sweep import (
 from ..planner import Budgets, Plan
 from ..planner.plan import SweepPlan
 from ..runner.sweep_pictures import ContactSheet, sharpness_bytes
-from .made_for import made_for
+from .check_run import made_for
 from .values_first import ValuesOfWhole, ValueSource, answered
 
 PlanOf = Callable[..., Plan]

@@ -41,10 +41,10 @@ from ..runner.report.wall_time import WallTime
 from ..runner.sweep_pictures import SweepPictures
 from .carry_out import carry_out
 from .find_values import ValueFinder
+from .pictures import leave_page
 from .plan_scan import plan_pipeline
 from .plan_sweep import SweepLayout, less_held, plan_sweep
 from .resources import budgets_here, chooser_for
-from .run_page import leave_page
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 
