@@ -149,6 +149,7 @@ def check_within(
         raise UsageError(f"lower, {lower}, is above upper, {upper}")
     spec = ArraySpec(shape, as_dtype(dtype))
     trial = trial_of(meta, spec, slice_dim, device, parameters)
+    trial.detects_changes = True
     result = check_trial(trial, lower, upper)
     if not result.ok:
         raise EstimateError(result)
@@ -221,7 +222,6 @@ def check_trial(
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
     gc.collect()  # of what was before, too: it is left out below
-    trial.detects_changes = True
     with quick_collections():
         return _check(trial, lower, upper, trace)
 
