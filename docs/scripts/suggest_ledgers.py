@@ -23,7 +23,7 @@ import numpy as np
 
 from maxslices.checking.estimate_check import check_trial, trial_of
 from maxslices.core.arrays import ArraySpec
-from maxslices.core.callback import make_callback
+from maxslices.core.author_code import make_callback
 from maxslices.core.named_method import method_named
 from maxslices.suggest.suggest_ledger import suggest_ledger
 

@@ -14,8 +14,8 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
+from ..core.arrays import cut
 from ..core.compare_arrays import compare_arrays, value_range
-from ..core.cut import cut
 from ..system.quiet import quiet
 from ..trial.made_up import finish
 from ..trial.trial import Trial

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.arrays import cut
 from ..core.compare_arrays import compare_arrays
-from ..core.cut import cut
 from ..system.quiet import quiet
 from ..trial.trial import Trial
 

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..core.author_lines import what_raised
+from ..core.author_code import what_raised
 from ..errors import MaxslicesError
 from .look import check, info, plan, try_scan
 from .measure import measure

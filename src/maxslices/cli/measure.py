@@ -140,7 +140,7 @@ def _beside_estimate(
 @contextmanager
 def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
     """Turn what a method raises, which may be anything, into an error of one line."""
-    from ..core.author_lines import raised_at, what_raised
+    from ..core.author_code import raised_at, what_raised
 
     try:
         yield

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from ..errors import RegistrationError, UsageError
 from .arrays import as_dtype
-from .callback import Callback, make_callback, name_of, signature_of
+from .author_code import Callback, make_callback, name_of, signature_of
 from .ledger import LedgerEstimator
 from .method_meta import HALO_IS, PATTERNS, Declaration, MethodMeta, halo_pair, with_type
 from .parameters import keyword_parameters, nearest

@@ -19,8 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import EstimatorError, ParameterError, UsageError
 from .arrays import as_dtype
-from .author_lines import defined_at, raised_at, what_raised
-from .callback import Callback
+from .author_code import Callback, defined_at, raised_at, what_raised
 from .ledger import LedgerEstimator
 from .parameters import SUPPLIED, matches, nearest
 

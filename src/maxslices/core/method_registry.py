@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from ..errors import RegistrationError, UnknownMethodError
-from .author_lines import raised_at, what_raised
-from .callback import name_of
+from .author_code import name_of, raised_at, what_raised
 from .declaration import describe
 from .method_meta import Declaration, MethodMeta, MethodOptions, Pattern, with_type
 from .parameters import nearest

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..core.author_lines import what_raised
+from ..core.author_code import what_raised
 from ..core.method_meta import MethodMeta
 from ..errors import DeviceError
 from .backend import Backend

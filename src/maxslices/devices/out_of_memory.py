@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 
-from ..core.author_lines import text_of
+from ..core.author_code import text_of
 from ..system.work_thread import NO_LOCK, NO_THREAD
 
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.allocators import Device
-from ..core.author_lines import defined_at, raised_at, what_raised
+from ..core.author_code import defined_at, raised_at, what_raised
 from ..core.ledger import LedgerEstimator
 from ..core.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..core.method_meta import MethodMeta

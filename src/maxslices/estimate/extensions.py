@@ -13,7 +13,7 @@ from functools import cache
 from typing import Protocol, cast
 
 from ..core.arrays import ArraySpec
-from ..core.author_lines import what_raised
+from ..core.author_code import what_raised
 from ..errors import UntraceableError
 from .model_request import Choice, ModelRequest
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
-from ..core.author_lines import defined_at, raised_at, what_raised
-from ..core.bisection import last_true
+from ..core.author_code import defined_at, raised_at, what_raised
+from ..core.memory_model import last_true
 from ..errors import DeviceError, EstimatorError, MethodError
 from ..trial.trial import MeasuredCall, Trial
 

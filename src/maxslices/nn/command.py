@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.author_lines import raised_at
-from ..core.named_object import first_line
+from ..core.author_code import raised_at
+from ..core.named_method import first_line
 from ..errors import MaxslicesError, UsageError
 from .command_arguments import (
     axes_of_text,

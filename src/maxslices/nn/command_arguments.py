@@ -117,7 +117,7 @@ def loss_of_text(text: str | None) -> Any:
         from .step.losses import loss_named
 
         return loss_named(text)
-    from ..core.named_object import import_named
+    from ..core.named_method import import_named
 
     found = import_named(text, "torch.nn:CrossEntropyLoss")
     made = found() if isinstance(found, type) else found

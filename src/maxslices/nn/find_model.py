@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.author_lines import raised_at
-from ..core.named_object import first_line, import_named
+from ..core.author_code import raised_at
+from ..core.named_method import first_line, import_named
 from ..errors import UsageError
 
 EXAMPLE = "torchvision.models:resnet50"

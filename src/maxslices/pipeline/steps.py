@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.author_code import UnknownValue
 from ..core.method_meta import MethodMeta
 from ..core.parameters import check_parameters, matches, nearest
-from ..core.unknown_value import UnknownValue
 from ..errors import PipelineError, UnknownReferenceError, UsageError
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..core.arrays import SLICE_NAMES
-from ..core.author_lines import what_raised
+from ..core.author_code import what_raised
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..planner import SectionPlan
 from .blocks.block_clock import BlockClock, BlockClocks

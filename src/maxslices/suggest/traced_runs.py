@@ -14,7 +14,7 @@ from ..checking.estimate_check import trial_of
 from ..checking.explained_peak import recording
 from ..core.allocators import Device
 from ..core.arrays import ArraySpec, block_shape
-from ..core.author_lines import raised_at, what_raised
+from ..core.author_code import raised_at, what_raised
 from ..core.method_meta import MethodMeta
 from ..devices import select_backend
 from ..errors import DeviceError, EstimatorError, MaxslicesError

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..core.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ..core.arrays import ArraySpec, block_shape
+from ..core.arrays import ArraySpec, block_shape, cut, side_of_block
 from ..core.compare_arrays import compare_arrays
-from ..core.cut import cut, side_of_block
 from ..core.method_meta import MethodMeta
 from ..core.parameters import SUPPLIED, check_parameters
 from ..core.returned_output import ReturnedOutput

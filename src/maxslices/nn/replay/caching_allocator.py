@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...core.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ...core.bisection import last_true
+from ...core.memory_model import last_true
 from ...core.units import MIB
 
 AllocatorRequest = tuple[int, int]

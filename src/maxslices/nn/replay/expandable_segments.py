@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from ...core.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ...core.bisection import last_true
+from ...core.memory_model import last_true
 from .caching_allocator import (
     LARGE_SEGMENT_BYTES,
     ROUND_BYTES,

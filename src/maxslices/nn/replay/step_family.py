@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from ...core.bisection import last_true
+from ...core.memory_model import last_true
 from ...tuning.garbage_collection import quick_collections
 from .batch_scaling import Scaled
 from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit

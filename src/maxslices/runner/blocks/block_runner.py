@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.arrays import SLICE_NAMES
-from ...core.author_lines import defined_at, raised_at, what_raised
+from ...core.author_code import defined_at, raised_at, what_raised
 from ...core.json_values import plain
 from ...core.returned_output import ReturnedOutput
 from ...devices import Backend, call_method, is_copyable

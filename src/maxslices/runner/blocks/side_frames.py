@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.author_lines import defined_at, raised_at, what_raised
+from ...core.author_code import defined_at, raised_at, what_raised
 from ...devices import Backend, call_method
 from ...errors import MaxslicesError, MethodError
 from ...io import SideName, Source, SupportsSideWindow

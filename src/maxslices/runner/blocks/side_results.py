@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.author_lines import defined_at
+from ...core.author_code import defined_at
 from ...errors import MethodError
 from ...pipeline import Reference, Step
 

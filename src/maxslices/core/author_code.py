@@ -1,25 +1,26 @@
-"""A function that a method's author declares beside it: checked once, called safely.
+"""Code of method authors: declared functions are checked once and called safely.
 
 Estimators, halos, output dims and dtypes may all be functions of the parameters. What
 each can be given is read from its signature when the method is registered, so that a
-function that could never be called is refused there.
+function that could never be called is refused there. Errors name the author's line.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import CodeType
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..errors import EstimatorError, RegistrationError, UnknownReferenceError
-from .author_lines import defined_at, raised_at, what_raised
 from .ledger import LedgerEstimator
 from .parameters import nearest
-from .unknown_value import require_known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,3 +264,127 @@ def _as_scalar(value: Any) -> Any:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def defined_at(function: Any) -> str:
+    """Where a function is defined, as `` (file:line)``; empty for compiled code."""
+    code = _code(function)
+    return "" if code is None else _place(code.co_filename, code.co_firstlineno)
+
+
+def what_raised(error: BaseException) -> str:
+    """Kind and text of an error that an author's code raised, in one line that can be printed."""
+    text = " ".join(text_of(error).split())
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, without control characters; empty if its author's ``__str__`` fails."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - an author's code
+        return ""
+    return "".join(c if c.isprintable() or c.isspace() else " " for c in said)
+
+
+_LONGEST = 1000
+"""Characters of an error's text: a screen of 80 columns shows these in half of its lines."""
+
+
+def raised_at(error: BaseException, function: Any) -> str:
+    """Where a function's package raised an error, as `` (file:line)``.
+
+    What a library raises counts for the line that called it. Where no line of the package is in
+    the traceback, as if a call does not match, this is where the function is defined.
+
+    Parameters
+    ----------
+    error : BaseException
+        As it was caught.
+    function : callable or str
+        What was called; or the module that was imported.
+    """
+    code = None if isinstance(function, str) else _code(function)
+    name = function if isinstance(function, str) else getattr(function, "__module__", None)
+    package = str(name).partition(".")[0]
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] == package or (code and file == code.co_filename):
+            found = _place(file, line)
+    return found or defined_at(function)
+
+
+def _code(function: Any) -> CodeType | None:
+    """Code of a function, whatever it is wrapped in: a partial, an object, a ledger."""
+    function = inspect.unwrap(function)
+    for _ in range(3):  # a partial of an object that is called
+        if inspect.isfunction(function) or inspect.ismethod(function):
+            return function.__code__
+        inner = getattr(function, "func", getattr(function, "function", None))
+        function = inner or getattr(type(function), "__call__", None)  # noqa: B004 - its code
+    return None
+
+
+def _place(file: str, line: int) -> str:
+    """A line in a file, whose path is short in the folder one is in."""
+    near = os.path.relpath(file)
+    return f" ({file if near.startswith(os.pardir) else near}:{line})"
+
+
+class UnknownValue:
+    """Stand-in for a value that is not known yet, passed to a method's declarations.
+
+    A declaration that ignores the parameter works as with any value. One that computes with it,
+    compares it or converts it raises the error that `error` makes, so that no default can take
+    the value's place unnoticed.
+
+    Parameters
+    ----------
+    text : str
+        How the value is written in a pipeline, for messages.
+    error : callable
+        Makes the error.
+    """
+
+    __slots__ = ("_error", "_text")
+
+    def __init__(self, text: str, error: Callable[[], Exception]) -> None:
+        self._text = text
+        self._error = error
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def use(self, *args: object) -> NoReturn:
+        """Raise the error of a value that is needed before it is known."""
+        raise self._error()
+
+    __bool__ = __int__ = __float__ = __complex__ = __index__ = __len__ = __iter__ = use
+    __lt__ = __le__ = __gt__ = __ge__ = use
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = use
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = use
+    __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __lshift__ = __rlshift__ = use
+    __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __trunc__ = __floor__ = __ceil__ = use
+    __getitem__ = __contains__ = __call__ = __array__ = __format__ = __str__ = __hash__ = use
+
+    def __eq__(self, other: object) -> bool:
+        self.use()
+
+    def __ne__(self, other: object) -> bool:
+        self.use()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python and NumPy look for by themselves
+            raise AttributeError(name)
+        self.use()
+
+
+def require_known(answer: Any) -> None:
+    """Raise if an answer is, or has among its items, a value that is not known yet."""
+    items = answer if isinstance(answer, tuple | list) else (answer,)
+    for item in items:
+        if isinstance(item, UnknownValue):
+            item.use()

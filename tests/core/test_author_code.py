@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
-from maxslices.core.author_lines import defined_at, raised_at
+from maxslices.core.author_code import defined_at, raised_at
 from maxslices.errors import MethodError
 
 HERE = os.path.relpath(__file__)
