@@ -72,8 +72,10 @@ def facts(meta: MethodMeta) -> list[tuple[str, str]]:
     """Return what the method declares, as rows of a table."""
     asked = REQUIRED.get(meta.name, {})
     rows = [("works on", PATTERNS[meta.pattern]), ("halo", halo(meta, asked))]
-    margin = meta.tile_margin(**asked)
-    rows += [("tiles", "no" if margin is None else tiles(meta, margin))]
+    if meta.takes:
+        rows += [("takes", " or ".join(meta.takes))]
+    if meta.gives not in (None, "same"):
+        rows += [("result", meta.gives)]
     if meta.side_results:
         rows += [("gives", f"{', '.join(meta.side_results)}; the data go on unchanged")]
     else:
@@ -89,12 +91,6 @@ def halo(meta: MethodMeta, asked: dict[str, Any]) -> str:
     if not callable(meta.halo):
         return "none" if before == after == 0 else f"{before} slices before, {after} after"
     return f"by its parameters; {before} slices before and {after} after {given(asked)}"
-
-
-def tiles(meta: MethodMeta, margin: tuple[int, int]) -> str:
-    """Return how its slices can be cut, in words."""
-    of = "by its parameters; " if callable(meta.tile_halo) else ""
-    return f"yes; {of}{margin[0]} and {margin[1]} pixels around each"
 
 
 def dims(meta: MethodMeta, asked: dict[str, Any]) -> str:

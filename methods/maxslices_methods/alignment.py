@@ -63,6 +63,7 @@ def _check(
     check_values=_check,
     row_reach=ALL_ROWS,
     host_only=True,
+    gives="same",
 )
 def distortion_correction_proj_discorpy(
     data: Any,

@@ -58,6 +58,7 @@ def _check(snr: float, la_size: int, sm_size: int) -> None:
     output_dtype=np.float32,
     check_values=_check,
     host_only=True,
+    gives="same",
 )
 def remove_all_stripe(
     data: Any,

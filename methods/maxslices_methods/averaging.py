@@ -56,6 +56,7 @@ def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2)
     output_dims=_averaged_dims,
     output_angles=_averaged_angles,
     check_values=_check,
+    gives="same",
 )
 def average_projection_frames(data: Any, projection_averaging_factor: int = 2) -> Any:
     """Replace each group of neighbouring projections by their mean, and their angles by the mean.

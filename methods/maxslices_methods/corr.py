@@ -44,7 +44,7 @@ def _outlier_memory(
         _median.count_medians(m, shape, dtype, kernel_size, tests=True)
 
 
-@method("all", calc_max_slices=_filter_memory, halo=_halo, tile_halo=_halo)
+@method("all", calc_max_slices=_filter_memory, halo=_halo, gives="same")
 def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
     """Replace every voxel by the median of the cube around it.
 
@@ -78,7 +78,7 @@ def _check_dif(dif: float) -> None:
     "all",
     calc_max_slices=_outlier_memory,
     halo=_halo,
-    tile_halo=_halo,
+    gives="same",
     side_data="too",
     check_values=_check_dif,
 )

@@ -72,7 +72,7 @@ def _require_positive(**values: float) -> None:
     "all",
     calc_max_slices=rof_bytes,
     halo=_halo,
-    tile_halo=_halo,
+    gives="same",
     output_dtype=np.float32,
     check_values=check_rof,
 )
@@ -123,7 +123,7 @@ def total_variation_rof(
     "all",
     calc_max_slices=pd_bytes,
     halo=_halo,
-    tile_halo=_halo,
+    gives="same",
     output_dtype=np.float32,
     check_values=check_pd,
 )

@@ -42,7 +42,13 @@ def _nlm_bytes(
     m.alloc_bytes(SMALL_BYTES)
 
 
-@method("all", calc_max_slices=_nlm_bytes, output_dtype=np.float32, array_module="torch")
+@method(
+    "all",
+    calc_max_slices=_nlm_bytes,
+    output_dtype=np.float32,
+    array_module="torch",
+    gives="same",
+)
 def nonlocal_means(
     data: Any,
     strength: float,
@@ -144,7 +150,13 @@ def _unet_bytes(
     account(m, size, (rows, columns), tile)
 
 
-@method("all", calc_max_slices=_unet_bytes, output_dtype=np.float32, array_module="torch")
+@method(
+    "all",
+    calc_max_slices=_unet_bytes,
+    output_dtype=np.float32,
+    array_module="torch",
+    gives="same",
+)
 def denoise_unet(data: Any, weights: str, tile: int = 512, *, slice_dim: int = 0) -> Any:
     """Remove noise with a small U-Net that was trained for it, slice by slice.
 

@@ -78,6 +78,8 @@ def _check_fista(
     saved_by_default=True,
     check_values=_check_fista,
     host_only=True,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def FISTA3d_tomobar(
     data: Any,

@@ -75,6 +75,8 @@ def _check_cutoff(filter_freq_cutoff: float) -> None:
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=_check,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def FBP3d_tomobar(
     data: Any,
@@ -121,6 +123,8 @@ def FBP3d_tomobar(
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=check_geometry,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def FBP2d_astra(
     data: Any,
@@ -178,6 +182,8 @@ def FBP2d_astra(
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=_check,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def LPRec3d_tomobar(
     data: Any,
@@ -246,6 +252,7 @@ def _halo(iterations: int) -> int:
     halo=_halo,
     output_dtype=np.float32,
     check_values=denoise.check_pd,
+    gives="same",
 )
 def total_variation_PD(
     data: Any,
@@ -291,6 +298,7 @@ def total_variation_PD(
     halo=_halo,
     output_dtype=np.float32,
     check_values=denoise.check_rof,
+    gives="same",
 )
 def total_variation_ROF(
     data: Any,

@@ -57,6 +57,8 @@ def _check_iterations(iterations: int) -> None:
     saved_by_default=True,
     check_values=_check,
     host_only=True,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def SIRT3d_tomobar(
     data: Any,
@@ -131,6 +133,8 @@ def SIRT3d_tomobar(
     saved_by_default=True,
     check_values=_check,
     host_only=True,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def CGLS3d_tomobar(
     data: Any,

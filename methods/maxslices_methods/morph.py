@@ -72,6 +72,7 @@ def _first_half(angles: np.ndarray) -> np.ndarray:
     output_dims=_stitched_dims,
     output_angles=_first_half,
     keeps_pixel_size=True,
+    gives="same",
 )
 def sino_360_to_180(
     data: Any,
@@ -211,6 +212,7 @@ def _resample_memory(
     output_dims=_new_dims,
     output_dtype="float32",
     check_values=_check_new_shape,
+    gives="same",
 )
 def data_resampler(
     data: Any,

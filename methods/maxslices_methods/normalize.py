@@ -42,7 +42,13 @@ def _correction_memory(
     m.free(dark, signal)
 
 
-@method("all", calc_max_slices=_correction_memory, tile_halo=0, output_dtype="float32")
+@method(
+    "all",
+    calc_max_slices=_correction_memory,
+    output_dtype="float32",
+    takes="counts",
+    gives="transmission",
+)
 def dark_flat_field_correction(
     data: Any,
     flats: Any,
@@ -164,7 +170,7 @@ def _log_max_slices(
     return max(0, available_memory - rounding) // per_slice, np.dtype(np.float32)
 
 
-@method("all", calc_max_slices=_log_max_slices, tile_halo=0)
+@method("all", calc_max_slices=_log_max_slices, takes="transmission", gives="line integrals")
 def minus_log(data: Any) -> Any:
     """Return the negative logarithm of the transmission: the projected attenuation.
 

@@ -169,6 +169,8 @@ def _check_optics(
     output_dtype="float32",
     row_reach=_row_reach,
     check_values=_check_optics,
+    takes="transmission",
+    gives="thickness",
 )
 def paganin_filter(
     data: Any,

@@ -54,6 +54,8 @@ def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=check_geometry,
+    takes=("line integrals", "thickness"),
+    gives="slices",
 )
 def fbp(
     data: Any,

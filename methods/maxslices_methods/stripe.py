@@ -55,7 +55,12 @@ def _check_size(size: int) -> None:
         raise ValueError(f"size must be at least 1 pixel, not {size}")
 
 
-@method("sinogram", calc_max_slices=_sorting_needs, check_values=_check_size)
+@method(
+    "sinogram",
+    calc_max_slices=_sorting_needs,
+    check_values=_check_size,
+    gives="same",
+)
 def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 1) -> Any:
     """Remove stripes by sorting every column, a median across the columns, and sorting back.
 
@@ -154,7 +159,12 @@ def _check_beta(beta: float) -> None:
         raise ValueError(f"beta must be over 0 and at most 1, not {beta!r}")
 
 
-@method("sinogram", calc_max_slices=_ti_max_slices, check_values=_check_beta)
+@method(
+    "sinogram",
+    calc_max_slices=_ti_max_slices,
+    check_values=_check_beta,
+    gives="same",
+)
 def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
     """Remove stripes by a smooth mean over the angles (Titarenko et al. 2010).
 
@@ -266,7 +276,13 @@ def _check_wavelet(sigma: float, wname: str) -> None:
     filter_length(wname)
 
 
-@method("sinogram", calc_max_slices=_fw_needs, output_dtype="float32", check_values=_check_wavelet)
+@method(
+    "sinogram",
+    calc_max_slices=_fw_needs,
+    output_dtype="float32",
+    check_values=_check_wavelet,
+    gives="same",
+)
 def remove_stripe_fw(
     data: Any, sigma: float = 2, wname: str = "db5", level: int | None = None
 ) -> Any:

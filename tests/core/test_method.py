@@ -610,24 +610,25 @@ def test_functions_pickle_with_their_meta():
     assert meta.calc_max_slices(0, (10, 20), "f4", 14450)[0] == 9
 
 
-def test_the_halo_of_a_tile():
+def test_the_rows_that_a_row_depends_on():
     def plain(data, size: int = 5):
         return data
 
     def declared(**declaration):
         return declare(plain, "all", **declaration).meta
 
-    assert declared().tile_margin() is None
-    assert declared(tile_halo=0).tile_margin() == (0, 0)
-    assert declared(tile_halo=(1, 2)).tile_margin(size=3) == (1, 2)
-    by_size = declared(tile_halo=lambda size: size // 2)
-    assert by_size.tile_margin() == (2, 2)
-    assert by_size.tile_margin(size=9) == (4, 4)
-    with pytest.raises(EstimatorError, match=r"tile_halo must be a number of pixels .* not -1"):
-        declared(tile_halo=lambda size: -1).tile_margin()
-    with pytest.raises(RegistrationError, match="tile_halo must be a number of pixels"):
-        declared(tile_halo=-1)
-    for others in ({"output_dims": lambda other_dims: other_dims}, {"side_results": ["a"]}):
-        combine = sum if "side_results" in others else None
-        with pytest.raises(RegistrationError, match="tile_halo is for methods whose result has"):
-            declared(tile_halo=1, combine=combine, **others)
+    assert declared().rows_reached() == 0
+    assert declared(halo=(1, 2)).rows_reached() == 2
+    assert declared(halo=3, row_reach=lambda size: size // 2).rows_reached(size=9) == 4
+    with pytest.raises(EstimatorError, match=r"row_reach must be a number of rows .* not -1"):
+        declared(row_reach=lambda size: -1).rows_reached()
+    with pytest.raises(RegistrationError, match="row_reach must be a number of rows"):
+        declared(row_reach=-1)
+
+
+def test_quantities_are_of_a_list():
+    meta = declare(lambda data: data, "all", takes="counts", gives="same", name="plain").meta
+    assert (meta.takes, meta.gives) == (("counts",), "same")
+    for wrong in ({"takes": "photons"}, {"gives": "volume"}, {"takes": ("counts", "same")}):
+        with pytest.raises(RegistrationError, match="is not a quantity: takes and gives are of"):
+            declare(lambda data: data, "all", name="plain", **wrong)

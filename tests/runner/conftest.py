@@ -48,8 +48,8 @@ def on_fake_gpu(monkeypatch):
                 )
             if in_turns:
                 patch.setattr(
-                    "maxslices.planner.placement.Available.settled",
-                    lambda self, placement: placement.in_turns(),
+                    "maxslices.planner.placement.Placement.with_best_overlap",
+                    lambda self, available: self.in_turns(),
                 )
             yield gpu
             assert gpu.faults == []

@@ -51,8 +51,8 @@ def test_estimates_are_high_enough_and_not_much_too_high(
 ):
     if in_turns:
         monkeypatch.setattr(
-            "maxslices.planner.placement.Available.settled",
-            lambda self, placement: placement.in_turns(),
+            "maxslices.planner.placement.Placement.with_best_overlap",
+            lambda self, available: self.in_turns(),
         )
     steps, kwargs = CASES[case]
     pipeline = Pipeline.from_steps(steps, fakes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,8 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         from .pictures import leave_page  # Pillow and jinja2 are missed now, or never
 
         log = held.enter_context(RunLog())
+        for text in pipeline.warnings:
+            warnings.warn(text, stacklevel=2)
         wall_time.begin("opening")
         scan = request.scan
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None

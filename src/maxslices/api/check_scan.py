@@ -53,6 +53,7 @@ def check(
     checked = chosen_part(scan, as_pipeline(pipeline), chosen)
     n_steps = len(checked.steps)
     lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
+    lines += [f"  warning: {text}".replace("\n", "\n  ") for text in checked.warnings]
     if scan is None:
         lines += _about_steps(checked, reads_rows=True)
         wanted = {name for step in checked.steps for name in step.meta.supplied}

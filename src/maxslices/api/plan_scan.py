@@ -153,7 +153,7 @@ def plan_pipeline(
         block=block,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
-        notes=(*notes, *values.notes, *scan.says_of_frames(taken)),
+        notes=(*notes, *pipeline.warnings, *values.notes, *scan.says_of_frames(taken)),
         made_for=made_for(pipeline, scan, budgets.kind),
     )
     check_planned(models, made.sections)

@@ -10,7 +10,15 @@ from ..errors import RegistrationError, UsageError
 from .arrays import as_dtype
 from .author_code import Callback, make_callback, name_of, signature_of
 from .ledger import LedgerEstimator
-from .method_meta import HALO_IS, PATTERNS, Declaration, MethodMeta, halo_pair, with_type
+from .method_meta import (
+    HALO_IS,
+    PATTERNS,
+    QUANTITIES,
+    Declaration,
+    MethodMeta,
+    halo_pair,
+    with_type,
+)
 from .parameters import keyword_parameters, nearest
 
 
@@ -73,11 +81,6 @@ def describe(
             facts = facts if isinstance(given, LedgerEstimator) else ()
         callbacks[what] = make_callback(label, what, given, leading, parameters, facts, accepts_any)
     side_results = _check_side_results(label, options)
-    if options.get("tile_halo") is not None and (options.get("output_dims") or side_results):
-        raise RegistrationError(
-            f"{label}: tile_halo is for methods whose result has the dims of their data: leave "
-            "it out, or output_dims and side_results"
-        )
     declared: dict[str, Any] = {**options, **_checked_values(label, options, callbacks)}
     for only_checked in ("calc_max_slices", "output_dtype"):
         declared.pop(only_checked, None)
@@ -95,7 +98,6 @@ def describe(
 _CALLBACKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "calc_max_slices": (("slice_dim", "other_dims", "dtype", "available_memory"), ("device",)),
     "halo": ((), ()),
-    "tile_halo": ((), ()),
     "row_reach": ((), ()),
     "output_dims": (("other_dims",), ("slice_dim",)),
     "output_angles": (("angles",), ()),
@@ -143,6 +145,14 @@ def _checked_values(
         raise RegistrationError(
             f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
             f"{array_module!r}"
+        )
+    takes, gives = options.get("takes", ()), options.get("gives")
+    checked["takes"] = (takes,) if isinstance(takes, str) else tuple(takes)
+    named = [*checked["takes"], *([] if gives in (None, "same") else [gives])]
+    if wrong := [each for each in named if each not in QUANTITIES]:
+        raise RegistrationError(
+            f"{label}: {wrong[0]!r} is not a quantity: takes and gives are of "
+            f"{', '.join(map(repr, QUANTITIES))}, and gives may be 'same'"
         )
     if (records := options.get("records")) is not None:
         checked["records"] = shipped = Path(records).absolute()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -29,6 +29,11 @@ PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "a
 
 Halo = int | tuple[int, int]
 
+Quantity = Literal["counts", "transmission", "line integrals", "thickness", "slices"]
+"""What the values of an array are. "thickness" is what phase retrieval gives: it is reconstructed
+as line integrals are."""
+QUANTITIES: tuple[str, ...] = get_args(Quantity)
+
 _AMPLE_BYTES = 2**40
 """Memory offered to an estimator when only the dtype that it returns is of interest: more than any
 device has, so that no estimator refuses it as too little."""
@@ -39,7 +44,6 @@ class MethodOptions(TypedDict, total=False):
 
     calc_max_slices: Callable[..., Any] | None
     halo: Halo | Callable[..., Halo]
-    tile_halo: Halo | Callable[..., Halo] | None
     row_reach: Halo | Callable[..., Halo] | None
     output_dims: Callable[..., tuple[int, int]] | None
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None
@@ -54,6 +58,8 @@ class MethodOptions(TypedDict, total=False):
     saved_by_default: bool
     keeps_pixel_size: bool
     host_only: bool
+    takes: Quantity | tuple[Quantity, ...]
+    gives: Quantity | Literal["same"] | None
 
 
 class Declaration(MethodOptions, total=False):
@@ -94,18 +100,19 @@ class MethodMeta:
     """Whether it changes flats and darks "too", or "alone"; None where it leaves them."""
     check_values: Callable[..., None] | None = None
     """``check_values(**kwargs)`` raises ValueError for values that the method refuses."""
-    tile_halo: Halo | Callable[..., Halo] | None = None
-    """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
-    of the parameters; None where it needs whole slices."""
     row_reach: Halo | Callable[..., Halo] | None = None
-    """Rows above and below that a row of the result depends on, where neither halo nor tile_halo
-    say it; None where they do, or nothing is known."""
+    """Rows above and below that a row of the result depends on; None where they are those of its
+    halo, or nothing is known."""
     host_only: bool = False
     """Whether the method takes a block to the host, whatever the device, and brings it back."""
     former_names: Mapping[str, str] = field(default_factory=dict)
     """Names that parameters had in earlier releases of their package -> those they have."""
     saved_by_default: bool = False
     """Whether its result is saved where a pipeline does not say."""
+    takes: tuple[Quantity, ...] = ()
+    """Quantities that its data may be; empty where it does not matter, or nothing is known."""
+    gives: Quantity | Literal["same"] | None = None
+    """Quantity of its result, "same" as its data, or None where nothing is known."""
     keeps_pixel_size: bool = False
     """Whether pixels have the size that they had, where there are other numbers of them."""
     side_results: tuple[str, ...] = ()
@@ -358,13 +365,6 @@ class MethodMeta:
         """Slices (before, after) that the method needs around its block."""
         return self._pair("halo", self.halo, kwargs)
 
-    def tile_margin(self, /, **kwargs: Any) -> tuple[int, int] | None:
-        """Pixels needed on either side of a tile, along both of a slice's dims.
-
-        None where the method needs whole slices.
-        """
-        return None if self.tile_halo is None else self._pair("tile_halo", self.tile_halo, kwargs)
-
     def rows_reached(self, /, **kwargs: Any) -> int:
         """Rows above and below that a row of the result depends on, as far as is declared."""
         if self.side_results:
@@ -372,8 +372,7 @@ class MethodMeta:
         if self.row_reach is not None:
             return max(self._pair("row_reach", self.row_reach, kwargs))
         # The halo of a method on projections counts projections; a 3D one has as many rows.
-        tile = self.tile_margin(**kwargs) if 0 in self.slice_dims() else None
-        return max(*self.halo_slices(**kwargs), 0 if tile is None else tile[0])
+        return max(self.halo_slices(**kwargs))
 
     def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
         if callable(halo):
@@ -474,7 +473,6 @@ class MethodMeta:
 
 HALO_IS = {
     "halo": "halo must be a number of slices of at least 0, or two: (before, after)",
-    "tile_halo": "tile_halo must be a number of pixels of at least 0, or two",
     "row_reach": "row_reach must be a number of rows of at least 0, or two: (above, below)",
 }
 

@@ -310,10 +310,6 @@ def method(
     halo : int, (int, int) or callable, optional
         Slices (before, after) that it needs around its block; a callable is given the
         parameters.
-    tile_halo : int, (int, int) or callable, optional
-        That a tile of a slice, with so many pixels around it along the slice's two dims, gives
-        the same bits as the whole; a callable is given the parameters. Where a slice does not
-        fit, it can then be worked on in tiles. Flats, darks and angles are cut likewise.
     output_dims : callable, optional
         ``(other_dims, **kwargs) -> (int, int)``, where the result has other dims. It may
         name ``slice_dim``.
@@ -346,9 +342,8 @@ def method(
         File of records that come with the package, made by ``docs/scripts/ship_records.py``:
         without an estimator, the method can then be planned where there is no GPU.
     row_reach : int, (int, int) or callable, optional
-        Rows (above, below) that a row of the result depends on, for a method on projections that
-        has no `tile_halo`: a sweep, which reads few rows, reads so many. A callable is given the
-        parameters.
+        Rows (above, below) that a row of the result depends on, where they are not those of the
+        halo: a sweep, which reads few rows, reads so many. A callable is given the parameters.
     host_only : bool
         Whether the method takes a block to the host, whatever the device, and brings its result
         back. Without an estimator, it can be planned for a GPU that is not there: its input and
@@ -358,6 +353,11 @@ def method(
     keeps_pixel_size : bool
         Whether pixels have the size that they had, where `output_dims` says that there are other
         numbers of them: frames are cut or joined, and not scaled. A reconstruction always does.
+    takes : str or tuple of str, optional
+        What its data may be: "counts", "transmission", "line integrals", "thickness" or
+        "slices". A pipeline that gives it something else is warned about.
+    gives : str, optional
+        What its result is: one of these, or "same" as its data.
     registry : Registry, optional
         Where to register; the global registry by default.
 

@@ -75,11 +75,30 @@ def _plain(
         "row_reach": _row_reach(entry, call.names),
         "saved_by_default": entry.save_result,
         "host_only": entry.implementation == "cpu",
+        **_quantities(entry),
         "output_angles": OUTPUT_ANGLES.get(entry.name),
         "keeps_pixel_size": entry.name == "sino_360_to_180",  # of those that change dims
         "side_data": side_data,
         "former_names": FORMER_NAMES.get(entry.full_name),
     }
+
+
+_KEEPING_MODULES = ("corr", "stripe", "denoise", "morph", "alignment")
+"""Modules whose methods return values of the kind that they are given."""
+
+
+def _quantities(entry: DatabaseEntry) -> Declaration:
+    """What a method's data may be, and what its result is, as far as its name and module say."""
+    module = entry.module.rpartition(".")[2]
+    if entry.name == "dark_flat_field_correction":
+        return {"takes": "counts", "gives": "transmission"}
+    if entry.name == "minus_log":
+        return {"takes": "transmission", "gives": "line integrals"}
+    if entry.name == "paganin_filter" and not is_tomopy(entry.module):  # with the logarithm
+        return {"takes": "transmission", "gives": "thickness"}
+    if module == "algorithm":
+        return {"takes": ("line integrals", "thickness"), "gives": "slices"}
+    return {"gives": "same"} if module in _KEEPING_MODULES else {}
 
 
 FORMER_NAMES = {"httomolibgpu.prep.normalize.dark_flat_field_correction": {"cutoff": "upper_bound"}}

@@ -91,13 +91,14 @@ _Offered = dict[str, set[str] | None]
 
 def check_steps(
     raw: list[RawStep], methods: Registry
-) -> tuple[LoaderOptions, list[Step], list[PipelineError]]:
+) -> tuple[LoaderOptions, list[Step], list[PipelineError], list[PipelineError]]:
     """Check all steps.
 
     Returns
     -------
-    (LoaderOptions, list of Step, list of PipelineError)
-        The loader's options, the steps that are well formed, and every fault.
+    (LoaderOptions, list of Step, list of PipelineError, list of PipelineError)
+        The loader's options, the steps that are well formed, every fault, and what is likely to
+        be a mistake.
     """
     faults: list[PipelineError] = []
     loader = LoaderOptions()
@@ -107,6 +108,7 @@ def check_steps(
     steps: list[Step] = []
     offered: _Offered = {}
     unsaid, volume_by = None, None
+    quantities = QuantityCheck()
     missing = MissingPackages()
     for entry in raw:
         if (entry.content.get("method"), entry.content.get("module_path")) == _SAVES_BEFORE:
@@ -122,6 +124,7 @@ def check_steps(
                     f"{volume_by} has reconstructed: leave one of the two out"
                 )
                 faults.append(entry.fault(text, "method"))
+            quantities.follow(step, entry)
             if step.meta.reconstructs:
                 volume_by = step.meta.name
             if not step.meta.side_results:
@@ -134,7 +137,29 @@ def check_steps(
     if unsaid is not None:
         # The last step that makes data; methods with side results leave them as they are.
         steps[unsaid] = replace(steps[unsaid], save_result=True)
-    return loader, steps, faults + missing.faults(methods)
+    return loader, steps, faults + missing.faults(methods), quantities.warnings
+
+
+class QuantityCheck:
+    """Follows what the values are through the steps, and notes steps that take something else."""
+
+    def __init__(self) -> None:
+        self.warnings: list[PipelineError] = []
+        self._now: str | None = None
+        self._by = ""
+
+    def follow(self, step: Step, entry: RawStep) -> None:
+        """Go through one more step."""
+        meta = step.meta
+        if self._now is not None and meta.takes and self._now not in meta.takes:
+            text = (
+                f"{meta.name} takes {' or '.join(meta.takes)}, and {self._by} gives {self._now}: "
+                "the result is probably wrong"
+            )
+            self.warnings.append(entry.fault(text, "method"))
+        if meta.side_results or meta.gives == "same" or meta.side_data == "alone":
+            return
+        self._now, self._by = meta.gives, meta.name
 
 
 def _save_before(steps: list[Step], entry: RawStep, faults: list[PipelineError]) -> None:

@@ -34,6 +34,8 @@ class Pipeline:
     """Parameters of the loader step as they were given."""
     loader_step: RawStep = field(default_factory=lambda: RawStep({}), compare=False)
     """The loader step as it was written, for the places of its faults."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What is likely to be a mistake, each with its line."""
 
     def __post_init__(self) -> None:
         wrong = next((step for step in self.steps if not isinstance(step, Step)), None)
@@ -110,12 +112,13 @@ class Pipeline:
         name: str,
         unread: Sequence[PipelineError] = (),
     ) -> Pipeline:
-        loader, steps, faults = check_steps(raw, methods)
+        loader, steps, faults, warned = check_steps(raw, methods)
         _raise_faults([*unread, *faults], name)
         if not steps:
             raise PipelineError("it has no methods", name)
         first = raw[0] if is_loader(raw[0].content) else RawStep({})
-        return cls(tuple(steps), loader, name, first.content.get("parameters") or {}, first)
+        given, texts = first.content.get("parameters") or {}, tuple(map(str, warned))
+        return cls(tuple(steps), loader, name, given, first, texts)
 
     def check_paths(self, scan: object) -> None:
         """Check that the paths the loader gives lead to data sets of a scan.

@@ -129,7 +129,7 @@ def _by_memory(
     """Block, the largest that fits, and the reason, as if all blocks agreed."""
     section = placement.section
     largest, total, wanted = (
-        available.max_block(placement),
+        placement.max_block(available),
         section.n_slices,
         wanted_block(block, section, placement.n_workers),
     )
@@ -137,7 +137,7 @@ def _by_memory(
     def even(block: int) -> int:
         return _even(block, total, placement.n_workers)
 
-    bound = available.bound(placement)
+    bound = placement.bound(available)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
     if block == "max":
         return largest, largest, f"block max: {fits}"
@@ -147,7 +147,7 @@ def _by_memory(
         if largest >= total:
             return total, largest, f"block auto: {fits} in one block"
         return even(largest), largest, f"block auto: {bound} allow no more than {largest}"
-    part = available.max_part(placement)
+    part = placement.max_part(available)
     if part >= wanted:
         busy = f"{wanted} keep it busy"
         if _paced(1, section, placement.n_workers) > 1:
@@ -168,7 +168,7 @@ def _even(block: int, total: int, n_workers: int) -> int:
 
 def lacking_bytes(placement: Placement, available: Available) -> int:
     """Memory that a section lacks for one slice; at most 0 if it fits."""
-    if available.max_block(placement):
+    if placement.max_block(available):
         return 0  # also where only all slices in one block fit, with nothing else on its way
     lacking = placement.device_bytes(1) - available.device_bytes
     if available.host_bytes is None:
@@ -248,11 +248,11 @@ def check_block_fits(
     """
     found = []
     for placement, left in zip(placements, available, strict=True):
-        largest, wanted = left.max_block(placement), wanted_block(block, placement.section)
+        largest, wanted = placement.max_block(left), wanted_block(block, placement.section)
         if not isinstance(block, str) and wanted > largest:
             unit, needed = SLICE_NAMES[placement.section.slice_dim], placement.device_bytes(wanted)
             text = f"a block of {wanted} {unit}s needs {format_bytes(needed)}"
-            found.append((largest, f"{text}, and {left.bound(placement)} allow {largest}"))
+            found.append((largest, f"{text}, and {placement.bound(left)} allow {largest}"))
     if found:
         largest, text = min(found)
         raise DoesNotFitError(f"{text}: use --block {largest} or --block max")

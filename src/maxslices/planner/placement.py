@@ -76,46 +76,13 @@ class Available:
     """Bytes left on the host; None on the CPU, where the device is the host."""
 
     @classmethod
-    def beside(cls, budgets: Budgets, stores_bytes: int, stored_bytes: int = 0) -> Available:
-        """Memory left beside `stores_bytes` on the host and `stored_bytes` on the device."""
+    def after_stores(cls, budgets: Budgets, stores_bytes: int, stored_bytes: int = 0) -> Available:
+        """Memory left after `stores_bytes` on the host and `stored_bytes` on the device."""
         if budgets.kind == "cpu":
             return cls(stores_bytes, 0, budgets.budget_bytes - stores_bytes, None)
         on_device = budgets.budget_bytes - budgets.reserved_bytes - stored_bytes
         on_host = budgets.host_budget_bytes - stores_bytes
         return cls(stores_bytes, stored_bytes, on_device, on_host)
-
-    def max_block(self, placement: Placement) -> int:
-        """Largest block that fits; 0 if there is none."""
-        return placement.max_block(self.device_bytes, self.host_bytes)
-
-    def max_part(self, placement: Placement) -> int:
-        """Largest block that fits and leaves slices for another one; 0 if there is none."""
-        return placement.max_part(self.device_bytes, self.host_bytes)
-
-    def fits(self, placement: Placement, block: int) -> bool:
-        """True if a block fits."""
-        return placement.fits(block, self.device_bytes, self.host_bytes)
-
-    def settled(self, placement: Placement) -> Placement:
-        """Placement with one block on its way at a time if that saves more than it costs.
-
-        If memory is short and the halo wide, the next block and the last result leave so little
-        memory that most slices computed are those of the halo. With one block at a time a section
-        takes at most twice as long, so it has to save half of the slices.
-        """
-        extra, in_turns = sum(placement.section.halo), placement.in_turns()
-        block, alone = self.max_block(placement), self.max_block(in_turns)
-        if block == 0 or (block + extra) * alone > 2 * (alone + extra) * block:
-            return in_turns
-        return placement
-
-    def bound(self, placement: Placement) -> str:
-        """Memory that bounds the block, in words such as "16.0 GB on the device"."""
-        if self.host_bytes is None:
-            return f"{format_bytes(self.device_bytes)} of memory"
-        if self.max_block(placement) < placement.max_block(self.device_bytes, None):
-            return f"{format_bytes(self.host_bytes)} of host memory"
-        return f"{format_bytes(self.device_bytes)} on the device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,40 +144,51 @@ class Placement:
         """Host memory for staging and side data, next to another device."""
         return self._staging(self._is_alone(block)).bytes(block)
 
-    def max_block(self, device_bytes: int, host_bytes: int | None) -> int:
-        """Largest block that fits; 0 if there is none.
-
-        Parameters
-        ----------
-        device_bytes : int
-            Available on the device.
-        host_bytes : int or None
-            Available on the host, where that is not the device.
-        """
+    def max_block(self, available: Available) -> int:
+        """Largest block that fits; 0 if there is none."""
         total = self.section.n_slices
-        if self.fits(total, device_bytes, host_bytes):
-            return total
-        return self.max_part(device_bytes, host_bytes)
+        return total if self.fits(total, available) else self.max_part(available)
 
-    def max_part(self, device_bytes: int, host_bytes: int | None) -> int:
+    def max_part(self, available: Available) -> int:
         """Largest block that fits and leaves slices for another one; 0 if there is none.
 
         It may be far smaller than a block of all slices that fits: such a block is alone, while
         smaller ones have others on their way beside them.
         """
-        if self._look_ahead_bytes() > device_bytes:
+        if self._look_ahead_bytes() > available.device_bytes:
             return 0
-        is_alone = not self.overlaps
-        block = self._model(is_alone).max_slices(device_bytes, self.section.n_slices - 1)
-        if host_bytes is not None:
-            block = self._staging(is_alone).max_slices(host_bytes, block)
+        is_alone, most = not self.overlaps, self.section.n_slices - 1
+        block = self._model(is_alone).max_slices(available.device_bytes, most)
+        if available.host_bytes is not None:
+            block = self._staging(is_alone).max_slices(available.host_bytes, block)
         return block
 
-    def fits(self, block: int, device_bytes: int, host_bytes: int | None) -> bool:
+    def fits(self, block: int, available: Available) -> bool:
         """True if a block fits."""
-        if self.device_bytes(block) > device_bytes:
+        if self.device_bytes(block) > available.device_bytes:
             return False
-        return host_bytes is None or self.host_bytes(block) <= host_bytes
+        return available.host_bytes is None or self.host_bytes(block) <= available.host_bytes
+
+    def bound(self, available: Available) -> str:
+        """Memory that bounds the block, in words such as "16.0 GB on the device"."""
+        if available.host_bytes is None:
+            return f"{format_bytes(available.device_bytes)} of memory"
+        if self.max_block(available) < self.max_block(replace(available, host_bytes=None)):
+            return f"{format_bytes(available.host_bytes)} of host memory"
+        return f"{format_bytes(available.device_bytes)} on the device"
+
+    def with_best_overlap(self, available: Available) -> Placement:
+        """Placement with one block on its way at a time if that saves more than it costs.
+
+        If memory is short and the halo wide, the next block and the last result leave so little
+        memory that most slices computed are those of the halo. With one block at a time a section
+        takes at most twice as long, so it has to save half of the slices.
+        """
+        extra, in_turns = sum(self.section.halo), self.in_turns()
+        block, alone = self.max_block(available), in_turns.max_block(available)
+        if block == 0 or (block + extra) * alone > 2 * (alone + extra) * block:
+            return in_turns
+        return self
 
     def in_turns(self) -> Placement:
         """The same placement with one block on its way at a time, which takes less memory."""

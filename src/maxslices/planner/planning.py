@@ -94,9 +94,9 @@ def make_plan(
 
     search = PlacementSearch(list(sections), budgets, block, last, in_memory, result_is_direct)
     placements = search.placements()
-    available = available_beside_stores(placements, budgets)
+    available = available_after_stores(placements, budgets)
     pairs = zip(available, placements, strict=True)
-    placements = [left.settled(placement) for left, placement in pairs]
+    placements = [placement.with_best_overlap(left) for left, placement in pairs]
     check_fits(placements, budgets, available)
     check_block_fits(placements, available, block)
     planned = _keep_on_host(
@@ -165,7 +165,7 @@ def _origins(sections: Sequence[SectionModel]) -> list[str]:
 def _plan_section(placement: Placement, available: Available, block: BlockChoice) -> SectionPlan:
     section = placement.section
     chosen, largest, why = choose_block(block, placement, available)
-    if not available.fits(placement, chosen):  # a size asked for that fits only alone
+    if not placement.fits(chosen, available):  # a size asked for that fits only alone
         placement = placement.in_turns()
     if placement.destination == "nothing" and not section.runs_on_blocks:
         why = "only the slices that side results depend on are read"
@@ -208,13 +208,13 @@ def _plan_step(step: StepModel, block: int) -> StepPlan:
     )
 
 
-def available_beside_stores(placements: list[Placement], budgets: Budgets) -> list[Available]:
+def available_after_stores(placements: list[Placement], budgets: Budgets) -> list[Available]:
     """Memory left for each section beside the arrays before and after it."""
     stores = [_stores(placement) for placement in placements]
     available = []
     for number, own in enumerate(stores):
         before = stores[number - 1] if number else (0, 0)
-        available.append(Available.beside(budgets, own[0] + before[0], own[1] + before[1]))
+        available.append(Available.after_stores(budgets, own[0] + before[0], own[1] + before[1]))
     return available
 
 
@@ -312,15 +312,15 @@ class PlacementSearch:
         self,
         placement: Placement,
         without: Placement,
-        beside: tuple[int, int],
+        others: tuple[int, int],
         own: tuple[int, int],
     ) -> bool:
         """True if the block beside a store is as large as with a scratch file."""
         wanted = wanted_block(self.block, placement.section, placement.n_workers)
-        available = Available.beside(self.budgets, *beside)
-        best = available.max_block(available.settled(without))
-        available = Available.beside(self.budgets, beside[0] + own[0], beside[1] + own[1])
-        return 0 < min(best, wanted) <= available.max_block(available.settled(placement))
+        available = Available.after_stores(self.budgets, *others)
+        best = without.with_best_overlap(available).max_block(available)
+        available = Available.after_stores(self.budgets, others[0] + own[0], others[1] + own[1])
+        return 0 < min(best, wanted) <= placement.with_best_overlap(available).max_block(available)
 
 
 _N_ASKED = 64
