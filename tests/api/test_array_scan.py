@@ -76,10 +76,11 @@ def test_a_pipelines_loader_is_followed():
             },
         },
         CORRECT,
+        "minus_log",
         FBP,
     ]
     half = ArrayScan(COUNTS[:, 1:3], flats=FLATS[:, 1:3], darks=DARKS[1:3], angles=ANGLES / 2)
-    np.testing.assert_array_equal(result(SCAN, steps), result(half, [CORRECT, FBP]))
+    np.testing.assert_array_equal(result(SCAN, steps), result(half, [CORRECT, "minus_log", FBP]))
 
 
 def test_the_pixel_size_is_in_the_results(tmp_path):
@@ -89,9 +90,9 @@ def test_the_pixel_size_is_in_the_results(tmp_path):
 
 
 def test_plan_and_check_take_arrays():
-    plan = maxslices.plan(SCAN, [CORRECT, FBP], device="cpu", memory="100MB")
+    plan = maxslices.plan(SCAN, [CORRECT, "minus_log", FBP], device="cpu", memory="100MB")
     assert plan.sections[-1].steps[-1].name == "fbp"
-    said = maxslices.check([CORRECT, FBP], SCAN)
+    said = maxslices.check([CORRECT, "minus_log", FBP], SCAN)
     assert "flats: 3" in said
     assert "darks: 1" in said
     assert "angles: 31, 0 to 180 degrees" in said
@@ -100,7 +101,7 @@ def test_plan_and_check_take_arrays():
 @pytest.mark.parametrize(
     ("lacks", "steps", "how"),
     [
-        ("angles", [CORRECT, FBP], "maxslices.ArrayScan(data, angles=...)"),
+        ("angles", [CORRECT, "minus_log", FBP], "maxslices.ArrayScan(data, angles=...)"),
         ("flats", [CORRECT], "maxslices.ArrayScan(data, flats=...)"),
     ],
 )
