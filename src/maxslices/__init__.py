@@ -63,9 +63,7 @@ RUN_MODULES = frozenset(
 def __getattr__(name: str) -> Any:
     """Import a name of `_LATER`, or the version."""
     if name == "__version__":
-        found: Any = import_module(f"{__name__}.system.package_versions").installed_version(
-            __name__
-        )
+        found: Any = import_module(f"{__name__}.system.packages").installed_version(__name__)
     elif name in _LATER:
         try:
             found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

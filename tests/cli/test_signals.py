@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from maxslices import run
-from maxslices.system.work_thread import WorkThread
+from maxslices.system.threads import WorkThread
 
 SLOW = """
 import signal, sys, time

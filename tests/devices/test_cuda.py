@@ -12,8 +12,7 @@ import pytest
 from maxslices.core.block_memory import MODULES_BYTES
 from maxslices.devices.cpu import CpuBackend
 from maxslices.devices.cuda import FREE_SHARE, CudaBackend
-from maxslices.devices.cuda_copy_engine import CudaCopyEngine
-from maxslices.devices.pinned_memory import pinned, pinned_empty
+from maxslices.devices.cuda_copies import CudaCopyEngine, pinned, pinned_empty
 from maxslices.tuning.garbage_collection import quick_collections
 from tests.devices.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from maxslices.core.block_memory import MODULES_BYTES, UNMEASURED_RESERVE_BYTES
-from maxslices.devices.cuda_context import reserved_bytes
+from maxslices.devices.cuda import context_and_modules_bytes
 from tests.devices.fake_cupy import install
 
 MIB = 2**20
@@ -25,7 +25,7 @@ def cupy(monkeypatch, tmp_path):
 def reserved_of_a_program(cupy, used_bytes):
     """Bytes that a new program sets aside if it sees `used_bytes` in use."""
     cupy.free_bytes = cupy.total_bytes - used_bytes
-    return reserved_bytes(cupy)
+    return context_and_modules_bytes(cupy)
 
 
 def test_alone_it_is_what_is_in_use_and_what_will_be_loaded(cupy):

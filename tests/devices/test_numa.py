@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from maxslices.devices import numa
+from maxslices.devices import cuda
 from maxslices.workers import worker
 from tests.devices.fake_cupy import install
 
@@ -25,7 +25,7 @@ def bound(monkeypatch, tmp_path):
     def run(listed, given):
         cupy = install(monkeypatch)
         cupy.cuda.runtime.deviceGetPCIBusId = lambda number: f"0000:{0x1A + number:02X}:00.0"
-        monkeypatch.setattr(numa, "PCI_DEVICES", tmp_path)
+        monkeypatch.setattr(cuda, "PCI_DEVICES", tmp_path)
         if listed is not None:
             (tmp_path / "0000:1a:00.0").mkdir()
             (tmp_path / "0000:1a:00.0" / "local_cpulist").write_text(listed)
@@ -81,14 +81,14 @@ from pathlib import Path
 from types import SimpleNamespace
 runtime = SimpleNamespace(deviceGetPCIBusId=lambda number: "0000:1B:00.0")
 sys.modules["cupy"] = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-from maxslices.devices import numa
+from maxslices.devices import cuda
 ended = threading.Event()
 thread = threading.Thread(target=ended.wait)
 thread.start()
-numa.PCI_DEVICES = Path({str(tmp_path)!r})
-tasks = [*numa._TASKS.iterdir(), Path("/proc/self/task/4194305")]  # that has ended meanwhile
-numa._TASKS = SimpleNamespace(iterdir=lambda: tasks)
-numa.stay_near(0)
+cuda.PCI_DEVICES = Path({str(tmp_path)!r})
+tasks = [*cuda._TASKS.iterdir(), Path("/proc/self/task/4194305")]  # that has ended meanwhile
+cuda._TASKS = SimpleNamespace(iterdir=lambda: tasks)
+cuda.stay_near(0)
 later = []
 own = threading.Thread(target=lambda: later.append(os.sched_getaffinity(0)))
 own.start()

@@ -4,8 +4,7 @@ import gc
 
 import pytest
 
-from maxslices.devices.cuda import CudaBackend
-from maxslices.devices.pool_limit import limited_pool
+from maxslices.devices.cuda import CudaBackend, limited_pool
 
 from . import fake_cupy
 

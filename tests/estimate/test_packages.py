@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from maxslices.system.package_versions import required_versions
+from maxslices.system.packages import required_versions
 
 LOOK = """
 import json, sys

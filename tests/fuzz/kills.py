@@ -17,7 +17,7 @@ from maxslices import run
 from maxslices.cli.main import _stoppable
 from maxslices.errors import MaxslicesError
 from maxslices.runner.folder.earlier_run import PAGE_NAME
-from maxslices.system.work_thread import NO_THREAD
+from maxslices.system.threads import NO_THREAD
 
 from .child import WALL_S, Difference, Outcome, in_child, wait_for
 from .random_runs import (

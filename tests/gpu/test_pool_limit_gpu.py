@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maxslices.devices import select_backend
-from maxslices.devices.device_count import count_devices
+from maxslices.devices.backend import count_devices
 from maxslices.measure import measure_peak
 
 pytestmark = [

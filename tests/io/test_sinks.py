@@ -17,7 +17,7 @@ from maxslices.errors import LostResultError, StoreError, UsageError
 from maxslices.io import create_sink, open_source, remove_result, result_path
 from maxslices.io.results import hdf5_sink
 from maxslices.system.disk_space import check_free_space, hidden_path, preallocate
-from maxslices.tuning.mapped_output import is_safe_to_map
+from maxslices.tuning.file_transfer import is_safe_to_map
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 

@@ -18,7 +18,7 @@ from maxslices.errors import StoreError, UsageError
 from maxslices.io import MemoryStore, ScratchStore
 from maxslices.io.stores import scratch
 from maxslices.system import threads
-from maxslices.system.positional_io import pread_all
+from maxslices.system.files import pread_all
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 

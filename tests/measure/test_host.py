@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from maxslices.measure import measure_peak
-from maxslices.tuning.python_allocators import installed_allocators
+from maxslices.tuning.heap import installed_allocators
 
 MB = 1_000_000
 OBJECTS_BYTES = 8192

@@ -32,7 +32,7 @@ from maxslices.nn.reduce.block_state import BlockState
 from maxslices.nn.reduce.gradient_check import GradientCheck
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
-from maxslices.system.random_state import HostDraws
+from maxslices.system.process_state import HostDraws
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "scripts"))
 

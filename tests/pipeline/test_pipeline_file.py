@@ -307,7 +307,7 @@ def test_several_faults_are_told_at_once_each_with_its_line(tmp_path):
 
 
 def test_a_pipe_that_says_nothing_does_not_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr("maxslices.system.small_files.WAIT_S", 0.01)
+    monkeypatch.setattr("maxslices.system.files.WAIT_S", 0.01)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "p.yaml").symlink_to("pipe")
     held = os.open(tmp_path / "pipe", os.O_RDWR)

@@ -20,7 +20,7 @@ from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from maxslices.runner.folder.journal import JOURNAL_NAME
 from maxslices.runner.report.long_calls import LongCalls
-from maxslices.system.work_thread import WorkThread
+from maxslices.system.threads import WorkThread
 from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeGpu
 

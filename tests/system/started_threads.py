@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxslices.system.work_thread import WorkThread
+from maxslices.system.threads import WorkThread
 
 
 def record_started(monkeypatch: pytest.MonkeyPatch) -> list[WorkThread]:

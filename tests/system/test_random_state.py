@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from maxslices.system.random_state import HostDraws, random_state_kept
+from maxslices.system.process_state import HostDraws, random_state_kept
 
 
 def drawn() -> tuple[float, float, float]:

@@ -12,12 +12,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from maxslices.system.work_thread import NO_THREAD, WorkThread, next_of, wait_for
+from maxslices.system.threads import NO_THREAD, WorkThread, next_of, wait_for
 from tests.fuzz.refusals import build
 
 DIES = """
 import ctypes, sys
-from maxslices.system.work_thread import NO_THREAD, WorkThread
+from maxslices.system.threads import NO_THREAD, WorkThread
 refuse = ctypes.CDLL(None).refuse
 refuse.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_size_t]
 done = []

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from maxslices.tuning import batched_reads
-from maxslices.tuning.batched_reads import pread_pieces
+from maxslices.tuning import file_transfer
+from maxslices.tuning.file_transfer import pread_pieces
 
 DATA = np.random.default_rng(3).integers(0, 255, 50_000).astype("u1")
 OFFSETS = np.random.default_rng(4).integers(0, 49_000, 700)
@@ -27,11 +27,11 @@ def fd(tmp_path):
 
 @pytest.fixture(params=["at once", "one by one", "a context that is lost"])
 def how(request, monkeypatch):
-    monkeypatch.setattr(batched_reads, "_contexts", [12345] if "lost" in request.param else [])
+    monkeypatch.setattr(file_transfer, "_contexts", [12345] if "lost" in request.param else [])
     monkeypatch.setattr(
-        batched_reads,
+        file_transfer,
         "_is_available",
-        batched_reads._is_available and request.param != "one by one",
+        file_transfer._is_available and request.param != "one by one",
     )
     return request.param
 
@@ -69,9 +69,9 @@ def test_a_file_that_cannot_be_read(tmp_path, how):
 
 
 def test_contexts_are_used_again(fd, monkeypatch):
-    if not batched_reads._is_available:
+    if not file_transfer._is_available:
         pytest.skip("no such call here")
-    monkeypatch.setattr(batched_reads, "_contexts", [])
+    monkeypatch.setattr(file_transfer, "_contexts", [])
 
     def read() -> None:
         outs = np.zeros((300, 100), "u1")
@@ -79,23 +79,23 @@ def test_contexts_are_used_again(fd, monkeypatch):
             pread_pieces(fd, outs, OFFSETS[:300])
 
     read()
-    assert len(batched_reads._contexts) == 1
+    assert len(file_transfer._contexts) == 1
     readers = [threading.Thread(target=read) for _ in range(5)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join(30)
     assert not any(reader.is_alive() for reader in readers)
-    assert 1 <= len(batched_reads._contexts) <= 5
+    assert 1 <= len(file_transfer._contexts) <= 5
 
 
 def test_events_that_nobody_fetched_are_not_those_of_the_next_read(fd, monkeypatch):
-    monkeypatch.setattr(batched_reads, "_contexts", [])
-    context = batched_reads._take_context()
+    monkeypatch.setattr(file_transfer, "_contexts", [])
+    context = file_transfer._take_context()
     if context is None:
         pytest.skip("this system reads one by one")
-    batched_reads._contexts.append(context)
-    call, getevents = batched_reads._call, batched_reads._CALL_NUMBERS[platform.machine()][-2]
+    file_transfer._contexts.append(context)
+    call, getevents = file_transfer._call, file_transfer._CALL_NUMBERS[platform.machine()][-2]
 
     def stopped(number, *arguments):
         if number == getevents:
@@ -104,7 +104,7 @@ def test_events_that_nobody_fetched_are_not_those_of_the_next_read(fd, monkeypat
 
     outs = np.zeros((3, 100), "u1")
     with monkeypatch.context() as patch:
-        patch.setattr(batched_reads, "_call", stopped)
+        patch.setattr(file_transfer, "_call", stopped)
         with pytest.raises(KeyboardInterrupt):
             pread_pieces(fd, outs, OFFSETS[:3])
     with pytest.raises(EOFError):

@@ -13,7 +13,7 @@ from maxslices.io import ScratchStore
 from maxslices.runner import RunFolder
 from maxslices.system import threads
 from maxslices.system.disk_space import check_free_space, wait_until_freed
-from maxslices.tuning.deferred_free import close_in_background
+from maxslices.tuning.file_transfer import close_in_background
 
 
 class SlowFile:

@@ -14,8 +14,7 @@ import pytest
 import maxslices
 from maxslices import method
 from maxslices.devices.cpu import CpuBackend
-from maxslices.tuning.malloc_retain import LARGE_BYTES, is_glibc
-from maxslices.tuning.page_prefault import libc
+from maxslices.tuning.heap import LARGE_BYTES, is_glibc, libc
 from tests.tuning.page_faults import faults_of
 
 N_BYTES = 2**26
@@ -159,7 +158,7 @@ def test_a_run_leaves_the_heap_as_the_environment_says(monkeypatch):
     code = (
         "import numpy as np\n"
         "from maxslices.devices.cpu import CpuBackend\n"
-        "from maxslices.tuning.page_prefault import libc\n"
+        "from maxslices.tuning.heap import libc\n"
         "set_to, mallopt = {}, libc().mallopt\n"
         "def note(name, value): set_to[name] = value; mallopt(name, value)\n"
         "libc().mallopt = note\n"

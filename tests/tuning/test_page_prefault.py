@@ -7,8 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
-from maxslices.tuning.malloc_retain import is_glibc
-from maxslices.tuning.page_prefault import PagePrefault, libc
+from maxslices.tuning.heap import PagePrefault, is_glibc, libc
 from tests.system.started_threads import record_started
 from tests.tuning.page_faults import faults_of
 
@@ -31,7 +30,7 @@ def test_pages_are_there_before_they_are_written_to():
 
 
 def test_pages_that_cannot_be_made_ahead_are_made_when_written_to(monkeypatch):
-    monkeypatch.setattr("maxslices.tuning.page_prefault._POPULATE_WRITE", 12345)
+    monkeypatch.setattr("maxslices.tuning.heap._POPULATE_WRITE", 12345)
     place = np.empty(N_BYTES, np.uint8)
     asked = libc().madvise(place.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE, 1, 12345)
     assert asked == -1

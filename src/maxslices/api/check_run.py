@@ -21,7 +21,7 @@ from ..planner import MadeFor, Plan
 from ..planner.section_plan import check_sections
 from ..runner.folder.run_identity import changes
 from ..runner.folder.unfinished_run import UnfinishedRun
-from ..system.package_versions import installed_version
+from ..system.packages import installed_version
 from ..system.threads import N_CORES
 from .scan_and_output import spec_of
 from .values_first import as_planned

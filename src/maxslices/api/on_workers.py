@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
-from ..devices.device_count import count_devices
+from ..devices.backend import count_devices
 from ..errors import DoesNotFitError, PlanError, UsageError
 from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline, ScanSpec
@@ -24,8 +24,8 @@ from ..runner import RunFolder
 from ..runner.folder.run_identity import run_identity
 from ..runner.folder.snapshots import snapshot_bytes
 from ..runner.folder.unfinished_run import UnfinishedRun
+from ..system.process_state import told_elsewhere
 from ..system.threads import MOST_THREADS, N_CORES
-from ..system.worker_warnings import told_elsewhere
 from .check_run import check_free, check_host_free, check_plan_here, check_unchanged
 from .find_values import ValueFinder
 from .plan_scan import plan_pipeline

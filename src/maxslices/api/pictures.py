@@ -24,7 +24,7 @@ from ..runner.report.run_timeline import STAGES, Span
 from ..runner.report.sweep_report import SweepReport
 from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import hidden_path, store_errors
-from ..system.require_matplotlib import require_matplotlib
+from ..system.packages import require_matplotlib
 
 LIMITS = (0.5, 99.5)
 """Percentiles that are black and white: dead and hot pixels are a few in a thousand."""

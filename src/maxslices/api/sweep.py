@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..core.arrays import ArraySpec
 from ..devices import pinned_empty, select_backend
-from ..devices.device_name import device_name
+from ..devices.backend import device_name
 from ..errors import ParameterError
 from ..io import HasDetectorStart, SideName, Source
 from ..io.frames.array_frames import ArrayFrames

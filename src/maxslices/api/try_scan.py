@@ -23,7 +23,7 @@ from ..planner import Plan
 from ..runner import Report
 from ..runner.folder.folder_lock import check_usable
 from ..system.disk_space import check_absent
-from ..system.fresh_files import replace_text
+from ..system.files import replace_text
 from .run_request import RunRequest
 from .run_scan import run_requested
 from .scan_and_output import check_out

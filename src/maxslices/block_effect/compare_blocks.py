@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core.arrays import cut
 from ..core.compare_arrays import compare_arrays, value_range
-from ..system.quiet import quiet
+from ..system.process_state import quiet
 from ..trial.made_up import finish
 from ..trial.trial import Trial
 from .effect import ROUNDING, BlockEffect

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.arrays import cut
 from ..core.compare_arrays import compare_arrays
-from ..system.quiet import quiet
+from ..system.process_state import quiet
 from ..trial.trial import Trial
 
 SIZES = (9, 33, 129)

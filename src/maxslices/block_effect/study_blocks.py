@@ -10,7 +10,7 @@ from ..devices import Backend
 from ..estimate.method_calls import LIMIT_S
 from ..estimate.model_request import ModelRequest
 from ..estimate.peak_search import OF_SCAN
-from ..system.random_state import random_state_kept
+from ..system.process_state import random_state_kept
 from ..trial.trial import Trial
 from .compare_blocks import LARGE, SMALL, call_times_s, compare_blocks
 from .effect import BlockEffect

@@ -10,7 +10,7 @@ from ..core.units import format_bytes
 from ..errors import UsageError
 from ..measure import MemorySample, Peak
 from ..system.disk_space import check_file_place
-from ..system.require_matplotlib import require_matplotlib
+from ..system.packages import require_matplotlib
 from ..trial.trial import THE_CALL, THE_INPUT, is_call
 from .measurement import Measurement
 

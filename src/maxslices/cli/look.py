@@ -181,7 +181,7 @@ def plan(
     if page is not None:
         from ..report_page.page import plan_page
         from ..system.disk_space import store_errors
-        from ..system.fresh_files import replace_text
+        from ..system.files import replace_text
 
         html = plan_page(entries)
         with store_errors(page, len(html)):

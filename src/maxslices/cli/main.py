@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             complain(f"error: memory ran out{said}: allow less of it with --memory")
             return NO_MEMORY
         except RuntimeError as error:
-            from ..system.work_thread import NO_THREAD
+            from ..system.threads import NO_THREAD
 
             if str(error) != NO_THREAD:
                 raise

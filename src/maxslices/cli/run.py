@@ -162,7 +162,7 @@ MAX_PLAN_BYTES = 2**24
 def _read_plan(path: str) -> Plan:
     """Plan that `maxslices plan --json` wrote into a file."""
     from ..planner import Plan
-    from ..system.small_files import read_small_text
+    from ..system.files import read_small_text
 
     if not path:
         raise UsageError("the path of the plan is empty")

@@ -21,7 +21,7 @@ from ..pipeline import Pipeline
 from ..runner import Report
 from ..runner.report.progress import progress_shown
 from ..system.disk_space import check_free_space, store_errors
-from ..system.require_matplotlib import require_matplotlib
+from ..system.packages import require_matplotlib
 from .phantom import Phantom, flower_head
 from .picture import SectionBar, draw
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan

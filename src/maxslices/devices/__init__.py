@@ -1,9 +1,8 @@
 """The devices that methods run on: the CPU with NumPy, or a GPU with CuPy."""
 
-from .backend import Backend
-from .copy_engine import CopyEngine, DeviceEvent, as_block, is_copyable
+from .backend import Backend, CopyEngine, DeviceEvent, as_block, is_copyable
+from .cuda_copies import pinned_empty
 from .method_call import call_method, require_libraries
-from .pinned_memory import pinned_empty
 from .select import select_backend
 from .torch_shared_pool import shared_allocator
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from ..core.allocators import Device
 from ..system.resource_limits import available_bytes, memory_limits
-from ..tuning.malloc_retain import LARGE_BYTES, malloc_frugal, malloc_release, malloc_retain
+from ..tuning.heap import LARGE_BYTES, malloc_frugal, malloc_release, malloc_retain
 from .out_of_memory import is_out_of_memory
 
 AVAILABLE_SHARE = 0.8

@@ -1,10 +1,13 @@
-"""A GPU: CuPy arrays in its default memory pool."""
+"""A GPU: CuPy arrays in its default memory pool, the limit of that pool, and CUDA's context."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +15,134 @@ from numpy.typing import DTypeLike
 
 from ..core import block_memory
 from ..core.allocators import Device
+from ..core.block_memory import CONTEXT_BYTES, MODULES_BYTES
 from ..errors import DeviceError
+from ..measure.cache_dir import cache_file, keep, read_cached
 from ..tuning.garbage_collection import quick_collections
-from .cuda_context import reserved_bytes
-from .cuda_copy_engine import CudaCopyEngine
-from .device_count import count_devices
+from .backend import count_devices
+from .cuda_copies import CudaCopyEngine, pinned
 from .out_of_memory import is_out_of_memory
-from .pinned_memory import pinned
-from .pool_limit import limited_pool
 from .torch_shared_pool import cached_bytes, release_cache
+
+_COMPUTE_UNITS, _MAJOR, _MINOR = 16, 75, 76
+"""Attributes of a device (``cudaDeviceAttr``)."""
+
+
+def context_and_modules_bytes(cupy: Any) -> int:
+    """Device memory to set aside on the current device for context and modules."""
+    runtime = cupy.cuda.runtime
+    free, total = map(int, runtime.memGetInfo())  # makes the context, if there was none
+    path = _context_file(cupy, total)
+    known = _recorded_context(path)
+    least = min(total - free, known)
+    if least < known:
+        keep(path, {"context_bytes": least})
+    return least + MODULES_BYTES
+
+
+def _recorded_context(path: Path) -> int:
+    """Smallest amount on record, or the assumed one."""
+    try:
+        found = read_cached(path)["context_bytes"]
+    except (KeyError, TypeError):
+        return CONTEXT_BYTES  # no record, or a damaged one
+    return found if type(found) is int and 0 < found < CONTEXT_BYTES else CONTEXT_BYTES
+
+
+def _context_file(cupy: Any, total_bytes: int) -> Path:
+    """Record of the current device; its name is a hash of all that a context's size depends on."""
+    runtime = cupy.cuda.runtime
+    number = runtime.getDevice()
+    kind = [runtime.deviceGetAttribute(n, number) for n in (_COMPUTE_UNITS, _MAJOR, _MINOR)]
+    versions = [runtime.driverGetVersion(), runtime.runtimeGetVersion(), cupy.__version__]
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        versions.append(file.readline())
+    loading = os.environ.get("CUDA_MODULE_LOADING", "")  # EAGER: much more at once
+    return cache_file("contexts", [total_bytes, *kind, *versions, loading])
+
+
+@contextmanager
+def limited_pool(cupy: Any, budget_bytes: int) -> Iterator[None]:
+    """Limit the current device's pool to what it has in use plus a budget.
+
+    An allocator that is not the pool's stays, and the limit with it: that of a method's own, or
+    one shared with torch. So does one inside `cupy.cuda.using_allocator`, which CuPy does not
+    let anything override.
+    """
+    pool = cupy.get_default_memory_pool()
+    limit_before, allocator_before = pool.get_limit(), cupy.cuda.get_allocator()
+    allocator = None
+    if allocator_before == pool.malloc:
+        allocator = _patient(pool, cupy.cuda.memory.OutOfMemoryError)
+        with suppress(ValueError):
+            cupy.cuda.set_allocator(allocator)
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.total_bytes() + budget_bytes)
+    try:
+        yield
+    finally:
+        pool.set_limit(size=limit_before)
+        if cupy.cuda.get_allocator() is allocator:
+            cupy.cuda.set_allocator(allocator_before)
+
+
+def _patient(pool: Any, refusal: type[Exception]) -> Callable[[int], Any]:
+    """The pool's function that allocates, tried again after what is unused was given back."""
+
+    def malloc(n_bytes: int) -> Any:
+        for give_back in (pool.free_all_blocks, collect, None):
+            try:
+                return pool.malloc(n_bytes)
+            except refusal:
+                if give_back is None:
+                    raise
+            give_back()
+
+    def collect() -> None:
+        gc.collect()  # arrays in reference cycles
+        pool.free_all_blocks()
+
+    malloc.__self__ = pool  # type: ignore[attr-defined]  # for the meters
+    return malloc
+
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+"""What the kernel says of devices; another folder in tests."""
+_TASKS = Path("/proc/self/task")
+
+
+def stay_near(number: int) -> None:
+    """Bind all threads of this process to the cores of the NUMA node of a GPU, by CUDA's number.
+
+    Of these only the cores that the process was given (by SLURM, numactl or a control group); all
+    of those if none is of that node. On a machine with one node, and where the node is not known,
+    the kernel lists all cores, and nothing changes.
+    """
+    import cupy
+
+    near = _cores_near(cupy.cuda.runtime.deviceGetPCIBusId(number))
+    if not near:
+        return
+    given = os.sched_getaffinity(0)
+    if near & given in (set(), given):
+        return
+    for task in _TASKS.iterdir():  # a call for the process binds the thread that makes it
+        with suppress(OSError):  # the thread has ended
+            os.sched_setaffinity(int(task.name), near & given)
+
+
+def _cores_near(pci_id: str) -> set[int]:
+    """Cores next to a PCI device, such as ``0000:1B:00.0``; none if the kernel says nothing."""
+    try:
+        text = (PCI_DEVICES / pci_id.lower() / "local_cpulist").read_text().strip()
+    except OSError:
+        return set()
+    cores: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores
+
 
 FREE_SHARE = 0.95
 """Part of the free device memory that a run uses by default. The rest is a
@@ -148,6 +270,6 @@ class CudaBackend:
 
 @cache
 def _reserved_bytes(cupy: Any, number: int) -> int:
-    """`cuda_context.reserved_bytes` of a device, once per process, which has one context."""
+    """`context_and_modules_bytes` of a device, once per process, which has one context."""
     with cupy.cuda.Device(number):
-        return reserved_bytes(cupy)
+        return context_and_modules_bytes(cupy)

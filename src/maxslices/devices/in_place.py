@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io import SupportsView, SupportsWindow
-from .backend import Backend
-from .copy_engine import CopyEngine, is_copyable
+from .backend import Backend, CopyEngine, is_copyable
 
 
 def slices_in_place(

@@ -10,7 +10,7 @@ import errno
 import re
 
 from ..core.author_code import text_of
-from ..system.work_thread import NO_LOCK, NO_THREAD
+from ..system.threads import NO_LOCK, NO_THREAD
 
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")
 """Packages whose errors may be recognised by messages that are common elsewhere."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from ..errors import UsageError
-from .backend import Backend
+from .backend import Backend, count_devices
 from .cpu import CpuBackend
 from .cuda import CudaBackend
-from .device_count import count_devices
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 

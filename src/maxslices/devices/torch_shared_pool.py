@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..system.loaded_modules import torch_on_gpu
+from ..system.process_state import torch_on_gpu
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ..core.arrays import ArraySpec
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..devices import Backend
-from ..devices.device_name import device_name
+from ..devices.backend import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
 from .declared import declared_model, speaks_of
 from .fingerprint import Environment, RequestKey, environment, request_key

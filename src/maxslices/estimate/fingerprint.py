@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..devices import Backend
-from ..devices.device_name import device_name
-from ..system.package_versions import installed_version, required_versions
+from ..devices.backend import device_name
+from ..system.packages import installed_version, required_versions
 from .model_request import ModelRequest
 from .source_hash import (
     imports_torch,

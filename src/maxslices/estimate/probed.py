@@ -14,7 +14,7 @@ from ..core.arrays import ArraySpec
 from ..core.units import format_bytes
 from ..devices import Backend
 from ..measure.alive import tracemalloc_on
-from ..system.random_state import random_state_kept
+from ..system.process_state import random_state_kept
 from ..trial.trial import MeasuredCall, Trial
 from ..tuning.garbage_collection import quick_collections
 from .method_calls import MethodCalls

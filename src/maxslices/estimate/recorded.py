@@ -20,7 +20,7 @@ from pathlib import Path
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
 from ..system.disk_space import store_errors
-from ..system.fresh_files import replace_text
+from ..system.files import replace_text
 from ..system.plain_records import from_plain, json_text, to_plain
 from .fingerprint import Environment, RequestKey
 from .probe_result import Probe

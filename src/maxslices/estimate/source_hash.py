@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import ArraySpec
-from ..system.package_versions import installed_version
+from ..system.packages import installed_version
 
 
 def source_hash(function: Callable[..., Any]) -> str:

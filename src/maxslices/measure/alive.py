@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..core.allocators import Device
-from ..system.loaded_modules import torch_on_gpu
+from ..system.process_state import torch_on_gpu
 
 
 def alive_bytes(device: Device) -> int:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import DeviceError
-from ..system.loaded_modules import loaded, torch_on_gpu
-from ..system.work_thread import WorkThread
+from ..system.process_state import loaded, torch_on_gpu
+from ..system.threads import WorkThread
 
 
 class DeviceMeter:

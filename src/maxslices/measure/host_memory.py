@@ -11,7 +11,7 @@ from threading import RLock
 
 import numpy as np
 
-from ..tuning.python_allocators import PythonAllocator, install_allocators, installed_allocators
+from ..tuning.heap import PythonAllocator, install_allocators, installed_allocators
 
 TRACE_FRAMES = 12
 """Stack frames kept per allocation with ``trace=True``. NumPy and SciPy allocated at most 6 frames

@@ -9,7 +9,7 @@ from __future__ import annotations
 from threading import RLock
 from typing import Any
 
-from ..system.loaded_modules import torch_on_gpu
+from ..system.process_state import torch_on_gpu
 
 _KINDS = ("allocated_bytes", "requested_bytes", "reserved_bytes")
 _lock = RLock()

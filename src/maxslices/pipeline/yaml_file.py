@@ -10,7 +10,7 @@ import yaml
 
 from ..core.parameters import nearest
 from ..errors import PipelineError, UsageError
-from ..system.small_files import read_small_text
+from ..system.files import read_small_text
 from .steps import RawStep, Sweep, TextPlace, sweep_list, sweep_range
 from .yaml_values import (
     FAULTY,

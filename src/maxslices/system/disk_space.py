@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from ..core.units import format_bytes
 from ..errors import StoreError
-from .work_thread import WorkThread
+from .threads import WorkThread
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a quota that is used up."""

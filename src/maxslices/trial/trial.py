@@ -26,7 +26,7 @@ from ..measure import Alive, MemorySample, Peak, Place, measure_peak
 from ..measure.alive import alive_bytes
 from ..measure.allocation_sequence import AllocationSequence
 from ..measure.cupy_pool import GRAIN_BYTES
-from ..system.quiet import quiet
+from ..system.process_state import quiet
 from .made_up import DataKind, array_module, facts, finish, made_up, made_up_frames, repeated
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}

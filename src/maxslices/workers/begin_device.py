@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..system.work_thread import WorkThread
+from ..system.threads import WorkThread
 from .worker import device_of
 
 

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, MaxslicesError, MethodError, PlanError
-from ..system.worker_warnings import warn_in_one_line
+from ..system.process_state import warn_in_one_line
 from .section_job import Share
 from .share_sizes import MOST_BLOCKS, ShareSizes
 from .unprofiled import unprofiled

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.units import format_bytes
+from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
-from ..devices.device_count import count_devices
 from ..errors import DeviceError, UsageError
 from .fork_server import start_fork_server
 

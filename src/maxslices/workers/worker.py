@@ -16,9 +16,9 @@ import numpy as np
 
 from ..core.allocators import Device
 from ..devices import Backend, require_libraries, select_backend, shared_allocator
+from ..devices.backend import device_name
 from ..devices.cpu import CpuBackend
-from ..devices.device_name import device_name
-from ..devices.numa import stay_near
+from ..devices.cuda import stay_near
 from ..errors import MaxslicesError, PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..measure.resident_memory import held_bytes
@@ -30,11 +30,10 @@ from ..runner.folder.run_identity import changes, run_identity
 from ..runner.folder.snapshots import Snapshots
 from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun
-from ..system.package_versions import installed_version
+from ..system.packages import installed_version
+from ..system.process_state import told_elsewhere
 from ..system.resource_limits import memory_limits
-from ..system.threads import N_THREADS
-from ..system.work_thread import WorkThread
-from ..system.worker_warnings import told_elsewhere
+from ..system.threads import N_THREADS, WorkThread
 from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
 
 

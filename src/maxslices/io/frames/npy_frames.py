@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ...system.positional_io import bytes_of, pread_all
+from ...system.files import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_for
 from ..library_errors import cause_of, raise_if_of_system, raised_by_library
 from .array_frames import ArrayFrames

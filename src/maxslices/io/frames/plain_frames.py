@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...system.positional_io import bytes_of, pread_all
+from ...system.files import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_for_box
-from ...tuning.batched_reads import pread_pieces
+from ...tuning.file_transfer import pread_pieces
 from .frames import FrameIndices, IndexRange
 
 UNWRITTEN = -1

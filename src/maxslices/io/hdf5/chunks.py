@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core.block_memory import THREAD_BUFFER_BYTES
 from ...system import threads
-from ...system.positional_io import pread_all
+from ...system.files import pread_all
 from ...system.threads import fit_in_buffer, parallel_for
 from ..frames.frames import FrameIndices, IndexRange, as_slice, consecutive_runs
 from ..frames.plain_frames import UNWRITTEN

@@ -31,10 +31,9 @@ from ...core.arrays import ArraySpec
 from ...errors import LostResultError
 from ...system import threads
 from ...system.disk_space import preallocate, reserve
-from ...system.fresh_files import check_one_name
-from ...system.positional_io import write_rows
+from ...system.files import check_one_name, write_rows
 from ...system.threads import parallel_for_box
-from ...tuning.mapped_output import file_map, is_safe_to_map
+from ...tuning.file_transfer import file_map, is_safe_to_map
 from ..frames.frames import IndexRange
 from ..hdf5.open_hdf5 import open_hdf5
 from .atomic_sink import AtomicSink, SinkStart

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import UsageError
 from ...system.disk_space import sync_file_system
-from ...system.fresh_files import check_one_name
-from ...system.positional_io import pwrite_all, write_rows
+from ...system.files import check_one_name, pwrite_all, write_rows
 from ...system.threads import parallel_for
 from ..tiff.tags import tiff_tags
 from .atomic_sink import AtomicSink, SinkStart

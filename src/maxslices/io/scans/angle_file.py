@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ...system.small_files import read_small_text
+from ...system.files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
 from ..frames.selection import Selection
 from ..hdf5.frames import dataset, read_column

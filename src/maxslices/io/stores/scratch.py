@@ -17,11 +17,9 @@ from ...core.arrays import ArraySpec
 from ...errors import StoreError
 from ...system import threads
 from ...system.disk_space import check_free_space, store_errors
-from ...system.fresh_files import check_one_name
-from ...system.positional_io import bytes_of, pread_all, pwrite_all
+from ...system.files import bytes_of, check_one_name, pread_all, pwrite_all
 from ...system.threads import parallel_for
-from ...tuning.batched_reads import pread_pieces
-from ...tuning.deferred_free import close_in_background
+from ...tuning.file_transfer import close_in_background, pread_pieces
 from ..check_arrays import check_block, check_output_block
 from ..closing import Closing
 
@@ -29,7 +27,7 @@ _BAND_BYTES = 2**18
 """Bytes of a band of one projection if the number of rows is not given.
 
 Pieces of this size are large enough for the page cache: 8 threads read pieces of 160 kB at 35 GB/s
-(see `maxslices.tuning.batched_reads`).
+(see `maxslices.tuning.file_transfer`).
 """
 _UNIT_BYTES = 2**22
 """Bytes of a unit, which are contiguous in one of the files.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...system.random_state import HostDraws
+from ...system.process_state import HostDraws
 from ..nn_errors import ModelArgumentError, first_line
 from ..replay import Replay, Spec, TraceError, Workspaces
 from ..replay.nested import mapped, tensors_in

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ...system.random_state import HostDraws
+from ...system.process_state import HostDraws
 from ..nn_errors import RewriteError
 from ..replay.object_copies import ObjectCopies, version_of
 from .block_state import BlockState, with_tensors, without_tensors

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from ...system.random_state import HostDraws
+from ...system.process_state import HostDraws
 from ...tuning.garbage_collection import quick_collections
 from .allocation_log import AllocationLog
 from .autocast import cuda_autocast

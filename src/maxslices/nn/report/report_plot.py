@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ...core.allocators import round_to_granule
 from ...errors import StoreError, UsageError
-from ...system.require_matplotlib import require_matplotlib
+from ...system.packages import require_matplotlib
 from ..replay import CATEGORIES, Trace
 from .report_figures import ReportFigures
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...core import block_memory
 from ...devices import CopyEngine, DeviceEvent, as_block
-from ...system.work_thread import WorkThread, wait_for
+from ...system.threads import WorkThread, wait_for
 from .writer import ResultPiece, ResultTransfer, Target, Writer, WrittenMark
 
 _PART_BYTES, _PARTS = 2**26, 8

@@ -16,7 +16,7 @@ from ...core.arrays import ArraySpec
 from ...core.block_memory import InputWay
 from ...devices import Backend, CopyEngine, DeviceEvent, as_block
 from ...devices.in_place import slices_in_place
-from ...system.work_thread import WorkThread, next_of
+from ...system.threads import WorkThread, next_of
 from ..report.run_timeline import Timeline
 from .block_ranges import Block
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 from ...core.allocators import Device
 from ...measure import measure_peak
-from ...tuning import malloc_retain
+from ...tuning import heap
 from .block_ranges import Block
 
 SAMPLE_INTERVAL_S = 0.02
@@ -57,7 +57,7 @@ class SectionMeter:
         """Measure a part, on the CPU; `resident_bytes` were allocated before it."""
         is_wanted = is_wanted and self._kind == "cpu"
         with (
-            malloc_retain.malloc_default() if is_wanted else nullcontext(),
+            heap.malloc_default() if is_wanted else nullcontext(),
             self._measuring(is_wanted, resident_bytes),
         ):
             yield

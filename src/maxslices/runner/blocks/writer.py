@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...core.arrays import ArraySpec
 from ...devices import DeviceEvent
-from ...system.work_thread import WorkThread, next_of, wait_for
+from ...system.threads import WorkThread, next_of, wait_for
 from ..report.run_timeline import Timeline
 
 T = TypeVar("T")

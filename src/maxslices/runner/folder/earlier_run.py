@@ -14,8 +14,8 @@ from ...errors import StoreError
 from ...io import remove_result
 from ...io.results.result_names import is_result_name
 from ...system.disk_space import check_free_space
-from ...system.small_files import read_small_text
-from ...tuning.deferred_free import close_in_background
+from ...system.files import read_small_text
+from ...tuning.file_transfer import close_in_background
 
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import StoreError
-from ...system.fresh_files import replace_text
+from ...system.files import replace_text
 
 
 @dataclass(slots=True)

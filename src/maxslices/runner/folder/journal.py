@@ -23,8 +23,8 @@ from typing import Any
 
 from ...errors import StoreError
 from ...system.disk_space import hidden_path, store_errors, sync_file_system
-from ...system.fresh_files import check_one_name
-from ...system.work_thread import WorkThread
+from ...system.files import check_one_name
+from ...system.threads import WorkThread
 from .journal_lines import seal, unseal
 from .journal_values import encode
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...devices import Backend
-from ...devices.device_name import device_name
+from ...devices.backend import device_name
 from ...estimate.source_hash import package_version, source_hash
 from ...io.scans.file_stamps import FileStamp
 from ...pipeline import Pipeline

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ...io import remove_result
-from ...system.fresh_files import remove_fresh
+from ...system.files import remove_fresh
 from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
 from .journal import JOURNAL_NAME, Journal
 from .scratch_place import ScratchPlace

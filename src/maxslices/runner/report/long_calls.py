@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from ...planner.section_plan import LONG_S
-from ...system.work_thread import WorkThread
+from ...system.threads import WorkThread
 
 FIRST_S = 30.0
 """Seconds after which a call is spoken of; then after twice as many each time. Until then a user

@@ -1,15 +1,30 @@
-"""State of the global random number generators: draw the same numbers again, or take none."""
+"""What all of a process shares: imported libraries, random numbers, warnings and logging."""
 
 from __future__ import annotations
 
+import logging
 import random
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from .loaded_modules import loaded, torch_on_gpu
+from ..core.units import readable
+
+
+def loaded(name: str) -> Any:
+    """Module of this name; None if it has not been imported."""
+    return sys.modules.get(name)
+
+
+def torch_on_gpu() -> Any:
+    """Module torch; None if it has not been imported or does not use a GPU."""
+    torch = loaded("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 class HostDraws:
@@ -77,3 +92,48 @@ def random_state_kept() -> Iterator[None]:
             torch.set_rng_state(torch_states)
         if torch_gpu_states is not None:
             torch.cuda.set_rng_state_all(torch_gpu_states)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let neither warnings nor lines of logging reach anybody."""
+    level = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
+
+
+_thread = threading.local()
+_python_shows = warnings.showwarning
+
+
+def warn_in_one_line() -> None:
+    """Have this process show warnings as the command line does, without a place in the source.
+
+    Where somebody shows them in another way already, as a run does in its own process, that stays.
+    """
+    if warnings.showwarning is _python_shows:
+        warnings.showwarning = _show  # type: ignore[assignment]
+
+
+@contextmanager
+def told_elsewhere() -> Iterator[None]:
+    """Drop warnings of this thread: the process that began the run has shown them.
+
+    Other threads are not concerned, as they would be by `warnings.catch_warnings`.
+    """
+    _thread.is_silent = True
+    try:
+        yield
+    finally:
+        _thread.is_silent = False
+
+
+def _show(message: Warning | str, *_: Any) -> None:
+    if not getattr(_thread, "is_silent", False):
+        with suppress(OSError):
+            print(f"maxslices: warning: {readable(str(message))}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""Read many small pieces of a file by one system call.
+"""Moving data between memory and files: many pieces a call, maps, closing in the background.
+
+**Many small pieces of a file are read by one system call.**
 
 Rows of every frame of a scan are many pieces of a file. A thread that reads them one by one takes
 Python's lock twice for each, so eight threads read no faster than three: pieces of 160 kB at 20
@@ -8,22 +10,43 @@ piece is read by itself.
 
 Reading sinograms from a file takes 2.4 times as long without (H200, 2026-11-22). Scratch files,
 whose bands are read in one piece, gain nothing.
+
+**A part of a file is mapped into memory**, so that several threads write to it at the same time.
+
+`pwrite` into the page cache reaches 5.0 GB/s however many threads write. Ten threads that write to
+a mapping in large pages reach 18.3 GB/s (ext4, Linux 6.18).
+
+Without, httomo's pipeline with its result saved takes 31 % longer, and twice the processor time
+(H200, 2026-11-22).
+
+**The disk space of files is freed in threads**, while the program goes on.
+
+A file without a name loses its content when it is closed. A file system mounted with ``discard``
+tells the disk of each piece that becomes free, and `close` waits for that: 30 GB in ten files took
+9.4 s one after the other, and 2.0 s all at once.
+
+Without, httomo's pipeline with its result saved takes 22 % longer, and a run with 8 GB between two
+sections 12 %, or 2.1 times as long where the page cache is short (H200, 2026-11-22).
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..system.positional_io import bytes_of, pread_all
+from ..system.disk_space import free_in_background
+from ..system.files import bytes_of, pread_all
 
 _PIECES_PER_CALL = 256
 """Pieces per call, and so requests per context. All processes of a system together may have 65536
@@ -150,3 +173,55 @@ def _libc() -> ctypes.CDLL:
 
 if hasattr(os, "register_at_fork"):  # a child process has none of its parent's contexts
     os.register_at_fork(after_in_child=_contexts.clear)
+
+
+_SAFE_FILE_SYSTEMS = ("ext4", "xfs")
+"""File systems where a write to allocated space never needs more space."""
+
+
+def is_safe_to_map(path: Path) -> bool:
+    """True if writing to a mapping of a file cannot run out of space, once that is allocated.
+
+    A call that finds no space raises an error. A write to a mapping ends the process.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    """
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:  # not on every system
+        return False
+    # A line: mount ID, parent's ID, device, ..., "-", file system type, ...
+    mounts = [line.partition(" - ") for line in lines]
+    types = {after.split()[0] for before, _, after in mounts if before.split()[2] == wanted}
+    return bool(types) and types <= set(_SAFE_FILE_SYSTEMS)
+
+
+def file_map(fd: int, offset: int, n_bytes: int) -> NDArray[np.uint8]:
+    """Part of a file as an array, mapped until the array is freed.
+
+    It has large pages if the file system supports them. With small ones the threads wait for one
+    another again.
+
+    Parameters
+    ----------
+    fd : int
+        The file, open for reading and writing, at least as long.
+    offset, n_bytes : int
+        Where the part begins, and its length.
+    """
+    lead = offset % mmap.ALLOCATIONGRANULARITY
+    memory = mmap.mmap(fd, lead + n_bytes, offset=offset - lead)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)[lead:]
+
+
+def close_in_background(files: Iterable[IO[bytes]]) -> None:
+    """Close files without names, each in a thread of its own, and return at once."""
+    for file in files:
+        free_in_background(file.close)
