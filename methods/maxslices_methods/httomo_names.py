@@ -28,7 +28,8 @@ LogPolarFilter = Literal["none", "ramp", "shepp", "cosine", "cosine2", "hamming"
 _LOG_POLAR = {"ramp": "ram-lak", "shepp": "shepp-logan"}
 AstraFilter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann", "parzen"]
 
-_said: set[tuple[str, str]] = set()
+logged_unused: set[tuple[str, str]] = set()
+"""(method, parameter) of which it was logged that they are not used."""
 
 
 def log_unused(name: str, **given: tuple[Any, Any]) -> None:
@@ -42,8 +43,8 @@ def log_unused(name: str, **given: tuple[Any, Any]) -> None:
         Parameters.
     """
     for parameter, (value, default) in given.items():
-        if value != default and (name, parameter) not in _said:
-            _said.add((name, parameter))
+        if value != default and (name, parameter) not in logged_unused:
+            logged_unused.add((name, parameter))
             logger.warning(
                 "%s: %s=%r matters to httomolibgpu on a GPU alone, and is not used",
                 name,

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.planner.test_speed import PLAN
+from tests.planner.start_up import PLAN
 
 COMMANDS = {
     "help": ("-m", "maxslices", "--help"),

@@ -67,7 +67,7 @@ def test_values_out_of_range_are_refused(rows, call, message):
 
 
 def test_what_matters_on_a_gpu_alone_is_said_once(rows, caplog, monkeypatch):
-    monkeypatch.setattr(httomo_names, "_said", set())
+    monkeypatch.setattr(httomo_names, "logged_unused", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             LPRec3d_tomobar(rows, RADIANS, min_mem_usage_filter=False)

@@ -20,7 +20,7 @@ from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.nn.method_estimator import _rung, replay_method
 from maxslices.nn.replay import DataDependentError, TraceError, Workspaces
-from maxslices.planner.planning import _origins
+from maxslices.planner.planning import origin_notes
 
 MIB = 2**20
 NONE = Workspaces.none()
@@ -172,7 +172,7 @@ def test_a_plan_has_a_line_for_workspaces():
     request = ModelRequest(denoised.meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
     choice = Chooser("cuda").choose(request)
     step = SimpleNamespace(name=denoised.meta.name, why=choice.why, estimator=choice.origin)
-    lines = _origins([SimpleNamespace(steps=[step])])
+    lines = origin_notes([SimpleNamespace(steps=[step])])
     assert lines[0].startswith("denoised is replayed: it declares no estimator; replayed")
     assert lines[1].startswith("denoised: workspaces (stated allowance")
 

@@ -119,7 +119,7 @@ def make_plan(
         sections=planned,
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=sum(output.nbytes for section in sections for output in section.saved),
-        notes=(*notes, *_origins(sections), *notes_on_time(sections, planned)),
+        notes=(*notes, *origin_notes(sections), *notes_on_time(sections, planned)),
         made_for=made_for or MadeFor(),
     )
 
@@ -149,7 +149,7 @@ def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[Se
     return tuple(found)
 
 
-def _origins(sections: Sequence[SectionModel]) -> list[str]:
+def origin_notes(sections: Sequence[SectionModel]) -> list[str]:
     """Notes on the origin of each model that no author declared."""
     notes: list[str] = []
     of_others: dict[str, list[str]] = {}
