@@ -22,7 +22,7 @@ import maxslices
 from maxslices import method
 from maxslices.cli.main import main
 from maxslices.errors import EstimatorError, UntraceableError
-from maxslices.estimate import Choice, extensions
+from maxslices.estimate import Choice, chooser
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
 
@@ -133,7 +133,7 @@ def chosen(**options):
 @pytest.fixture
 def entry_points(monkeypatch):
     """Replace the entry points that are installed: (group, name, value)."""
-    extensions.find_tracer.cache_clear()
+    chooser.find_tracer.cache_clear()
 
     def install(*rows):
         made = importlib.metadata.EntryPoints(
@@ -144,7 +144,7 @@ def entry_points(monkeypatch):
         )
 
     yield install
-    extensions.find_tracer.cache_clear()
+    chooser.find_tracer.cache_clear()
 
 
 @needs_torch

@@ -32,7 +32,7 @@ from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
 from maxslices.estimate import sequence_probe
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probed import probe
+from maxslices.estimate.probe import probe
 from maxslices.measure import measure_peak
 from maxslices.trial.trial import Trial
 from maxslices.tuning.garbage_collection import quick_collections

@@ -40,7 +40,7 @@ from maxslices.core.method_registry import registry
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probed import probe
+from maxslices.estimate.probe import probe
 from maxslices.measure import measure_peak
 from maxslices.trial.trial import Trial
 

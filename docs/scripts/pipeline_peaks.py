@@ -30,8 +30,7 @@ from maxslices.core.memory_model import MemoryModel
 from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.fingerprint import request_key
-from maxslices.estimate.source_hash import canonical
+from maxslices.estimate.request_key import canonical, request_key
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline

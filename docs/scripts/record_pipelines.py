@@ -35,10 +35,9 @@ from maxslices.core.units import parse_bytes
 from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
-from maxslices.estimate.fingerprint import RequestKey, request_key
 from maxslices.estimate.model_request import Choice
+from maxslices.estimate.request_key import RequestKey, canonical, request_key
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
-from maxslices.estimate.source_hash import canonical
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline

@@ -19,11 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from maxslices.estimate.fingerprint import RequestKey
 from maxslices.estimate.recorded import Entry, read_entries
+from maxslices.estimate.request_key import RequestKey, canonical
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_model import LEAST_SIZES, SizeRecord
-from maxslices.estimate.source_hash import canonical
 from maxslices.system.plain_records import to_plain
 
 FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.estimate import probed, sequence_probe
+from maxslices.estimate import probe, sequence_probe
 from maxslices.trial import trial
 from maxslices.trial.trial import Trial
 
@@ -23,7 +23,7 @@ def install_gpu(monkeypatch, gpu):
     monkeypatch.setattr(trial, "array_module", gpu.module)
     monkeypatch.setattr(trial, "finish", lambda backend: None)
     monkeypatch.setattr(trial, "alive_bytes", lambda kind: gpu.held + gpu.kept)
-    monkeypatch.setattr(probed, "time", gpu)
+    monkeypatch.setattr(probe, "time", gpu)
     monkeypatch.setattr(sequence_probe, "time", gpu)
     monkeypatch.setattr(trial, "time", gpu)
     small = np.zeros(1, np.float32)

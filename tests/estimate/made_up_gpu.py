@@ -10,7 +10,7 @@ import numpy as np
 from maxslices.core.block_memory import MODULES_BYTES
 from maxslices.core.declaration import describe
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probed import probe
+from maxslices.estimate.probe import probe
 from maxslices.measure import Peak
 
 MB = 10**6

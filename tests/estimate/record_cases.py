@@ -9,10 +9,10 @@ import numpy as np
 from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_model import Observation, PeakModel
-from maxslices.estimate.peak_search import one_array
+from maxslices.estimate.probe import one_array
 from maxslices.estimate.probe_result import Probe
+from maxslices.estimate.request_key import Environment, environment, request_key
 from maxslices.measure.allocation_sequence import CallSite, SequenceBuilder
 from maxslices.trial.trial import MeasuredCall
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from maxslices.core.declaration import describe
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probed import probe
+from maxslices.estimate.probe import probe
 from maxslices.measure.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
 from maxslices.measure.peak import OutsideReading
 

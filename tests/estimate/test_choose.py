@@ -14,9 +14,9 @@ from maxslices.core.method_meta import MethodMeta
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.fingerprint import Environment, environment, request_key
 from maxslices.estimate.peak_model import PeakModel
-from maxslices.estimate.peak_search import one_array
+from maxslices.estimate.probe import one_array
+from maxslices.estimate.request_key import Environment, environment, request_key
 from maxslices.io.scans.frame_source import FrameSource
 from tests.estimate.record_cases import PROBE
 

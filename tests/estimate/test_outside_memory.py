@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maxslices.estimate.formula import Formula
-from maxslices.estimate.outside_memory import outside_formula
+from maxslices.estimate.sequence_probe import outside_formula
 
 FBP3D = {3: 58_640_803, 5: 117_376_973, 8: 117_422_529, 17: 472_007_054, 34: 708_622_246}
 SIRT3D = {3: 104_663_552, 5: 209_521_152, 8: 209_521_152, 32: 838_666_752}

@@ -19,10 +19,11 @@ from maxslices.core.declaration import describe
 from maxslices.core.method_registry import registry
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
-from maxslices.estimate import declared_model, peak_search, probed, sequence_probe
+from maxslices.estimate import declared_model, sequence_probe
+from maxslices.estimate import probe as probe_module
 from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.probe import probe
 from maxslices.estimate.probe_result import Probe
-from maxslices.estimate.probed import probe
 from maxslices.measure.alive import alive_bytes, tracemalloc_on
 from maxslices.system.plain_records import from_plain, to_plain
 from maxslices.trial import trial
@@ -60,7 +61,7 @@ class Clock:
 def ticking(monkeypatch):
     ticking = Clock()
     stand_in = types.SimpleNamespace(perf_counter=ticking.perf_counter)
-    for module in (probed, sequence_probe, trial):
+    for module in (probe_module, sequence_probe, trial):
         monkeypatch.setattr(module, "time", stand_in)
     return ticking
 
@@ -97,7 +98,7 @@ UNFORESEEN = ("step_at_7", "quadratic", "depends_on_data")
 
 @pytest.mark.parametrize("hard", [h for h in HARD if str(h) not in UNFORESEEN], ids=str)
 def test_time_that_allows_few_rungs_makes_the_answer_small_never_large(hard, monkeypatch):
-    monkeypatch.setattr(peak_search, "LIMIT_S", 0.0)
+    monkeypatch.setattr(probe_module, "LIMIT_S", 0.0)
     found = probed_on(hard.function, hard.bytes(100) + ROOM_BYTES)
     assert found.answer <= 100
     largest = max(rung.n_slices for rung in found.rungs)

@@ -9,7 +9,7 @@ from maxslices.core.block_memory import MODULES_BYTES
 from maxslices.core.declaration import describe
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probed import probe
+from maxslices.estimate.probe import probe
 from maxslices.system.plain_records import from_plain, to_plain
 
 from .made_up_gpu import ALONE, DIMS, INPUT_BYTES, MB, check, needs_of, probed_on

@@ -16,9 +16,8 @@ import pytest
 from maxslices.cli.main import main
 from maxslices.core.declaration import describe
 from maxslices.errors import UsageError
-from maxslices.estimate.fingerprint import Environment, environment
 from maxslices.estimate.recorded import FORMAT, Records
-from maxslices.estimate.source_hash import source_hash
+from maxslices.estimate.request_key import Environment, environment, source_hash
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
 from maxslices.system.plain_records import to_plain
 

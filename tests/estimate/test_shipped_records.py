@@ -13,11 +13,11 @@ from maxslices.cli.records import explained_record
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
-from maxslices.estimate.fingerprint import Environment, request_key
 from maxslices.estimate.formula import Formula
 from maxslices.estimate.peak_model import Observation
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Entry, Records
+from maxslices.estimate.request_key import Environment, request_key
 from maxslices.estimate.shipped_records import find_shipped, read_shipped, shipped_text
 from maxslices.estimate.size_model import SizeRecord
 from maxslices.measure.allocation_sequence import CallSite, SequenceBuilder

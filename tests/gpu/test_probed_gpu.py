@@ -10,7 +10,7 @@ from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
 from maxslices.devices.backend import count_devices
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.probed import probe
+from maxslices.estimate.probe import probe
 from maxslices.measure import measure_peak
 
 pytestmark = [

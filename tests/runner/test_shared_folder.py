@@ -15,7 +15,7 @@ from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Records
 from maxslices.estimate.peak_model import PeakModel
-from maxslices.estimate.peak_search import one_array
+from maxslices.estimate.probe import one_array
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.runner.folder.journal import Journal
 from maxslices.system.plain_records import from_plain, to_plain

@@ -14,7 +14,7 @@ from ..core.units import format_bytes
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
 from ..errors import PlanError
-from ..estimate.source_hash import package_of
+from ..estimate.request_key import package_of
 from ..io import Source
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import MadeFor, Plan

@@ -9,7 +9,7 @@ from ..core.arrays import ArraySpec
 from ..devices import Backend
 from ..estimate.method_calls import LIMIT_S
 from ..estimate.model_request import ModelRequest
-from ..estimate.peak_search import OF_SCAN
+from ..estimate.probe import OF_SCAN
 from ..system.process_state import random_state_kept
 from ..trial.trial import Trial
 from .compare_blocks import LARGE, SMALL, call_times_s, compare_blocks

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
 import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 import numpy as np
 
 from ..core.allocators import Device, round_to_granule
 from ..core.arrays import ArraySpec
+from ..core.author_code import what_raised
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..devices import Backend
 from ..devices.backend import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
 from .declared import declared_model, speaks_of
-from .fingerprint import Environment, RequestKey, environment, request_key
 from .model_request import Choice, ModelRequest, NoAnswerError, Origin
+from .request_key import Environment, RequestKey, environment, request_key
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from ..block_effect.effect import BlockEffect
     from .probe_result import Probe
     from .recorded import Records
 
+ENTRY_POINT_GROUP = "maxslices.estimators"
+"""Entry points of packages that find the models of one array module's methods: the name is that of
+the module (``array_module="torch"``), the object a `MethodTracer`."""
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
 """What is logged before a method is measured, which may take long."""
@@ -206,8 +212,6 @@ class Chooser:
                 if self._forced
                 else ""
             )
-        from .extensions import find_tracer
-
         try:
             trace = find_tracer("torch")
             if trace is None:
@@ -226,7 +230,7 @@ class Chooser:
         if self.backend is None:
             raise NoAnswerError("there is no such device here to measure it on")
         LOGGER.info(MEASURED, request.meta.name)
-        from .probed import probe
+        from .probe import probe
 
         made = probe(
             request, self.backend, available_bytes=self._available_bytes, supplied=self._side
@@ -266,3 +270,42 @@ class Chooser:
             output_dtype=found.output_dtype if is_open and is_guess else None,
             output_dims=None if meta.declares_dims else found.output_dims,
         )
+
+
+class MethodTracer(Protocol):
+    """Finds the memory model of a method without running it."""
+
+    def __call__(
+        self, request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
+    ) -> Choice:
+        """Trace a method.
+
+        Flats and darks are supplied, and not counted by a model. The device is such as "cuda:0" if
+        it is here; else "". The answer is of origin "replayed"; its `why` says how it was traced,
+        and what was not traced exactly.
+
+        Raises
+        ------
+        UntraceableError
+            If the method has to be run to know what it allocates.
+        """
+
+
+@cache
+def find_tracer(array_module: str) -> MethodTracer | None:
+    """Tracer of an array module's methods; None if no installed package brings one.
+
+    Raises
+    ------
+    UntraceableError
+        If the package that brings it fails to import.
+    """
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=array_module):
+        try:
+            return cast(MethodTracer, entry_point.load())
+        except Exception as error:
+            raise UntraceableError(
+                f"the estimator of {array_module} methods cannot be used, because importing "
+                f"{entry_point.value} failed: {what_raised(error)}"
+            ) from error
+    return None

@@ -22,9 +22,8 @@ from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
 from ..system.disk_space import store_errors
 from ..system.files import replace_text
 from ..system.plain_records import from_plain, json_text, to_plain
-from .fingerprint import Environment, RequestKey
 from .probe_result import Probe
-from .source_hash import canonical
+from .request_key import Environment, RequestKey, canonical
 
 FORMAT = 8
 """Version of the files, raised whenever their layout or meaning changes; entries of another version

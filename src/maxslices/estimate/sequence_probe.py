@@ -9,18 +9,19 @@ below it.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
 from ..core.allocators import CUDA_GRANULE_BYTES
 from ..core.memory_model import MAX_BYTES, MemoryModel
 from ..errors import EstimatorError
-from ..trial.trial import CUSHION_BYTES, MeasuredCall
+from ..measure.cupy_pool import GRAIN_BYTES
+from ..trial.trial import CUSHION_BYTES, OUTSIDE_BYTES, MeasuredCall
 from .formula import Formula
-from .method_calls import LIMIT_S, MethodCalls
-from .outside_memory import ABOVE_BYTES, outside_formula
+from .method_calls import LIMIT_S, MethodCalls, RetainedMemory
 from .peak_model import PERIOD, Observation, PeakModel
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
-from .retained_memory import RetainedMemory
 
 MORE = (2, 4, 7)
 """Slices of the small calls beyond the fewest: 3, 5 and 8 tell a line from pairs (2, 3 and 4 of
@@ -41,6 +42,11 @@ SAME = 0.01
 """Peaks with other data that differ by less than 1 % are the same; chosen, not measured."""
 NEAR = 1e-4
 """Part of the bytes by which a prediction that is met may be off: the padded scratch of a sort."""
+ABOVE_BYTES = OUTSIDE_BYTES["cuda"]
+"""Readings may lie as much above what arrays take: FISTA3d_tomobar's on an H200 lie 3 to 6 MiB
+above."""
+_ITEM_BYTES = 4
+"""ASTRA's arrays are float32."""
 
 
 class NotExplainedError(EstimatorError):
@@ -203,8 +209,6 @@ class SequenceProbe:
             fits = max((k for k in self._seen if k < n), default=1)
             return max(fits + 1, (fits + n + 1) // 2, n + 1 - (1 << max(0, self._failures - 1)))
         if self.extrapolates_exactly or self._met >= TRUSTED:
-            if model.numbers_fall and n - 1 > self._first.n_slices and n - 1 not in self._seen:
-                return n - 1  # an odd number tells whether it is for being even
             short_bytes = model.bytes(n + 1) - self.available_bytes
             is_near = short_bytes <= NEAR * self.available_bytes and self._may_call(n + 1, model)
             return n + 1 if is_near and n + 1 not in self._seen and n > 0 else None
@@ -319,3 +323,34 @@ class SequenceProbe:
             if formula is not None:
                 found[label] = formula
         return found
+
+
+def outside_formula(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]) -> Formula | None:
+    """Bytes that a C library takes outside the pool for n slices; None if nothing explains them.
+
+    The device is read every 2 ms, in steps of 2 MiB: a reading alone does not tell bytes. But such
+    memory is an array: its size is a product of dims that the method knows.
+
+    One array of a product of two dims is tried first, then up to four of them, then two different,
+    and then a constant: workspaces of a library that works slice by slice.
+
+    `readings` are bytes by the slices of the call; `dims` are those of the input and the output.
+
+    CUDA pads the depth of a 3D array, the slices, to a power of two up to 16 and to a multiple of
+    16 beyond: 33 slices take as much as 48 (measured on an H200).
+    """
+    lengths = sorted({length for pair in dims for length in pair})
+    products = sorted(a * b for a, b in combinations_with_replacement(lengths, 2))
+    several = [n * area for n in (2, 3, 4) for area in products]
+    for areas in (products, several, [p + q for p in products for q in products]):
+        found = []
+        for area in areas:
+            formula = Formula(0, area * _ITEM_BYTES, "depth(n)")
+            off = [n_bytes - formula.at(n) for n, n_bytes in readings.items()]
+            if min(off) >= -GRAIN_BYTES and max(off) <= ABOVE_BYTES:
+                found.append((sum(map(abs, off)), formula))
+        if found:
+            return min(found, key=lambda each: each[0])[1]
+    most = max(readings.values())
+    is_constant = len(readings) > 1 and most - min(readings.values()) <= ABOVE_BYTES
+    return Formula(most) if is_constant else None

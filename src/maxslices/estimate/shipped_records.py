@@ -18,11 +18,10 @@ from typing import Any
 from ..core.method_meta import MethodMeta
 from ..errors import StoreError
 from ..system.plain_records import from_plain, json_text, to_plain
-from .fingerprint import Environment, RequestKey, libraries
 from .model_request import Choice, NoAnswerError
 from .recorded import PARSE_ERRORS, Entry, Records, not_understood
+from .request_key import Environment, RequestKey, canonical, libraries
 from .size_model import Dims, SizeRecord, fit_formulas
-from .source_hash import canonical
 
 FORMAT = 3
 """Version of the files."""

@@ -20,12 +20,12 @@ import numpy as np
 from ..block_effect.effect import BlockEffect
 from ..core.memory_model import MemoryModel
 from ..measure.allocation_sequence import CallSite
-from .fingerprint import Environment, RequestKey
 from .formula import fast_length
 from .model_request import Choice
 from .peak_model import PeakModel, Term
 from .probe_result import Probe
 from .recorded import Entry
+from .request_key import Environment, RequestKey
 
 Dims = tuple[int, int]
 Part = tuple[int, str, str]

@@ -117,7 +117,7 @@ def _rung(n: int) -> int:
 
 
 def trace_method(request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str) -> Choice:
-    """Find a torch method's memory model; see `maxslices.estimate.extensions.MethodTracer`."""
+    """Find a torch method's memory model; see `maxslices.estimate.chooser.MethodTracer`."""
     found = replay_method(
         request.meta,
         request.slice_dim,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
 from ...core.method_meta import MethodMeta
-from ...estimate.source_hash import package_version
+from ...estimate.request_key import package_version
 from ...io import Sink
 from ...io.results.result_info import ProcessNote, ResultInfo
 from ...pipeline import Pipeline, Step

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...devices import Backend
 from ...devices.backend import device_name
-from ...estimate.source_hash import package_version, source_hash
+from ...estimate.request_key import package_version, source_hash
 from ...io.scans.file_stamps import FileStamp
 from ...pipeline import Pipeline
 
