@@ -157,3 +157,35 @@ class TestMine(MethodConformance):
         "with_nan",
         "imaginary",
     }
+
+
+BINNING = """
+@from_ledger
+def binned(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc((shape[0], shape[1] // 2, shape[2] // 2), dtype)
+
+def halved(other_dims):
+    return other_dims[0] // 2, other_dims[1] // 2
+
+@method("projection", calc_max_slices=binned, output_dims=halved, output_dtype="float32")
+def every_second(data):
+    return data[:, : data.shape[1] // 2 * 2 : 2, : data.shape[2] // 2 * 2 : 2].copy()
+
+class TestMine(MethodConformance):
+    cases = [Case("every_second", (20, 30, 30))]
+"""
+
+
+def test_frames_too_small_for_a_method_are_reported_with_what_to_do(conformance):
+    pytest.importorskip("hypothesis")
+    said = conformance(BINNING, "-k", "random_shapes")
+    assert "must return two positive ints, not (0" in said
+    assert "raise ValueError for them, or set smallest_dim, now 1, in the class of tests" in said
+    assert "Traceback" not in said
+    assert "random_shapes.py" not in said
+
+
+def test_random_frames_are_as_large_as_the_class_says(conformance):
+    pytest.importorskip("hypothesis")
+    assert "1 passed" in conformance(BINNING + "    smallest_dim = 2\n", "-k", "random_shapes")

@@ -1,6 +1,7 @@
 """Options of the pytest plugin: flag, ini key and default; recorded peaks; xdist."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -195,6 +196,9 @@ def test_recorded_peaks_do_not_need_a_test_file(project, run_pytest):
     (project.path / "test_mine.py").unlink()
     project.makeconftest("import my_methods")
     run_pytest("--maxslices-lower=0.7", "--maxslices-replay=peaks.json").assert_outcomes(passed=4)
+    (project.path / "below").mkdir()
+    path = os.path.join("below", "..", "peaks.json")
+    run_pytest("--maxslices-lower=0.7", f"--maxslices-replay={path}").assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize(

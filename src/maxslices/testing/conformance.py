@@ -53,6 +53,9 @@ class MethodConformance:
     """Where methods are looked up."""
     cases: ClassVar[Sequence[Case]] = ()
     """Small ones, quick on a CPU."""
+    smallest_dim: ClassVar[int] = 1
+    """Smallest detector dim that random shapes have; larger for methods that take no frames of one
+    pixel, such as binning."""
     gpu_cases: ClassVar[Sequence[Case]] = ()
     """Real sizes; their tests are marked ``gpu`` and skipped where there is none."""
 
@@ -252,7 +255,7 @@ class MethodConformance:
         n_methods = len({self.methods.get(case.method).full_name for case in self.cases})
         share = max(1, math.ceil(max_slices.settings.examples / n_methods))
         situations = list(self.situations(cases))
-        try_random_shapes(self.trial, situations, max_slices, share)
+        try_random_shapes(self.trial, situations, max_slices, share, self.smallest_dim)
 
 
 def _require(holds: bool, message: str) -> None:

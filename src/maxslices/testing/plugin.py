@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ def _read_option(config: pytest.Config, name: str) -> Any:
     if name in ("json", "record", "replay"):
         if not text:
             return None
-        return (config.invocation_params.dir if flag is not None else config.rootpath) / text
+        folder = config.invocation_params.dir if flag is not None else config.rootpath
+        return Path(os.path.abspath(folder / text))  # pytest collects files by these
     try:
         value = kind(text)
     except ValueError:

@@ -14,6 +14,7 @@ from hypothesis.errors import Unsatisfiable
 
 from ..checking.check_result import EstimateError
 from ..checking.estimate_check import BUFFERS_BYTES, check_trial
+from ..errors import EstimatorError
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def try_random_shapes(
     situations: list[Situation],
     max_slices: MaxSlices,
     n_examples: int,
+    smallest_dim: int = 1,
 ) -> None:
     """Hold an estimator against the measured peak for random shapes.
 
@@ -56,15 +58,15 @@ def try_random_shapes(
     @given(
         situation=st.sampled_from(situations),
         n_slices=st.integers(1, MAX_SLICES),
-        dims=st.tuples(st.integers(1, MAX_DIM), st.integers(1, MAX_DIM)),
+        dims=st.tuples(*[st.integers(smallest_dim, max(smallest_dim, MAX_DIM))] * 2),
     )
     def check(situation: Situation, n_slices: int, dims: tuple[int, int]) -> None:
         shape = list(dims)
         shape.insert(situation.slice_dim, n_slices)
         nonlocal refused
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
-        trial = trial_of(replace(situation, case=case), max_slices)
         try:
+            trial = trial_of(replace(situation, case=case), max_slices)
             result = check_trial(trial, options.lower, options.upper, trace=None)
         except ValueError as error:  # not the estimator's: that would be an EstimatorError
             refused = error
@@ -83,6 +85,12 @@ def try_random_shapes(
             f"{situations[0].case.method} takes none of the random shapes, of up to {MAX_SLICES} "
             f"slices of {MAX_DIM}x{MAX_DIM}: {refused}"
         )
+    except EstimatorError as error:
+        raise pytest.fail.Exception(
+            f"{error}; if it takes no frames as small, raise ValueError for them, or set "
+            f"smallest_dim, now {smallest_dim}, in the class of tests",
+            pytrace=False,
+        ) from None
     except EstimateError as error:
         max_slices.note(error.result)
         raise pytest.fail.Exception(str(error), pytrace=False) from None
