@@ -10,6 +10,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, method, run
 from maxslices.errors import PipelineError, SourceError, StoreError, UsageError
+from maxslices.runner import RunFolder
 from maxslices.system.disk_space import wait_until_freed
 from tests.planner.fakes import fakes
 
@@ -51,7 +52,7 @@ def test_no_file_has_a_zero_byte_in_its_name():
 def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_path):
     def during(data):
         with pytest.raises(StoreError, match=r"another run is writing to .*: wait for its"):
-            run(FRAMES, NEGATE, tmp_path / "out", device="cpu")
+            RunFolder(tmp_path / "out")
         return -data
 
     methods = Registry()

@@ -6,9 +6,9 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.units import format_bytes
 from ..devices import Backend, select_backend
@@ -18,18 +18,17 @@ from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, UsageError
 from ..estimate import Chooser
 from ..io import HasDetectorStart, Source, parse_loader
-from ..io.results.result_format import parse_formats
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Budgets, Plan
-from ..runner import Report, RunFolder, Timeline
+from ..runner import Report, Results, RunFolder, Timeline
 from ..runner.blocks.side_results import SideResults
 from ..runner.correct_records import correct_records
-from ..runner.execute import execute
-from ..runner.folder.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.execute import RunsSections, SectionsHere, execute
+from ..runner.folder.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
 from ..runner.folder.results_of_steps import infos_of_steps
 from ..runner.folder.run_identity import run_identity
 from ..runner.folder.snapshots import snapshot_bytes
@@ -40,7 +39,7 @@ from ..runner.report.run_log import RunLog
 from ..runner.report.wall_time import WallTime
 from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
 from .find_values import ValueFinder
-from .on_workers import RunOnWorkers, check_for_workers, workers_of
+from .on_workers import check_for_workers, workers_of
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
@@ -55,84 +54,61 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
     """
     wall_time = WallTime()
     check_for_workers(request)
-    folder, preview = request.folder(pipeline), {}
-    if folder is not None:
-        preview = _preview_given(request, pipeline)
-        if folder.unfinished is not None:
-            pipeline = _as_before(
-                request, pipeline, preview, folder.unfinished.identity, folder.path
-            )
-    with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
-        from .pictures import leave_page  # Pillow and jinja2 are missed now, or never
+    folder = request.results(pipeline)
+    preview = _preview_given(request, pipeline)
+    if folder.unfinished is not None:
+        pipeline = _as_before(request, pipeline, preview, folder.unfinished.identity, folder.path)
+    with _with_resume_hint(folder), contextlib.ExitStack() as held:
+        from . import pictures  # noqa: F401 - Pillow and jinja2 are missed now, or never
 
         log = held.enter_context(RunLog())
         for text in pipeline.warnings:
             warnings.warn(text, stacklevel=2)
         wall_time.begin("opening")
-        scan = request.scan
-        path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
-            opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
+            opened(request.scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
         wall_time.begin("starting")
-        team = held.enter_context(workers_of(request, pipeline, folder))
-        if team is not None:
-            log.add(team.workers.text)
-        backend = select_backend(request.device_for(folder) if team is None else "cpu")
+        team = held.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
-        if folder is not None:
-            folder.identity = _identity(request, pipeline, preview, backend, team)
-        chooser = None
-        if team is not None and folder is not None:
-            made = team.plan(folder, spec_of(source))
-        else:
-            made, chooser = _plan(request, pipeline, source, backend, folder)
-        if folder is not None and folder.unfinished is None and request.plan is None:
+        folder.describe(lambda: _identity(request, pipeline, preview, team))
+        made, chooser = team.plan(folder, source)
+        if folder.unfinished is None and request.plan is None:
             made = _with_formats(made, pipeline, folder)
         if request.given is not None:
             check_result(request.given, made)
-        if folder is not None:
-            check_formats(parse_formats(request.format), made)
+        check_formats(folder.result_formats, made)
         wall_time.begin("preparing")
         request.announce(made)
         log.add(str(made))
-        device_name = backend.name if folder is None else folder.identity["device"]
-        provenance = provenance_of(made, pipeline, path, source.name, device_name)
+        provenance = _provenance(request, made, pipeline, source, team.backend, folder)
         bar = held.enter_context(progress_shown(request.progress))
-        scratch = None if request.scratch is None else Path(request.scratch)
-        if folder is not None:
-            provenance = replace(provenance, input=folder.identity["input"], formats=folder.formats)
-            folder.log = log
-            folder.origin = _origin(request, pipeline, source, provenance)
-            held.enter_context(folder)
-            scratch = folder.scratch.path
-        elsewhere = None
-        if team is not None and folder is not None:
-            elsewhere = team.begin(made, folder)
+        folder.mark(lambda: _origin(request, pipeline, source, provenance), log)
+        held.enter_context(folder)
+        sections_run = team.begin(made, folder)
         timeline, process_peak = Timeline(), ResidentPeak()
         sections, side, result = execute(
             made,
             pipeline,
             source,
-            backend,
+            team.backend,
             folder,
             bar,
-            scratch,
             timeline,
             wall_time,
             request.given,
-            elsewhere,
+            sections_run,
         )
         wall_time.begin("finishing")
         if chooser is not None:
             correct_records(made, sections, chooser)
-        files = () if folder is None else folder.finish(_found(side), bar)
-        written = None if folder is None else folder.write_timeline(timeline.to_chrome())
+        files = folder.finish(_found(side), bar)
+        written = folder.write_timeline(timeline.to_chrome())
         wall_time.stop()
         sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
         report = Report(
             plan=made,
-            device=backend.name if team is None else made.device,
+            device=team.device_of(made),
             sections=sections,
             side_results=side.by_method,
             by_reference=side.by_reference,
@@ -145,70 +121,114 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             timeline=timeline,
             timeline_file=written,
             provenance=provenance,
-            records=() if folder is None else _records(request, folder.path),
+            records=folder.records(request.picture),
         )
-        if folder is not None:
-            log.add(str(report))
-            folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
-            leave_page(report, folder, log.warned)
-            if request.picture:
-                from .pictures import draw_slices
-
-                title = f"{path or source.name}: {pipeline}"
-                draw_slices(files, folder.slice_name, folder.path / PICTURE_NAME, title)
-            folder.write_report(report.to_json())  # last: with it the run is whole
-        if team is None:  # later plans are told the time of one process
+        folder.conclude(lambda into: _write_records(into, request, pipeline, report, log))
+        if not request.is_for_workers:  # later plans are told the time of one process
             keep_speeds(report)
         return report
 
 
-def _plan(
-    request: RunRequest,
-    pipeline: Pipeline,
-    source: Source,
-    backend: Backend,
-    folder: RunFolder | None,
-) -> tuple[Plan, Chooser | None]:
-    """The plan of the run that goes on, the one that is given, or a new one with its chooser."""
-    if folder is not None and folder.unfinished is not None:
-        now = folder.path, folder.unfinished, folder.identity
-        check_unchanged(*now, pipeline, source, backend)
-        return folder.unfinished.plan, None
-    if request.plan is not None:
-        check_plan_here(request.plan, pipeline, source, backend, in_memory=folder is None)
-        return request.plan, None
-    spec = spec_of(source, backend)
-    if earlier := request.plans.find(spec):
-        with contextlib.suppress(PlanError):  # there is less memory now
-            check_memory(earlier, backend)
-            return earlier, None
-    budgets = budgets_here(backend, request.memory, request.host_memory)
-    chooser = chooser_for(spec, budgets, backend, request.estimator)
-    given = request.given
-    finder = ValueFinder(source, backend, spec, budgets, chooser, request.scratch)
+class Team(Protocol):
+    """What carries a plan out: this process, or workers."""
 
-    def planned(within: Budgets) -> Plan:
-        return plan_pipeline(
-            pipeline,
-            spec,
-            within,
-            chooser,
-            block=request.block,
-            result_in_memory=folder is None,
-            result_is_direct=given is not None and is_direct(given, backend),
-            values=finder,
-        )
+    @property
+    def backend(self) -> Backend:
+        """Device of this process."""
 
-    made = planned(budgets)
-    if request.save_snapshots:
-        made = planned(budgets.without(snapshot_bytes(made)))
-    if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
-        check_host_free(made, backend.name, CpuBackend().free_bytes())
-    request.plans.keep(spec, made)
-    return made, chooser
+    def identity(self) -> dict[str, Any]:
+        """Describe the run; see `run_identity`."""
+
+    def plan(self, folder: Results, source: Source) -> tuple[Plan, Chooser | None]:
+        """The plan of the unfinished run, the one that is given, or a new one with its chooser."""
+
+    def begin(self, plan: Plan, folder: Results) -> RunsSections:
+        """Begin to carry a plan out; what runs its sections."""
+
+    def device_of(self, plan: Plan) -> str:
+        """Name of the device that a plan runs on."""
 
 
-def _with_formats(plan: Plan, pipeline: Pipeline, folder: RunFolder) -> Plan:
+@contextlib.contextmanager
+def _team(
+    request: RunRequest, pipeline: Pipeline, source: Source, folder: Results, log: RunLog
+) -> Iterator[Team]:
+    """Start what carries a run out."""
+    if request.is_for_workers:
+        with workers_of(request, pipeline, folder) as team:
+            log.add(team.workers.text)
+            yield team
+    else:
+        yield RunHere(request, pipeline, select_backend(request.device_for(folder)))
+
+
+@dataclass(frozen=True, slots=True)
+class RunHere:
+    """A run whose blocks this process runs."""
+
+    request: RunRequest
+    """What is asked of the run."""
+    pipeline: Pipeline
+    """The pipeline as it runs."""
+    backend: Backend
+    """Its device."""
+
+    def identity(self) -> dict[str, Any]:
+        """Describe the run; see `run_identity`."""
+        has_path = isinstance(self.request.scan, str | os.PathLike)
+        read = files_read(self.request.scan, self.pipeline) if has_path else None
+        return run_identity(self.pipeline, self.backend, read)
+
+    def plan(self, folder: Results, source: Source) -> tuple[Plan, Chooser | None]:
+        """The plan of the unfinished run, the one that is given, or a new one with its chooser."""
+        request, pipeline, backend = self.request, self.pipeline, self.backend
+        if folder.unfinished is not None:
+            now = folder.path, folder.unfinished, folder.identity
+            check_unchanged(*now, pipeline, source, backend)
+            return folder.unfinished.plan, None
+        if request.plan is not None:
+            check_plan_here(request.plan, pipeline, source, backend, in_memory=folder.path is None)
+            return request.plan, None
+        spec = spec_of(source, backend)
+        if earlier := request.plans.find(spec):
+            with contextlib.suppress(PlanError):  # there is less memory now
+                check_memory(earlier, backend)
+                return earlier, None
+        budgets = budgets_here(backend, request.memory, request.host_memory)
+        chooser = chooser_for(spec, budgets, backend, request.estimator)
+        given = request.given
+        finder = ValueFinder(source, backend, spec, budgets, chooser, request.scratch)
+
+        def planned(within: Budgets) -> Plan:
+            return plan_pipeline(
+                pipeline,
+                spec,
+                within,
+                chooser,
+                block=request.block,
+                result_in_memory=folder.path is None,
+                result_is_direct=given is not None and is_direct(given, backend),
+                values=finder,
+            )
+
+        made = planned(budgets)
+        if request.save_snapshots:
+            made = planned(budgets.without(snapshot_bytes(made)))
+        if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
+            check_host_free(made, backend.name, CpuBackend().free_bytes())
+        request.plans.keep(spec, made)
+        return made, chooser
+
+    def begin(self, plan: Plan, folder: Results) -> RunsSections:
+        """Nothing has to be started."""
+        return SectionsHere()
+
+    def device_of(self, plan: Plan) -> str:
+        """The name of the backend."""
+        return self.backend.name
+
+
+def _with_formats(plan: Plan, pipeline: Pipeline, folder: Results) -> Plan:
     """Plan with a note on the disk space of formats that are made of the results."""
     steps = [step for section in plan.sections for step in section.steps]
     more = folder.export_bytes(
@@ -222,10 +242,37 @@ def _with_formats(plan: Plan, pipeline: Pipeline, folder: RunFolder) -> Plan:
     return replace(plan, notes=(*plan.notes, text))
 
 
-def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
-    """Files that tell people of the run."""
-    names = (*RECORD_NAMES, PICTURE_NAME) if request.picture else RECORD_NAMES
-    return tuple(folder / name for name in names)
+def _provenance(
+    request: RunRequest,
+    plan: Plan,
+    pipeline: Pipeline,
+    source: Source,
+    backend: Backend,
+    folder: Results,
+) -> Provenance:
+    """How the results of a run are made."""
+    path = Path(request.scan) if isinstance(request.scan, str | os.PathLike) else None
+    device = folder.identity.get("device", backend.name)
+    found = provenance_of(plan, pipeline, path, source.name, device)
+    formats = tuple(map(str, folder.result_formats))
+    return replace(found, input=folder.identity.get("input"), formats=formats)
+
+
+def _write_records(
+    folder: RunFolder, request: RunRequest, pipeline: Pipeline, report: Report, log: RunLog
+) -> None:
+    """Write what people read of a run into its folder; with the report, the last, it is whole."""
+    from .pictures import draw_slices, leave_page
+
+    assert report.provenance is not None
+    log.add(str(report))
+    records = {PIPELINE_NAME: as_run(pipeline, report.provenance), LOG_NAME: log.text}
+    folder.write_records(records)
+    leave_page(report, folder, log.warned)
+    if request.picture:
+        title = f"{report.provenance.scan}: {pipeline}"
+        draw_slices(report.files, folder.slice_name, folder.path / PICTURE_NAME, title)
+    folder.write_report(report.to_json())
 
 
 def _preview_given(request: RunRequest, pipeline: Pipeline) -> dict[str, Any]:
@@ -239,14 +286,11 @@ def _identity(
     request: RunRequest,
     pipeline: Pipeline,
     preview_given: dict[str, Any],
-    backend: Backend,
-    team: RunOnWorkers | None,
+    team: Team,
 ) -> dict[str, Any]:
     """What the run is made for, and what of it a later one need not be told again."""
-    has_path = isinstance(request.scan, str | os.PathLike)
-    read = files_read(request.scan, pipeline) if has_path else None
     return {
-        **(run_identity(pipeline, backend, read) if team is None else team.identity()),
+        **team.identity(),
         "scan_path": _text_of(request.scan),
         "pipeline_path": _text_of(request.pipeline),
         "preview": preview_words(pipeline.loader.preview),
@@ -314,21 +358,21 @@ def _found(side: SideResults) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
-    """Add to an error, or to an interrupt, how a run that is kept can go on."""
+def _with_resume_hint(folder: Results) -> Iterator[None]:
+    """Add to an error, or to an interrupt, how a run that is kept can be continued."""
     try:
         yield
     except (MaxslicesError, MemoryError, ImportError, OSError, KeyboardInterrupt) as error:
-        is_kept = folder is not None and folder.is_kept and not isinstance(error, LostResultError)
-        way_on = folder.way_on if folder is not None and is_kept else ""
+        is_kept = folder.is_kept and not isinstance(error, LostResultError)
+        hint = folder.resume_hint if is_kept else ""
         if isinstance(error, ImportError | OSError):
             if not is_out_of_memory(error):
                 raise
-        elif not way_on:
+        elif not hint:
             raise
         is_memory = isinstance(error, ImportError | OSError | MemoryError)
         kind = MemoryError if is_memory else type(error)  # NumPy's own takes a shape and a dtype
-        texts = [text for text in (str(error), way_on) if text]
+        texts = [text for text in (str(error), hint) if text]
         raise kind("; ".join(texts)) from error.__cause__
 
 

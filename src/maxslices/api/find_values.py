@@ -14,7 +14,7 @@ from ..estimate import Chooser
 from ..io import Source
 from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets
-from ..runner import Timeline
+from ..runner import ResultsInMemory, Timeline
 from ..runner.execute import execute
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.wall_time import WallTime
@@ -71,9 +71,8 @@ class ValueFinder:
             before,
             self.source,
             self.backend,
-            None,
+            ResultsInMemory(scratch),
             ProgressOnAll([]),
-            scratch,
             Timeline(),
             WallTime(),
         )

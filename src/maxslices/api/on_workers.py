@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
 from ..devices.backend import count_devices
+from ..devices.cpu import CpuBackend
 from ..errors import DoesNotFitError, PlanError, UsageError
+from ..io import Source
 from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
-from ..runner import RunFolder
+from ..runner import Results, RunFolder
 from ..runner.folder.run_identity import run_identity
 from ..runner.folder.snapshots import snapshot_bytes
 from ..runner.folder.unfinished_run import UnfinishedRun
@@ -45,10 +47,8 @@ some 100 MB, which is what a display or another program's context takes."""
 
 
 @contextmanager
-def workers_of(
-    request: RunRequest, pipeline: Pipeline, folder: RunFolder | None
-) -> Iterator[RunOnWorkers | None]:
-    """Find or start the workers of a run; None if this process runs it.
+def workers_of(request: RunRequest, pipeline: Pipeline, folder: Results) -> Iterator[RunOnWorkers]:
+    """Find or start the workers of a run.
 
     Raises
     ------
@@ -57,9 +57,6 @@ def workers_of(
     DeviceError
         If there are none.
     """
-    if not request.is_for_workers:
-        yield None
-        return
     from ..workers.workers import opened_workers
 
     device = request.device_for(folder)
@@ -151,8 +148,23 @@ class RunOnWorkers:
         )
         return found
 
-    def plan(self, folder: RunFolder, scan: ScanSpec) -> Plan:
-        """The plan of the run that goes on, the one that is given, or an earlier scan's; or new."""
+    @property
+    def backend(self) -> Backend:
+        """The CPU: shares are put together here."""
+        return CpuBackend()
+
+    def device_of(self, plan: Plan) -> str:
+        """Kind of device that the plan is for."""
+        return plan.device
+
+    def plan(self, folder: Results, source: Source) -> tuple[Plan, None]:
+        """The plan of the unfinished run, the one that is given, an earlier scan's, or a new one.
+
+        Workers that measure methods correct no records: the last element is None.
+        """
+        return self._plan(folder, spec_of(source)), None
+
+    def _plan(self, folder: Results, scan: ScanSpec) -> Plan:
         request, run = self.request, (self.scan, self.pipeline)
         if folder.unfinished is not None:
             self._check(folder.unfinished.plan)
@@ -210,11 +222,12 @@ class RunOnWorkers:
         for each in self._free():
             check_host_free(plan, each.worker, each.host_bytes)
 
-    def begin(self, plan: Plan, folder: RunFolder) -> Workers:
+    def begin(self, plan: Plan, folder: Results) -> Workers:
         """Tell workers what the run is; they run its sections then."""
         from ..workers.section_job import RunJob
         from ..workers.worker import versions_here
 
+        assert isinstance(folder, RunFolder)  # see `check_for_workers`
         self.workers.job = RunJob(
             scan=self.scan,
             pipeline=self.pipeline,

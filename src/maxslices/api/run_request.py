@@ -28,7 +28,7 @@ from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
-from ..runner import RunFolder
+from ..runner import Results, ResultsInMemory, RunFolder
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
 if TYPE_CHECKING:
@@ -228,11 +228,11 @@ class RunRequest(PlanRequest):
                 "sheet: leave it out"
             )
 
-    def folder(self, pipeline: Pipeline) -> RunFolder | None:
-        """Folder of the results, checked; None without."""
+    def results(self, pipeline: Pipeline) -> Results:
+        """Where the results go: a folder, checked, or memory."""
         path = self.folder_path
         if path is None:
-            return None
+            return ResultsInMemory(None if self.scratch is None else Path(self.scratch))
         folder = RunFolder(
             path, self.format, self.overwrite, self.resume, self.save_snapshots, self.scratch
         )
@@ -242,11 +242,9 @@ class RunRequest(PlanRequest):
             self.check_resumes(folder)
         return folder
 
-    def device_for(self, folder: RunFolder | None) -> str:
+    def device_for(self, folder: Results) -> str:
         """Device to run on: the one asked for, else that of the plan."""
-        plan = self.plan
-        if folder is not None and folder.unfinished is not None:
-            plan = folder.unfinished.plan
+        plan = self.plan if folder.unfinished is None else folder.unfinished.plan
         if self.device != "auto" or plan is None:
             return self.device
         return "cuda:0" if plan.device == "cuda" else plan.device

@@ -181,7 +181,7 @@ def _check(requests: dict[Path, RunRequest]) -> Pipeline:
         if request.resume:
             continue
         try:
-            request.folder(pipeline)
+            request.results(pipeline)
         except StoreError as error:
             if not any((folder / name).exists() for name in (REPORT_NAME, JOURNAL_NAME)):
                 raise

@@ -1,7 +1,8 @@
 """Runs a plan, and measures while it does."""
 
 from .folder.results_folder import RunFolder
+from .folder.results_in_memory import Results, ResultsInMemory
 from .report.run_report import Report, SectionReport
 from .report.run_timeline import Timeline
 
-__all__ = ["Report", "RunFolder", "SectionReport", "Timeline"]
+__all__ = ["Report", "Results", "ResultsInMemory", "RunFolder", "SectionReport", "Timeline"]

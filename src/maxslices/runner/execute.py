@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
-from ..io import HasDetectorStart, MemoryStore, Sink, Source, Store, SupportsChangeCheck
+from ..io import HasDetectorStart, MemoryStore, Source, Store, SupportsChangeCheck
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
 from ..system.plain_records import to_plain
@@ -23,7 +22,7 @@ from .blocks.read_ahead import Readable
 from .blocks.side_frames import SideFrames
 from .blocks.side_results import SideResults
 from .folder.partial_results import keep_finished
-from .folder.results_folder import RunFolder
+from .folder.results_in_memory import Results
 from .folder.results_of_steps import make_sinks
 from .folder.resumed_sections import ResumedSections
 from .folder.section_state import SectionState
@@ -47,14 +46,32 @@ class RunsBlocks(Protocol):
 
 
 class RunsSections(Protocol):
-    """Other processes that run the blocks of sections."""
+    """What runs the blocks of sections: this process, or others."""
+
+    @property
+    def is_here(self) -> bool:
+        """True if methods run in this process."""
 
     @property
     def share_memory(self) -> bool:
-        """True if they can open files that this process has in memory."""
+        """True if the processes can open files that this one has in memory."""
 
     def section_run(self, here: SectionRun) -> RunsBlocks:
-        """Make the run of a section elsewhere, from one that would run here."""
+        """Make the run of a section, from one that would run here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionsHere:
+    """Runs the blocks of sections in this process."""
+
+    is_here: bool = True
+    """Methods run in this process."""
+    share_memory: bool = True
+    """Files in its memory are its own."""
+
+    def section_run(self, here: SectionRun) -> RunsBlocks:
+        """The section as it runs here."""
+        return here
 
 
 def execute(
@@ -62,13 +79,12 @@ def execute(
     pipeline: Pipeline,
     source: Source,
     backend: Backend,
-    folder: RunFolder | None,
+    folder: Results,
     progress: Progress,
-    scratch_folder: Path | None,
     timeline: Timeline,
     wall_time: WallTime,
     result: np.ndarray | None = None,
-    elsewhere: RunsSections | None = None,
+    sections: RunsSections | None = None,
 ) -> tuple[tuple[SectionReport, ...], SideResults, np.ndarray | None]:
     """Run a plan.
 
@@ -82,20 +98,19 @@ def execute(
         The scan.
     backend : Backend
         The device.
-    folder : RunFolder or None
-        Folder of the results; None keeps the last one in memory.
+    folder : RunFolder or ResultsInMemory
+        Where the results go, and intermediates that do not fit in memory.
     progress : Progress
         Shows how many slices are done.
-    scratch_folder : Path or None
-        Folder for intermediates that do not fit in memory.
     timeline : Timeline
         Records when each stage is at work.
     wall_time : WallTime
         Attributes the time to phases.
     result : ndarray, optional
         Array for the last result, if that is kept in memory; by default a new one.
-    elsewhere : RunsSections, optional
-        Runs each section in other processes; then the device is theirs, and `backend` the CPU.
+    sections : RunsSections, optional
+        Runs each section, by default in this process. Where others do, the device is theirs, and
+        `backend` the CPU.
 
     Returns
     -------
@@ -110,6 +125,7 @@ def execute(
     StoreError
         If a result cannot be written.
     """
+    sections = sections or SectionsHere()
     wall_time.begin("preparing")
     side_results = SideResults()
     reports: list[SectionReport] = []
@@ -123,26 +139,21 @@ def execute(
             "detector_start": source.detector_start
             if isinstance(source, HasDetectorStart)
             else (0, 0),
-            "results_folder": None if folder is None else folder.path,
+            "results_folder": folder.path,
         }
         # Before anything runs, so that a missing library, a name that is taken or a full disk
         # ends the run now.
-        run_here = pipeline.steps if elsewhere is None else ()
-        with_torch = require_libraries(step.meta for step in run_here)
-        all_sinks: dict[int, Sink] = {}
-        if folder is not None:
-            all_sinks = make_sinks(folder, plan, pipeline, wall_time, source.angles)
+        with_torch = require_libraries(s.meta for s in pipeline.steps if sections.is_here)
+        all_sinks = make_sinks(folder, plan, pipeline, wall_time, source.angles)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
         held.enter_context(backend.limited(budget_bytes))
         if with_torch and backend.kind == "cuda":
             held.enter_context(shared_allocator(budget_bytes))
-        journal = None if folder is None else folder.journal
-        unfinished = None if folder is None else folder.unfinished
-        in_memory = elsewhere is None or elsewhere.share_memory
+        journal, scratch_folder = folder.journal, folder.scratch_folder
         stores = held.enter_context(
-            StoresBetween(plan, backend, scratch_folder, journal, in_memory=in_memory)
+            StoresBetween(plan, backend, scratch_folder, journal, in_memory=sections.share_memory)
         )
-        resumed = ResumedSections(plan, unfinished, scratch_folder)
+        resumed = ResumedSections(plan, folder.unfinished, scratch_folder)
         for index, value in resumed.side_results:
             side_results.keep(pipeline.steps[index], value)
         for number, section in enumerate(plan.sections):
@@ -184,7 +195,7 @@ def execute(
                 facts,
                 known={i - position for i in resumed.known_steps if position <= i < stop},
                 journal=journal,
-                snapshots=None if folder is None else folder.snapshots,
+                snapshots=folder.snapshots,
                 given_non_finite=non_finite,
             )
             notes = tuple(text for text in (note, before.note(section)) if text)
@@ -194,7 +205,7 @@ def execute(
             here = SectionRun(
                 block_runner, reader, timeline, notes, before=before, on_block=on_block
             )
-            section_run: RunsBlocks = here if elsewhere is None else elsewhere.section_run(here)
+            section_run = sections.section_run(here)
             progress.start(f"section {number + 1}/{len(plan.sections)}", section.n_slices)
             try:
                 with wall_time.during("sections"):
@@ -206,8 +217,6 @@ def execute(
                     source.check_unchanged()  # what cannot be read because it was cut has changed
                 raise
             except MethodError as error:
-                if folder is None:
-                    raise
                 done |= dict.fromkeys(sinks, section_run.n_done)
                 counts = [done.get(index, 0) for index in all_sinks]
                 failed = keep_finished(error, folder, counts, plan, reports)

@@ -58,6 +58,11 @@ class Workers:
         return {each.machine for each in self.facts} != {machine_here()}
 
     @property
+    def is_here(self) -> bool:
+        """False: methods run in the workers' processes."""
+        return False
+
+    @property
     def share_memory(self) -> bool:
         """True if they can open files that this process has in memory: it started them, here."""
         return self.client.cluster is not None and not self.are_elsewhere

@@ -11,12 +11,12 @@ from ...errors import MethodError, StoreError
 from ...planner import Plan
 from ..report.run_report import SectionReport
 from .earlier_run import LOG_NAME
-from .results_folder import RunFolder
+from .results_in_memory import Results
 
 
 def keep_finished(
     error: MethodError,
-    folder: RunFolder,
+    folder: Results,
     counts: Sequence[int],
     plan: Plan,
     reports: Sequence[SectionReport],
@@ -30,7 +30,7 @@ def keep_finished(
     ----------
     error : MethodError
         Error that ended the run.
-    folder : RunFolder
+    folder : RunFolder or ResultsInMemory
         Folder with the results.
     counts : sequence of int
         Finished slices of each result, in the order in which the results were made.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,14 +13,22 @@ from ...core.arrays import ArraySpec
 from ...errors import ScanChangedError, StoreError
 from ...io import Sink, SinkFormat, SinkStart
 from ...io.results.nexus_notes import fill_in_found
-from ...io.results.result_format import FormatLike, parse_formats
+from ...io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ...io.results.result_info import ResultInfo
 from ...planner import Plan
 from ...system.disk_space import hidden_path, store_errors
 from ..report.progress import Progress, ProgressOnAll
 from ..report.run_log import RunLog
 from .begin_run import RunStart
-from .earlier_run import LOG_NAME, PAGE_NAME, REPORT_NAME, TIMELINE_NAME, EarlierRun
+from .earlier_run import (
+    LOG_NAME,
+    PAGE_NAME,
+    PICTURE_NAME,
+    RECORD_NAMES,
+    REPORT_NAME,
+    TIMELINE_NAME,
+    EarlierRun,
+)
 from .folder_lock import FolderLock, check_usable
 from .folder_request import check_request
 from .folder_texts import FolderTexts
@@ -107,6 +115,24 @@ class RunFolder:
         self._is_new = found is None
         self._start = RunStart(self.path, self._earlier, self.unfinished, replaced, self.scratch)
         self._results = ResultSinks(formats)
+
+    @property
+    def scratch_folder(self) -> Path:
+        """Folder of the scratch files."""
+        return self.scratch.path
+
+    @property
+    def result_formats(self) -> tuple[ResultFormat, ...]:
+        """File formats of the results."""
+        return self._results.formats
+
+    def describe(self, identity: Callable[[], dict[str, Any]]) -> None:
+        """Keep what the run is made for; see `run_identity`."""
+        self.identity = identity()
+
+    def mark(self, origin: Callable[[], ResultInfo], log: RunLog) -> None:
+        """Keep what all results have in common, and the log of the run."""
+        self.origin, self.log = origin(), log
 
     @property
     def streamed(self) -> SinkFormat:
@@ -255,7 +281,7 @@ class RunFolder:
         return journal.is_whole or (journal.has_progress and can_go_on(self.identity))
 
     @property
-    def way_on(self) -> str:
+    def resume_hint(self) -> str:
         """Say how a run that is kept can go on."""
         run = read_journal(self.path / JOURNAL_NAME)
         if run is None and not self.path.exists():
@@ -367,6 +393,15 @@ class RunFolder:
         """Write the report, which marks the folder as holding a complete run."""
         self._texts.write(REPORT_NAME, text, self._kept())
         self._end_journal()
+
+    def records(self, with_picture: bool) -> tuple[Path, ...]:
+        """Files that tell people of the run."""
+        names = (*RECORD_NAMES, PICTURE_NAME) if with_picture else RECORD_NAMES
+        return tuple(self.path / name for name in names)
+
+    def conclude(self, write: Callable[[RunFolder], None]) -> None:
+        """Have what is known of the whole run written into the folder."""
+        write(self)
 
     def write_page(self, text: str) -> None:
         """Write the page for people."""

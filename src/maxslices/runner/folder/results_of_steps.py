@@ -16,13 +16,13 @@ from ...io.results.result_info import ProcessNote, ResultInfo
 from ...pipeline import Pipeline, Step
 from ...planner import Plan
 from ..report.wall_time import WallTime
-from .results_folder import RunFolder
+from .results_in_memory import Results
 from .section_state import SectionState
 from .snapshots import snapshot_names
 
 
 def make_sinks(
-    folder: RunFolder,
+    folder: Results,
     plan: Plan,
     pipeline: Pipeline,
     wall_time: WallTime,
@@ -32,7 +32,7 @@ def make_sinks(
 
     Parameters
     ----------
-    folder : RunFolder
+    folder : RunFolder or ResultsInMemory
         The folder.
     plan : Plan
         What is run.
