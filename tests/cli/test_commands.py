@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from maxslices import __version__, registry
+from maxslices import Registry, __version__, registry
 from maxslices.cli.main import app, main
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
 
@@ -144,8 +144,11 @@ def test_methods_whose_names_need_a_module_are_listed_last(cli, monkeypatch):
     def minus_log(data):
         """See :ref:`the guide` of X et al. 2010, and no more. Or more."""
 
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
-    registry.register(minus_log, pattern="all", module="a.very.long.name.of.a.module")
+    own = Registry()
+    for meta in registry:
+        own.add(meta)
+    own.register(minus_log, pattern="all", module="a.very.long.name.of.a.module")
+    monkeypatch.setattr("maxslices.core.method_registry.registry", own)
     lines = cli("methods")[1].splitlines()
     first = lines.index("a.very.long.name.of.a.module.minus_log")
     assert " ".join(lines[first + 1].split()) == "all See the guide of X et al. 2010, and no more."

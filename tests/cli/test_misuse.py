@@ -153,11 +153,17 @@ def test_a_package_for_which_there_is_no_room_leaves_no_folder(cli, tmp_path, mo
 
 
 def test_it_runs_without_being_installed(tmp_path):
-    code = (
-        "import sys; from maxslices.system import packages as versions;"
-        "versions._metadata_folders = lambda path: {};"
-        "from maxslices.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    )
+    code = """
+import importlib.metadata, sys
+
+def missing(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+
+importlib.metadata.metadata = missing
+from maxslices.cli.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
 
     def run(*arguments):
         return subprocess.run(

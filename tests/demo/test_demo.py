@@ -2,6 +2,7 @@
 
 import errno
 import inspect
+import shutil
 from importlib.resources import files
 
 import matplotlib.image
@@ -75,7 +76,8 @@ def test_a_full_disk_is_told_in_a_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("maxslices.demo.demo_run.make_scan", no_room)
     assert main(["demo", str(tmp_path / "filled")]) == 1
     assert "filled: the disk is full: the whole needs 89.2 MB" in capsys.readouterr().err
-    monkeypatch.setattr("maxslices.system.disk_space._free_bytes", lambda path: 89_000_000)
+    usage = shutil.disk_usage(tmp_path)._replace(free=89_000_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     assert main(["demo", str(tmp_path / "full")]) == 1
     assert "full: needs 89.2 MB, but the disk has 89.0 MB free" in capsys.readouterr().err
     assert not list((tmp_path / "full").iterdir())
