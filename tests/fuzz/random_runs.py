@@ -288,9 +288,8 @@ def import_what_runs_need(folder: Path) -> None:
 
     from maxslices.api import carry_out  # noqa: F401
     from maxslices.io import sink_maker
-    from maxslices.io.frames import array_frames, npy_frames  # noqa: F401
     from maxslices.io.scans import hdf5_source  # noqa: F401
-    from maxslices.io.tiff import frames  # noqa: F401
+    from maxslices.io.tiff import frames as tiff_frames  # noqa: F401
 
     sink_maker("hdf5")
     sink_maker("tiff")

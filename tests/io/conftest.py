@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from maxslices.io.hdf5 import chunk_offsets
+from maxslices.io.hdf5 import chunks
 from maxslices.system import threads
 
 NOBODY = 65534
@@ -44,4 +44,4 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(threads, "N_DECODERS", 2)
     monkeypatch.setattr(threads, "_PART_BYTES", (256, 512))
     monkeypatch.setattr(threads, "THREAD_BUFFER_BYTES", 400)
-    monkeypatch.setattr(chunk_offsets, "SMALL_BYTES", 0)
+    monkeypatch.setattr(chunks, "SMALL_BYTES", 0)

@@ -8,7 +8,7 @@ from maxslices import ArraySpec, check, plan, run
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, open_source, parse_loader
 from maxslices.io.scans.chosen_part import preview_words, with_choice
-from maxslices.io.scans.loader_options import AngleFile
+from maxslices.io.scans.loader import AngleFile
 
 DATA = np.arange(12 * 9 * 11, dtype=np.uint16).reshape(12, 9, 11)
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
 from maxslices.io.frames.plain_frames import PlainFrames
-from maxslices.io.hdf5.chunk_offsets import locate_data
-from maxslices.io.hdf5.chunks import Chunks
+from maxslices.io.hdf5.chunks import Chunks, locate_data
 from maxslices.io.hdf5.frames import Hdf5Frames
 from maxslices.io.hdf5.open_hdf5 import open_file
 

@@ -3,9 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.io.frames.array_frames import ArrayFrames
-from maxslices.io.frames.frames import consecutive_runs
-from maxslices.io.frames.selection import Selection
+from maxslices.io.frames.frames import ArrayFrames, Selection, consecutive_runs
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 

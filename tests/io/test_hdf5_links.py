@@ -7,7 +7,7 @@ import pytest
 from maxslices import describe
 from maxslices.errors import SourceError
 from maxslices.io import open_source
-from maxslices.io.hdf5 import contents
+from maxslices.io.hdf5 import links
 from maxslices.io.hdf5 import links as hdf5_links
 from maxslices.io.hdf5.links import BrokenPath, FileObjects, look_up
 
@@ -45,7 +45,7 @@ def test_a_file_in_which_nothing_is_found_is_gone_through_once(tmp_path, asked):
 
 @pytest.mark.parametrize("question", [open_source, describe])
 def test_the_rest_of_a_file_with_very_many_objects_is_left(tmp_path, asked, monkeypatch, question):
-    for module in (hdf5_links, contents):
+    for module in (hdf5_links, links):
         monkeypatch.setattr(module, "MAX_OBJECTS", 10)
     path = many_groups(tmp_path / "many.h5", 50)
     with pytest.raises(SourceError, match="only the first 10 of its links were looked at"):

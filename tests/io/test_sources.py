@@ -10,7 +10,7 @@ from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
 from maxslices.io.scans.array_source import ArrayScan
-from maxslices.io.scans.loader_options import AxisIndex
+from maxslices.io.scans.loader import AxisIndex
 
 from . import scans
 

@@ -9,11 +9,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, from_ledger, run
-from maxslices.io.frames.array_frames import ArrayFrames
-from maxslices.io.frames.selection import Selection
+from maxslices.io.frames.frames import ArrayFrames, Selection
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
-from maxslices.io.scans.loader_options import Preview
+from maxslices.io.scans.loader import Preview
 from maxslices.runner.blocks.block_ranges import blocks_of
 from tests.planner.fakes import fakes
 

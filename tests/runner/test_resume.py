@@ -20,7 +20,7 @@ from maxslices import Pipeline, Registry, run
 from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import MethodError, PlanError, StoreError, UsageError
 from maxslices.io.scans.chosen_part import with_choice
-from maxslices.io.scans.loader_options import Preview
+from maxslices.io.scans.loader import Preview
 from maxslices.runner import RunFolder
 from maxslices.runner.blocks import block_runner
 from maxslices.runner.folder import (

@@ -21,7 +21,7 @@ from ..io import HasPixelSize
 from ..io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
-from ..io.scans.loader_options import LoaderOptions
+from ..io.scans.loader import LoaderOptions
 from ..io.scans.pixel_size import parse_pixel_size, pixel_size_of
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline

@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..io import ArrayScan, HasDummies, ReadsRows, Source, open_source
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
-from ..io.scans.loader_options import AngleFile, SideData
+from ..io.scans.loader import AngleFile, SideData
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 

@@ -21,8 +21,7 @@ from ..devices import pinned_empty, select_backend
 from ..devices.backend import device_name
 from ..errors import ParameterError
 from ..io import HasDetectorStart, SideName, Source
-from ..io.frames.array_frames import ArrayFrames
-from ..io.frames.selection import Selection
+from ..io.frames.frames import ArrayFrames, Selection
 from ..io.scans.frame_source import FrameSource
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, ScanSpec

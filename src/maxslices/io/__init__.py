@@ -7,6 +7,7 @@ from .access import (
     HasDummies,
     HasPixelSize,
     ReadsRows,
+    SideName,
     SupportsChangeCheck,
     SupportsSideWindow,
     SupportsView,
@@ -15,11 +16,9 @@ from .access import (
 from .results.atomic_sink import SinkStart, incomplete_path
 from .results.sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
 from .scans.array_source import ArrayScan
-from .scans.loader_options import AngleRange, LoaderOptions, Preview, SideData
-from .scans.loader_parameters import LoaderFault, parse_loader
+from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import open_source
 from .scans.source import Source
-from .side_name import SideName
 from .stores.scratch import ScratchStore
 from .stores.store import MemoryStore, Store
 

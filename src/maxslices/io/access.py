@@ -6,12 +6,31 @@ A class declares a protocol by inheriting from it, or by having its methods. The
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 from numpy.typing import NDArray
 
 from .results.result_info import PixelSize
-from .side_name import SideName
+
+SideName = Literal["flats", "darks"]
+"""Flats (beam without sample) or darks (no beam)."""
+SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
+"""Both."""
+
+
+class Closing(ABC):
+    """A context manager that closes itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; a second call has no effect."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Checks of blocks, dtypes and angles."""
+"""Checks of blocks, dtypes and angles, and read-only views."""
 
 from __future__ import annotations
 
@@ -151,3 +151,12 @@ def without_ones(shape: tuple[int, ...] | None) -> str:
     """End of a message on an array that has three dims but for those of length 1."""
     is_three = shape is not None and len(shape) > 3 and sum(n != 1 for n in shape) == 3
     return "; save it without its dims of 1 (numpy.squeeze)" if is_three else ""
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Read-only view of a C-contiguous array; None for any other array."""
+    if not array.flags.c_contiguous:
+        return None
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -20,7 +20,7 @@ from ..errors import (
     UnknownReferenceError,
 )
 from ..io import LoaderOptions, parse_loader
-from ..io.scans.loader_parameters import TO_FILL_IN
+from ..io.scans.loader import TO_FILL_IN
 from .steps import RawStep, Reference, Step, Sweep, sweep_fault
 
 _DATABASE = "httomo_backends"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from ..io.tiff.stack import TiffStack
+from ..io.tiff.writing import TiffStack
 from ..planner.plan import SweepPlan, value_text
 from ..system.disk_space import give_name, hidden_path, store_errors
 from ..system.threads import N_THREADS, parallel_for

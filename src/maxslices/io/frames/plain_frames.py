@@ -1,4 +1,4 @@
-"""Frames that are uncompressed and contiguous in a file.
+"""Frames that are uncompressed and contiguous in a file, and those of ``.npy`` files.
 
 These are the frames of ``.npy`` files, of most TIFFs, of contiguous HDF5 data sets and of HDF5
 chunks that are whole frames. They are read by offset, straight into the array that is to hold them.
@@ -6,16 +6,21 @@ chunks that are whole frames. They are read by offset, straight into the array t
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import SourceError
 from ...system.files import bytes_of, pread_all
-from ...system.threads import fit_in_buffer, parallel_for_box
+from ...system.threads import fit_in_buffer, parallel_for, parallel_for_box
 from ...tuning.file_transfer import pread_pieces
-from .frames import FrameIndices, IndexRange
+from ..library_errors import cause_of, raise_if_of_system, raised_by_library
+from .frames import ArrayFrames, FrameIndices, FramesWritten, IndexRange, as_slice
 
 UNWRITTEN = -1
 """Offset of a frame or chunk that was never written."""
@@ -99,3 +104,113 @@ class PlainFrames:
             pread_all(fd, [held.data], start + row * row_bytes)
             stored = held.view(self.dtype).reshape(-1, n_columns)
             out[row - rows[0] : last - rows[0]] = stored[:, slice(*columns)]
+
+
+_ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
+"""First bytes of a zip archive, and of an empty one; NumPy tells ``.npz`` files by them."""
+
+
+class NpyFrames:
+    """Frames in an ``.npy`` file, read by offset.
+
+    In a file in Fortran order no frame is contiguous: the rows of all frames are read, a column at
+    a time, and those of the wanted frames are kept. The file is never mapped to be read: a map of
+    a file that another program cuts ends the process (SIGBUS).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    may_be_one : bool
+        Whether an array of two dims is taken as one frame.
+
+    Raises
+    ------
+    SourceError
+        If it is not an ``.npy`` file, is cut off or holds Python objects.
+    """
+
+    reads_rows = True
+
+    def __init__(self, path: Path, *, may_be_one: bool = False) -> None:
+        self._path, self.name = path, str(path)
+        mapped = self._mapped()
+        array = mapped[np.newaxis] if may_be_one and mapped.ndim == 2 else mapped
+        self.spec = ArrayFrames(str(path), array).spec
+        self._dtype, self._offset = array.dtype, mapped.offset
+        self._contiguous: PlainFrames | None = None
+        if array.flags.c_contiguous:
+            n_frames, n_rows, n_columns = array.shape
+            frames = np.arange(n_frames, dtype=np.int64)
+            offsets = mapped.offset + array[0].nbytes * frames
+            self._contiguous = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
+
+    @property
+    def files(self) -> Iterable[Path]:
+        """Files that the frames are read from."""
+        return (self._path,)
+
+    def written(self, *, allow_missing: bool) -> FramesWritten:
+        """All frames: such files have no others."""
+        return FramesWritten()
+
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a part into `out`; see `Frames.read`."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if self._contiguous is None:
+                    self._read_fortran(fd, frames, rows, columns, out)
+                else:
+                    self._contiguous.read(fd, frames, rows, columns, out)
+            finally:
+                os.close(fd)
+        except (OSError, EOFError) as error:
+            raise_if_of_system(self.name, error)
+            raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
+
+    def _read_fortran(
+        self,
+        fd: int,
+        frames: FrameIndices,
+        rows: IndexRange,
+        columns: IndexRange,
+        out: NDArray[Any],
+    ) -> None:
+        """Read a box where the frames of a pixel are contiguous, in several threads."""
+        n_frames, n_rows, _ = self.spec.shape
+        row_bytes = n_frames * self._dtype.itemsize
+        step = fit_in_buffer(row_bytes)
+        n_parts = -(-(rows[1] - rows[0]) // step)
+
+        def part(i: int) -> None:
+            column, top = columns[0] + i // n_parts, rows[0] + i % n_parts * step
+            held = np.empty((min(step, rows[1] - top), n_frames), self._dtype)
+            offset = self._offset + (column * n_rows + top) * row_bytes
+            pread_all(fd, [bytes_of(held)], offset)
+            target = out[:, top - rows[0] : top - rows[0] + len(held), column - columns[0]]
+            np.copyto(target, held[:, as_slice(frames)].T)
+
+        parallel_for((columns[1] - columns[0]) * n_parts, part)
+
+    def close(self) -> None:
+        """No effect: the file is open only while it is read."""
+
+    def _mapped(self) -> np.memmap[Any, Any]:
+        try:
+            with self._path.open("rb") as file:
+                if file.read(4) in _ZIP_SIGNATURES:
+                    raise SourceError(
+                        f"{self._path}: is an .npz archive: save one array with numpy.save"
+                    )
+            return np.lib.format.open_memmap(self._path, mode="r")
+        except Exception as error:
+            raise_if_of_system(self.name, error)
+            if not isinstance(error, OSError) and not raised_by_library(error):
+                raise
+            raise SourceError(
+                f"{self._path}: cannot be read as .npy ({cause_of(error)}): it is no such file, is "
+                "cut off, or holds Python objects; write it again with numpy.save"
+            ) from None

@@ -27,10 +27,8 @@ from ..library_errors import (
     raise_if_of_system,
     raised_by_library,
 )
-from .chunk_offsets import locate_data, missing_filters
-from .chunks import ChunkError, Chunks, OversizeError
-from .contents import FileContents
-from .links import BrokenPath, look_up
+from .chunks import ChunkError, Chunks, OversizeError, locate_data, missing_filters
+from .links import BrokenPath, FileContents, look_up
 from .unwritten_frames import frames_written
 
 

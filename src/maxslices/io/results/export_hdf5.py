@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ...system import threads
 from ...system.threads import parallel_for
 from ..hdf5.open_hdf5 import open_hdf5
-from .grey_levels import GreyLevels
 from .nexus_notes import describe_data
-from .whole_result import WholeResult
+from .whole_result import GreyLevels, WholeResult
 
 LEVEL = 1
 """Level of deflate: reconstructed float32 slices take 60 % at 70 MB/s a core; at level 4 59 % at

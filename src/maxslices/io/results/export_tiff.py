@@ -9,10 +9,9 @@ from typing import Any
 import tifffile
 from numpy.typing import NDArray
 
-from ..tiff.tags import IMAGEJ_DTYPES, tiff_tags
-from .grey_levels import GreyLevels
+from ..tiff.writing import IMAGEJ_DTYPES, tiff_tags
 from .tiff_sink import tiff_name
-from .whole_result import WholeResult
+from .whole_result import GreyLevels, WholeResult
 
 LARGEST_TIFF_BYTES = 2**32 - 2**25
 """Data up to which a stack is a TIFF of ImageJ, whose offsets have 32 bits; tifffile leaves as much

@@ -11,9 +11,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from .grey_levels import GreyLevels
 from .result_info import ResultInfo
-from .whole_result import WholeResult
+from .whole_result import GreyLevels, WholeResult
 
 CHUNK = (16, 256, 256)
 """Chunk of an array: 4 MB of float32, so that a slice of 2048 x 2048 reads 256 MB at most, and a

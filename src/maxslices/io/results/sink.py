@@ -1,8 +1,9 @@
-"""Results: the interface of a sink, creating one, and removing a result."""
+"""Results: the interface of a sink, creating one, names, and removing a result."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,27 @@ from ...errors import StoreError
 from ..paths import HDF5_SUFFIXES
 from .atomic_sink import SinkStart
 from .result_info import ResultInfo
+
+_RESULT = re.compile(
+    r"(result(_8bit|_16bit|_whole)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
+    r"|sweep\.(tif|png)|snapshot_[0-9]{2,}_\w+\.tif"
+)
+"""The last result, or the number of a step and its method, in any format; the pictures of a sweep;
+or a snapshot."""
+
+
+def is_result_name(name: str) -> bool:
+    """True if a run may have written a result of that name.
+
+    Examples
+    --------
+    >>> [is_result_name(name) for name in ("result.h5", "02_fbp.incomplete.h5", "03_fbp_8bit")]
+    [True, True, True]
+    >>> [is_result_name(name) for name in ("scan.h5", "..", "result.h5.bak")]
+    [False, False, False]
+    """
+    return _RESULT.fullmatch(name) is not None
+
 
 SinkFormat = Literal["hdf5", "tiff"]
 """File formats of results."""

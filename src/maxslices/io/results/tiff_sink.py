@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...system.disk_space import sync_file_system
 from ...system.files import check_one_name, pwrite_all, write_rows
 from ...system.threads import parallel_for
-from ..tiff.tags import tiff_tags
+from ..tiff.writing import tiff_tags
 from .atomic_sink import AtomicSink, SinkStart
 from .result_info import ResultInfo
 

@@ -1,8 +1,9 @@
-"""A whole result in HDF5, read to be written in other formats."""
+"""A whole result in HDF5, read to be written in other formats, and its grey levels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,10 +13,91 @@ from numpy.typing import NDArray
 from ...errors import StoreError
 from ..hdf5.open_hdf5 import open_hdf5
 from ..library_errors import library_errors
-from .grey_levels import GreyLevels, find_levels
 from .hdf5_sink import DATA_PATH
 from .result_format import ResultFormat
 from .result_info import ResultInfo
+
+Blocks = Callable[[], Iterable[NDArray[Any]]]
+"""Reads all of a result, block by block; may be called several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class GreyLevels:
+    """Whole numbers for values: ``value = offset + scale * number``."""
+
+    low: float
+    """Value that becomes 0, as everything below it."""
+    high: float
+    """Value that becomes the largest number, as everything above it."""
+    bits: int
+    """8 or 16."""
+
+    @property
+    def scale(self) -> float:
+        """Step of the value from one number to the next."""
+        return (self.high - self.low) / float(2**self.bits - 1)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the numbers."""
+        return np.dtype(f"uint{self.bits}")
+
+    def numbers(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of values, rounded; not-a-number becomes 0."""
+        if not self.scale:
+            return np.zeros(values.shape, self.dtype)
+        scaled = np.subtract(values, self.low, dtype=np.float32)
+        scaled /= np.float32(self.scale)
+        np.clip(scaled, 0, 2**self.bits - 1, out=scaled)
+        np.nan_to_num(scaled, copy=False, nan=0)
+        np.rint(scaled, out=scaled)
+        numbers: NDArray[Any] = scaled.astype(self.dtype)
+        return numbers
+
+
+def find_levels(blocks: Blocks, percentiles: tuple[float, float], bits: int) -> GreyLevels:
+    """Find the values at two percentiles of all finite values, exactly, as float32.
+
+    Floats in the order of their values are integers in the order of their bits (with the sign
+    turned around). So the upper 16 bits are counted in a first pass, and the lower 16 bits of
+    those at the percentiles in a second one: any number of values in 1 MB.
+    """
+    upper = np.zeros(2**16, np.int64)
+    for block in blocks():
+        upper += np.bincount(_ordered(block) >> 16, minlength=2**16)
+    n_values = int(upper.sum())
+    if not n_values:
+        return GreyLevels(0.0, 0.0, bits)
+    ranks = [round(p / 100 * (n_values - 1)) for p in percentiles]
+    until = np.cumsum(upper)
+    bins = [int(np.searchsorted(until, rank, side="right")) for rank in ranks]
+    lower = {each: np.zeros(2**16, np.int64) for each in bins}
+    for block in blocks():
+        ordered = _ordered(block)
+        for each, counts in lower.items():
+            of_bin = ordered[(ordered >> 16) == each]
+            counts += np.bincount(of_bin & 0xFFFF, minlength=2**16)
+    found = []
+    for rank, each in zip(ranks, bins, strict=True):
+        within = rank - int(until[each] - upper[each])
+        place = int(np.searchsorted(np.cumsum(lower[each]), within, side="right"))
+        found.append(_value(each << 16 | place))
+    return GreyLevels(found[0], found[1], bits)
+
+
+def _ordered(block: NDArray[Any]) -> NDArray[np.uint32]:
+    """Finite values as integers in the same order."""
+    values = np.ascontiguousarray(block, np.float32).ravel()
+    finite = np.isfinite(values)
+    if not finite.all():
+        values = values[finite]
+    words = values.view(np.uint32)
+    return np.where(words >> 31, ~words, words | np.uint32(2**31))
+
+
+def _value(ordered: int) -> float:
+    word = ordered & 0x7FFFFFFF if ordered >> 31 else ~ordered & 0xFFFFFFFF
+    return float(np.array(word, np.uint32).view(np.float32))
 
 
 class WholeResult:

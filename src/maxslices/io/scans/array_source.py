@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
+from ..access import SideName
 from ..check_arrays import check_angles
-from ..frames.array_frames import ArrayFrames
-from ..frames.selection import Selection
+from ..frames.frames import ArrayFrames, Selection
 from ..results.result_info import PixelSize
-from ..side_name import SideName
 from .frame_source import FrameSource
-from .loader_options import LoaderOptions
+from .loader import LoaderOptions
 from .pixel_size import parse_pixel_size
 from .plain_source import plain_source
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from .loader_options import AxisIndex, Bound, Part, Preview
+from .loader import AxisIndex, Bound, Part, Preview
 
 PartLike = str | int | slice | range | Sequence[int | None]
 """Part of an axis: text as on the command line, one index, a slice or range, or (start, stop) or

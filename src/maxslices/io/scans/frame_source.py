@@ -15,25 +15,21 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..access import (
+    Closing,
     HasDetectorStart,
     HasDummies,
     ReadsRows,
+    SideName,
     SupportsChangeCheck,
     SupportsSideWindow,
     SupportsView,
     SupportsWindow,
 )
-from ..check_arrays import check_output_block, warn_of_narrow_angles
-from ..closing import Closing
-from ..frames.array_frames import ArrayFrames
-from ..frames.frames import IndexRange
-from ..frames.selection import Selection
-from ..read_only import read_only
-from ..side_name import SideName
-from .file_stamps import FileStamps
-from .loader_options import Preview
-from .missing_frames import check_written, warn_of_gaps
-from .preview_angles import check_angle_count, previewed, previewed_angles, projections_angles
+from ..check_arrays import check_output_block, read_only, warn_of_narrow_angles
+from ..frames.frames import ArrayFrames, IndexRange, Selection
+from .angles import check_angle_count, previewed, previewed_angles, projections_angles
+from .loader import Preview
+from .written_frames import FileStamps, check_written, warn_of_gaps
 
 
 class FrameSource(

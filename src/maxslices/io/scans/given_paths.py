@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ...errors import SourceError
 from ..paths import check_readable, is_hdf5
-from .loader_options import AngleFile, LoaderOptions, SideData
-from .loader_parameters import LoaderFault
+from .loader import AngleFile, LoaderFault, LoaderOptions, SideData
 
 
 def path_faults(scan: object, options: LoaderOptions) -> list[LoaderFault]:

@@ -14,9 +14,8 @@ from pathlib import Path
 import h5py
 
 from ...errors import SourceError
-from ..hdf5.contents import FileContents, is_nxtomo
-from ..hdf5.links import BrokenPath, look_up, names_in
-from .loader_options import LoaderOptions
+from ..hdf5.links import BrokenPath, FileContents, is_nxtomo, look_up, names_in
+from .loader import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
 """Entries in which beamlines write NXtomo; others are found by their definition."""

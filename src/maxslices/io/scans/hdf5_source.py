@@ -12,19 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..frames.selection import Selection
-from ..hdf5.contents import LISTED
+from ..access import SideName
+from ..frames.frames import Selection
 from ..hdf5.frames import Hdf5Frames
-from ..hdf5.links import look_up
+from ..hdf5.links import LISTED, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
-from ..side_name import SideName
-from .angle_file import stored_angles
+from .angles import stored_angles
 from .frame_source import FrameSource
 from .hdf5_layout import Layout, find_layout, other_entries
-from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
-from .loader_options import LoaderOptions, SideData
-from .side_data import angles_option, dummies_of, open_side, side_option
+from .loader import LoaderOptions, SideData
+from .side_data import (
+    KIND_PROJECTION,
+    angles_option,
+    dummies_of,
+    frames_of_kind,
+    hdf5_side,
+    open_side,
+    read_image_key,
+    side_of_layout,
+    side_option,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
 from ..paths import check_readable, is_hdf5
 from .hdf5_layout import Layout, find_layout
-from .loader_options import LoaderOptions
-from .loader_parameters import parse_loader
+from .loader import LoaderOptions, parse_loader
 from .open_source import open_source
 from .source import Source
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..frames.selection import Selection
+from ..frames.frames import Selection
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5
-from .loader_options import LoaderOptions
+from .loader import LoaderOptions
 from .plain_source import plain_source
 from .source import Source
 
@@ -44,7 +44,7 @@ def open_source(
     """
     options = options or LoaderOptions()
     if isinstance(scan, np.ndarray):
-        from ..frames.array_frames import ArrayFrames
+        from ..frames.frames import ArrayFrames
 
         return plain_source("array", Selection.of(ArrayFrames("array", scan)), options)
     if not isinstance(scan, str | os.PathLike):
@@ -69,7 +69,7 @@ def open_source(
             )
         return plain_source(str(path), Selection.of(frames), options)
     if suffix == ".npy":
-        from ..frames.npy_frames import NpyFrames
+        from ..frames.plain_frames import NpyFrames
 
         return plain_source(str(path), Selection.of(NpyFrames(path)), options)
     if is_hdf5(path):

@@ -16,7 +16,7 @@ from ..library_errors import library_errors
 from ..paths import is_hdf5
 from ..results.result_info import PixelSize
 from .hdf5_layout import find_layout
-from .loader_options import LoaderOptions
+from .loader import LoaderOptions
 from .stored_facts import shown_value
 
 _PLACES = (

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..frames.selection import Selection
-from ..side_name import SIDE_NAMES, SideName
+from ..access import SIDE_NAMES, SideName
+from ..frames.frames import Selection
 from .frame_source import FrameSource
-from .loader_options import LoaderOptions, SideData
+from .loader import LoaderOptions, SideData
 from .side_data import angles_option, dummies_of, open_side, side_option
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
-from ..side_name import SideName
+from ..access import SideName
 
 
 @runtime_checkable

@@ -1,8 +1,10 @@
-"""What a scan's file stores beside the frames: how they are kept, and what is said of them."""
+"""What is stored in a scan's file: facts to show, and a checksum of its structure."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,11 +17,57 @@ import numpy as np
 from ...errors import SourceError
 from ..hdf5.links import FileObjects, look_up, read_attribute
 from ..hdf5.open_hdf5 import open_file
-from ..library_errors import library_errors
+from ..library_errors import library_errors, raised_by_library
 from ..paths import check_readable, is_hdf5
 from ..results.result_info import VOLUME_AXES
 from .hdf5_layout import Layout, find_layout
-from .loader_options import LoaderOptions
+from .loader import LoaderOptions
+
+
+def structure_checksum(path: Path) -> str | None:
+    """SHA-256 of the structure of a scan.
+
+    Parameters
+    ----------
+    path : Path
+        An HDF5 file: the path, shape and dtype of each data set in it. A folder: name and size of
+        each file. Any other file: its name and size.
+
+    Returns
+    -------
+    str or None
+        Hexadecimal; None where the file cannot be read any more.
+    """
+    try:
+        lines = sorted(_lines(path))
+    except (OSError, SourceError):
+        return None
+    except Exception as error:
+        if not raised_by_library(error):
+            raise
+        return None
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            yield from (f"{each.name} {each.stat().st_size}" for each in entries)
+    elif is_hdf5(path):
+        found: list[str] = []
+
+        def visit(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset):
+                found.append(f"{name} {item.shape} {item.dtype}")
+            else:
+                found.append(name)
+
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+        yield from found
+    else:
+        yield f"{path.name} {path.stat().st_size}"
+
 
 _FACTS = {
     "pixel_size": ("x_pixel_size", "y_pixel_size", "pixel_size_x", "pixel_size_y", "pixel_size"),

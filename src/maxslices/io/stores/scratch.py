@@ -20,8 +20,8 @@ from ...system.disk_space import check_free_space, store_errors
 from ...system.files import bytes_of, check_one_name, pread_all, pwrite_all
 from ...system.threads import parallel_for
 from ...tuning.file_transfer import close_in_background, pread_pieces
+from ..access import Closing
 from ..check_arrays import check_block, check_output_block
-from ..closing import Closing
 
 _BAND_BYTES = 2**18
 """Bytes of a band of one projection if the number of rows is not given.

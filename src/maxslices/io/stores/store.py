@@ -12,10 +12,8 @@ from ...core.arrays import ArraySpec
 from ...core.units import format_bytes
 from ...errors import StoreError
 from ...system.threads import parallel_copy
-from ..access import SupportsView, SupportsWindow
-from ..check_arrays import check_block, check_output_block
-from ..closing import Closing
-from ..read_only import read_only
+from ..access import Closing, SupportsView, SupportsWindow
+from ..check_arrays import check_block, check_output_block, read_only
 
 
 class Store(Protocol):

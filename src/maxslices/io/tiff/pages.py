@@ -1,14 +1,22 @@
-"""The pages of TIFFs: shapes, dtypes, offsets of uncompressed pixels, and decoding."""
+"""The pages of TIFFs: shapes, dtypes, offsets of uncompressed pixels, and decoding.
+
+The chain of pages is followed to its end: each page says where the next one begins (TIFF 6.0,
+"Image File Directory"), and tifffile reads a stack that is cut off as one of fewer pages, with a
+line in its log at most. Parts that stand for more than the file says are found before memory is
+taken for them.
+"""
 
 from __future__ import annotations
 
 import logging
 import lzma
 import math
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,8 +28,121 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..library_errors import cause_of, library_errors, raise_if_of_system, raised_by_library
 from ..paths import check_readable
-from .bombs import check_inflated, check_stored
-from .chain import count_pages
+
+
+def count_pages(path: Path) -> int:
+    """Number of pages of a TIFF, by its chain.
+
+    Raises
+    ------
+    SourceError
+        If the chain leaves the file or comes back to a page, or it is no TIFF.
+    """
+    with path.open("rb") as file:
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        head = os.pread(fd, 16, 0)
+        order = {b"II": "little", b"MM": "big"}.get(head[:2])
+        version = int.from_bytes(head[2:4], order) if order else 0  # type: ignore[arg-type]
+        if version not in (42, 43):
+            raise SourceError(f"{path}: is not a TIFF, whatever its name says")
+        # The number of tags, a tag, and an offset take so many bytes.
+        n_count, n_tag, n_offset = (8, 20, 8) if version == 43 else (2, 12, 4)
+
+        def number(at: int, n_bytes: int) -> int:
+            held = os.pread(fd, n_bytes, at) if at < size else b""
+            if len(held) < n_bytes:
+                raise SourceError(
+                    f"{path}: is cut off or damaged after {len(seen)} pages: page {len(seen)} is "
+                    f"to be at byte {at}, and the file has {size}: copy it again"
+                )
+            return int.from_bytes(held, order)  # type: ignore[arg-type]
+
+        seen: set[int] = set()
+        offset = number(8 if version == 43 else 4, n_offset)
+        while offset:
+            if offset in seen:
+                raise SourceError(
+                    f"{path}: is damaged: after page {len(seen) - 1} comes one before it: copy it "
+                    "again"
+                )
+            n_tags = number(offset, n_count)
+            following = number(offset + n_count + n_tag * n_tags, n_offset)
+            seen.add(offset)
+            offset = following
+    return len(seen)
+
+
+_DEFLATE, _LZMA, _PACKBITS = (8, 32946), 34925, 32773
+"""Numbers of these compressions in a TIFF."""
+_MOST_FOLD = {**dict.fromkeys(_DEFLATE, 1032), _PACKBITS: 64}
+"""Most bytes that one byte stands for: 258 in two bits of deflate; 128 in two bytes of PackBits."""
+_SPARE_BYTES = 2**25
+"""What a part may take beyond its pixels unseen: less than a look at every part would cost."""
+_PIECE_BYTES = 2**20
+"""Bytes that are decompressed at a time when they are only counted."""
+
+
+def check_stored(name: str, page: tifffile.TiffPage) -> None:
+    """Check that the bytes of a page can be as many pixels as it says.
+
+    Raises
+    ------
+    SourceError
+        If not: memory for them would be taken in vain.
+    """
+    fold = _MOST_FOLD.get(int(page.compression))
+    pixel_bytes = math.prod(page.shape) * np.dtype(page.dtype).itemsize
+    if fold is not None and pixel_bytes > fold * (sum(page.databytecounts) + 64):
+        raise SourceError(
+            f"{name} has {sum(page.databytecounts)} bytes, which cannot be {pixel_bytes} bytes of "
+            "pixels: it is damaged; copy it again"
+        )
+
+
+def check_inflated(name: str, file: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
+    """Check that no part of a page decompresses to more than its pixels.
+
+    The package imagecodecs stops there by itself. What tifffile has in its place does not, so parts
+    that could take much more are decompressed piece by piece and counted.
+
+    Raises
+    ------
+    SourceError
+        If one does.
+    zlib.error, lzma.LZMAError
+        If one cannot be decompressed.
+    """
+    compression = int(page.compression)
+    if compression not in (*_DEFLATE, _LZMA) or find_spec("imagecodecs") is not None:
+        return
+    most = math.prod(page.chunks) * np.dtype(page.dtype).itemsize
+    for offset, n_bytes in zip(page.dataoffsets, page.databytecounts, strict=False):
+        if _MOST_FOLD.get(compression, math.inf) * n_bytes <= most + _SPARE_BYTES:
+            continue
+        file.filehandle.seek(offset)
+        data = file.filehandle.read(n_bytes)
+        if _inflates_beyond(data, most, is_deflate=compression in _DEFLATE):
+            raise SourceError(
+                f"{name}: the part at byte {offset} has more than {most} bytes of pixels: it is "
+                "damaged; copy it again"
+            )
+
+
+def _inflates_beyond(data: bytes, most: int, *, is_deflate: bool) -> bool:
+    """True if data decompress to more than `most` bytes."""
+    counted = 0
+    if is_deflate:
+        inflater = zlib.decompressobj()
+        while data and not inflater.eof and counted <= most:
+            counted += len(inflater.decompress(data, _PIECE_BYTES))
+            data = inflater.unconsumed_tail
+        return counted > most
+    unpacker = lzma.LZMADecompressor()
+    counted = len(unpacker.decompress(data, _PIECE_BYTES))
+    while not (unpacker.eof or unpacker.needs_input) and counted <= most:
+        counted += len(unpacker.decompress(b"", _PIECE_BYTES))
+    return counted > most
 
 
 @dataclass(frozen=True, slots=True)

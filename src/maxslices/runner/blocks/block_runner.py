@@ -18,7 +18,7 @@ from ...devices import Backend, call_method, is_copyable
 from ...devices.in_place import slices_in_place
 from ...errors import MaxslicesError, MethodError, PlanError, ReadOnlyInputError
 from ...io import HasDummies, SideName, Sink, Store
-from ...io.side_name import SIDE_NAMES
+from ...io.access import SIDE_NAMES
 from ...pipeline import Step
 from ...planner import SectionPlan
 from ..folder.journal import Journal

@@ -13,7 +13,7 @@ from ...core.author_code import defined_at, raised_at, what_raised
 from ...devices import Backend, call_method
 from ...errors import MaxslicesError, MethodError
 from ...io import SideName, Source, SupportsSideWindow
-from ...io.side_name import SIDE_NAMES
+from ...io.access import SIDE_NAMES
 from ...pipeline import Step
 from ...pipeline.requirements import CHANGED_DTYPE, changes_frames
 

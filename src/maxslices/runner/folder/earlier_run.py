@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from ...errors import StoreError
 from ...io import remove_result
-from ...io.results.result_names import is_result_name
+from ...io.results.sink import is_result_name
 from ...system.disk_space import check_free_space
 from ...system.files import read_small_text
 from ...tuning.file_transfer import close_in_background

@@ -13,7 +13,7 @@ from typing import Any
 from ...core.arrays import SLICE_NAMES
 from ...errors import MaxslicesError, StoreError
 from ...io.results.result_format import ResultFormat, parse_formats
-from ...io.results.result_names import is_result_name
+from ...io.results.sink import is_result_name
 from ...planner import Plan
 from ...system.disk_space import hidden_path
 from ...system.plain_records import from_plain

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...io.scans.structure import structure_checksum
+from ...io.scans.stored_facts import structure_checksum
 from ...pipeline import Pipeline
 from ...planner import Plan
 

@@ -1,8 +1,9 @@
-"""Rotation angles in a data set, of the scan's file or of another one, or in a text file."""
+"""The angles of a scan: in its file or another, and of a part of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -11,13 +12,74 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ...system.files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
-from ..frames.selection import Selection
+from ..frames.frames import IndexRange, Selection
 from ..hdf5.frames import dataset, read_column
 from ..hdf5.links import read_attribute
 from ..hdf5.open_hdf5 import open_file
 from ..paths import check_readable, is_hdf5
-from .loader_options import AngleFile, LoaderOptions
-from .preview_angles import check_angle_count, projections_angles
+from .loader import AngleFile, LoaderOptions, Preview
+
+
+def previewed(data: Selection, preview: Preview) -> IndexRange:
+    """Range of the projections that a preview is of, which counts frames as they are stored.
+
+    With an `angle_step` not all of them are read.
+
+    Raises
+    ------
+    SourceError
+        If the preview reaches beyond the frames, or none of its frames is a projection.
+    """
+    name = data.frames.name
+    start, stop = preview.bounds(0, data.frames.spec.shape[0], name)
+    first, last = data.n_before(start), data.n_before(stop)
+    if first == last:
+        raise SourceError(
+            f"{name}: none of the frames {start}:{stop} of preview angles is a projection: it "
+            f"counts frames as they are stored, flats and darks included; projections are frames "
+            f"{data.runs[0][0]} to {data.runs[-1][1] - 1}"
+        )
+    return first, last
+
+
+def check_angle_count(name: str, n_angles: int, data: Selection, preview: Preview) -> None:
+    """Check that there is an angle for each projection, each of the preview, or each frame.
+
+    Raises
+    ------
+    SourceError
+        If there are more or fewer.
+    """
+    n_projections, n_frames = data.spec.shape[0], data.frames.spec.shape[0]
+    n_read = len(range(*previewed(data, preview), preview.angle_step))
+    if n_angles in (n_read, n_projections, n_frames):
+        return
+    others = [f"{n_read} of them in the preview"] if n_read != n_projections else []
+    if n_frames != n_projections:
+        others.append(f"{n_frames} frames with darks and flats")
+    beside = f" ({', '.join(others)})" if others else ""
+    raise SourceError(
+        f"{name}: {n_angles} rotation angles for {n_projections} projections{beside}: give one a "
+        "projection with rotation_angles"
+    )
+
+
+def previewed_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
+    """Angles of the projections in a preview, among those of `projections_angles`."""
+    first, last = previewed(data, preview)
+    if angles.size == len(range(first, last, preview.angle_step)):
+        return angles
+    return angles[first : last : preview.angle_step]
+
+
+def projections_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
+    """Angles that `check_angle_count` accepts, without those of flats and darks."""
+    n_read = len(range(*previewed(data, preview), preview.angle_step))
+    if angles.size in (n_read, data.spec.shape[0]):
+        return angles
+    of_projections: NDArray[Any] = np.concatenate([angles[slice(*run)] for run in data.runs])
+    return of_projections
+
 
 _MAX_TEXT_BYTES = 2**24
 """Largest text file: a million angles have some 10 MB."""
