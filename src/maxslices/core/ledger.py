@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import index
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import RegistrationError, UsageError
@@ -73,6 +73,9 @@ class Ledger:
         self._granule = CUDA_GRANULE_BYTES if device == "cuda" else 1
         self._plans: set[object] = set()
         self.in_use_bytes = self.peak_bytes = self.kept_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<ledger on {self.device}>"
 
     def __enter__(self) -> Ledger:
         return self
@@ -156,6 +159,11 @@ class Ledger:
 LedgerFunction = Callable[..., Any]
 
 
+def _unchanged(*_: object) -> AbstractContextManager[None]:
+    """Context that leaves errors unchanged."""
+    return nullcontext()
+
+
 class LedgerEstimator:
     """An estimator made of a function that enters allocations into a ledger.
 
@@ -185,22 +193,26 @@ class LedgerEstimator:
         slice_dim: int,
         other_dims: tuple[int, int],
         dtype: DTypeLike,
-        /,
         device: Device = "cuda",
+        errors: Callable[..., AbstractContextManager[None]] = _unchanged,
+        /,
         **kwargs: Any,
     ) -> MemoryModel:
         """Memory model for slices of these dims and dtype; exact for every n.
 
         The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
+        ``errors(leading, given)`` is the context in which it is called with these arguments.
         """
-        fill, dims, element = self._bound(slice_dim, other_dims, dtype, kwargs)
+        function, given, element = self.function, self._given(slice_dim, kwargs), as_dtype(dtype)
+        dims = int(other_dims[0]), int(other_dims[1])
         accounts: dict[int, tuple[int, int]] = {}
 
         def peak_bytes(n: int) -> int:
             if n not in accounts:
-                ledger = Ledger(device)
-                fill(ledger, block_shape(slice_dim, n, dims), element)
-                accounts[n] = ledger.peak_bytes, ledger.kept_bytes
+                leading = (Ledger(device), block_shape(slice_dim, n, dims), element)
+                with errors(leading, given):
+                    function(*leading, **given)
+                accounts[n] = leading[0].peak_bytes, leading[0].kept_bytes
             return accounts[n][0]
 
         def kept_bytes(n: int) -> int:
@@ -213,23 +225,16 @@ class LedgerEstimator:
         self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
     ) -> Callable[[Ledger, int], None]:
         """Function that enters the allocations of n slices into a ledger; see `model`."""
-        fill, dims, element = self._bound(slice_dim, other_dims, dtype, kwargs)
-        return lambda ledger, n: fill(ledger, block_shape(slice_dim, n, dims), element)
+        function, given, element = self.function, self._given(slice_dim, kwargs), as_dtype(dtype)
+        return lambda ledger, n: function(
+            ledger, block_shape(slice_dim, n, other_dims), element, **given
+        )
 
-    def _bound(
-        self,
-        slice_dim: int,
-        other_dims: tuple[int, int],
-        dtype: DTypeLike,
-        kwargs: Mapping[str, Any],
-    ) -> tuple[LedgerFunction, tuple[int, int], np.dtype[Any]]:
-        """The author's function with its parameters, and the dims and the dtype that it takes."""
+    def _given(self, slice_dim: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of the function by name."""
         names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
         given = {name: kwargs[name] for name in names}
-        if "slice_dim" in self.keywords:
-            given["slice_dim"] = slice_dim
-        dims = int(other_dims[0]), int(other_dims[1])
-        return partial(self.function, **given), dims, as_dtype(dtype)
+        return given | ({"slice_dim": slice_dim} if "slice_dim" in self.keywords else {})
 
     def __call__(
         self,

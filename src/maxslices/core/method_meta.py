@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import EstimatorError, ParameterError, UsageError
+from .allocators import Device
 from .arrays import as_dtype
 from .author_code import Callback, defined_at, raised_at, what_raised
 from .ledger import LedgerEstimator
+from .memory_model import MemoryModel
 from .parameters import SUPPLIED, matches, nearest
 
 Pattern = Literal["projection", "sinogram", "all"]
@@ -247,8 +249,9 @@ class MethodMeta:
         slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, told)
         returned = None
         if isinstance(self.estimator, LedgerEstimator):
-            with callback.errors_named((*slices, available_memory), given):
-                n_slices = self.estimator.model(*slices, **given).max_slices(available_memory)
+            device = given.pop("device", "cuda")
+            model = self.estimator.model(*slices, device, callback.errors_named, **given)
+            n_slices = model.max_slices(available_memory)
         else:
             ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
             n_slices, returned = ask(available_memory)
@@ -258,6 +261,23 @@ class MethodMeta:
                 "slices, a negative number: it must return 0 where not one fits"
             )
         return n_slices, self._output_dtype(dtype, returned, parameters)
+
+    def ledger_model(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        parameters: Mapping[str, Any],
+        device: Device,
+    ) -> MemoryModel | None:
+        """Memory model of a method with a ledger; None for other methods.
+
+        Errors of the author's function name the method and the call.
+        """
+        if not isinstance(self.estimator, LedgerEstimator):
+            return None
+        slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, {})
+        return self.estimator.model(*slices, device, callback.errors_named, **given)
 
     def bound_estimator(
         self,
@@ -303,7 +323,7 @@ class MethodMeta:
         dtype: DTypeLike,
         parameters: Mapping[str, Any],
         told: Mapping[str, Any],
-    ) -> tuple[tuple[Any, ...], Callback, dict[str, Any]]:
+    ) -> tuple[tuple[int, tuple[int, int], Any], Callback, dict[str, Any]]:
         """Arguments of the estimator before the memory, the estimator, and those by name."""
         if self.estimator is None:
             raise EstimatorError(

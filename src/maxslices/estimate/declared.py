@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..core.allocators import Device
-from ..core.author_code import defined_at, raised_at, what_raised
+from ..core.author_code import defined_at
 from ..core.ledger import LedgerEstimator
 from ..core.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.units import format_bytes
-from ..errors import EstimatorError, UnknownReferenceError
+from ..errors import EstimatorError
 from .model_request import ModelRequest
 
 
@@ -44,8 +42,14 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
         memory, some slices for one byte or fewer for more memory; or the ledger counted nothing.
     """
     meta = request.meta
-    if isinstance(meta.estimator, LedgerEstimator):
-        return _ledger_model(request, meta.estimator, device)
+    if (ledger := meta.ledger_model(*request.slices, request.parameters, device)) is not None:
+        if ledger.bytes(1) == 0:
+            raise EstimatorError(
+                f"{meta.full_name}: its ledger {_name(meta)}{defined_at(meta.estimator)} counts no "
+                "memory for a slice: it must count everything that is alive during the call, input "
+                "and output included"
+            )
+        return ledger
 
     bound = meta.bound_estimator(*request.slices, request.parameters, device=device)
 
@@ -73,41 +77,6 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
             "available_memory"
         )
     return model
-
-
-def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:
-    meta = request.meta
-    merged = meta.merged(**request.parameters)
-    hidden = meta.callbacks["calc_max_slices"].hidden
-    given = {name: value for name, value in merged.items() if name not in hidden}
-    model = estimator.model(*request.slices, device, **given)
-
-    def guarded(ask: Callable[[int], int]) -> Callable[[int], int]:
-        def answer(n: int) -> int:
-            try:
-                return ask(n)
-            except (KeyboardInterrupt, UnknownReferenceError):
-                raise
-            except BaseException as error:
-                place = raised_at(error, estimator)
-                said = f"its ledger {_name(meta)} raised {what_raised(error)}{place}"
-                if isinstance(error, ValueError):  # so it refuses parameters
-                    said = f"{error}; said by its ledger {_name(meta)}{place}"
-                raise EstimatorError(
-                    f"{meta.full_name}: {said} (for {n} slices, {_told(request)}, "
-                    f"device={device}, parameters {merged})"
-                ) from error
-
-        return answer
-
-    checked = MemoryModel(guarded(model.bytes), guarded(model.kept_bytes))
-    if checked.bytes(1) == 0:
-        raise EstimatorError(
-            f"{meta.full_name}: its ledger {_name(meta)}{defined_at(estimator)} counts no memory "
-            "for a slice: it must "
-            "count everything that is alive during the call, input and output included"
-        )
-    return checked
 
 
 def _told(request: ModelRequest) -> str:
