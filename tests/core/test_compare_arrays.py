@@ -28,6 +28,7 @@ DTYPES = ["bool", "u1", "i2", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
         ([complex(1, NAN)], [complex(2, NAN)], 1),
         ([complex(NAN, 1)], [complex(1, NAN)], INF),
         ([complex(INF, 0)], [complex(INF, 0)], 0),
+        ([complex(0, 1e200)], [complex(0, 0)], 1e200),
         ([True, False], [True, True], 1),
     ],
 )

@@ -88,7 +88,8 @@ def _gap(a: Any, b: Any) -> Any:
     kind = a.dtype.kind + b.dtype.kind
     if "c" in kind:
         parts = [_gap(x, y) for x, y in ((a.real, b.real), (a.imag, b.imag))]
-        return (parts[0] ** 2 + parts[1] ** 2) ** 0.5
+        with np.errstate(over="ignore"):
+            return np.hypot(*parts)  # squares of parts above 1e154 would overflow
     if "f" not in kind:  # exact: float64 cannot tell integers beyond 2**53 apart
         larger = a > b
         a, b = a.astype(np.uint64), b.astype(np.uint64)  # a difference wraps to the right one

@@ -52,7 +52,8 @@ def describe(
         raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
     name, module = options.get("name"), options.get("module")
     name = name_of(function) if name is None else name
-    module = getattr(function, "__module__", None) or "" if module is None else module
+    if module is None:  # ufuncs of NumPy 1 have no module of their own
+        module = getattr(function, "__module__", None) or type(function).__module__
     label = f"{module}.{name}"
     if not isinstance(name, str):
         raise RegistrationError(f"the name of a method is text, not {name!r}")
