@@ -10,7 +10,6 @@ import json
 from itertools import repeat
 from typing import Any, TypeVar, get_origin
 
-import msgspec
 import numpy as np
 
 from ..core.arrays import as_dtype
@@ -25,6 +24,8 @@ _MAX_LINE = 400
 
 def to_plain(value: Any) -> Any:
     """Turn a record, and those in it, into dicts, lists and plain values."""
+    import msgspec  # methods are declared and checked without it
+
     return _with_lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode))
 
 
@@ -48,6 +49,8 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
         Naming the field that is missing or not of its type, or a number that is too large, or a
         negative number of bytes.
     """
+    import msgspec
+
     try:
         record = msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
     except msgspec.ValidationError as error:
