@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,19 @@ import torch
 
 from ..core.method_meta import MethodMeta
 from ..measure.torch_cpu_memory import counted, until_freed
-from .torch_interop import convert_frames
+
+_FRAMES = ("flats", "darks")
+"""Parameters that become tensors as the data do. Angles stay a NumPy array."""
+
+
+def convert_frames(
+    parameters: Mapping[str, Any], to_tensor: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Parameters of a method, with flats and darks made tensors."""
+    return {
+        name: to_tensor(value) if name in _FRAMES and hasattr(value, "shape") else value
+        for name, value in parameters.items()
+    }
 
 
 def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..core.method_meta import MethodMeta
 from ..errors import DeviceError
-from .torch_interop import convert_frames
+from .torch_cpu import convert_frames
 
 _SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}
 """Exchanged by DLPack as the signed types of their size: not every torch accepts these."""
