@@ -22,9 +22,9 @@ import maxslices
 from maxslices import method
 from maxslices.cli.main import main
 from maxslices.errors import EstimatorError, UntraceableError
-from maxslices.estimate import Choice, chooser
-from maxslices.estimate.chooser import Chooser
+from maxslices.estimate import ResolvedModel, model_resolver
 from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.model_resolver import ModelResolver
 
 from .without_networks import copy_without_networks, environment
 
@@ -127,13 +127,13 @@ def doubled_by_torch(data):
 def chosen(**options):
     dtype = np.dtype("float32")
     request = ModelRequest(doubled_by_torch.meta, 0, (16, 16), dtype, {}, total_slices=100)
-    return Chooser("cuda", **options).choose(request)
+    return ModelResolver("cuda", **options).resolve(request)
 
 
 @pytest.fixture
 def entry_points(monkeypatch):
     """Replace the entry points that are installed: (group, name, value)."""
-    chooser.find_tracer.cache_clear()
+    model_resolver.find_tracer.cache_clear()
 
     def install(*rows):
         made = importlib.metadata.EntryPoints(
@@ -144,7 +144,7 @@ def entry_points(monkeypatch):
         )
 
     yield install
-    chooser.find_tracer.cache_clear()
+    model_resolver.find_tracer.cache_clear()
 
 
 @needs_torch
@@ -164,7 +164,7 @@ def test_a_tracer_that_cannot_be_imported_is_named(entry_points):
 def trace_four_bytes(request, supplied, device):
     model = maxslices.MemoryModel.linear(7, 4)
     why = "counted; a note\na line"
-    return Choice(model, "replayed", why, np.dtype("float32"), request.other_dims)
+    return ResolvedModel(model, "replayed", why, np.dtype("float32"), request.other_dims)
 
 
 @needs_torch

@@ -46,7 +46,7 @@ PROMISES = {
     "A tampered journal removes": "runner/test_resume::test_a_tampered_journal_names",
     "Files that no run wrote stay": "runner/test_shared_folder::test_foreign_files_in_the_folder",
     "A record that is less than": "runner/test_shared_folder::test_a_record_of_a_hundredth",
-    "A record that is wrong by less": "estimate/test_choose::test_a_run_corrects_a_record",
+    "A record that is wrong by less": "estimate/test_model_resolver::test_a_run_corrects_a_record",
     "The processes of `--workers`": "workers/test_listeners::test_all_processes_listen_on",
     "They accept only connections": "workers/test_listeners::test_a_call_with_another",
     "They serve no web pages": "workers/test_listeners::test_no_process_serves_pages",

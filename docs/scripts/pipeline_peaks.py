@@ -29,7 +29,7 @@ from maxslices.core.arrays import ArraySpec
 from maxslices.core.memory_model import MemoryModel
 from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError
-from maxslices.estimate import Chooser, ModelRequest, Records
+from maxslices.estimate import ModelRequest, ModelResolver, Records
 from maxslices.estimate.request_key import canonical, request_key
 from maxslices.measure.alive import tracemalloc_on
 from maxslices.pipeline import ScanSpec
@@ -105,14 +105,14 @@ def planned_calls(path: Path, size: tuple[int, int, int], memory: str) -> Iterat
     frames = whole.with_slices(0, ASSUMED_FRAMES)
     scan = ScanSpec(whole, frames, frames, True, name="a scan")
     budgets, _ = budgets_of("cuda", memory, "512GB", False)
-    chooser = Chooser(
+    resolver = ModelResolver(
         "cuda",
         records=Records(path.parent / "none"),
         available_bytes=budgets.budget_bytes - budgets.reserved_bytes,
         side={"flats": frames, "darks": frames},
     )
-    made = plan_pipeline(as_pipeline(path), scan, budgets, chooser, block="max")
-    chosen = iter(chooser.chosen)
+    made = plan_pipeline(as_pipeline(path), scan, budgets, resolver, block="max")
+    chosen = iter(resolver.resolved)
     for section in made.sections:
         n = min(section.block + sum(section.halo), section.n_slices)
         for _ in section.steps:

@@ -34,8 +34,8 @@ from maxslices.core.method_registry import registry
 from maxslices.core.units import parse_bytes
 from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError, UnknownMethodError
-from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
-from maxslices.estimate.model_request import Choice
+from maxslices.estimate import ModelRequest, ModelResolver, Records, sequence_probe
+from maxslices.estimate.model_request import ResolvedModel
 from maxslices.estimate.request_key import RequestKey, canonical, request_key
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
 from maxslices.measure.alive import tracemalloc_on
@@ -143,21 +143,21 @@ def is_shipped(request: ModelRequest, key: RequestKey) -> bool:
     )
 
 
-class RecordingChooser(Chooser):
+class RecordingChooser(ModelResolver):
     """Compares blocks at `COMPARED_AT` alone, and measures some methods with less memory."""
 
     def _compared(self, request: ModelRequest, backend: Backend, made: Any) -> Any:
         at = (COMPARED_AT[0], COMPARED_AT[2]) if request.slice_dim else COMPARED_AT[1:]
         return super()._compared(request, backend, made) if request.other_dims == at else ""
 
-    def _choose(self, request: ModelRequest) -> Choice:
+    def _resolve(self, request: ModelRequest) -> ResolvedModel:
         again = request.meta.name in AGAIN or self.device != "cuda"
         key = request_key(request, self._side)
         if not again and is_shipped(request, key):
             return self._completed(request, find_shipped(request.meta, key))
         return super()._choose(request)
 
-    def _probed(self, request: ModelRequest, before: str = "") -> Choice:
+    def _probed(self, request: ModelRequest, before: str = "") -> ResolvedModel:
         whole = self._available_bytes
         if request.meta.name in ON_HOST:
             self._available_bytes = whole // 12
@@ -195,13 +195,13 @@ class Recorder:
                 print(f"{size}: no time for {path.name}")
                 return
             scan = self.scan(size, dtype=dtype)
-            began, chooser = time.perf_counter(), self.chooser(scan, records)
+            began, resolver = time.perf_counter(), self.resolver(scan, records)
             try:
-                section_models(as_pipeline(path), scan, chooser)
+                section_models(as_pipeline(path), scan, resolver)
                 said = ""
             except MaxslicesError as error:
                 said = f"{type(error).__name__}: {str(error)[:200]}"
-            made = [r.meta.name for r, choice in chooser.chosen if choice.origin == "probed"]
+            made = [r.meta.name for r, choice in resolver.resolved if choice.origin == "probed"]
             took_s = time.perf_counter() - began
             if made or said:
                 print(
@@ -216,8 +216,8 @@ class Recorder:
         frames = whole.with_slices(0, n_frames)
         return ScanSpec(whole, frames, frames, True, name="a scan")
 
-    def chooser(self, scan: ScanSpec, records: Records) -> Chooser:
-        """Chooser that measures what is not recorded yet."""
+    def resolver(self, scan: ScanSpec, records: Records) -> ModelResolver:
+        """ModelResolver that measures what is not recorded yet."""
         side = {"flats": scan.flats, "darks": scan.darks}
         return RecordingChooser(
             self.backend.kind,
@@ -231,12 +231,14 @@ class Recorder:
         """Measure methods with other parameters at `SMALL`, those in `VARIED` first."""
         requests: dict[str, ModelRequest] = {}
         for path in pipelines if self.time_left() > 0 else ():
-            chooser = self.chooser(self.scan(SMALL), records)
+            resolver = self.resolver(self.scan(SMALL), records)
             try:
-                section_models(as_pipeline(path), self.scan(SMALL), chooser)
+                section_models(as_pipeline(path), self.scan(SMALL), resolver)
             except MaxslicesError:
                 continue
-            requests |= {canonical(to_plain(request_key(each))): each for each, _ in chooser.chosen}
+            requests |= {
+                canonical(to_plain(request_key(each))): each for each, _ in resolver.resolved
+            }
         found: list[dict[str, Any]] = []
         for request in sorted(requests.values(), key=lambda each: each.meta.name not in VARIED):
             base: dict[int, int] = {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from maxslices import Registry, from_ledger, method
 from maxslices.errors import EstimatorError
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.declared import declared_model, speaks_of
+from maxslices.estimate.declared import declared_model, supports_device
 
 
 def model_of(estimator, device="cuda", dims=(10, 20), dtype="float32", **parameters):
@@ -52,7 +52,7 @@ def test_an_estimator_that_names_the_device_is_told():
 
     assert model_of(estimate, "cpu").bytes(1) == 100
     assert model_of(estimate, "cuda").bytes(1) == 300
-    assert speaks_of(meta_of(estimate), "cpu")
+    assert supports_device(meta_of(estimate), "cpu")
 
 
 def test_one_that_does_not_speaks_of_cuda():
@@ -61,9 +61,9 @@ def test_one_that_does_not_speaks_of_cuda():
         return available_memory // 100, dtype
 
     assert model_of(estimate, "cpu").bytes(1) == 100
-    assert speaks_of(meta_of(estimate), "cuda")
-    assert not speaks_of(meta_of(estimate), "cpu")
-    assert not speaks_of(meta_of(None), "cuda")
+    assert supports_device(meta_of(estimate), "cuda")
+    assert not supports_device(meta_of(estimate), "cpu")
+    assert not supports_device(meta_of(None), "cuda")
 
 
 def test_a_ledger_gives_its_model_directly():
@@ -79,7 +79,7 @@ def test_a_ledger_gives_its_model_directly():
     assert [model.bytes(n) for n in (1, 2, 1000)] == [807, 1607, 800_007]
     assert calls == [(1, 10, 20), (2, 10, 20), (1000, 10, 20)]
     assert model_of(needs, "cuda").bytes(1) == 1024 + 512
-    assert speaks_of(meta_of(needs), "cpu")
+    assert supports_device(meta_of(needs), "cpu")
 
 
 def test_what_a_ledger_keeps_is_in_the_model():

@@ -17,13 +17,13 @@ import json, sys
 import numpy as np
 from maxslices.devices import select_backend
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.chooser import Chooser
+from maxslices.estimate.model_resolver import ModelResolver
 from maxslices.estimate.recorded import Records
 from maxslices.core.method_registry import registry
 
 meta = registry.get("maxslices_methods.normalize.minus_log")
 request = ModelRequest(meta, 0, (20, 30), np.dtype("f4"), {}, 90)
-chooser = Chooser(
+resolver = ModelResolver(
     "cpu",
     backend=select_backend("cpu"),
     records=Records(),
@@ -34,7 +34,7 @@ seen = []
 kinds = {"open": "open", "os.listdir": "list", "os.scandir": "list", "import": "import"}
 sys.addaudithook(lambda event, given: event in kinds and seen.append((kinds[event], str(given[0]))))
 for _ in range(2):
-    found = chooser.choose(request)
+    found = resolver.resolve(request)
     print(json.dumps([found.origin, [each for each in seen if each[0] in ("open", "list")]]))
     seen.clear()
 """

@@ -13,8 +13,8 @@ import pytest
 from maxslices.checking.explained_peak import explained_peak
 from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.formula import Formula
+from maxslices.estimate.model_resolver import ModelResolver
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Records
 from maxslices.estimate.shipped_records import find_by_sizes
@@ -168,8 +168,8 @@ def test_a_plan_without_a_gpu_takes_records_at_other_sizes(four_sizes):
     request = ModelRequest(META, 0, OTHERS[0], np.dtype("float32"), {"size": 5}, 2160)
     for dims in SIZES:  # with the default of the other parameter
         four_sizes.add(keyed(dims, size=5), H200, at_size(dims))
-    chooser = Chooser("cuda", records=four_sizes, available_bytes=10**10)
-    choice = chooser.choose(request)
+    resolver = ModelResolver("cuda", records=four_sizes, available_bytes=10**10)
+    choice = resolver.resolve(request)
     assert choice.origin == "recorded"
     assert "NVIDIA H200, at other sizes (" in choice.why
     assert choice.model.bytes(40) == rfft(40, OTHERS[0]).n_bytes

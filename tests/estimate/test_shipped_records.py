@@ -12,7 +12,7 @@ from maxslices import Pipeline, Registry, plan
 from maxslices.cli.records import explained_record
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError, StoreError
-from maxslices.estimate import Chooser, ModelRequest
+from maxslices.estimate import ModelRequest, ModelResolver
 from maxslices.estimate.formula import Formula
 from maxslices.estimate.peak_model import Observation
 from maxslices.estimate.probe_result import OUTSIDE
@@ -72,8 +72,8 @@ def made(tmp_path, method=rfft, same=None, place=PLACE, at=sizes_of, **parameter
 
 
 def chosen(tmp_path, meta, dims, **parameters):
-    chooser = Chooser("cuda", records=Records(tmp_path / "own"))
-    return chooser.choose(request_at(meta, dims, **parameters))
+    resolver = ModelResolver("cuda", records=Records(tmp_path / "own"))
+    return resolver.resolve(request_at(meta, dims, **parameters))
 
 
 def test_a_few_rows_take_no_more_than_the_smallest_detector_as_wide(tmp_path):

@@ -16,8 +16,8 @@ from torch import nn
 from maxslices import method
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError
-from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.model_resolver import ModelResolver
 from maxslices.nn.method_estimator import _rung, replay_method
 from maxslices.nn.replay import DataDependentError, TraceError, Workspaces
 from maxslices.planner.planning import origin_notes
@@ -141,7 +141,7 @@ def test_rungs_rise_one_by_one_and_then_by_parts_of_an_octave():
 
 def chosen(meta, **options):
     request = ModelRequest(meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
-    return Chooser("cuda", **options).choose(request)
+    return ModelResolver("cuda", **options).resolve(request)
 
 
 def test_a_torch_method_without_an_estimator_is_traced_where_there_is_no_device():
@@ -170,7 +170,7 @@ def test_workspaces_are_those_of_a_device_that_is_here(monkeypatch):
 
 def test_a_plan_has_a_line_for_workspaces():
     request = ModelRequest(denoised.meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
-    choice = Chooser("cuda").choose(request)
+    choice = ModelResolver("cuda").resolve(request)
     step = SimpleNamespace(name=denoised.meta.name, why=choice.why, estimator=choice.origin)
     lines = origin_notes([SimpleNamespace(steps=[step])])
     assert lines[0].startswith("denoised is replayed: it declares no estimator; replayed")

@@ -9,7 +9,7 @@ import pytest
 from maxslices import ArraySpec, Pipeline, Registry
 from maxslices.api.plan_scan import plan_pipeline
 from maxslices.block_effect.effect import BlockEffect
-from maxslices.estimate import Chooser
+from maxslices.estimate import ModelResolver
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
 from maxslices.runner.section_run import _halved
@@ -18,26 +18,26 @@ from tests.planner.ledgers import two
 SLICE = 1200 * 2  # bytes of a slice of 30x40 uint16
 
 
-class Paired(Chooser):
+class Paired(ModelResolver):
     """Says of each method that two slices are worked on together."""
 
     multiple, least = 2, 1
 
-    def choose(self, request):
+    def resolve(self, request):
         seen = BlockEffect(16, 5, 0.1, agree_from=self.least, multiple=self.multiple)
-        return replace(super().choose(request), blocks=seen)
+        return replace(super().resolve(request), blocks=seen)
 
     multiple, least = 2, 1
 
 
-def planned(n_slices, block="auto", budget=10**9, halo=0, chooser=Paired):
+def planned(n_slices, block="auto", budget=10**9, halo=0, resolver=Paired):
     registry = Registry()
     registry.register(lambda data: data, name="pairs", module="lab", pattern="projection",
                       calc_max_slices=two, halo=halo)  # fmt: skip
     scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=True)
     steps = Pipeline.from_steps(["pairs"], registry)
     budgets = Budgets("cuda", budget, 10**9)
-    made = plan_pipeline(steps, scan, budgets, chooser(budgets.kind), block=block)
+    made = plan_pipeline(steps, scan, budgets, resolver(budgets.kind), block=block)
     return made.sections[0]
 
 
@@ -69,7 +69,7 @@ def test_a_least_size_is_kept_as_well():
     class FromTen(Paired):
         multiple, least = 2, 10
 
-    section = planned(101, budget=90 * SLICE, chooser=FromTen)
+    section = planned(101, budget=90 * SLICE, resolver=FromTen)
     assert section.block % 2 == 0
     assert section.block >= 10
     assert (section.n_slices % section.block or section.block) >= 10

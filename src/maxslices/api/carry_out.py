@@ -16,7 +16,7 @@ from ..devices.cpu import CpuBackend
 from ..devices.in_place import is_direct
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, UsageError
-from ..estimate import Chooser
+from ..estimate import ModelResolver
 from ..io import HasDetectorStart, Source, parse_loader
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
@@ -72,7 +72,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         team = held.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
         folder.describe(lambda: _identity(request, pipeline, preview, team))
-        made, chooser = team.plan(folder, source)
+        made, resolver = team.plan(folder, source)
         if folder.unfinished is None and request.plan is None:
             made = _with_formats(made, pipeline, folder)
         if request.given is not None:
@@ -100,8 +100,8 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             sections_run,
         )
         wall_time.begin("finishing")
-        if chooser is not None:
-            correct_records(made, sections, chooser)
+        if resolver is not None:
+            correct_records(made, sections, resolver)
         files = folder.finish(_found(side), bar)
         written = folder.write_timeline(timeline.to_chrome())
         wall_time.stop()
@@ -139,8 +139,8 @@ class Team(Protocol):
     def identity(self) -> dict[str, Any]:
         """Describe the run; see `run_identity`."""
 
-    def plan(self, folder: Results, source: Source) -> tuple[Plan, Chooser | None]:
-        """The plan of the unfinished run, the one that is given, or a new one with its chooser."""
+    def plan(self, folder: Results, source: Source) -> tuple[Plan, ModelResolver | None]:
+        """The plan of the unfinished run, the one that is given, or a new one with its resolver."""
 
     def begin(self, plan: Plan, folder: Results) -> RunsSections:
         """Begin to carry a plan out; what runs its sections."""
@@ -179,8 +179,8 @@ class RunHere:
         read = files_read(self.request.scan, self.pipeline) if has_path else None
         return run_identity(self.pipeline, self.backend, read)
 
-    def plan(self, folder: Results, source: Source) -> tuple[Plan, Chooser | None]:
-        """The plan of the unfinished run, the one that is given, or a new one with its chooser."""
+    def plan(self, folder: Results, source: Source) -> tuple[Plan, ModelResolver | None]:
+        """The plan of the unfinished run, the one that is given, or a new one with its resolver."""
         request, pipeline, backend = self.request, self.pipeline, self.backend
         if folder.unfinished is not None:
             now = folder.path, folder.unfinished, folder.identity
@@ -195,16 +195,16 @@ class RunHere:
                 check_memory(earlier, backend)
                 return earlier, None
         budgets = budgets_here(backend, request.memory, request.host_memory)
-        chooser = chooser_for(spec, budgets, backend, request.estimator)
+        resolver = chooser_for(spec, budgets, backend, request.estimator)
         given = request.given
-        finder = ValueFinder(source, backend, spec, budgets, chooser, request.scratch)
+        finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
 
         def planned(within: Budgets) -> Plan:
             return plan_pipeline(
                 pipeline,
                 spec,
                 within,
-                chooser,
+                resolver,
                 block=request.block,
                 result_in_memory=folder.path is None,
                 result_is_direct=given is not None and is_direct(given, backend),
@@ -217,7 +217,7 @@ class RunHere:
         if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
             check_host_free(made, backend.name, CpuBackend().free_bytes())
         request.plans.keep(spec, made)
-        return made, chooser
+        return made, resolver
 
     def begin(self, plan: Plan, folder: Results) -> RunsSections:
         """Nothing has to be started."""

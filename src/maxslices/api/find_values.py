@@ -10,7 +10,7 @@ from typing import Any
 
 from ..devices import Backend
 from ..errors import UnknownReferenceError
-from ..estimate import Chooser
+from ..estimate import ModelResolver
 from ..io import Source
 from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets
@@ -35,7 +35,7 @@ class ValueFinder:
     """Its shapes and dtypes."""
     budgets: Budgets
     """Memory for such a run."""
-    chooser: Chooser
+    resolver: ModelResolver
     """Finds the memory models of its methods."""
     scratch: str | os.PathLike[str] | None = None
     """Folder for data between sections; by default the one for temporary files."""
@@ -63,7 +63,7 @@ class ValueFinder:
 
     def _run(self, before: Pipeline, reference: Reference) -> Any:
         plan = plan_pipeline(
-            before, self.scan, self.budgets, self.chooser, result_in_memory=True, values=self
+            before, self.scan, self.budgets, self.resolver, result_in_memory=True, values=self
         )
         scratch = None if self.scratch is None else Path(self.scratch)
         _, side, _ = execute(

@@ -384,12 +384,12 @@ def _plan(
                 opened(scan, pipeline, allow_missing_frames=allow_missing_frames)
             )
         spec = spec_of(source, backend)
-        chooser = chooser_for(spec, budgets, backend, estimator)
+        resolver = chooser_for(spec, budgets, backend, estimator)
         alone = replace(budgets, n_workers=None)
-        finder = ValueFinder(source, backend, spec, alone, chooser, scratch)
+        finder = ValueFinder(source, backend, spec, alone, resolver, scratch)
 
         def planned(within: Budgets) -> Plan:
-            return plan_pipeline(pipeline, spec, within, chooser, block=block, values=finder)
+            return plan_pipeline(pipeline, spec, within, resolver, block=block, values=finder)
 
         made = planned(budgets)
         if saves_snapshots:

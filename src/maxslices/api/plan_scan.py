@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from ..core.arrays import ArraySpec
 from ..errors import UsageError
-from ..estimate import Chooser
+from ..estimate import ModelResolver
 from ..io.check_arrays import check_dtype
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike
@@ -97,8 +97,8 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
             check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
 
     def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
-        chooser = chooser_for(given, left, backend, request.estimator)
-        return plan_pipeline(part, given, left, chooser, block=request.block, **more)
+        resolver = chooser_for(given, left, backend, request.estimator)
+        return plan_pipeline(part, given, left, resolver, block=request.block, **more)
 
     if isinstance(scan, ArraySpec):
         spec, notes = _assumed(scan, checked)
@@ -119,7 +119,7 @@ def plan_pipeline(
     pipeline: Pipeline,
     scan: ScanSpec,
     budgets: Budgets,
-    chooser: Chooser | None = None,
+    resolver: ModelResolver | None = None,
     *,
     block: BlockChoice = "auto",
     result_in_memory: bool = False,
@@ -142,8 +142,8 @@ def plan_pipeline(
     MaxslicesError
         If the scan lacks what a method needs, an estimator fails, or it does not fit.
     """
-    chooser, values = chooser or Chooser(budgets.kind), values or DefaultValues()
-    models, _ = answered(lambda known: section_models(known, scan, chooser), pipeline, values)
+    resolver, values = resolver or ModelResolver(budgets.kind), values or DefaultValues()
+    models, _ = answered(lambda known: section_models(known, scan, resolver), pipeline, values)
     taken = {name for step in pipeline.steps for name in step.meta.supplied}
     made = make_plan(
         models,

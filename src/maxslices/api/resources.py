@@ -10,7 +10,7 @@ from ..devices import Backend, select_backend
 from ..devices.cpu import CpuBackend
 from ..devices.select import check_device_name
 from ..errors import DeviceError, DoesNotFitError, UsageError
-from ..estimate import Chooser, Records
+from ..estimate import ModelResolver, Records
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets
 from ..system.resource_limits import MemoryLimit, memory_limits
@@ -37,10 +37,10 @@ def chooser_for(
     budgets: Budgets,
     backend: Backend | None,
     estimator: str | None,
-) -> Chooser:
-    """Chooser of memory models for a scan on a device."""
+) -> ModelResolver:
+    """ModelResolver of memory models for a scan on a device."""
     side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
-    return Chooser(
+    return ModelResolver(
         budgets.kind,
         backend=backend,
         records=Records(),

@@ -65,12 +65,12 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
         wall_time.begin("planning")
         budgets = budgets_here(backend, request.memory, request.host_memory)
         spec = spec_of(source, backend)
-        chooser = chooser_for(spec, budgets, backend, request.estimator)
-        finder = ValueFinder(source, backend, spec, budgets, chooser, request.scratch)
+        resolver = chooser_for(spec, budgets, backend, request.estimator)
+        finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
 
         def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
-            chooser = chooser_for(given, left, backend, request.estimator)
-            return plan_pipeline(part, given, left, chooser, block=request.block, **more)
+            resolver = chooser_for(given, left, backend, request.estimator)
+            return plan_pipeline(part, given, left, resolver, block=request.block, **more)
 
         layout, plan = plan_sweep(
             pipeline, spec, budgets, plan_of, finder, to_folder=folder is not None

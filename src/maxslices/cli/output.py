@@ -181,7 +181,7 @@ def _opened(path: str) -> logging.Handler:
 @contextmanager
 def measurements_said() -> Iterator[None]:
     """Print a line for each method whose memory is measured: that may take a minute."""
-    from ..estimate.chooser import LOGGER
+    from ..estimate.model_resolver import LOGGER
 
     if LOGGER.isEnabledFor(logging.INFO):  # each line is printed anyway
         yield
@@ -200,7 +200,7 @@ class _MeasurementPrinter(logging.Handler):
     """Prints that a measurement begins."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from ..estimate.chooser import MEASURED
+        from ..estimate.model_resolver import MEASURED
 
         if record.msg == MEASURED:
             complain(record.getMessage())

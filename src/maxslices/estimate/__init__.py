@@ -1,13 +1,13 @@
 """Memory models of methods, from four sources: all measuring happens here, before planning.
 
-`Chooser` decides which source answers a `ModelRequest`: what the author declared (`declared`), what
-was measured before (`recorded`), a replay of a torch method, or measurements with a few slices
-(`probed`).
+`ModelResolver` decides which source answers a `ModelRequest`: the estimator that the author
+declared (`declared`), an earlier measurement (`recorded`), a replay of a torch method, or
+measurements with a few slices (`probe`).
 """
 
-from .chooser import Chooser
 from .declared import declared_model
-from .model_request import Choice, ModelRequest
+from .model_request import ModelRequest, ResolvedModel
+from .model_resolver import ModelResolver
 from .recorded import Records
 
-__all__ = ["Choice", "Chooser", "ModelRequest", "Records", "declared_model"]
+__all__ = ["ResolvedModel", "ModelResolver", "ModelRequest", "Records", "declared_model"]

@@ -12,7 +12,7 @@ from ..errors import EstimatorError
 from .model_request import ModelRequest
 
 
-def speaks_of(meta: MethodMeta, device: Device) -> bool:
+def supports_device(meta: MethodMeta, device: Device) -> bool:
     """True if a method's estimator describes a device.
 
     A ledger describes both; a hand-written ``calc_max_slices`` describes CUDA, unless it

@@ -55,7 +55,7 @@ class NoAnswerError(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ResolvedModel:
     """A memory model and where it comes from."""
 
     model: MemoryModel
@@ -76,7 +76,7 @@ class Choice:
     any."""
 
     @classmethod
-    def of_probe(cls, probe: Probe, origin: Origin, why: str) -> Choice:
+    def of_probe(cls, probe: Probe, origin: Origin, why: str) -> ResolvedModel:
         """What a probe found."""
         dtype = None if probe.output_dtype is None else np.dtype(probe.output_dtype)
         result = dtype, probe.output_dims, probe.pace_s()

@@ -18,7 +18,7 @@ from typing import Any
 from ..core.method_meta import MethodMeta
 from ..errors import StoreError
 from ..system.plain_records import from_plain, json_text, to_plain
-from .model_request import Choice, NoAnswerError
+from .model_request import NoAnswerError, ResolvedModel
 from .recorded import PARSE_ERRORS, Entry, Records, not_understood
 from .request_key import Environment, RequestKey, canonical, libraries
 from .size_model import Dims, SizeRecord, fit_formulas
@@ -60,7 +60,7 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
     return json_text({"format": FORMAT, "records": to_plain(records)}) + "\n"
 
 
-def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
+def find_shipped(meta: MethodMeta, key: RequestKey) -> ResolvedModel:
     """Look up what the records that come with a method say of a request.
 
     The answer says which parameters differ; and, in a line of its own, where it was measured, and
@@ -94,7 +94,7 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> Choice:
 
 def find_by_sizes(
     records: Records, key: RequestKey, suits: Callable[[Environment], bool]
-) -> Choice | None:
+) -> ResolvedModel | None:
     """Answer for dims that were not measured, from own records at four other sizes or more.
 
     Records of one device answer together. Floating-point parameters may differ, such as a center of

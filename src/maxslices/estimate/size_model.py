@@ -21,7 +21,7 @@ from ..block_effect.effect import BlockEffect
 from ..core.memory_model import MemoryModel
 from ..measure.allocation_sequence import CallSite
 from .formula import fast_length
-from .model_request import Choice
+from .model_request import ResolvedModel
 from .peak_model import PeakModel, Term
 from .probe_result import Probe
 from .recorded import Entry
@@ -349,7 +349,7 @@ class SizeRecord:
         """Sizes at which it was measured."""
         return tuple(size.dims for size in self.sizes)
 
-    def at(self, dims: Dims) -> Choice | None:
+    def at(self, dims: Dims) -> ResolvedModel | None:
         """Answer for two dims; None if they were not measured and no formula covers them.
 
         Smaller ones than any recorded take no more than the smallest with as many columns that is
@@ -368,7 +368,7 @@ class SizeRecord:
         first, second = self.output_dims
         return replace(found, output_dims=(first.at(dims), second.at(dims)))
 
-    def _at(self, dims: Dims) -> Choice | None:
+    def _at(self, dims: Dims) -> ResolvedModel | None:
         """Answer for dims that formulas cover or that were measured."""
         own = next((size.peaks for size in self.sizes if size.dims == dims and size.peaks), None)
         if own is not None:
@@ -379,7 +379,7 @@ class SizeRecord:
         else:
             return None
         call_s, pixel_s = self.pace
-        return Choice(
+        return ResolvedModel(
             MemoryModel(bytes_at, self._kept_at(dims, bytes_at)),
             "recorded",
             how,

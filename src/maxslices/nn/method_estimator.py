@@ -12,7 +12,7 @@ from ..core.arrays import ArraySpec, block_shape
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.units import format_bytes
-from ..estimate.model_request import Choice, ModelRequest
+from ..estimate.model_request import ModelRequest, ResolvedModel
 from ..trial.made_up import facts
 from .replay import StepFamily, TraceError, Workspaces
 
@@ -116,8 +116,10 @@ def _rung(n: int) -> int:
     return n // _step(n) * _step(n)
 
 
-def trace_method(request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str) -> Choice:
-    """Find a torch method's memory model; see `maxslices.estimate.chooser.MethodTracer`."""
+def trace_method(
+    request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
+) -> ResolvedModel:
+    """Find a torch method's memory model; see `maxslices.estimate.model_resolver.MethodTracer`."""
     found = replay_method(
         request.meta,
         request.slice_dim,
@@ -129,7 +131,7 @@ def trace_method(request: ModelRequest, supplied: Mapping[str, ArraySpec], devic
     )
     dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
     why = f"{'; '.join([str(found), *found.notes])}\n{found.details}"
-    return Choice(found.model(), "replayed", why, dtype, found.output_dims)
+    return ResolvedModel(found.model(), "replayed", why, dtype, found.output_dims)
 
 
 def replay_method(

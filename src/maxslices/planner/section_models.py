@@ -8,16 +8,16 @@ from ..core.allocators import ArrayAllocator
 from ..core.arrays import ArraySpec, block_shape
 from ..core.json_values import plain
 from ..core.memory_model import MemoryModel
-from ..estimate.chooser import Chooser
 from ..estimate.declared import declared_model
 from ..estimate.model_request import ModelRequest
+from ..estimate.model_resolver import ModelResolver
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.requirements import check_shapes, check_supplied, scan_after
 from .section_model import SectionModel, StepModel
 
 
 def section_models(
-    pipeline: Pipeline, scan: ScanSpec, chooser: Chooser
+    pipeline: Pipeline, scan: ScanSpec, resolver: ModelResolver
 ) -> tuple[SectionModel, ...]:
     """Cut a pipeline into sections and find the memory model of each method.
 
@@ -34,7 +34,7 @@ def section_models(
     """
     check_supplied(pipeline, scan)
     with_torch = any(step.meta.array_module == "torch" for step in pipeline.steps)
-    allocator = ArrayAllocator(chooser.device, with_torch)
+    allocator = ArrayAllocator(resolver.device, with_torch)
     found: list[SectionModel] = []
     current, index = scan.projections, 0
     for section in cut_into_sections(pipeline, reads_rows=scan.reads_rows):
@@ -46,7 +46,7 @@ def section_models(
             given = scan_after(pipeline.steps, index, scan)
             check_shapes(step, current, given)
             supplied.setdefault(given, set()).update(step.meta.supplied)
-            steps.append(_step_model(step, index, current, section, chooser, allocator))
+            steps.append(_step_model(step, index, current, section, resolver, allocator))
             current, index = steps[-1].output, index + 1
         frames = [spec for given, names in supplied.items() for spec in given.frames(names)]
         side = _side_model(frames, slice_dim, total, allocator).widened(extra, total)
@@ -59,7 +59,7 @@ def _step_model(
     index: int,
     current: ArraySpec,
     section: Section,
-    chooser: Chooser,
+    resolver: ModelResolver,
     allocator: ArrayAllocator,
 ) -> StepModel:
     slice_dim, extra = section.slice_dim, sum(section.halo)
@@ -67,9 +67,9 @@ def _step_model(
     meta, parameters = step.meta, step.known_parameters()
     # Asked first, so that a reference is found before anything is measured.
     n_looked_at = len(meta.looked_at(total, **parameters))
-    asked = parameters if chooser.asks_author(meta) else step.measured_parameters()
+    asked = parameters if resolver.asks_author(meta) else step.measured_parameters()
     request = ModelRequest(meta, slice_dim, other_dims, current.dtype, asked, total)
-    chosen = chooser.choose(request)
+    chosen = resolver.resolve(request)
     output = current
     if not meta.side_results:
         dtype, dims = chosen.output_dtype, chosen.output_dims
@@ -100,7 +100,7 @@ def _step_model(
         block_multiple=1 if isinstance(chosen.blocks, str) else chosen.blocks.block_multiple,
         gives_side_results=bool(meta.side_results),
         saves_result=step.save_result,
-        declared=partial(declared_model, request, chooser.device) if meta.estimator else None,
+        declared=partial(declared_model, request, resolver.device) if meta.estimator else None,
         spares="half_precision: true" if merged.get("half_precision") is False else "",
     )
 

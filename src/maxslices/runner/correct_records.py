@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..estimate import Chooser
+from ..estimate import ModelResolver
 from ..planner import Plan
 from .report.run_report import SectionReport
 
 
-def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> list[str]:
+def correct_records(
+    plan: Plan, reports: Sequence[SectionReport], resolver: ModelResolver
+) -> list[str]:
     """Correct recorded estimates that were too low for a section's blocks.
 
     A section's peak is that of the method that limits it, so the record of that method is
@@ -22,7 +24,7 @@ def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Choos
         Plan that was run.
     reports : sequence of SectionReport
         Report of each section.
-    chooser : Chooser
+    resolver : ModelResolver
         Chose the estimates of the methods.
 
     Returns
@@ -32,7 +34,7 @@ def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Choos
     """
     corrected = []
     for section, report in zip(plan.sections, reports, strict=True):
-        question, choice = chooser.chosen[section.limiting_step]
+        question, choice = resolver.resolved[section.limiting_step]
         if choice.origin not in ("recorded", "probed"):
             continue
         block = min(section.block + sum(section.halo), section.n_slices)
@@ -41,6 +43,6 @@ def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Choos
             needed = report.measured_bytes - section.side_bytes
         if report.n_splits:
             needed = max(needed, section.available_bytes - section.side_bytes + 1)
-        if needed and chooser.learn(question, block, needed):
+        if needed and resolver.learn(question, block, needed):
             corrected.append(question.meta.name)
     return corrected

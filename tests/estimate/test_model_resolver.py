@@ -13,7 +13,7 @@ from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger
 from maxslices.core.method_meta import MethodMeta
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
-from maxslices.estimate import Chooser, ModelRequest, Records
+from maxslices.estimate import ModelRequest, ModelResolver, Records
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.probe import one_array
 from maxslices.estimate.request_key import Environment, environment, request_key
@@ -61,8 +61,8 @@ def request_for(meta: MethodMeta) -> ModelRequest:
     return ModelRequest(meta, 0, SHAPE[1:], np.dtype("float32"), {}, SHAPE[0])
 
 
-def chooser(**given) -> Chooser:
-    return Chooser(
+def resolver(**given) -> ModelResolver:
+    return ModelResolver(
         "cpu",
         backend=select_backend("cpu"),
         records=Records(),
@@ -73,15 +73,15 @@ def chooser(**given) -> Chooser:
 
 def test_what_the_author_declares_comes_first_and_runs_nothing():
     _, meta = registered(declares=True)
-    choice = chooser().choose(request_for(meta))
+    choice = resolver().resolve(request_for(meta))
     assert (choice.origin, choice.why, CALLS) == ("declared", "", [])
 
 
 def test_without_a_declaration_it_is_probed_once_and_then_recorded():
     _, meta = registered(declares=False)
-    first = chooser().choose(request_for(meta))
+    first = resolver().resolve(request_for(meta))
     n_calls = len(CALLS)
-    again = chooser().choose(request_for(meta))
+    again = resolver().resolve(request_for(meta))
     assert (first.origin, again.origin) == ("probed", "recorded")
     assert n_calls > 2
     assert len(CALLS) == n_calls
@@ -94,7 +94,7 @@ def test_without_a_declaration_it_is_probed_once_and_then_recorded():
 
 def test_probing_can_be_asked_for_where_an_estimator_is_declared():
     _, meta = registered(declares=True)
-    choice = chooser(forced="probed").choose(request_for(meta))
+    choice = resolver(forced="probed").resolve(request_for(meta))
     assert choice.origin == "probed"
     assert "as asked for" in choice.why
     assert CALLS
@@ -112,7 +112,7 @@ def test_without_a_declaration_the_result_is_what_was_seen():
     for declared, expected in ((None, "bool"), (guesses, "bool"), ("uint8", None)):
         meta = Registry().register(judged, pattern="projection", output_dtype=declared)
         for origin in ("probed", "recorded"):
-            choice = chooser().choose(request_for(meta))
+            choice = resolver().resolve(request_for(meta))
             assert choice.origin == origin
             assert choice.output_dtype == (expected and np.dtype(expected))
             assert choice.output_dims == (42, 97)
@@ -129,29 +129,29 @@ def test_without_a_declaration_the_result_is_what_was_seen():
 def test_a_source_that_has_no_answer_says_so(forced, message):
     _, meta = registered(declares=False)
     with pytest.raises(EstimatorError, match=message):
-        chooser(forced=forced).choose(request_for(meta))
+        resolver(forced=forced).resolve(request_for(meta))
     assert CALLS == []
 
 
 def test_without_the_device_only_a_record_helps():
     _, meta = registered(declares=False)
-    absent = Chooser("cuda", records=Records(), available_bytes=10**9)
+    absent = ModelResolver("cuda", records=Records(), available_bytes=10**9)
     with pytest.raises(EstimatorError, match="no such device here"):
-        absent.choose(request_for(meta))
-    at_home = chooser()
-    at_home.choose(request_for(meta))
+        absent.resolve(request_for(meta))
+    at_home = resolver()
+    at_home.resolve(request_for(meta))
     known = request_key(request_for(meta))
     elsewhere = Environment("NVIDIA H200", {})
     found = Records().find(known, environment(select_backend("cpu"), doubled))
     Records().add(known, elsewhere, found.probe)
-    choice = absent.choose(request_for(meta))
+    choice = absent.resolve(request_for(meta))
     assert choice.origin == "recorded"
     assert "NVIDIA H200" in choice.why
 
 
 def test_an_unknown_source_is_refused():
     with pytest.raises(UsageError, match="'guessed' is not a source of estimates"):
-        chooser(forced="guessed")
+        resolver(forced="guessed")
 
 
 def test_a_plan_says_where_its_numbers_are_from():
@@ -228,18 +228,18 @@ def test_a_corrected_model_is_at_no_number_of_slices_below_the_old_nor_what_was_
 def test_memory_that_ran_out_is_learnt_and_the_next_block_is_smaller():
     _, meta = registered(declares=False)
     request, available = request_for(meta), 2_000_000
-    first = chooser()
-    n = first.choose(request).model.max_slices(available)
+    first = resolver()
+    n = first.resolve(request).model.max_slices(available)
     assert not first.learn(request, n, available // 2)
     assert first.learn(request, n, available + 1)
-    model = chooser().choose(request).model
+    model = resolver().resolve(request).model
     assert 0.9 * n < model.max_slices(available) < n
     (entry,) = Records().entries()
     assert "a run measured 2.00 MB" in entry.probe.notes[-1]
     assert first.learn(request, n - 1, available + 1)
-    again = chooser().choose(request).model
+    again = resolver().resolve(request).model
     assert again.max_slices(available) < model.max_slices(available)
-    assert not Chooser("cpu", records=Records()).learn(request, n, 10**9)
+    assert not ModelResolver("cpu", records=Records()).learn(request, n, 10**9)
     Records().clear()
     assert not first.learn(request, n, 10**9)
 

@@ -22,8 +22,8 @@ from ..core.method_meta import MethodMeta
 from ..devices import Backend
 from ..devices.backend import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
-from .declared import declared_model, speaks_of
-from .model_request import Choice, ModelRequest, NoAnswerError, Origin
+from .declared import declared_model, supports_device
+from .model_request import ModelRequest, NoAnswerError, Origin, ResolvedModel
 from .request_key import Environment, RequestKey, environment, request_key
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
@@ -47,7 +47,7 @@ _INSTEAD = {
 """What to do where a source has no answer, and none after it."""
 
 
-class Chooser:
+class ModelResolver:
     """Finds memory models for one device.
 
     Parameters
@@ -86,14 +86,14 @@ class Chooser:
         self._available_bytes = available_bytes
         self._side = dict(side or {})
         self._forced = forced
-        self.chosen: list[tuple[ModelRequest, Choice]] = []
+        self.resolved: list[tuple[ModelRequest, ResolvedModel]] = []
         """What was asked and answered, in order."""
 
     def asks_author(self, meta: MethodMeta) -> bool:
         """True if a method's own estimator is asked, and nothing is measured or replayed."""
         return meta.estimator is not None and self._forced in (None, "declared")
 
-    def choose(self, request: ModelRequest) -> Choice:
+    def resolve(self, request: ModelRequest) -> ResolvedModel:
         """Return a method's memory model: declared, else recorded, replayed or probed.
 
         Raises
@@ -101,17 +101,17 @@ class Chooser:
         EstimatorError
             If no source has an answer, naming what would give one; or one fails.
         """
-        choice = self._choose(request)
+        choice = self._resolve(request)
         LOGGER.info("%s: memory as %s", request.meta.name, choice.origin)
-        self.chosen.append((request, choice))
+        self.resolved.append((request, choice))
         return choice
 
-    def _choose(self, request: ModelRequest) -> Choice:
+    def _resolve(self, request: ModelRequest) -> ResolvedModel:
         meta, reasons = request.meta, []
         if meta.side_data == "alone":  # the data pass through, and nothing is taken beside them
             slice_bytes = math.prod(request.other_dims) * request.dtype.itemsize
             model, dims = MemoryModel.linear(0, slice_bytes), request.other_dims
-            return Choice(model, "declared", output_dtype=request.dtype, output_dims=dims)
+            return ResolvedModel(model, "declared", output_dtype=request.dtype, output_dims=dims)
         sources = {
             "declared": self._declared,
             "recorded": self._recorded,
@@ -144,7 +144,7 @@ class Chooser:
         self.records.add(key, here, known.probe.corrected(n_slices, measured_bytes))
         return True
 
-    def _on_host(self, request: ModelRequest) -> Choice:
+    def _on_host(self, request: ModelRequest) -> ResolvedModel:
         """What a method that works on the host has on a GPU: its input, and its result if any.
 
         Of side results it is a row of each slice in double precision, as for a rotation axis.
@@ -159,16 +159,16 @@ class Chooser:
             sizes.append(math.prod(dims) * made.itemsize)
         model = MemoryModel(lambda n: sum(round_to_granule(n * size) for size in sizes))
         why = "it works on the host; on the device it has its input and its result"
-        return Choice(model, "declared", why)
+        return ResolvedModel(model, "declared", why)
 
-    def _declared(self, request: ModelRequest) -> Choice:
+    def _declared(self, request: ModelRequest) -> ResolvedModel:
         if request.meta.estimator is None:
             raise NoAnswerError("no memory estimator is declared")
         # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
-        origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
-        return Choice(declared_model(request, self.device), origin)
+        origin = "declared" if supports_device(request.meta, self.device) else "declared for CUDA"
+        return ResolvedModel(declared_model(request, self.device), origin)
 
-    def _recorded(self, request: ModelRequest) -> Choice:
+    def _recorded(self, request: ModelRequest) -> ResolvedModel:
         """What was measured before; else what comes with the package."""
         key = request_key(request, self._side)
         found = None if self.records is None else self._kept(request, key, self.records)
@@ -180,7 +180,9 @@ class Chooser:
 
         return find_shipped(request.meta, key)
 
-    def _kept(self, request: ModelRequest, key: RequestKey, records: Records) -> Choice | None:
+    def _kept(
+        self, request: ModelRequest, key: RequestKey, records: Records
+    ) -> ResolvedModel | None:
         """What is in the user's records."""
         is_cpu, how = self.device == "cpu", ""
         if self.backend is None:
@@ -201,9 +203,11 @@ class Chooser:
             total = request.total_slices
             if entry is None or not entry.probe.covers(self._available_bytes, total):
                 return None
-        return Choice.of_probe(entry.probe, "recorded", f"measured on {entry.place.device}{how}")
+        return ResolvedModel.of_probe(
+            entry.probe, "recorded", f"measured on {entry.place.device}{how}"
+        )
 
-    def _replayed(self, request: ModelRequest) -> Choice:
+    def _replayed(self, request: ModelRequest) -> ResolvedModel:
         is_torch = request.meta.array_module == "torch" and self.device == "cuda"
         if not is_torch or importlib.util.find_spec("torch") is None:
             raise NoAnswerError(
@@ -223,7 +227,7 @@ class Chooser:
                 raise
             return self._probed(request, f"it cannot be replayed ({error}); ")
 
-    def _probed(self, request: ModelRequest, before: str = "") -> Choice:
+    def _probed(self, request: ModelRequest, before: str = "") -> ResolvedModel:
         """Measure a method; `before` says what was tried before."""
         if self.backend is None and self.device == "cuda" and request.meta.host_only:
             return self._on_host(request)
@@ -240,7 +244,7 @@ class Chooser:
             where = environment(self.backend, request.meta.function)
             self.records.add(request_key(request, self._side), where, made)
         ran = f"{before}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
-        return Choice.of_probe(made, "probed", "; ".join([ran, *made.notes]))
+        return ResolvedModel.of_probe(made, "probed", "; ".join([ran, *made.notes]))
 
     def _compared(self, request: ModelRequest, backend: Backend, made: Probe) -> BlockEffect | str:
         """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""
@@ -256,7 +260,7 @@ class Chooser:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
-    def _completed(self, request: ModelRequest, found: Choice) -> Choice:
+    def _completed(self, request: ModelRequest, found: ResolvedModel) -> ResolvedModel:
         """Say why it was taken; of the result only what the author does not declare counts."""
         meta, (how, *details) = request.meta, found.why.split("\n")
         is_open = meta.estimator is None
@@ -277,7 +281,7 @@ class MethodTracer(Protocol):
 
     def __call__(
         self, request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
-    ) -> Choice:
+    ) -> ResolvedModel:
         """Trace a method.
 
         Flats and darks are supplied, and not counted by a model. The device is such as "cuda:0" if
