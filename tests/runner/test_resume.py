@@ -643,7 +643,7 @@ class TestOverwrite:
         faults = [
             (sys.modules["maxslices.runner.execute"], "require_libraries", missing),
             (block_runner, "call_method", fail),
-            (earlier_run, "check_free_space", fail),
+            (begin_run, "check_free_space", fail),
             (disk_space, "_free_bytes", lambda path: 1),
         ]
         for owner, name, fault in faults:
@@ -710,24 +710,18 @@ class TestOverwrite:
                     run(scan, of(["negate"]), out, device="cpu", overwrite=True)
             assert (folder / "notes.txt").read_text() == "mine"
 
-    def test_without_room_for_both_the_user_is_told(self, tmp_path, scan, monkeypatch):
-        usage, out, room = shutil.disk_usage(tmp_path), tmp_path / "out", 2_000_000
-        monkeypatch.setattr(begin_run, "_SPARE_BYTES", 2**16)
+    def test_without_room_for_both_it_is_refused_at_the_start(self, tmp_path, scan, monkeypatch):
+        usage, out = shutil.disk_usage(tmp_path), tmp_path / "out"
+        run(scan, of(["to_float"]), out, device="cpu")
+        before, n_bytes = content(out), (out / "result.h5").stat().st_size
 
         def used(path):
-            taken = sum(each.stat().st_size for each in out.glob("*.h5"))
-            return usage._replace(free=max(0, room - taken))
+            return usage._replace(free=n_bytes // 2)
 
-        run(scan, of(["to_float", *[SAVED] * 15]), out, device="cpu")
         monkeypatch.setattr(shutil, "disk_usage", used)
-        room = 50_000 + sum(each.stat().st_size for each in out.glob("*.h5"))
-        before = content(out)
         with pytest.raises(StoreError, match="the disk has"):
-            run(scan, of(["to_float", *[SAVED] * 16]), out, device="cpu", overwrite=True)
-        assert content(out) == before
-        with pytest.warns(UserWarning, match="no room for two runs: the earlier one is removed"):
             run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
-        assert content(out)[2] == [["to_float"]]
+        assert content(out) == before
 
     def test_what_a_killed_run_left_goes_whatever_it_was_called(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "killed", monkeypatch, ["to_float", SAVED, "neighbours"])

@@ -127,3 +127,13 @@ def test_without_slurm_it_is_said(tmp_path, scan, monkeypatch):
 def test_how_many_jobs_has_to_be_said(tmp_path, scan, wrong):
     with pytest.raises(UsageError, match=r"give the number of jobs|leave the engine out"):
         run(scan, of(["work"]), tmp_path / "out", slurm="-p cpu", **wrong)
+
+
+def test_an_sbatch_that_does_not_answer_is_not_waited_for(tmp_path, scan, monkeypatch):
+    """As where the site's controller is down."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_cluster, "ANSWER_S", 0.5)
+    with pytest.raises(DeviceError, match="sbatch did not answer in"):
+        run(scan, of(["work"]), tmp_path / "out", workers=1, slurm="")

@@ -21,7 +21,7 @@ from ..io.scans.stored_facts import stored_facts
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
-from ..runner.folder.folder_lock import check_usable
+from ..runner.folder.folder_place import check_usable
 from ..system.disk_space import check_absent
 from ..system.files import replace_text
 from .run_request import RunRequest

@@ -69,7 +69,7 @@ def try_scan(
     The folder gets slices.png, result.h5, and pipeline.yaml to change and run on all of the scan.
     """
     from ..api.try_scan import PIPELINE_NAME, try_scan
-    from ..runner.folder.numbered_folder import numbered_folder
+    from ..runner.folder.folder_place import numbered_folder
 
     folder = out or str(numbered_folder(scan, "try"))
     limits = _given(LIMITS, options)

@@ -107,7 +107,7 @@ def run(
     if one is not None:
         from ..api.run_request import RunRequest
         from ..api.run_scan import run_requested
-        from ..runner.folder.numbered_folder import numbered_folder
+        from ..runner.folder.folder_place import numbered_folder
 
         scan, pipeline, out = one
         if out is None and (options["resume"] or options["overwrite"]):

@@ -21,6 +21,9 @@ _POLL_S = 1.0
 """Seconds between two looks whether a worker is there; each is a question to this process alone."""
 _LOOK_S = 30.0
 """Seconds between two calls of squeue, a load on the site's controller."""
+ANSWER_S = 60.0
+"""Seconds for which sbatch and squeue are waited for: their own limit for the controller's answer
+is 10 to 20 (``MessageTimeout``), and a busy site raises it."""
 _ASKS_FOR_GPU = re.compile(r"(?:^|\s)(?:--gres|--gpus|-G)")
 """Options of sbatch for GPUs; a partition may be called gpu as well."""
 _UNASKED = ("--cpus-per-task=", "--mem=", "-t ")
@@ -110,8 +113,18 @@ def _check(script: str) -> None:
     """
     try:
         tried = subprocess.run(
-            ["sbatch", "--test-only"], input=script, capture_output=True, text=True, check=False
+            ["sbatch", "--test-only"],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ANSWER_S,
         )
+    except subprocess.TimeoutExpired:
+        raise DeviceError(
+            f"sbatch did not answer in {ANSWER_S:.0f} s: is the site's SLURM controller at work "
+            "(sinfo)?"
+        ) from None
     except FileNotFoundError:
         raise DeviceError("there is no sbatch here: run this where jobs are submitted") from None
     except OSError as error:
@@ -182,8 +195,8 @@ def _are_queued(jobs: list[str]) -> bool:
     if not jobs:
         return False
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    except OSError:
+        found = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired):
         return True
     if found.returncode and "Invalid job id" not in found.stderr:
         return True

@@ -11,8 +11,8 @@ from ...errors import StoreError
 from ...planner import Plan
 from ...system.disk_space import check_absent, check_free_space, hidden_path
 from .earlier_run import EarlierRun
+from .folder_place import ScratchPlace
 from .journal import JOURNAL_NAME, Journal
-from .scratch_place import ScratchPlace
 from .unfinished_files import (
     named_results,
     remove_unfinished,
@@ -20,10 +20,6 @@ from .unfinished_files import (
     unfinished_bytes,
 )
 from .unfinished_run import VERSION, UnfinishedRun, read_journal
-
-_SPARE_BYTES, _SPARE_SLICE_BYTES = 2**20, 2**12
-"""Disk space that files take beside their data at most: header, report and journal; and a block of
-ext4 or XFS for each slice of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +79,7 @@ class RunStart:
         self.check_names(results)
         if not is_beside:
             check_free_space(self.scratch.path, plan.scratch_bytes)
-        n_slices = sum(section.n_slices for section in plan.sections)
-        spare_bytes = _SPARE_BYTES + len(results) * n_slices * _SPARE_SLICE_BYTES
-        self.earlier.make_room(n_bytes, spare_bytes)
+        check_free_space(self.folder, n_bytes)  # the earlier results stay until these are whole
         self.remove_replaced()
         self._make_scratch_folder(plan)
         names = {hidden_path(each).name: each.name for each in results}

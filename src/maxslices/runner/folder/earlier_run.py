@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import IO, Any
 from ...errors import StoreError
 from ...io import remove_result
 from ...io.results.sink import is_result_name
-from ...system.disk_space import check_free_space
 from ...system.files import read_small_text
 from ...tuning.file_transfer import close_in_background
 
@@ -138,32 +136,6 @@ class EarlierRun:
         """Remove the report alone: its results are those of a run that goes on."""
         remove_result(self._folder / REPORT_NAME)
         self._report = None
-
-    def make_room(self, n_bytes: int, spare_bytes: int) -> None:
-        """Check the disk's free space; the results are removed if there is none for both.
-
-        They are removed only if their space and `spare_bytes`, which files take beside their data,
-        are surely enough.
-
-        Raises
-        ------
-        StoreError
-            If there is not enough.
-        """
-        try:
-            check_free_space(self._folder, n_bytes)
-        except StoreError:
-            n_earlier = sum(disk_bytes(each) for each in self.results)
-            if not n_earlier:
-                raise
-            check_free_space(self._folder, n_bytes + spare_bytes - n_earlier)
-            warnings.warn(
-                f"the disk of {self._folder} has no room for two runs: the earlier one is removed "
-                "before the new one is whole",
-                stacklevel=2,
-            )
-            self.remove()
-            self.free()
 
     def remove(self) -> None:
         """Remove the names of the results, then of the report; `free` frees their disk space."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...errors import StoreError, UsageError
 from ...io.results.sink import check_removable
 from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun, foreign_file
-from .folder_lock import FolderLock
+from .folder_place import FolderLock
 from .unfinished_files import named_results
 from .unfinished_run import UnfinishedRun
 

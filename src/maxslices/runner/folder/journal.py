@@ -25,8 +25,7 @@ from ...errors import StoreError
 from ...system.disk_space import hidden_path, store_errors, sync_file_system
 from ...system.files import check_one_name
 from ...system.threads import WorkThread
-from .journal_lines import seal, unseal
-from .journal_values import encode
+from .journal_lines import encode, seal, unseal
 
 JOURNAL_NAME = ".run.journal"
 """Name of the journal in the folder of the results."""

@@ -29,13 +29,12 @@ from .earlier_run import (
     TIMELINE_NAME,
     EarlierRun,
 )
-from .folder_lock import FolderLock, check_usable
+from .folder_place import FolderLock, ScratchPlace, check_usable
 from .folder_request import check_request
 from .folder_texts import FolderTexts
 from .journal import JOURNAL_NAME, Journal
 from .result_sinks import ResultSinks
 from .run_identity import can_go_on
-from .scratch_place import ScratchPlace
 from .snapshots import PREFIX, Snapshots
 from .unfinished_files import remove_remains
 from .unfinished_run import read_journal

@@ -9,8 +9,8 @@ from pathlib import Path
 from ...io import remove_result
 from ...system.files import remove_fresh
 from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
+from .folder_place import ScratchPlace
 from .journal import JOURNAL_NAME, Journal
-from .scratch_place import ScratchPlace
 from .unfinished_run import UnfinishedRun
 
 SCRATCH_PATTERN = ".section-*.scratch"

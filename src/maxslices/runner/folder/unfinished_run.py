@@ -19,10 +19,9 @@ from ...system.disk_space import hidden_path
 from ...system.plain_records import from_plain
 from ..report.run_report import SectionReport
 from .earlier_run import BESIDE_NAMES, TIMELINE_NAME
+from .folder_place import ScratchPlace
 from .journal import boot_id
-from .journal_lines import unseal
-from .journal_values import decode
-from .scratch_place import ScratchPlace
+from .journal_lines import decode, unseal
 from .section_state import SectionState
 
 _RECORDS = (TIMELINE_NAME, *BESIDE_NAMES)

@@ -1,9 +1,13 @@
-"""Whether a folder can be used for results, and its lock, which one run holds at a time."""
+"""Folders of a run: whether one can be used, its lock, its scratch files, and a free name."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from ...errors import StoreError
@@ -77,3 +81,59 @@ def check_usable(path: Path) -> None:
         raise StoreError(f"{there} is a file, so results cannot be put there: choose a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise StoreError(f"{there} cannot be written to: choose another folder for the results")
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchPlace:
+    """Folder of the scratch files of a run."""
+
+    results: Path
+    """Folder of its results."""
+    elsewhere: Path | None = None
+    """Folder in which it has its own, if they are not beside the results."""
+
+    @property
+    def path(self) -> Path:
+        """Folder of the files: two runs with the same folder `elsewhere` have different ones."""
+        if self.elsewhere is None:
+            return self.results
+        name = hashlib.sha256(os.fsencode(self.results.absolute())).hexdigest()[:12]
+        return self.elsewhere / f"maxslices-{name}"
+
+    def make(self) -> None:
+        """Make the folder.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be made.
+        """
+        check_usable(self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
+
+    def remove(self) -> None:
+        """Remove the folder if it is the run's own and empty."""
+        if self.elsewhere is not None:
+            with suppress(OSError):
+                self.path.rmdir()
+
+
+def numbered_folder(*names: str) -> Path:
+    """Folder here that is not there yet, named after files; numbered if there is one.
+
+    Parameters
+    ----------
+    names : str
+        Paths of the scan and the pipeline.
+
+    Examples
+    --------
+    >>> numbered_folder("/data/flower.nxs", "fbp.yaml").name
+    'flower-fbp'
+    """
+    stem = "-".join(Path(name).stem or "results" for name in names)
+    numbered = (Path(stem if number == 1 else f"{stem}-{number}") for number in count(1))
+    return next(path for path in numbered if not os.path.lexists(path))
