@@ -83,3 +83,24 @@ def test_what_a_process_holds_grows_with_its_arrays():
     assert 45 * MB < held_bytes() - before < 60 * MB
     data.close()
     assert held_bytes() - before < 10 * MB
+
+
+FREED = """
+import numpy as np
+from maxslices.measure.resident_memory import ResidentPeak
+from maxslices.tuning.heap import malloc_frugal
+
+small = [np.ones(64_000, np.uint8) for _ in range(1600)]
+last = small[-1]  # it keeps the heap from shrinking by itself
+del small
+peak = ResidentPeak()
+with malloc_frugal():
+    data = np.ones(50_000_000, np.uint8)
+    print(peak.grown_bytes)
+"""
+
+
+def test_what_was_freed_before_hides_nothing_of_what_is_allocated():
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 45 * MB < int(done.stdout) < 60 * MB

@@ -147,6 +147,12 @@ def malloc_frugal() -> Iterator[None]:
         _give_back()
 
 
+def trim_heap() -> None:
+    """Give free memory of C's heap back to the system, where it is glibc's."""
+    if is_glibc():
+        libc().malloc_trim(0)
+
+
 def malloc_retain(n_bytes: int) -> bool:
     """Retain freed memory in the heap, and begin to make the pages of `n_bytes` of it.
 
