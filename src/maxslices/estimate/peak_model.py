@@ -265,6 +265,11 @@ class PeakModel:
         terms = [term for terms in self.moments.values() for term in terms]
         return any(t.size.may_fall or t.number.may_fall or t.until is not None for t in terms)
 
+    @property
+    def numbers_fall(self) -> bool:
+        """True if there may be fewer allocations with more slices."""
+        return any(term.number.may_fall for terms in self.moments.values() for term in terms)
+
     def rising(self, n: int) -> int:
         """Most that n slices or a few fewer take: a plan's last block is smaller than the others.
 

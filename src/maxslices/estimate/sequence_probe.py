@@ -209,6 +209,8 @@ class SequenceProbe:
             fits = max((k for k in self._seen if k < n), default=1)
             return max(fits + 1, (fits + n + 1) // 2, n + 1 - (1 << max(0, self._failures - 1)))
         if self.extrapolates_exactly or self._met >= TRUSTED:
+            if model.numbers_fall and n - 1 > self._first.n_slices and n - 1 not in self._seen:
+                return n - 1  # NumPy reuses large temporaries: small odd and even calls differ too
             short_bytes = model.bytes(n + 1) - self.available_bytes
             is_near = short_bytes <= NEAR * self.available_bytes and self._may_call(n + 1, model)
             return n + 1 if is_near and n + 1 not in self._seen and n > 0 else None
