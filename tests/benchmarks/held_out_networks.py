@@ -1,0 +1,1752 @@
+"""Networks written as users of torch write them, and held out from all rules of prediction.
+
+Nothing here knows how memory is predicted. ``NETWORKS`` lists the cases. Each has two sizes: "tiny"
+takes a second or so on a CPU, and "large" takes some hundred MB to a few GB on a GPU::
+
+    case = NETWORKS[0]
+    with torch.device("cuda"):
+        parts = case.parts("large")
+        inputs = parts.inputs(case.batch("large"))
+    output = call(parts, inputs)
+
+``python -m tests.benchmarks.held_out_networks`` runs each on the CPU in its tiny size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+try:
+    import torch
+except ImportError:  # pytest imports this file to look for doctests
+    import pytest
+
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+from torch import nn
+from torch.nn import functional
+from torch.utils import checkpoint
+
+BOTH = ("training", "inference")
+TRAINING = ("training",)
+
+
+class Parts(NamedTuple):
+    """What a training loop has at hand."""
+
+    model: nn.Module
+    inputs: Callable[[int], Any]
+    """Of a batch of n: a tuple of positional arguments, or a mapping of keywords."""
+    loss: Callable[..., torch.Tensor] | None = None
+    """Of output and targets, or of the output alone without targets. None: the output is it."""
+    targets: Callable[[int], Any] | None = None
+    """What the loss compares a batch of n with."""
+    optimizer: type = torch.optim.Adam
+    modes: tuple[str, ...] = BOTH
+    step: Callable[..., Any] | None = None
+    """A whole step, of model, optimizer, inputs and targets, in place of the plain one.
+
+    Returns its loss, or a tuple of them; these may be numbers.
+    """
+    make_optimizer: Callable[[nn.Module], Any] | None = None
+    """What the step takes as its optimizer, where that is not one for all parameters."""
+    n_steps: int = 1
+    """Steps until everything that happens has happened once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a step, in two sizes."""
+
+    name: str
+    make: Callable[..., Parts]
+    sizes: Mapping[str, Mapping[str, Any]]
+    batches: Mapping[str, int]
+
+    @property
+    def what(self) -> str:
+        """One line on what the case is."""
+        return str(self.make.__doc__).splitlines()[0]
+
+    def parts(self, size: str = "tiny") -> Parts:
+        """Model, inputs, loss and optimizer, made anew on torch's default device."""
+        return self.make(**self.sizes[size])
+
+    def batch(self, size: str = "tiny") -> int:
+        """The batch that goes with a size."""
+        return self.batches[size]
+
+
+def case(listing: list[Case], batch: tuple[int, int], tiny: dict, large: dict):
+    """Add the decorated function to the listing, with its sizes and its two batches."""
+
+    def add(make):
+        sizes = {"tiny": tiny, "large": large}
+        batches = dict(zip(sizes, batch, strict=True))
+        listing.append(Case(make.__name__, make, sizes, batches))
+        return make
+
+    return add
+
+
+def optimizer_of(parts: Parts):
+    """An optimizer of all parameters that are trained, or what the case's step asks for."""
+    if parts.make_optimizer is not None:
+        return parts.make_optimizer(parts.model)
+    return parts.optimizer([p for p in parts.model.parameters() if p.requires_grad])
+
+
+def call(parts: Parts, inputs):
+    """The model's output."""
+    return parts.model(**inputs) if isinstance(inputs, Mapping) else parts.model(*inputs)
+
+
+def training_step(parts: Parts, optimizer, inputs, targets=None):
+    """Do a step of training as a loop does it, or the case's own step."""
+    if parts.step is not None:
+        return parts.step(parts.model, optimizer, inputs, targets)
+    optimizer.zero_grad()
+    output = call(parts, inputs)
+    if parts.loss is None:
+        loss = output
+    else:
+        loss = parts.loss(output) if targets is None else parts.loss(output, targets)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def run_case(case: Case, size: str = "tiny") -> str:
+    """Train for two steps or more, run inference, and check that something was learnt.
+
+    Returns a line on what was done.
+    """
+    begin = time.perf_counter()
+    torch.manual_seed(0)
+    parts, n = case.parts(size), case.batch(size)
+    parts.model.train()
+    before = [p.detach().clone() for p in parts.model.parameters()]
+    optimizer = optimizer_of(parts)
+    n_steps = max(2, parts.n_steps)
+    for _ in range(n_steps):
+        targets = None if parts.targets is None else parts.targets(n)
+        loss = training_step(parts, optimizer, parts.inputs(n), targets)
+    losses = loss if isinstance(loss, tuple) else (loss,)
+    values = [float(x.detach()) if isinstance(x, torch.Tensor) else x for x in losses]
+    assert all(math.isfinite(value) for value in values), (case.name, values)
+    changed = [not torch.equal(a, b) for a, b in zip(before, parts.model.parameters(), strict=True)]
+    assert any(changed), f"{case.name}: no parameter was changed"
+    if "inference" in parts.modes:
+        parts.model.eval()
+        with torch.no_grad():
+            call(parts, parts.inputs(n))
+    took = time.perf_counter() - begin
+    trained = f"{sum(changed)} of {len(changed)} parameters changed in {n_steps} steps"
+    return f"{case.name:28} {', '.join(parts.modes):20} {trained}; {took:.2f} s"
+
+
+def run_all(cases: list[Case]) -> int:
+    """Run each case in its tiny size, with warnings as errors; how many failed."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
+    torch.set_num_threads(1)
+    failed = 0
+    for one in cases:
+        try:
+            print(run_case(one), flush=True)
+        except Exception as error:  # noqa: BLE001 - each case is to be tried
+            failed += 1
+            print(f"{one.name:28} FAILED: {type(error).__name__}: {error}", flush=True)
+    print(f"{len(cases) - failed} of {len(cases)} ran")
+    return failed
+
+
+NETWORKS: list[Case] = []
+
+
+def images(channels: int, *sides: int):
+    """A maker of batches of random images."""
+    return lambda n: (torch.randn(n, channels, *sides),)
+
+
+def like(channels: int, *sides: int):
+    """A maker of batches of random targets."""
+    return lambda n: torch.randn(n, channels, *sides)
+
+
+def labels(n_classes: int, *sides: int):
+    """A maker of batches of random classes."""
+    return lambda n: torch.randint(0, n_classes, (n, *sides))
+
+
+# --- U-Nets and volumes ---------------------------------------------------------------------------
+
+
+class DoubleConv2d(nn.Sequential):
+    """Two convolutions with batch norm."""
+
+    def __init__(self, n_in, n_out):
+        super().__init__(
+            nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(n_out),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(n_out, n_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(n_out),
+            nn.ReLU(inplace=True),
+        )
+
+
+class UNet2d(nn.Module):
+    """The U-Net with max pooling and transposed convolutions."""
+
+    def __init__(self, n_in, n_classes, width, depth):
+        super().__init__()
+        widths = [width * 2**i for i in range(depth + 1)]
+        self.first = DoubleConv2d(n_in, width)
+        self.down = nn.ModuleList(DoubleConv2d(a, b) for a, b in itertools.pairwise(widths))
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(b, a, 2, stride=2)
+            for a, b in reversed(list(itertools.pairwise(widths)))
+        )
+        self.merge = nn.ModuleList(DoubleConv2d(2 * a, a) for a in reversed(widths[:-1]))
+        self.last = nn.Conv2d(width, n_classes, 1)
+
+    def forward(self, x):
+        skips = [self.first(x)]
+        for down in self.down:
+            skips.append(down(functional.max_pool2d(skips[-1], 2)))
+        x = skips.pop()
+        for up, merge in zip(self.up, self.merge, strict=True):
+            x = merge(torch.cat([skips.pop(), up(x)], dim=1))
+        return self.last(x)
+
+
+@case(
+    NETWORKS, (2, 8), {"width": 4, "depth": 2, "side": 32}, {"width": 32, "depth": 4, "side": 256}
+)
+def unet_2d(width, depth, side):
+    """Segmentation of images by a 2D U-Net."""
+    model = UNet2d(3, 5, width, depth)
+    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(5, side, side))
+
+
+class ResidualUNet3d(nn.Module):
+    """A 3D U-Net with strided convolutions, instance norm and trilinear upsampling."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.stem = nn.Conv3d(1, width, 3, padding=1)
+        self.a, self.b, self.c = (self.block(width * f, width * f) for f in (1, 2, 4))
+        self.down_a = nn.Conv3d(width, 2 * width, 2, stride=2)
+        self.down_b = nn.Conv3d(2 * width, 4 * width, 2, stride=2)
+        self.up_b = self.block(6 * width, 2 * width)
+        self.up_a = self.block(3 * width, width)
+        self.last = nn.Conv3d(width, 2, 1)
+
+    @staticmethod
+    def block(n_in, n_out):
+        return nn.Sequential(
+            nn.Conv3d(n_in, n_out, 3, padding=1),
+            nn.InstanceNorm3d(n_out, affine=True),
+            nn.LeakyReLU(0.01),
+        )
+
+    @staticmethod
+    def larger(x):
+        return functional.interpolate(x, scale_factor=2, mode="trilinear", align_corners=False)
+
+    def forward(self, x):
+        a = self.stem(x)
+        a = a + self.a(a)
+        b = self.down_a(a)
+        b = b + self.b(b)
+        c = self.down_b(b)
+        c = c + self.c(c)
+        b = self.up_b(torch.cat([b, self.larger(c)], dim=1))
+        return self.last(self.up_a(torch.cat([a, self.larger(b)], dim=1)))
+
+
+def dice_and_entropy(output, target):
+    """Soft Dice loss plus cross entropy."""
+    chance = output.softmax(dim=1)
+    truth = functional.one_hot(target, output.shape[1]).movedim(-1, 1).to(chance.dtype)
+    axes = tuple(range(2, output.ndim))
+    overlap = (chance * truth).sum(axes)
+    dice = (2 * overlap + 1) / (chance.sum(axes) + truth.sum(axes) + 1)
+    return 1 - dice.mean() + functional.cross_entropy(output, target)
+
+
+@case(NETWORKS, (1, 2), {"width": 4, "side": 16}, {"width": 16, "side": 80})
+def unet_3d(width, side):
+    """Segmentation of volumes by a residual 3D U-Net, with Dice loss."""
+    volume = (side, side, side)
+    return Parts(
+        ResidualUNet3d(width), images(1, *volume), dice_and_entropy, labels(2, *volume),
+        optimizer=torch.optim.AdamW,
+    )  # fmt: skip
+
+
+class DilatedVolume(nn.Module):
+    """Mixed-scale dense 3D convolutions: each layer sees all before it."""
+
+    def __init__(self, n_layers, growth):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for i in range(n_layers):
+            dilation = 1 + i % 4
+            layer = nn.Conv3d(1 + i * growth, growth, 3, padding=dilation, dilation=dilation)
+            self.layers.append(layer)
+        self.last = nn.Conv3d(1 + n_layers * growth, 1, 1)
+
+    def forward(self, x):
+        known = x
+        for layer in self.layers:
+            known = torch.cat([known, layer(known).relu()], dim=1)
+        return x + self.last(known)
+
+
+@case(NETWORKS, (1, 1), {"n_layers": 4, "growth": 1, "side": 16},
+      {"n_layers": 12, "growth": 2, "side": 96})  # fmt: skip
+def dilated_3d(n_layers, growth, side):
+    """Denoising of volumes by dilated convolutions, densely connected."""
+    volume = (side, side, side)
+    return Parts(DilatedVolume(n_layers, growth), images(1, *volume), nn.L1Loss(), like(1, *volume))
+
+
+# --- Fourier transforms ---------------------------------------------------------------------------
+
+
+class SpectralConv1d(nn.Module):
+    """Multiplies the lowest frequencies by complex weights."""
+
+    def __init__(self, width, n_modes):
+        super().__init__()
+        scale = 1 / width**2
+        self.n_modes = n_modes
+        self.weight = nn.Parameter(scale * torch.rand(width, width, n_modes, dtype=torch.cfloat))
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x)
+        out = torch.zeros_like(spectrum)
+        low = spectrum[:, :, : self.n_modes]
+        out[:, :, : self.n_modes] = torch.einsum("bix,iox->box", low, self.weight)
+        return torch.fft.irfft(out, n=x.shape[-1])
+
+
+class FNO1d(nn.Module):
+    """The Fourier neural operator on a line, with the coordinate as a second channel."""
+
+    def __init__(self, width, n_modes, n_layers):
+        super().__init__()
+        self.lift = nn.Linear(2, width)
+        self.spectral = nn.ModuleList(SpectralConv1d(width, n_modes) for _ in range(n_layers))
+        self.local = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(n_layers))
+        self.project = nn.Sequential(nn.Linear(width, 128), nn.GELU(), nn.Linear(128, 1))
+
+    def forward(self, x):
+        grid = torch.linspace(0, 1, x.shape[1], device=x.device).view(1, -1, 1)
+        x = self.lift(torch.cat([x, grid.expand(x.shape[0], -1, 1)], dim=-1)).permute(0, 2, 1)
+        for spectral, local in zip(self.spectral, self.local, strict=True):
+            x = functional.gelu(spectral(x) + local(x))
+        return self.project(x.permute(0, 2, 1))
+
+
+@case(NETWORKS, (2, 16), {"width": 8, "n_modes": 4, "n_layers": 2, "length": 64},
+      {"width": 64, "n_modes": 16, "n_layers": 4, "length": 8192})  # fmt: skip
+def fno_1d(width, n_modes, n_layers, length):
+    """Fourier neural operator on a line."""
+    model = FNO1d(width, n_modes, n_layers)
+    return Parts(
+        model, lambda n: (torch.randn(n, length, 1),), nn.MSELoss(),
+        lambda n: torch.randn(n, length, 1),
+    )  # fmt: skip
+
+
+class SpectralConv2d(nn.Module):
+    """Multiplies two corners of the half spectrum by complex weights."""
+
+    def __init__(self, width, n_modes):
+        super().__init__()
+        shape = (width, width, n_modes, n_modes)
+        self.n_modes = n_modes
+        self.positive = nn.Parameter(torch.randn(*shape, dtype=torch.cfloat) / width**2)
+        self.negative = nn.Parameter(torch.randn(*shape, dtype=torch.cfloat) / width**2)
+
+    def forward(self, x):
+        m = self.n_modes
+        spectrum = torch.fft.rfft2(x)
+        out = torch.zeros(spectrum.shape, dtype=torch.cfloat, device=x.device)
+        out[:, :, :m, :m] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, :m, :m], self.positive)
+        out[:, :, -m:, :m] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, -m:, :m], self.negative)
+        return torch.fft.irfft2(out, s=x.shape[-2:])
+
+
+class FNO2d(nn.Module):
+    """The Fourier neural operator in the plane, padded as its domain is not periodic."""
+
+    def __init__(self, width, n_modes, n_layers, pad=8):
+        super().__init__()
+        self.pad = pad
+        self.lift = nn.Conv2d(3, width, 1)
+        self.spectral = nn.ModuleList(SpectralConv2d(width, n_modes) for _ in range(n_layers))
+        self.local = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(n_layers))
+        self.project = nn.Sequential(nn.Conv2d(width, 64, 1), nn.GELU(), nn.Conv2d(64, 1, 1))
+
+    def forward(self, x):
+        x = functional.pad(self.lift(x), (0, self.pad, 0, self.pad))
+        last = len(self.local) - 1
+        for i, (spectral, local) in enumerate(zip(self.spectral, self.local, strict=True)):
+            x = spectral(x) + local(x)
+            if i < last:
+                x = functional.gelu(x)
+        return self.project(x[..., : -self.pad, : -self.pad])
+
+
+def relative_error(output, target):
+    """Mean of the relative L2 errors of a batch's items."""
+    difference = torch.linalg.vector_norm((output - target).flatten(1), dim=1)
+    return (difference / torch.linalg.vector_norm(target.flatten(1), dim=1)).mean()
+
+
+@case(NETWORKS, (2, 8), {"width": 4, "n_modes": 3, "n_layers": 2, "side": 16},
+      {"width": 32, "n_modes": 12, "n_layers": 4, "side": 192})  # fmt: skip
+def fno_2d(width, n_modes, n_layers, side):
+    """Fourier neural operator in the plane, with complex weights."""
+    return Parts(
+        FNO2d(width, n_modes, n_layers), images(3, side, side), relative_error, like(1, side, side)
+    )
+
+
+class LearnedRamp(nn.Module):
+    """Filters the rows of sinograms by a learned ramp, padded to twice their length."""
+
+    def __init__(self, n_columns, n_filters):
+        super().__init__()
+        self.n_padded = 2 ** math.ceil(math.log2(2 * n_columns))
+        ramp = torch.linspace(0, 1, self.n_padded // 2 + 1)
+        self.filters = nn.Parameter(ramp.repeat(n_filters, 1))
+        self.mix = nn.Conv2d(n_filters, 1, (3, 1), padding=(1, 0))
+
+    def forward(self, sinogram):
+        n_columns = sinogram.shape[-1]
+        before = (self.n_padded - n_columns) // 2
+        after = self.n_padded - n_columns - before
+        padded = functional.pad(sinogram.squeeze(1), (before, after), mode="replicate")
+        spectrum = torch.fft.rfft(padded, dim=-1).unsqueeze(1)
+        filtered = torch.fft.irfft(spectrum * self.filters[:, None], n=self.n_padded, dim=-1)
+        return self.mix(filtered[..., before : before + n_columns])
+
+
+@case(NETWORKS, (1, 2), {"n_angles": 19, "n_columns": 40, "n_filters": 2},
+      {"n_angles": 1801, "n_columns": 2560, "n_filters": 3})  # fmt: skip
+def sinogram_filter(n_angles, n_columns, n_filters):
+    """Learned filtering of padded sinograms: rfft, multiply, irfft, crop."""
+    model = LearnedRamp(n_columns, n_filters)
+    return Parts(
+        model, images(1, n_angles, n_columns), nn.MSELoss(), like(1, n_angles, n_columns),
+        optimizer=torch.optim.SGD,
+    )  # fmt: skip
+
+
+class PhaseRetrieval(nn.Module):
+    """Propagates a complex wave through layers of learned phase, and measures its intensity."""
+
+    def __init__(self, n_layers, side):
+        super().__init__()
+        self.phase = nn.Parameter(0.1 * torch.randn(n_layers, side, side))
+        f = torch.fft.fftfreq(side)
+        self.register_buffer("propagator", torch.exp(-1j * math.pi * (f[:, None] ** 2 + f**2)))
+
+    def forward(self, wave):
+        for phase in self.phase:
+            wave = wave * torch.polar(torch.ones_like(phase), phase)
+            wave = torch.fft.ifft2(torch.fft.fft2(wave, norm="ortho") * self.propagator)
+        return wave.abs().square()
+
+
+@case(NETWORKS, (2, 8), {"n_layers": 2, "side": 24}, {"n_layers": 6, "side": 1024})
+def complex_propagation(n_layers, side):
+    """Complex waves through phase layers, by complex FFTs to and fro."""
+    return Parts(
+        PhaseRetrieval(n_layers, side),
+        lambda n: (torch.randn(n, side, side, dtype=torch.complex64),),
+        nn.MSELoss(),
+        lambda n: torch.rand(n, side, side),
+    )
+
+
+class FourierOperator:
+    """Sampling of some frequencies of an image, and the adjoint."""
+
+    def __init__(self, mask):
+        self.mask = mask
+
+    def forward(self, image):
+        spectrum = torch.fft.fft2(torch.complex(image[:, :1], image[:, 1:2]), norm="ortho")
+        return torch.view_as_real(spectrum * self.mask).squeeze(1).permute(0, 3, 1, 2)
+
+    def adjoint(self, data):
+        spectrum = torch.view_as_complex(data.permute(0, 2, 3, 1).contiguous()) * self.mask
+        return torch.view_as_real(torch.fft.ifft2(spectrum, norm="ortho")).permute(0, 3, 1, 2)
+
+
+def small_net(n_in, n_out, width):
+    """Three convolutions with PReLU."""
+    return nn.Sequential(
+        nn.Conv2d(n_in, width, 3, padding=1), nn.PReLU(width),
+        nn.Conv2d(width, width, 3, padding=1), nn.PReLU(width),
+        nn.Conv2d(width, n_out, 3, padding=1),
+    )  # fmt: skip
+
+
+class LearnedPrimalDual(nn.Module):
+    """Learned primal-dual reconstruction from some frequencies."""
+
+    def __init__(self, n_iterations, n_memory, width, side):
+        super().__init__()
+        self.n_memory = n_memory
+        self.dual = nn.ModuleList(
+            small_net(2 * n_memory + 4, 2 * n_memory, width) for _ in range(n_iterations)
+        )
+        self.primal = nn.ModuleList(
+            small_net(2 * n_memory + 2, 2 * n_memory, width) for _ in range(n_iterations)
+        )
+        self.register_buffer("mask", (torch.rand(side, side) < 0.3).float())
+
+    def forward(self, data):
+        operator = FourierOperator(self.mask)
+        n, _, height, width = data.shape
+        primal = data.new_zeros(n, 2 * self.n_memory, height, width)
+        dual = torch.zeros_like(primal)
+        for update_dual, update_primal in zip(self.dual, self.primal, strict=True):
+            seen = operator.forward(primal[:, 2:4] if self.n_memory > 1 else primal)
+            dual = dual + update_dual(torch.cat([dual, seen, data], dim=1))
+            back = operator.adjoint(dual[:, :2])
+            primal = primal + update_primal(torch.cat([primal, back], dim=1))
+        return primal[:, :2]
+
+
+@case(NETWORKS, (1, 4), {"n_iterations": 2, "n_memory": 2, "width": 4, "side": 24},
+      {"n_iterations": 6, "n_memory": 5, "width": 32, "side": 256})  # fmt: skip
+def learned_primal_dual(n_iterations, n_memory, width, side):
+    """Learned primal-dual reconstruction with a Fourier operator."""
+    model = LearnedPrimalDual(n_iterations, n_memory, width, side)
+    return Parts(model, images(2, side, side), nn.MSELoss(), like(2, side, side))
+
+
+class UnrolledDescent(nn.Module):
+    """Gradient descent on a deconvolution, unrolled, with a learned proximal step."""
+
+    def __init__(self, n_iterations, width):
+        super().__init__()
+        kernel = torch.ones(1, 1, 9, 9) / 81
+        self.register_buffer("kernel", kernel)
+        self.steps = nn.Parameter(torch.full((n_iterations,), 0.5))
+        self.prior = nn.Sequential(  # the same in each iteration
+            nn.Conv2d(1, width, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(width, 1, 3, padding=1),
+        )  # fmt: skip
+
+    def blur(self, x):
+        return functional.conv2d(x, self.kernel, padding=4)
+
+    def forward(self, blurred):
+        x = blurred
+        for step in self.steps:
+            gradient = functional.conv_transpose2d(self.blur(x) - blurred, self.kernel, padding=4)
+            x = x - step * gradient
+            x = x - self.prior(x)
+        return x
+
+
+@case(NETWORKS, (2, 4), {"n_iterations": 2, "width": 4, "side": 24},
+      {"n_iterations": 8, "width": 32, "side": 256})  # fmt: skip
+def unrolled_descent(n_iterations, width, side):
+    """Unrolled gradient descent with a shared prior."""
+    model = UnrolledDescent(n_iterations, width)
+    return Parts(model, images(1, side, side), nn.MSELoss(), like(1, side, side))
+
+
+# --- Transformers and sequences -------------------------------------------------------------------
+
+
+class EncoderClassifier(nn.Module):
+    """Embeds tokens, runs torch's encoder with a padding mask, and takes the mean."""
+
+    def __init__(self, n_tokens, width, n_heads, n_layers, max_length):
+        super().__init__()
+        self.embed = nn.Embedding(n_tokens, width, padding_idx=0)
+        self.position = nn.Parameter(0.02 * torch.randn(max_length, width))
+        layer = nn.TransformerEncoderLayer(width, n_heads, 4 * width, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, tokens):
+        padded = tokens == 0
+        x = self.embed(tokens) + self.position[: tokens.shape[1]]
+        x = self.encoder(x, src_key_padding_mask=padded)
+        kept = (~padded).unsqueeze(-1).to(x.dtype)
+        return self.head((x * kept).sum(1) / kept.sum(1).clamp(min=1))
+
+
+@case(NETWORKS, (2, 16),
+      {"n_tokens": 50, "width": 16, "n_heads": 2, "n_layers": 2, "length": 12},
+      {"n_tokens": 30000, "width": 512, "n_heads": 8, "n_layers": 6, "length": 256})  # fmt: skip
+def transformer_encoder(n_tokens, width, n_heads, n_layers, length):
+    """Classification of texts by nn.TransformerEncoder, with padding."""
+    model = EncoderClassifier(n_tokens, width, n_heads, n_layers, length)
+
+    def tokens(n):
+        made = torch.randint(1, n_tokens, (n, length))
+        made[0, length // 2 :] = 0
+        return (made,)
+
+    return Parts(
+        model, tokens, nn.CrossEntropyLoss(label_smoothing=0.1), labels(4),
+        optimizer=torch.optim.AdamW,
+    )  # fmt: skip
+
+
+class DecoderBlock(nn.Module):
+    """Attention to what came before, and a gated feed-forward part."""
+
+    def __init__(self, width, n_heads):
+        super().__init__()
+        self.n_heads = n_heads
+        self.norm_1, self.norm_2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, 4 * width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x, cache=None):
+        n, length, width = x.shape
+        qkv = self.qkv(self.norm_1(x)).view(n, length, 3, self.n_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
+        causal = length > 1
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        x = x + self.out(seen.transpose(1, 2).reshape(n, length, width))
+        y = self.norm_2(x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y)), (k, v)
+
+
+class Decoder(nn.Module):
+    """A language model: all logits in training, and in inference what it goes on with."""
+
+    def __init__(self, n_tokens, width, n_heads, n_layers, max_length, n_new):
+        super().__init__()
+        self.n_new = n_new
+        self.embed = nn.Embedding(n_tokens, width)
+        self.position = nn.Embedding(max_length, width)
+        self.blocks = nn.ModuleList(DecoderBlock(width, n_heads) for _ in range(n_layers))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, n_tokens, bias=False)
+
+    def logits(self, tokens, caches=None, start=0):
+        places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        x = self.embed(tokens) + self.position(places)
+        kept = []
+        for i, block in enumerate(self.blocks):
+            x, cache = block(x, None if caches is None else caches[i])
+            kept.append(cache)
+        return self.head(self.norm(x)), kept
+
+    def forward(self, tokens):
+        logits, caches = self.logits(tokens)
+        if self.training:
+            return logits
+        start = tokens.shape[1]
+        new = logits[:, -1:].argmax(-1)
+        out = [new]
+        for i in range(self.n_new - 1):
+            logits, caches = self.logits(new, caches, start + i)
+            new = logits[:, -1:].argmax(-1)
+            out.append(new)
+        return torch.cat(out, dim=1)
+
+
+def next_token_loss(logits, tokens):
+    """Cross entropy of each next token."""
+    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+@case(NETWORKS, (2, 8),
+      {"n_tokens": 40, "width": 16, "n_heads": 2, "n_layers": 2, "length": 10, "n_new": 4},
+      {"n_tokens": 16000, "width": 512, "n_heads": 8, "n_layers": 8, "length": 256, "n_new": 32},
+      )  # fmt: skip
+def decoder_with_cache(n_tokens, width, n_heads, n_layers, length, n_new):
+    """Language model: teacher forcing in training, greedy decoding with a cache in inference."""
+    model = Decoder(n_tokens, width, n_heads, n_layers, length + n_new, n_new)
+    return Parts(
+        model, lambda n: (torch.randint(0, n_tokens, (n, length)),), next_token_loss,
+        labels(n_tokens, length), optimizer=torch.optim.AdamW,
+    )  # fmt: skip
+
+
+class PatchTransformer(nn.Module):
+    """A vision transformer with a class token and nn.MultiheadAttention."""
+
+    def __init__(self, side, patch, width, n_heads, n_layers, n_classes):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, stride=patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, (side // patch) ** 2 + 1, width))
+        self.layers = nn.ModuleList()
+        for _ in range(n_layers):
+            layer = nn.Module()
+            layer.norm_1, layer.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            layer.attention = nn.MultiheadAttention(width, n_heads, dropout=0.1, batch_first=True)
+            layer.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width)
+            )
+            self.layers.append(layer)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, n_classes)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.position
+        for layer in self.layers:
+            y = layer.norm_1(x)
+            x = x + layer.attention(y, y, y, need_weights=False)[0]
+            x = x + layer.mlp(layer.norm_2(x))
+        return self.head(self.norm(x[:, 0]))
+
+
+@case(NETWORKS, (2, 16),
+      {"side": 16, "patch": 4, "width": 16, "n_heads": 2, "n_layers": 2},
+      {"side": 224, "patch": 16, "width": 384, "n_heads": 6, "n_layers": 12})  # fmt: skip
+def vision_transformer(side, patch, width, n_heads, n_layers):
+    """Classification of images by a vision transformer."""
+    model = PatchTransformer(side, patch, width, n_heads, n_layers, 100)
+    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(100))
+
+
+class Mixer(nn.Module):
+    """Layers that mix patches and then channels."""
+
+    def __init__(self, side, patch, width, n_layers):
+        super().__init__()
+        n_patches = (side // patch) ** 2
+        self.unfold = nn.Unfold(patch, stride=patch)
+        self.embed = nn.Linear(3 * patch**2, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * n_layers))
+        self.tokens = nn.ModuleList(self.mlp(n_patches, n_patches * 2) for _ in range(n_layers))
+        self.channels = nn.ModuleList(self.mlp(width, width * 4) for _ in range(n_layers))
+        self.head = nn.Linear(width, 10)
+
+    @staticmethod
+    def mlp(n, n_hidden):
+        return nn.Sequential(nn.Linear(n, n_hidden), nn.GELU(), nn.Linear(n_hidden, n))
+
+    def forward(self, x):
+        x = self.embed(self.unfold(x).transpose(1, 2))
+        for i, (tokens, channels) in enumerate(zip(self.tokens, self.channels, strict=True)):
+            x = x + tokens(self.norms[2 * i](x).transpose(1, 2)).transpose(1, 2)
+            x = x + channels(self.norms[2 * i + 1](x))
+        return self.head(x.mean(dim=1))
+
+
+@case(NETWORKS, (2, 32), {"side": 16, "patch": 4, "width": 8, "n_layers": 2},
+      {"side": 224, "patch": 16, "width": 512, "n_layers": 8})  # fmt: skip
+def mlp_mixer(side, patch, width, n_layers):
+    """Classification of images by an MLP-Mixer."""
+    model = Mixer(side, patch, width, n_layers)
+    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(10))
+
+
+class Perceiver(nn.Module):
+    """Few latents that attend to many inputs, and then to each other."""
+
+    def __init__(self, n_in, width, n_latents, n_heads, n_layers):
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(n_latents, width))
+        self.key, self.value = nn.Linear(n_in, width), nn.Linear(n_in, width)
+        self.cross = nn.MultiheadAttention(width, n_heads, batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, n_heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.inner = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
+        self.n_rounds = 2
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        key, value = self.key(x), self.value(x)
+        latents = self.latents.expand(x.shape[0], -1, -1)
+        for _ in range(self.n_rounds):
+            latents = latents + self.cross(latents, key, value)[0]
+            latents = self.inner(latents)
+        return self.head(latents.mean(1))
+
+
+@case(NETWORKS, (2, 8),
+      {"n_in": 5, "width": 16, "n_latents": 4, "n_heads": 2, "n_layers": 1, "length": 64},
+      {"n_in": 32, "width": 256, "n_latents": 128, "n_heads": 8, "n_layers": 4, "length": 16384},
+      )  # fmt: skip
+def perceiver(n_in, width, n_latents, n_heads, n_layers, length):
+    """Cross attention of few latents to many inputs, with averaged weights."""
+    model = Perceiver(n_in, width, n_latents, n_heads, n_layers)
+    return Parts(
+        model, lambda n: (torch.randn(n, length, n_in),), nn.CrossEntropyLoss(), labels(10)
+    )
+
+
+class ProjectedLSTM(nn.Module):
+    """An LSTM with projected outputs, for the next word."""
+
+    def __init__(self, n_tokens, width, n_hidden, n_layers):
+        super().__init__()
+        self.embed = nn.Embedding(n_tokens, width)
+        self.lstm = nn.LSTM(width, n_hidden, n_layers, proj_size=width, dropout=0.2)
+        self.head = nn.Linear(width, n_tokens)
+
+    def forward(self, tokens):
+        output, _ = self.lstm(self.embed(tokens))
+        return self.head(output)
+
+
+@case(NETWORKS, (2, 32), {"n_tokens": 30, "width": 8, "n_hidden": 16, "n_layers": 2, "length": 9},
+      {"n_tokens": 10000, "width": 256, "n_hidden": 1024, "n_layers": 2, "length": 128}
+      )  # fmt: skip
+def lstm_with_projection(n_tokens, width, n_hidden, n_layers, length):
+    """Language model by an LSTM with projections, time first."""
+
+    def loss(output, target):
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+    return Parts(
+        ProjectedLSTM(n_tokens, width, n_hidden, n_layers),
+        lambda n: (torch.randint(0, n_tokens, (length, n)),),
+        loss,
+        lambda n: torch.randint(0, n_tokens, (length, n)),
+        optimizer=torch.optim.RMSprop,
+    )
+
+
+class Translator(nn.Module):
+    """A GRU reads, and cells of a GRU write with attention to what was read."""
+
+    def __init__(self, n_tokens, width):
+        super().__init__()
+        self.embed = nn.Embedding(n_tokens, width)
+        self.reader = nn.GRU(width, width, batch_first=True)
+        self.writer = nn.GRUCell(2 * width, width)
+        self.head = nn.Linear(width, n_tokens)
+
+    def forward(self, source, target):
+        read, state = self.reader(self.embed(source))
+        state = state[0]
+        logits = []
+        for word in self.embed(target).unbind(1):
+            weights = torch.bmm(read, state.unsqueeze(2)).softmax(dim=1)
+            context = (weights * read).sum(dim=1)
+            state = self.writer(torch.cat([word, context], dim=1), state)
+            logits.append(self.head(state))
+        return torch.stack(logits, dim=1)
+
+
+@case(NETWORKS, (2, 32), {"n_tokens": 30, "width": 8, "length": 7},
+      {"n_tokens": 8000, "width": 512, "length": 48})  # fmt: skip
+def gru_translator(n_tokens, width, length):
+    """Translation by a GRU and a loop of GRU cells with attention; inputs by name."""
+
+    def inputs(n):
+        shape = (n, length)
+        return {
+            "source": torch.randint(0, n_tokens, shape),
+            "target": torch.randint(0, n_tokens, shape),
+        }
+
+    def loss(output, target):
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+    return Parts(Translator(n_tokens, width), inputs, loss, labels(n_tokens, length))
+
+
+class Tagger(nn.Module):
+    """A bidirectional LSTM on characteristics of frames."""
+
+    def __init__(self, n_in, n_hidden, n_tags):
+        super().__init__()
+        self.lstm = nn.LSTM(n_in, n_hidden, 3, batch_first=True, bidirectional=True)
+        self.norm = nn.LayerNorm(2 * n_hidden)
+        self.head = nn.Linear(2 * n_hidden, n_tags)
+
+    def forward(self, x):
+        return self.head(self.norm(self.lstm(x)[0])).log_softmax(-1)
+
+
+@case(NETWORKS, (2, 16), {"n_in": 6, "n_hidden": 8, "length": 20},
+      {"n_in": 80, "n_hidden": 320, "length": 800})  # fmt: skip
+def bidirectional_ctc(n_in, n_hidden, length):
+    """Speech recognition by a bidirectional LSTM with CTC loss."""
+
+    def loss(output, target):
+        n = output.shape[0]
+        lengths = torch.full((n,), output.shape[1], dtype=torch.long)
+        n_tags = torch.full((n,), target.shape[1], dtype=torch.long)
+        return functional.ctc_loss(output.transpose(0, 1), target, lengths, n_tags)
+
+    return Parts(
+        Tagger(n_in, n_hidden, 29),
+        lambda n: (torch.randn(n, length, n_in),),
+        loss,
+        lambda n: torch.randint(1, 29, (n, length // 8)),
+    )
+
+
+class WaveNet(nn.Module):
+    """Gated causal convolutions whose dilation doubles, with residuals and skips."""
+
+    def __init__(self, width, n_layers, n_levels=64):
+        super().__init__()
+        self.embed = nn.Embedding(n_levels, width)
+        self.gates = nn.ModuleList(
+            nn.Conv1d(width, 2 * width, 2, dilation=2**i) for i in range(n_layers)
+        )
+        self.residual = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(n_layers))
+        self.skip = nn.ModuleList(nn.Conv1d(width, 2 * width, 1) for _ in range(n_layers))
+        self.head = nn.Sequential(
+            nn.ReLU(), nn.Conv1d(2 * width, n_levels, 1), nn.ReLU(),
+            nn.Conv1d(n_levels, n_levels, 1),
+        )  # fmt: skip
+
+    def forward(self, levels):
+        x = self.embed(levels).transpose(1, 2)
+        total = 0
+        for gates, residual, skip in zip(self.gates, self.residual, self.skip, strict=True):
+            padded = functional.pad(x, (gates.dilation[0], 0))
+            filtered, gate = gates(padded).chunk(2, dim=1)
+            y = torch.tanh(filtered) * torch.sigmoid(gate)
+            total = total + skip(y)
+            x = x + residual(y)
+        return self.head(total)
+
+
+@case(NETWORKS, (2, 4), {"width": 4, "n_layers": 4, "length": 64},
+      {"width": 32, "n_layers": 10, "length": 16000})  # fmt: skip
+def wavenet(width, n_layers, length):
+    """Audio, sample by sample, by dilated causal convolutions."""
+    return Parts(
+        WaveNet(width, n_layers), lambda n: (torch.randint(0, 64, (n, length)),),
+        nn.CrossEntropyLoss(), labels(64, length),
+    )  # fmt: skip
+
+
+# --- Convolutional classifiers --------------------------------------------------------------------
+
+
+class ConvNextBlock(nn.Module):
+    """A depthwise convolution, and an MLP with channels last and a layer scale."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.depthwise = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.expand, self.shrink = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(1e-6 * torch.ones(width))
+
+    def forward(self, x):
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.scale * self.shrink(functional.gelu(self.expand(y)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class ConvNext(nn.Module):
+    """Stages of such blocks, each after a strided convolution."""
+
+    def __init__(self, widths, depths):
+        super().__init__()
+        n_in, stages = 3, []
+        for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+            stride = 4 if i == 0 else 2
+            stages.append(nn.Conv2d(n_in, width, stride, stride=stride))
+            stages += [ConvNextBlock(width) for _ in range(depth)]
+            n_in = width
+        self.stages = nn.Sequential(*stages)
+        self.norm, self.head = nn.LayerNorm(n_in), nn.Linear(n_in, 10)
+
+    def forward(self, x):
+        return self.head(self.norm(self.stages(x).mean((2, 3))))
+
+
+@case(NETWORKS, (2, 16), {"widths": (4, 8), "depths": (1, 1), "side": 32},
+      {"widths": (96, 192, 384), "depths": (3, 3, 6), "side": 224})  # fmt: skip
+def convnext(widths, depths, side):
+    """Classification by depthwise convolutions and MLPs with channels last."""
+    return Parts(
+        ConvNext(widths, depths), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
+        optimizer=torch.optim.AdamW,
+    )  # fmt: skip
+
+
+class Bottleneck(nn.Module):
+    """A residual bottleneck with group norm."""
+
+    def __init__(self, n_in, width, stride):
+        super().__init__()
+        n_out = 4 * width
+        self.conv_1 = nn.Conv2d(n_in, width, 1, bias=False)
+        self.conv_2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.conv_3 = nn.Conv2d(width, n_out, 1, bias=False)
+        self.norm_1, self.norm_2 = nn.GroupNorm(4, width), nn.GroupNorm(4, width)
+        self.norm_3 = nn.GroupNorm(4, n_out)
+        self.shortcut = nn.Identity()
+        if stride != 1 or n_in != n_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.GroupNorm(4, n_out)
+            )
+
+    def forward(self, x):
+        y = self.norm_1(self.conv_1(x)).relu_()
+        y = self.norm_2(self.conv_2(y)).relu_()
+        y = self.norm_3(self.conv_3(y))
+        y += self.shortcut(x)
+        return y.relu_()
+
+
+@case(NETWORKS, (2, 16), {"width": 4, "depths": (1, 1), "side": 32},
+      {"width": 64, "depths": (3, 4, 6), "side": 224})  # fmt: skip
+def resnet_group_norm(width, depths, side):
+    """Residual network of bottlenecks with group norm, by SGD with momentum."""
+    layers = [
+        nn.Conv2d(3, width, 7, 2, 3),
+        nn.GroupNorm(4, width),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    n_in = width
+    for i, depth in enumerate(depths):
+        for j in range(depth):
+            layers.append(Bottleneck(n_in, width * 2**i, 2 if i and not j else 1))
+            n_in = 4 * width * 2**i
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n_in, 10))
+    return Parts(
+        model, images(3, side, side), nn.CrossEntropyLoss(), labels(10),
+        optimizer=torch.optim.SGD,
+        make_optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9),
+    )  # fmt: skip
+
+
+class DenseBlock(nn.Module):
+    """Layers that each take all results before them, from a list."""
+
+    def __init__(self, n_in, growth, n_layers):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.BatchNorm2d(n_in + i * growth), nn.ReLU(inplace=True),
+                nn.Conv2d(n_in + i * growth, 4 * growth, 1, bias=False),
+                nn.BatchNorm2d(4 * growth), nn.ReLU(inplace=True),
+                nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+            )
+            for i in range(n_layers)
+        )  # fmt: skip
+
+    def forward(self, x):
+        results = [x]
+        for layer in self.layers:
+            results.append(layer(torch.cat(results, 1)))
+        return torch.cat(results, 1)
+
+
+@case(NETWORKS, (2, 16), {"growth": 4, "depths": (2, 2), "side": 32},
+      {"growth": 24, "depths": (6, 8, 8), "side": 192})  # fmt: skip
+def densenet(growth, depths, side):
+    """Densely connected network."""
+    n = 2 * growth
+    layers = [nn.Conv2d(3, n, 7, 2, 3, bias=False)]
+    for i, depth in enumerate(depths):
+        if i:
+            layers += [nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, n // 2, 1), nn.AvgPool2d(2)]
+            n //= 2
+        layers.append(DenseBlock(n, growth, depth))
+        n += depth * growth
+    layers += [
+        nn.BatchNorm2d(n),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(n, 10),
+    ]
+    return Parts(
+        nn.Sequential(*layers), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
+        optimizer=torch.optim.SGD,
+    )  # fmt: skip
+
+
+class InvertedResidual(nn.Module):
+    """Expand, convolve each channel, and project."""
+
+    def __init__(self, n_in, n_out, stride, factor):
+        super().__init__()
+        n = n_in * factor
+        self.adds = stride == 1 and n_in == n_out
+        self.body = nn.Sequential(
+            nn.Conv2d(n_in, n, 1, bias=False), nn.BatchNorm2d(n), nn.ReLU6(inplace=True),
+            nn.Conv2d(n, n, 3, stride, 1, groups=n, bias=False), nn.BatchNorm2d(n),
+            nn.ReLU6(inplace=True), nn.Conv2d(n, n_out, 1, bias=False), nn.BatchNorm2d(n_out),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return x + self.body(x) if self.adds else self.body(x)
+
+
+@case(NETWORKS, (2, 32), {"plan": ((8, 1), (8, 1), (12, 2)), "side": 32},
+      {"plan": ((16, 1), (24, 2), (24, 1), (32, 2), (32, 1), (64, 2), (64, 1)), "side": 224}
+      )  # fmt: skip
+def mobilenet(plan, side):
+    """Inverted residuals with depthwise convolutions, on images with channels last."""
+    n_in = plan[0][0]
+    layers = [nn.Conv2d(3, n_in, 3, 2, 1, bias=False), nn.BatchNorm2d(n_in), nn.Hardswish()]
+    for n_out, stride in plan:
+        layers.append(InvertedResidual(n_in, n_out, stride, 4))
+        n_in = n_out
+    model = nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(n_in, 10)
+    ).to(memory_format=torch.channels_last)
+
+    def inputs(n):
+        return (torch.randn(n, 3, side, side).to(memory_format=torch.channels_last),)
+
+    return Parts(model, inputs, nn.CrossEntropyLoss(), labels(10), optimizer=torch.optim.RMSprop)
+
+
+class SqueezeExcite(nn.Module):
+    """A residual block whose channels are scaled by what all of the image says."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.SiLU(),
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
+        )  # fmt: skip
+        self.squeeze = nn.Linear(width, max(width // 8, 1))
+        self.excite = nn.Linear(max(width // 8, 1), width)
+
+    def forward(self, x):
+        y = self.conv(x)
+        s = functional.silu(self.squeeze(y.mean(dim=(2, 3))))
+        return functional.silu(x + y * torch.sigmoid(self.excite(s))[:, :, None, None])
+
+
+@case(NETWORKS, (2, 8), {"width": 8, "n_blocks": 2, "side": 16},
+      {"width": 64, "n_blocks": 6, "side": 128})  # fmt: skip
+def squeeze_excite(width, n_blocks, side):
+    """Squeeze and excite blocks, with several labels for each image."""
+    blocks = (SqueezeExcite(width) for _ in range(n_blocks))
+    model = nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), *blocks, nn.AdaptiveMaxPool2d(1), nn.Flatten(),
+        nn.Linear(width, 20),
+    )  # fmt: skip
+    return Parts(
+        model, images(3, side, side), nn.BCEWithLogitsLoss(),
+        lambda n: torch.randint(0, 2, (n, 20)).float(),
+    )  # fmt: skip
+
+
+# --- Images from images ---------------------------------------------------------------------------
+
+
+class SuperResolution(nn.Module):
+    """Residual blocks without norm, then pixel shuffling, beside a bicubic enlargement."""
+
+    def __init__(self, width, n_blocks, scale):
+        super().__init__()
+        self.scale = scale
+        self.head = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(width, width, 3, padding=1), nn.ReLU(True),
+                nn.Conv2d(width, width, 3, padding=1),
+            )
+            for _ in range(n_blocks)
+        )  # fmt: skip
+        self.tail = nn.Sequential(
+            nn.Conv2d(width, 3 * scale**2, 3, padding=1), nn.PixelShuffle(scale)
+        )
+
+    def forward(self, x):
+        y = first = self.head(x)
+        for block in self.blocks:
+            y = y + block(y).mul(0.1)
+        enlarged = functional.interpolate(x, scale_factor=self.scale, mode="bicubic")
+        return enlarged + self.tail(y + first)
+
+
+@case(NETWORKS, (2, 8), {"width": 8, "n_blocks": 2, "scale": 2, "side": 16},
+      {"width": 64, "n_blocks": 12, "scale": 4, "side": 128})  # fmt: skip
+def super_resolution(width, n_blocks, scale, side):
+    """Super-resolution with pixel shuffling."""
+    big = side * scale
+    return Parts(
+        SuperResolution(width, n_blocks, scale), images(3, side, side), nn.L1Loss(),
+        like(3, big, big),
+    )  # fmt: skip
+
+
+class DeformableConv(nn.Module):
+    """Samples the image at learned offsets, nine for each pixel, and weighs them."""
+
+    def __init__(self, n_in, n_out):
+        super().__init__()
+        self.offsets = nn.Conv2d(n_in, 18, 3, padding=1)
+        self.weight = nn.Conv2d(9 * n_in, n_out, 1)
+
+    def forward(self, x):
+        n, _, height, width = x.shape
+        offsets = self.offsets(x).tanh().view(n, 9, 2, height, width)
+        rows = torch.linspace(-1, 1, height, device=x.device)
+        columns = torch.linspace(-1, 1, width, device=x.device)
+        grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
+        sampled = []
+        for i in range(9):
+            moved = grid + offsets[:, i].permute(0, 2, 3, 1) * 0.1
+            sampled.append(functional.grid_sample(x, moved, align_corners=True))
+        return self.weight(torch.cat(sampled, dim=1))
+
+
+@case(NETWORKS, (2, 4), {"width": 4, "side": 16}, {"width": 32, "side": 192})
+def deformable_sampling(width, side):
+    """Convolutions with learned offsets, by grid_sample."""
+    model = nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), DeformableConv(width, width), nn.ReLU(),
+        DeformableConv(width, width), nn.ReLU(), nn.Conv2d(width, 1, 1),
+    )  # fmt: skip
+    return Parts(model, images(3, side, side), nn.SmoothL1Loss(), like(1, side, side))
+
+
+class SpatialTransformer(nn.Module):
+    """Finds an affine map of the image, applies it, and classifies the result."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.localize = nn.Sequential(
+            nn.Conv2d(1, width, 7), nn.MaxPool2d(2, 2), nn.ReLU(True),
+            nn.Conv2d(width, width, 5), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+            nn.Linear(16 * width, 32), nn.ReLU(True),
+        )  # fmt: skip
+        self.theta = nn.Linear(32, 6)
+        with torch.no_grad():
+            self.theta.weight.zero_()
+            self.theta.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
+        self.classify = nn.Sequential(
+            nn.Conv2d(1, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(width, width, 5, padding=2), nn.ReLU(), nn.Dropout2d(),
+            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 10),
+        )  # fmt: skip
+
+    def forward(self, x):
+        theta = self.theta(self.localize(x)).view(-1, 2, 3)
+        grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
+        moved = functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+        return functional.log_softmax(self.classify(moved), dim=1)
+
+
+@case(NETWORKS, (2, 32), {"width": 4, "side": 28}, {"width": 32, "side": 160})
+def spatial_transformer(width, side):
+    """Spatial transformer before a classifier, with the negative log likelihood."""
+    return Parts(SpatialTransformer(width), images(1, side, side), nn.NLLLoss(), labels(10))
+
+
+@case(NETWORKS, (2, 128), {"n_latent": 8, "width": 4, "n_stages": 2},
+      {"n_latent": 128, "width": 32, "n_stages": 5})  # fmt: skip
+def transposed_decoder(n_latent, width, n_stages):
+    """Images from latents by transposed convolutions."""
+    n = width * 2 ** (n_stages - 1)
+    layers = [nn.Linear(n_latent, n * 16), nn.Unflatten(1, (n, 4, 4))]
+    for _ in range(n_stages - 1):
+        layers += [nn.ConvTranspose2d(n, n // 2, 4, 2, 1), nn.BatchNorm2d(n // 2), nn.ReLU(True)]
+        n //= 2
+    layers += [nn.ConvTranspose2d(n, 3, 4, 2, 1), nn.Tanh()]
+    side = 4 * 2**n_stages
+    return Parts(
+        nn.Sequential(*layers), lambda n: (torch.randn(n, n_latent),), nn.MSELoss(),
+        like(3, side, side),
+    )  # fmt: skip
+
+
+class ConvVAE(nn.Module):
+    """Convolutions to a mean and a log variance, and back from a sample."""
+
+    def __init__(self, width, n_latent, side):
+        super().__init__()
+        small = side // 4
+        self.encoder = nn.Sequential(
+            nn.Conv2d(1, width, 4, 2, 1), nn.ELU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ELU(),
+            nn.Flatten(),
+        )  # fmt: skip
+        self.mean = nn.Linear(2 * width * small**2, n_latent)
+        self.log_variance = nn.Linear(2 * width * small**2, n_latent)
+        self.decoder = nn.Sequential(
+            nn.Linear(n_latent, 2 * width * small**2), nn.ELU(),
+            nn.Unflatten(1, (2 * width, small, small)),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ELU(),
+            nn.ConvTranspose2d(width, 1, 4, 2, 1),
+        )  # fmt: skip
+
+    def forward(self, x):
+        y = self.encoder(x)
+        mean, log_variance = self.mean(y), self.log_variance(y)
+        z = mean
+        if self.training:
+            z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
+        return self.decoder(z), mean, log_variance
+
+
+def negative_bound(output, target):
+    """Reconstruction by binary cross entropy, and the divergence from a normal distribution."""
+    logits, mean, log_variance = output
+    entropy = functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")
+    divergence = -0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
+    return (entropy + divergence) / target.shape[0]
+
+
+@case(NETWORKS, (2, 64), {"width": 4, "n_latent": 3, "side": 16},
+      {"width": 32, "n_latent": 64, "side": 128})  # fmt: skip
+def conv_vae(width, n_latent, side):
+    """Variational autoencoder."""
+    return Parts(
+        ConvVAE(width, n_latent, side), images(1, side, side), negative_bound,
+        lambda n: torch.rand(n, 1, side, side),
+    )  # fmt: skip
+
+
+class VectorQuantizedVAE(nn.Module):
+    """An autoencoder whose latents are replaced by the nearest of a codebook."""
+
+    def __init__(self, width, n_codes):
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), nn.ReLU(),
+            nn.Conv2d(width, width, 1),
+        )  # fmt: skip
+        self.codes = nn.Embedding(n_codes, width)
+        nn.init.uniform_(self.codes.weight, -1 / n_codes, 1 / n_codes)
+        self.decoder = nn.Sequential(
+            nn.ConvTranspose2d(width, width, 4, 2, 1), nn.ReLU(),
+            nn.ConvTranspose2d(width, 3, 4, 2, 1),
+        )  # fmt: skip
+
+    def forward(self, x):
+        z = self.encoder(x).permute(0, 2, 3, 1).contiguous()
+        distances = torch.cdist(z.view(-1, z.shape[-1]), self.codes.weight)
+        nearest = distances.argmin(dim=1)
+        quantized = self.codes(nearest).view_as(z)
+        commitment = functional.mse_loss(quantized.detach(), z)
+        codebook = functional.mse_loss(quantized, z.detach())
+        quantized = z + (quantized - z).detach()
+        return self.decoder(quantized.permute(0, 3, 1, 2)), codebook + 0.25 * commitment
+
+
+@case(NETWORKS, (2, 16), {"width": 8, "n_codes": 10, "side": 16},
+      {"width": 64, "n_codes": 1024, "side": 256})  # fmt: skip
+def vq_vae(width, n_codes, side):
+    """Vector-quantized autoencoder, with straight-through gradients."""
+
+    def loss(output, target):
+        return functional.mse_loss(output[0], target) + output[1]
+
+    model = VectorQuantizedVAE(width, n_codes)
+    return Parts(model, images(3, side, side), loss, like(3, side, side))
+
+
+class TimeBlock(nn.Module):
+    """A residual block that is shifted by the embedding of the time."""
+
+    def __init__(self, n_in, n_out, n_time):
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.GroupNorm(4, n_in), nn.GroupNorm(4, n_out)
+        self.conv_1 = nn.Conv2d(n_in, n_out, 3, padding=1)
+        self.conv_2 = nn.Conv2d(n_out, n_out, 3, padding=1)
+        self.time = nn.Linear(n_time, n_out)
+        self.skip = nn.Conv2d(n_in, n_out, 1) if n_in != n_out else nn.Identity()
+
+    def forward(self, x, time):
+        y = self.conv_1(functional.silu(self.norm_1(x)))
+        y = y + self.time(functional.silu(time))[:, :, None, None]
+        return self.skip(x) + self.conv_2(functional.silu(self.norm_2(y)))
+
+
+class PixelAttention(nn.Module):
+    """Attention of all pixels to all, with plain matrix products."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.GroupNorm(4, width)
+        self.qkv, self.out = nn.Conv1d(width, 3 * width, 1), nn.Conv1d(width, width, 1)
+
+    def forward(self, x):
+        n, c, h, w = x.shape
+        q, k, v = self.qkv(self.norm(x).flatten(2)).chunk(3, dim=1)
+        weights = torch.einsum("bct,bcs->bts", q * c**-0.5, k).softmax(dim=-1)
+        return x + self.out(torch.einsum("bts,bcs->bct", weights, v)).view(n, c, h, w)
+
+
+class DiffusionUNet(nn.Module):
+    """Predicts the noise that was added to images; gives its loss itself."""
+
+    def __init__(self, width, n_times=1000):
+        super().__init__()
+        self.width = width
+        n_time = 4 * width
+        self.embed = nn.Sequential(nn.Linear(width, n_time), nn.SiLU(), nn.Linear(n_time, n_time))
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.down_1 = TimeBlock(width, width, n_time)
+        self.down_2 = TimeBlock(width, 2 * width, n_time)
+        self.down_3 = TimeBlock(2 * width, 4 * width, n_time)
+        self.attention = PixelAttention(4 * width)
+        self.up_2 = TimeBlock(6 * width, 2 * width, n_time)
+        self.up_1 = TimeBlock(3 * width, width, n_time)
+        self.last = nn.Sequential(
+            nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1)
+        )
+        kept = torch.cumprod(1 - torch.linspace(1e-4, 0.02, n_times), dim=0)
+        self.register_buffer("kept", kept)
+
+    def noise(self, x, times):
+        half = self.width // 2
+        steps = torch.arange(half, device=x.device)
+        angles = times[:, None].float() * torch.exp(-math.log(10000) * steps / half)
+        time = self.embed(torch.cat([angles.sin(), angles.cos()], dim=1))
+        a = self.down_1(self.first(x), time)
+        b = self.down_2(functional.avg_pool2d(a, 2), time)
+        c = self.attention(self.down_3(functional.avg_pool2d(b, 2), time))
+        b = self.up_2(torch.cat([b, functional.interpolate(c, scale_factor=2)], 1), time)
+        a = self.up_1(torch.cat([a, functional.interpolate(b, scale_factor=2)], 1), time)
+        return self.last(a)
+
+    def forward(self, x):
+        times = torch.randint(0, len(self.kept), (x.shape[0],), device=x.device)
+        noise = torch.randn_like(x)
+        kept = self.kept[times].view(-1, 1, 1, 1)
+        predicted = self.noise(kept.sqrt() * x + (1 - kept).sqrt() * noise, times)
+        return functional.mse_loss(predicted, noise)
+
+
+@case(NETWORKS, (2, 8), {"width": 8, "side": 16}, {"width": 64, "side": 128})
+def diffusion_unet(width, side):
+    """Noise prediction with time embedding and attention; the model returns its loss."""
+    model = DiffusionUNet(width)
+    return Parts(model, images(3, side, side), optimizer=torch.optim.AdamW)
+
+
+# --- Coordinates, points and graphs ---------------------------------------------------------------
+
+
+class NeRF(nn.Module):
+    """Density and colour along rays, by an MLP on encoded positions, and what a camera sees."""
+
+    def __init__(self, width, n_samples, n_frequencies=6):
+        super().__init__()
+        self.n_samples = n_samples
+        self.register_buffer("frequencies", 2.0 ** torch.arange(n_frequencies))
+        n_in = 3 + 6 * n_frequencies
+        self.first = nn.Sequential(
+            nn.Linear(n_in, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        )
+        self.second = nn.Sequential(
+            nn.Linear(width + n_in, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        )
+        self.density = nn.Linear(width, 1)
+        self.colour = nn.Sequential(nn.Linear(width + n_in, width // 2), nn.ReLU(),
+                                    nn.Linear(width // 2, 3), nn.Sigmoid())  # fmt: skip
+
+    def encode(self, x):
+        angles = (x[..., None] * self.frequencies).flatten(-2)
+        return torch.cat([x, angles.sin(), angles.cos()], dim=-1)
+
+    def forward(self, origins, directions):
+        depths = torch.linspace(2, 6, self.n_samples, device=origins.device)
+        depths = depths + torch.rand(len(origins), self.n_samples, device=origins.device) * 0.05
+        points = origins[:, None] + directions[:, None] * depths[..., None]
+        encoded = self.encode(points)
+        y = self.second(torch.cat([self.first(encoded), encoded], dim=-1))
+        density = functional.softplus(self.density(y)).squeeze(-1)
+        seen = self.encode(directions)[:, None].expand(-1, self.n_samples, -1)
+        colour = self.colour(torch.cat([y, seen], dim=-1))
+        gaps = functional.pad(depths[:, 1:] - depths[:, :-1], (0, 1), value=1e3)
+        alpha = 1 - torch.exp(-density * gaps)
+        ones = torch.ones_like(alpha[:, :1])
+        through = torch.cumprod(torch.cat([ones, 1 - alpha[:, :-1] + 1e-10], dim=1), dim=1)
+        return ((alpha * through)[..., None] * colour).sum(dim=1)
+
+
+@case(NETWORKS, (4, 2048), {"width": 16, "n_samples": 8}, {"width": 256, "n_samples": 64})
+def nerf(width, n_samples):
+    """Neural radiance field: rays, encoded positions, volume rendering."""
+    return Parts(
+        NeRF(width, n_samples),
+        lambda n: (torch.randn(n, 3), functional.normalize(torch.randn(n, 3), dim=1)),
+        nn.MSELoss(),
+        lambda n: torch.rand(n, 3),
+    )
+
+
+class Sine(nn.Module):
+    """A linear layer and a sine."""
+
+    def __init__(self, n_in, n_out, omega=30.0):
+        super().__init__()
+        self.linear, self.omega = nn.Linear(n_in, n_out), omega
+        bound = math.sqrt(6 / n_in) / omega
+        nn.init.uniform_(self.linear.weight, -bound, bound)
+
+    def forward(self, x):
+        return torch.sin(self.omega * self.linear(x))
+
+
+@case(NETWORKS, (64, 65536), {"width": 16, "n_layers": 2}, {"width": 256, "n_layers": 5})
+def siren(width, n_layers):
+    """An image as a function of coordinates, by sines."""
+    layers = [Sine(2, width), *(Sine(width, width) for _ in range(n_layers - 1))]
+    model = nn.Sequential(*layers, nn.Linear(width, 3))
+    return Parts(
+        model, lambda n: (torch.rand(n, 2) * 2 - 1,), nn.MSELoss(), lambda n: torch.rand(n, 3)
+    )
+
+
+class MessagePassing(nn.Module):
+    """Edges make messages of both ends, and nodes add up what they get."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.message = nn.Sequential(
+            nn.Linear(3 * width, width), nn.SiLU(), nn.Linear(width, width)
+        )
+        self.update = nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, nodes, edges, sources, targets):
+        message = self.message(torch.cat([nodes[sources], nodes[targets], edges], dim=-1))
+        total = torch.zeros_like(nodes).index_add_(0, targets, message)
+        nodes = nodes + self.update(torch.cat([nodes, total], dim=-1))
+        return self.norm(nodes), edges + message
+
+
+class GraphNet(nn.Module):
+    """Layers of messages, and a sum over the nodes of each graph."""
+
+    def __init__(self, width, n_layers):
+        super().__init__()
+        self.node, self.edge = nn.Linear(8, width), nn.Linear(4, width)
+        self.layers = nn.ModuleList(MessagePassing(width) for _ in range(n_layers))
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, nodes, edges, ends, graphs, sums):
+        nodes, edges = self.node(nodes), self.edge(edges)
+        for layer in self.layers:
+            nodes, edges = layer(nodes, edges, ends[0], ends[1])
+        return self.head(sums.new_zeros(sums.shape[0], nodes.shape[1]).index_add_(0, graphs, nodes))
+
+
+@case(NETWORKS, (2, 32), {"width": 8, "n_layers": 2, "n_nodes": 6, "n_edges": 14},
+      {"width": 128, "n_layers": 5, "n_nodes": 300, "n_edges": 3000})  # fmt: skip
+def graph_net(width, n_layers, n_nodes, n_edges):
+    """Message passing on a batch of graphs, with index_add_."""
+
+    def inputs(n):
+        first = torch.arange(n).repeat_interleave(n_edges) * n_nodes
+        return (
+            torch.randn(n * n_nodes, 8),
+            torch.randn(n * n_edges, 4),
+            torch.randint(0, n_nodes, (2, n * n_edges)) + first,
+            torch.arange(n).repeat_interleave(n_nodes),
+            torch.zeros(n, 1),
+        )
+
+    return Parts(GraphNet(width, n_layers), inputs, nn.L1Loss(), lambda n: torch.randn(n, 1))
+
+
+class PointNet(nn.Module):
+    """Shared layers for each point, the largest over all points, and both for each point's part."""
+
+    def __init__(self, width, n_parts):
+        super().__init__()
+        self.align = nn.Sequential(nn.Conv1d(3, width, 1), nn.ReLU(), nn.Conv1d(width, 9, 1))
+        self.local = nn.Sequential(nn.Conv1d(3, width, 1), nn.BatchNorm1d(width), nn.ReLU())
+        self.wide = nn.Sequential(
+            nn.Conv1d(width, 4 * width, 1), nn.BatchNorm1d(4 * width), nn.ReLU(),
+            nn.Conv1d(4 * width, 8 * width, 1), nn.BatchNorm1d(8 * width),
+        )  # fmt: skip
+        self.head = nn.Sequential(
+            nn.Conv1d(9 * width, 2 * width, 1), nn.BatchNorm1d(2 * width), nn.ReLU(),
+            nn.Conv1d(2 * width, n_parts, 1),
+        )  # fmt: skip
+
+    def forward(self, points):
+        turn = self.align(points).max(dim=2).values.view(-1, 3, 3)
+        turn = turn + torch.eye(3, device=points.device)
+        local = self.local(torch.bmm(turn, points))
+        largest = self.wide(local).max(dim=2, keepdim=True).values
+        return self.head(torch.cat([local, largest.expand(-1, -1, points.shape[2])], dim=1))
+
+
+@case(NETWORKS, (2, 16), {"width": 8, "n_points": 32}, {"width": 64, "n_points": 4096})
+def point_net(width, n_points):
+    """Parts of point clouds, with max pooling over the points."""
+    model = PointNet(width, 6)
+    return Parts(model, images(3, n_points), nn.CrossEntropyLoss(), labels(6, n_points))
+
+
+class Recommender(nn.Module):
+    """Embeddings of categories, an MLP of numbers, and products of all pairs."""
+
+    def __init__(self, n_tables, n_rows, width):
+        super().__init__()
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(n_rows, width, mode="sum") for _ in range(n_tables)
+        )
+        self.bottom = nn.Sequential(
+            nn.Linear(13, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)
+        )
+        n = n_tables + 1
+        self.top = nn.Sequential(
+            nn.Linear(n * (n - 1) // 2 + width, 256), nn.ReLU(), nn.Linear(256, 1)
+        )
+
+    def forward(self, numbers, categories):
+        dense = self.bottom(numbers)
+        bags = [table(categories[:, i]) for i, table in enumerate(self.tables)]
+        vectors = torch.stack([dense, *bags], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        n = vectors.shape[1]
+        rows, columns = torch.tril_indices(n, n, offset=-1, device=numbers.device)
+        return self.top(torch.cat([dense, products[:, rows, columns]], dim=1)).squeeze(1)
+
+
+@case(NETWORKS, (4, 4096), {"n_tables": 3, "n_rows": 20, "width": 4},
+      {"n_tables": 12, "n_rows": 100000, "width": 64})  # fmt: skip
+def recommender(n_tables, n_rows, width):
+    """Clicks from many large embeddings, by Adagrad."""
+    return Parts(
+        Recommender(n_tables, n_rows, width),
+        lambda n: (torch.randn(n, 13), torch.randint(0, n_rows, (n, n_tables, 5))),
+        nn.BCEWithLogitsLoss(),
+        lambda n: torch.randint(0, 2, (n,)).float(),
+        optimizer=torch.optim.Adagrad,
+    )
+
+
+# --- Loops over time ------------------------------------------------------------------------------
+
+
+class ConvLSTM(nn.Module):
+    """An LSTM whose products are convolutions, frame by frame."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+        self.gates = nn.Conv2d(1 + width, 4 * width, 3, padding=1)
+        self.last = nn.Conv2d(width, 1, 1)
+
+    def forward(self, film):
+        n, n_frames, _, height, width = film.shape
+        h = film.new_zeros(n, self.width, height, width)
+        c = torch.zeros_like(h)
+        frames = []
+        for t in range(n_frames):
+            i, f, o, g = self.gates(torch.cat([film[:, t], h], dim=1)).chunk(4, dim=1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            frames.append(self.last(h))
+        return torch.stack(frames, dim=1)
+
+
+@case(NETWORKS, (2, 4), {"width": 4, "n_frames": 3, "side": 12},
+      {"width": 32, "n_frames": 12, "side": 96})  # fmt: skip
+def conv_lstm(width, n_frames, side):
+    """The next frames of a film by a convolutional LSTM."""
+    shape = (n_frames, 1, side, side)
+    return Parts(
+        ConvLSTM(width), lambda n: (torch.rand(n, *shape),), nn.MSELoss(),
+        lambda n: torch.rand(n, *shape),
+    )  # fmt: skip
+
+
+class Spike(torch.autograd.Function):
+    """A step, whose gradient is that of a fast sigmoid."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient / (1 + 10 * x.abs()) ** 2
+
+
+class SpikingNet(nn.Module):
+    """Leaky neurons that fire and are reset, over time steps of the same image."""
+
+    def __init__(self, width, n_times, side):
+        super().__init__()
+        self.n_times = n_times
+        self.conv_1 = nn.Conv2d(1, width, 3, padding=1)
+        self.conv_2 = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.head = nn.Linear(width * ((side + 1) // 2) ** 2, 10)
+        self.leak = nn.Parameter(torch.tensor([0.9, 0.8]))
+
+    def forward(self, x):
+        current = self.conv_1(x)
+        v_1, v_2, total = torch.zeros_like(current), 0.0, 0.0
+        for _ in range(self.n_times):
+            v_1 = self.leak[0] * v_1 + current
+            s_1 = Spike.apply(v_1 - 1)
+            v_1 = v_1 * (1 - s_1.detach())
+            v_2 = self.leak[1] * v_2 + self.conv_2(s_1)
+            s_2 = Spike.apply(v_2 - 1)
+            v_2 = v_2 - s_2
+            total = total + self.head(s_2.flatten(1))
+        return total / self.n_times
+
+
+@case(NETWORKS, (2, 32), {"width": 4, "n_times": 3, "side": 12},
+      {"width": 32, "n_times": 10, "side": 64})  # fmt: skip
+def spiking_net(width, n_times, side):
+    """Spiking neurons over time steps, with surrogate gradients."""
+    return Parts(
+        SpikingNet(width, n_times, side), images(1, side, side), nn.CrossEntropyLoss(), labels(10)
+    )
+
+
+class ReversibleLike(nn.Module):
+    """Two streams that are coupled, with half of the blocks computed again."""
+
+    def __init__(self, width, n_blocks):
+        super().__init__()
+        self.first = nn.Conv2d(3, 2 * width, 3, padding=1)
+        self.f = nn.ModuleList(small_net(width, width, width) for _ in range(n_blocks))
+        self.g = nn.ModuleList(small_net(width, width, width) for _ in range(n_blocks))
+        self.last = nn.Conv2d(2 * width, 3, 1)
+
+    def forward(self, x):
+        a, b = self.first(x).chunk(2, dim=1)
+        for f, g in zip(self.f, self.g, strict=True):
+            a = a + checkpoint.checkpoint(f, b, use_reentrant=False)
+            b = b + g(a)
+        return self.last(torch.cat([a, b], dim=1))
+
+
+@case(NETWORKS, (2, 4), {"width": 4, "n_blocks": 2, "side": 16},
+      {"width": 32, "n_blocks": 6, "side": 256})  # fmt: skip
+def coupled_streams(width, n_blocks, side):
+    """Two coupled streams, one of them with checkpoints."""
+    model = ReversibleLike(width, n_blocks)
+    return Parts(model, images(3, side, side), nn.MSELoss(), like(3, side, side))
+
+
+if __name__ == "__main__":
+    sys.exit(bool(run_all(NETWORKS)))
