@@ -37,6 +37,7 @@ from ..runner.report.provenance import Provenance, as_run
 from ..runner.report.provenance import provenance as provenance_of
 from ..runner.report.run_log import RunLog
 from ..runner.report.wall_time import WallTime
+from ..tuning.heap import trim_heap
 from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
 from .find_values import ValueFinder
 from .on_workers import check_for_workers, workers_of
@@ -86,6 +87,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         folder.mark(lambda: _origin(request, pipeline, source, provenance), log)
         held.enter_context(folder)
         sections_run = team.begin(made, folder)
+        trim_heap()  # what it holds and nobody uses would hide as much of the run's own memory
         timeline, process_peak = Timeline(), ResidentPeak()
         sections, side, result = execute(
             made,

@@ -38,6 +38,7 @@ from ..runner.report.run_log import RunLog
 from ..runner.report.sweep_report import SweepReport, together
 from ..runner.report.wall_time import WallTime
 from ..runner.sweep_pictures import SweepPictures
+from ..tuning.heap import trim_heap
 from .carry_out import carry_out
 from .find_values import ValueFinder
 from .pictures import leave_page
@@ -86,6 +87,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
         bar = held.enter_context(progress_shown(request.progress))
         if folder is not None:
             held.enter_context(folder)
+        trim_heap()
         process_peak = ResidentPeak()
         runs = SweepRuns(request, source, layout, plan, budgets)
         with SweepPictures(plan, folder) as pictures:

@@ -47,6 +47,7 @@ class MethodCalls:
         self, trial: Trial, available_bytes: int, total_slices: int, run_bytes: int
     ) -> None:
         self.trial, self.backend = trial, trial.backend
+        trial.is_recorded = True
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
         self.notes: list[str] = []

@@ -13,8 +13,6 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
 
-from ..tuning.heap import trim_heap
-
 _lock = Lock()
 _active: WeakSet[ResidentPeak] = WeakSet()
 
@@ -29,8 +27,6 @@ class ResidentPeak:
         self.before_bytes: int | None = None
         """Resident bytes at the start; None where the kernel does not give them."""
         self._highest_bytes = 0
-        # What the heap holds and nobody uses would hide as much of what is allocated from here on.
-        trim_heap()
         with _lock:
             _observe()
             try:

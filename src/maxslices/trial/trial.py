@@ -144,6 +144,9 @@ class Trial:
         """What the last call returned."""
         self.peak: Peak | None = None
         """Figures of all meters for the last call; None if memory ran out."""
+        self.is_recorded = False
+        """Whether calls record what is asked of the allocators, in `sequence`. It takes memory of
+        its own on a CPU. False again once it has disturbed the method."""
         self.detects_changes = False
         """Whether calls find out if the method changes its input, which reads it once more."""
         self.changed_input = False
@@ -154,7 +157,6 @@ class Trial:
         """Memory outside the pool in the last call, as `Observation.of` takes it."""
         self._spec_of_frames, self._frames = dict(frames or {}), dict[str, Any]()
         self._frames_of: tuple[int, ...] = ()
-        self._is_recorded = True  # until recording has disturbed the method
         self._left_bytes = self._stays_bytes = 0
 
     @property
@@ -342,13 +344,13 @@ class Trial:
         data = self.data(n)
         finish(self.backend)
         self.backend.release()  # what making it took: the method would give that back
-        record = (n, int(data.nbytes)) if self._is_recorded else None
+        record = (n, int(data.nbytes)) if self.is_recorded else None
         self.peak = peak = None
         try:
             with quiet(), measure_peak(kind, record=record) as peak:
                 self._call_once(data, side)
         except RecordingError:
-            self._is_recorded = False
+            self.is_recorded = False
             del data
             return self.once(n)
         finally:
