@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NoReturn
@@ -75,7 +74,7 @@ class Callback:
         EstimatorError
             If it raises.
         """
-        with self.errors_named(leading, given):
+        try:
             try:
                 answer = self.function(*leading, **given)
             except AttributeError as error:
@@ -83,18 +82,24 @@ class Callback:
                     raise
                 answer = self.function(*map(_as_scalar, leading), **given)
             require_known(answer)
+        except BaseException as error:
+            raise self.named(error, leading, given) from error
         return answer
 
-    @contextmanager
-    def errors_named(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> Iterator[None]:
-        """Turn what the author's code raises into an `EstimatorError` that names the call."""
-        try:
-            yield
-        except (KeyboardInterrupt, UnknownReferenceError):
-            raise
-        except BaseException as error:
-            said = f"raised {what_raised(error)}{raised_at(error, self.function)}"
-            raise EstimatorError(f"{self._call_text(leading, given)} {said}") from error
+    def named(
+        self, error: BaseException, leading: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> EstimatorError:
+        """Error that names the call in which the author's code raised another one.
+
+        Raises
+        ------
+        KeyboardInterrupt, UnknownReferenceError
+            If it is one of these, which say what they have to.
+        """
+        if isinstance(error, KeyboardInterrupt | UnknownReferenceError):
+            raise error
+        said = f"raised {what_raised(error)}{raised_at(error, self.function)}"
+        return EstimatorError(f"{self._call_text(leading, given)} {said}")
 
     def describe_call(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
         """Write a call with these arguments, for a message about its answer."""

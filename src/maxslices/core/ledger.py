@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
@@ -159,11 +158,6 @@ class Ledger:
 LedgerFunction = Callable[..., Any]
 
 
-def _unchanged(*_: object) -> AbstractContextManager[None]:
-    """Context that leaves errors unchanged."""
-    return nullcontext()
-
-
 class LedgerEstimator:
     """An estimator made of a function that enters allocations into a ledger.
 
@@ -194,14 +188,14 @@ class LedgerEstimator:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         device: Device = "cuda",
-        errors: Callable[..., AbstractContextManager[None]] = _unchanged,
+        named: Callable[..., Exception] | None = None,
         /,
         **kwargs: Any,
     ) -> MemoryModel:
         """Memory model for slices of these dims and dtype; exact for every n.
 
         The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
-        ``errors(leading, given)`` is the context in which it is called with these arguments.
+        ``named(error, leading, given)`` makes the error that is raised in place of its own.
         """
         function, given, element = self.function, self._given(slice_dim, kwargs), as_dtype(dtype)
         dims = int(other_dims[0]), int(other_dims[1])
@@ -210,8 +204,12 @@ class LedgerEstimator:
         def peak_bytes(n: int) -> int:
             if n not in accounts:
                 leading = (Ledger(device), block_shape(slice_dim, n, dims), element)
-                with errors(leading, given):
+                try:
                     function(*leading, **given)
+                except BaseException as error:
+                    if named is None:
+                        raise
+                    raise named(error, leading, given) from error
                 accounts[n] = leading[0].peak_bytes, leading[0].kept_bytes
             return accounts[n][0]
 

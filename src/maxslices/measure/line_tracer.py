@@ -28,7 +28,8 @@ for each allocation alive, and small objects raise the peak at every line."""
 _SMALL_FRACTION = 200
 """Allocations below 1/200 of the peak are summed up: that changes no verdict on an estimate."""
 _NOISE_BYTES = 4096
-"""Changes up to this (a page) are taken for Python's own objects, and give no sample."""
+"""Changes up to this (a page) are taken for Python's own objects: they give no sample, and no new
+maximum."""
 
 
 class LineTracer:
@@ -95,7 +96,7 @@ class LineTracer:
         if abs(current - self._last) > _NOISE_BYTES:
             self.samples.append(MemorySample(now, current - self._before, self._place))
         self._last = current
-        if peak > self._highest * _NEW_MAXIMUM_FACTOR:
+        if peak > max(self._highest * _NEW_MAXIMUM_FACTOR, self._highest + _NOISE_BYTES):
             self._highest, self.where = peak, self._place
             self._snapshot = tracemalloc.take_snapshot()
             self._arrays = _arrays_in(frame, self._older)
