@@ -49,13 +49,13 @@ class LineTracer:
         """Begin, with the lines of the frame that entered the ``with`` block too."""
         self._began = time.perf_counter()
         self._thread = threading.get_ident()
-        self._before = self._last = observe()[0]
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
         self._older = {
             key for alike in _arrays_in(frame, set()).values() for key in alike
         }  # arrays from before are not among the allocations
+        self._before = self._last = observe()[0]
         if frame is not None:
             self._place = _place(frame)
         self._frame, self._frame_trace = frame, frame.f_trace if frame is not None else None
