@@ -14,6 +14,7 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError
 from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io.scans.loader import LoaderOptions
 from maxslices.runner.folder.earlier_run import RECORD_NAMES
 from tests.planner.fakes import fakes
 
@@ -148,7 +149,8 @@ def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):
 
 
 def test_side_results_alone_need_only_the_slices_they_look_at():
-    scan, read = source(), []
+    # An ArrayScan is opened anew with the loader's options; any other source is read as it is.
+    scan, read = source().with_options(LoaderOptions()), []
     original = scan.read
     scan.read = lambda dim, start, stop, out: (
         read.append((dim, start, stop)), original(dim, start, stop, out)
