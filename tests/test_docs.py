@@ -62,7 +62,6 @@ SHOWN_ONLY = {
     "docs/many-gpus": "several GPUs, a cluster, SLURM or MPI",
     "docs/memory": "a GPU with torchvision",
     "docs/nn": "torchvision",
-    "docs/benchmarks/workers": "a plan of 100 TB, which takes seconds",
     "docs/reference/cli": "files of the user's shell",
 }
 """Pages with commands that no test runs, and what they would need."""
@@ -287,9 +286,9 @@ def test_make_targets_are_there():
 
 def test_extras_that_are_named_are_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [re.findall(r"'(?:maxslices|\.)\[(\w+)\]'", page.read_text()) for page in PAGES]
-    assert {"cuda12", "cuda13", "torch"} <= set().union(*named)
-    assert set().union(*named) <= set(project["optional-dependencies"])
+    lists = [re.findall(r"(?:maxslices|\.)\[([\w,-]+)\]['`]", page.read_text()) for page in PAGES]
+    named = {extra for found in lists for extras in found for extra in extras.split(",")}
+    assert {"run", "cuda12", "cuda13", "torch"} <= named <= set(project["optional-dependencies"])
 
 
 def test_every_language_of_a_block_is_one_that_is_looked_at():
