@@ -6,6 +6,7 @@ packages and what these require, as pip would resolve them. No network is needed
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -89,8 +90,15 @@ def environment(folder: Path, *packages: str) -> Path:
 
 
 def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Sources on PYTHONPATH would be imported in place of the wheel.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [python, *arguments], capture_output=True, text=True, timeout=120, cwd=python.parent
+        [python, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=python.parent,
+        env=env,
     )
 
 

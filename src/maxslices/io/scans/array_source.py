@@ -46,8 +46,8 @@ class ArrayScan(FrameSource):
     --------
     >>> import numpy as np
     >>> scan = ArrayScan(np.ones((91, 4, 64), np.uint16), angles=np.linspace(0, np.pi, 91))
-    >>> scan.spec
-    ArraySpec(91x4x64 uint16)
+    >>> print(scan.spec)
+    91x4x64 uint16
     """
 
     def __init__(
