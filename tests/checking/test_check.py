@@ -1,6 +1,7 @@
 """What the check concludes from figures, and how it says so."""
 
 import gc
+import math
 import pickle
 import tracemalloc
 
@@ -448,4 +449,24 @@ def test_an_underestimate_names_what_the_ledger_lacks():
 
 def test_nothing_is_missing_from_a_complete_ledger():
     result = check_max_slices(make(two_arrays), (60, *OTHER), "float32", device="cpu")
+    assert result.missing == ()
+
+
+def with_a_second_result(data):
+    result = data * 2
+    longer = np.full(result.size + 50, 1, np.float32)
+    result += longer[: result.size].reshape(result.shape)
+    return result
+
+
+def test_allocations_of_nearly_the_same_size_are_each_found_in_the_ledger():
+    def needs(m, shape, dtype):
+        two_arrays(m, shape, dtype)
+        m.alloc(math.prod(shape) + 50, "float32")
+
+    meta = Registry().register(
+        with_a_second_result, pattern="all", calc_max_slices=from_ledger(needs)
+    )
+    result = check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
+    assert len(result.alive) >= 3
     assert result.missing == ()

@@ -311,8 +311,9 @@ def missing_from_ledger(trial: Trial, alive: Sequence[Alive]) -> tuple[str, ...]
     missing = []
     for row in alive:
         size = round_to_granule(row.n_bytes) if device == "cuda" else row.n_bytes
-        match = next((k for k in ledger.at_peak if abs(k - size) <= _HEADER_BYTES), None)
-        if match is not None and ledger.at_peak[match] > 0:
+        near = (k for k, n in ledger.at_peak.items() if n > 0 and abs(k - size) <= _HEADER_BYTES)
+        match = next(near, None)
+        if match is not None:
             ledger.at_peak[match] -= 1
         elif size > NOISE_BYTES["cpu"]:
             name = row.what.split(" ")[0] or "an array"
