@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -15,7 +17,10 @@ from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
 from maxslices.httomo.method_adapters import calculate_stats, global_stats
 from maxslices.httomo.method_database import read_entries
 from maxslices.httomo.register_methods import register_entry
+from maxslices.testing import check_max_slices
 
+SIZES = Path(__file__).parents[1] / "records" / "httomo_sizes.json.gz"
+"""What calls took on an H200."""
 ENTRY = """
 {area}:
   {module}:
@@ -305,6 +310,29 @@ def test_angles_of_all_blocks_are_put_together(made):
     meta = finder(made, "find_recon")
     assert meta.supplied == ("angles",)
     assert in_blocks(meta, DATA, angles=np.arange(6.0)) == 15.0
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("find", {}), ("find", {"average_radius": 1}), ("find_pair", {})]
+)
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32, np.float64])
+def test_what_a_block_gives_takes_what_is_declared(made, name, given, dtype):
+    check_max_slices(finder(made, name), (211, 13, 1009), dtype, device="cpu", **given)
+
+
+@pytest.mark.parametrize("name", ["find_center_vo", "find_center_360", "find_center_pc"])
+def test_the_declared_memory_of_centre_finding_is_what_a_gpu_measured(real, name):
+    meta = real[f"httomolibgpu.recon.rotation.{name}"]
+    with gzip.open(SIZES, "rt") as file:
+        entries = json.load(file)["entries"]
+    entries = [entry for entry in entries if entry["question"]["method"] == meta.full_name]
+    assert entries
+    for entry in entries:
+        question = entry["question"]
+        dims, given = tuple(question["other_dims"]), meta.merged(**question["parameters"])
+        model = meta.estimator.model(0, dims, np.dtype("float32"), "cuda", **given)
+        for call in entry["probe"]["rungs"]:
+            assert model.bytes(call["n_slices"]) == call["n_bytes"]
 
 
 IMAGES = """

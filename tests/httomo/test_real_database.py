@@ -56,7 +56,7 @@ def test_all_methods_that_are_installed_are_registered(real, theirs, package):
     for name, entry in said.items():
         meta = real.get(*name.rsplit(".", 1)[::-1])
         assert meta.pattern == entry["pattern"], name
-        assert meta.estimator is None, name
+        assert (meta.estimator is None) == (".rotation." not in name), name
         halo = meta.halo_slices(**required(meta.parameters))
         assert (halo != (0, 0)) == entry["padding"], name
         dims = meta.output_other_dims(meta.slice_dims()[0], (30, 22), **required(meta.parameters))

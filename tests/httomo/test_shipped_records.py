@@ -23,8 +23,7 @@ SIZES = Path(__file__).parents[1] / "records" / "httomo_sizes.json.gz"
 DETECTORS = ((1801, 2160, 2560), (1801, 2048, 2048), (1801, 1601, 2557))
 PROJECTIONS = (
     "corr.remove_outlier", "alignment.distortion_correction_proj_discorpy", "phase.paganin_filter",
-    "normalize.dark_flat_field_correction", "rotation.find_center_360", "rotation.find_center_pc",
-    "rotation.find_center_vo",
+    "normalize.dark_flat_field_correction",
 )  # fmt: skip
 SINOGRAMS = (
     "morph.average_projection_frames", "morph.sino_360_to_180", "stripe.remove_all_stripe",
@@ -62,7 +61,7 @@ def test_a_record_names_its_method_card_and_versions(name, number):
 
 def test_files_are_small_and_readable():
     texts = {path.name: path.read_text() for path in FILES}
-    assert len(texts) >= 20
+    assert len(texts) >= 17
     assert max(map(len, texts.values())) < 40_000
     assert sum(map(len, texts.values())) < 300_000
     assert all(json.loads(text)["format"] == 3 for text in texts.values())
@@ -109,6 +108,8 @@ def test_all_that_was_recorded_is_in_the_records():
     n_found = 0
     for entry in entries:
         question, probe = entry["question"], entry["probe"]
+        if ".rotation." in question["method"]:  # declared: see test_adapters.py
+            continue
         calls = [(r["n_slices"], r["n_bytes"], r["outside_bytes"] > 0) for r in probe["rungs"]]
         for record in read_shipped(RECORDS / f"{question['method']}.json"):
             keys = ("slice_dim", "dtype", "parameters", "side")

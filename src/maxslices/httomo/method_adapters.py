@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.exact_sum import exact_terms, sum_of_terms
+from ..core.ledger import Ledger, from_ledger
 from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
@@ -263,7 +264,33 @@ def _rotation(
         "side_results": names,
         "combine": combine,
         "host_only": entry.implementation == "cpu",
+        "calc_max_slices": _pair_bytes if of_two else _sinogram_bytes,
     }
+
+
+@from_ledger
+def _pair_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], **_: Any) -> None:
+    """Memory of taking the first and the last projection of a block."""
+    m.alloc(shape, dtype)
+    if m.device == "cpu":
+        m.alloc((2, *shape[1:]), np.float32)
+
+
+@from_ledger
+def _sinogram_bytes(
+    m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], **parameters: Any
+) -> None:
+    """Memory of taking one row of each projection, or the mean of some."""
+    n_projections, _, width = shape
+    m.alloc(shape, dtype)
+    if parameters.get("average_radius"):
+        m.alloc((n_projections, width), dtype if dtype.kind == "f" else np.float64)
+        if m.device == "cpu":
+            m.alloc((n_projections, width), np.float32)
+    elif m.device == "cpu":
+        m.alloc((n_projections, width), np.float32)
+    elif n_projections > 1:  # a copy without gaps, as is needed to leave the device
+        m.alloc((n_projections, width), dtype)
 
 
 def _accept_mid(stub: Callable[..., Any]) -> None:
