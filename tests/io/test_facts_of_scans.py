@@ -1,0 +1,389 @@
+"""What files say about a scan, in situations of facilities' own definitions and public reports.
+
+Each test names its source. The data are made; the values are those that the source asks for.
+"""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices import describe
+from maxslices.cli.main import main
+from tests.io.made_scans import (
+    HALF_TURN,
+    counts,
+    exchange,
+    flats_and_darks,
+    noted,
+    nxtomo,
+    put,
+    texts_in,
+)
+
+wrong = pytest.mark.xfail(strict=True)
+ROTATION = "process/acquisition/rotation"
+SETUP = "process/acquisition/setup"
+FULL_TURN = np.linspace(-90, 270, 121)
+STEPS = [
+    {"method": "dark_flat_field_correction"},
+    {"method": "minus_log"},
+    {"method": "fbp", "parameters": {"center": 49.0}},
+]
+
+
+def result_of(scan, tmp_path, **options):
+    """Result file of a reconstruction, and what was noted."""
+    with noted() as text:
+        maxslices.run(scan, STEPS, tmp_path / "out", device="cpu", **options)
+    return tmp_path / "out", text()
+
+
+def pixel_um(scan, tmp_path):
+    """Pixel size in the result, or None, and what was noted."""
+    out, text = result_of(scan, tmp_path)
+    with h5py.File(out / "result.h5") as file:
+        size = file["entry"].get("x_pixel_size")
+        return None if size is None else float(size[()]), text
+
+
+# Angles by their start, step and number
+
+
+@wrong
+def test_start_and_step_are_arrays_of_one_value(tmp_path):
+    """tomoScan with areaDetector: data-exchange/dxchange exchange.py, read_aps_tomoscan_hdf5
+    ("rotation_start ... [0]"); dxchange pull request 88."""
+    values = {"rotation_start": [-90.0], "rotation_step": [3.0], "num_angles": [121]}
+    scan = exchange(
+        tmp_path / "x.h5", FULL_TURN, None, **{f"{ROTATION}/{n}": v for n, v in values.items()}
+    )
+    angles = describe(scan).angles
+    assert (angles.n_angles, angles.first, angles.last) == (121, -90, pytest.approx(270))
+
+
+@wrong
+def test_start_and_end_angle_of_the_setup_include_the_end(tmp_path):
+    """Data Exchange as SLS and APS implement it: data-exchange/dxfile doc/source/xraytomo.rst,
+    rotation_start_angle 0, rotation_end_angle 180, angular_step 0.125, number_of_projections 1441.
+    """
+    values = {"rotation_start_angle": 10.0, "rotation_end_angle": 190.0}
+    scan = exchange(
+        tmp_path / "x.h5", HALF_TURN + 10, None, **{f"{SETUP}/{n}": v for n, v in values.items()}
+    )
+    angles = describe(scan).angles
+    assert (angles.n_angles, angles.first, angles.last) == (61, 10, pytest.approx(190))
+
+
+@wrong
+def test_a_range_without_a_start_begins_at_zero(tmp_path):
+    """ALS 8.3.2: its Data Exchange files have /process/acquisition/rotation/range and num_angles,
+    and no start; tomopy.angles(num_angles, 0, range) are the angles."""
+    scan = exchange(
+        tmp_path / "x.h5",
+        np.linspace(0, 360, 121),
+        None,
+        **{f"{ROTATION}/range": [360.0], f"{ROTATION}/num_angles": [121]},
+    )
+    angles = describe(scan).angles
+    assert (angles.first, angles.last) == (0, pytest.approx(360))
+
+
+@wrong
+def test_angles_that_are_all_zero_are_not_stored(tmp_path):
+    """mantidproject/mantidimaging pull request 1584: a writer that has no angles stores zeros."""
+    values = {"rotation_start": -90.0, "rotation_step": 3.0, "num_angles": 121}
+    scan = exchange(
+        tmp_path / "x.h5",
+        FULL_TURN,
+        np.zeros(121),
+        **{f"{ROTATION}/{n}": v for n, v in values.items()},
+    )
+    angles = describe(scan).angles
+    assert (angles.first, angles.last) == (-90, pytest.approx(270))
+
+
+@wrong
+def test_frames_that_are_fewer_than_the_angles_are_warned_of(tmp_path):
+    """dxchange, read_aps_tomoscan_hdf5: "num_angles(%d) is not the same as tomo.shape[0](%d)";
+    frames are lost where the detector is too slow (tomoscan_2bm.py, add_theta)."""
+    values = {"rotation_start": 0.0, "rotation_step": 3.0, "num_angles": 64}
+    scan = exchange(
+        tmp_path / "x.h5", HALF_TURN, None, **{f"{ROTATION}/{n}": v for n, v in values.items()}
+    )
+    with noted() as text:
+        angles = describe(scan).angles
+    assert (angles.first, angles.last) == (0, pytest.approx(180))
+    assert "64" in text()
+    assert "61" in text()
+    assert f"/{ROTATION}" in text()
+
+
+# Set and measured angles, and other candidates
+
+
+def odd(path, **values):
+    """Write a scan of no known layout, whose frames are projections."""
+    flats, darks = flats_and_darks()
+    with h5py.File(path, "w") as file:
+        put(file, {"scan/camera/frames": counts(HALF_TURN), **values})
+        put(file, {"scan/camera/flats": flats, "scan/camera/darks": darks})
+    return path
+
+
+MEASURED = HALF_TURN + np.random.default_rng(0).normal(0, 1e-3, 61)
+
+
+@pytest.mark.parametrize("set_name", ["target_value", "value_set", "demand"])
+def test_the_value_of_a_positioner_is_the_measured_one(tmp_path, set_name):
+    """NXpositioner (manual.nexusformat.org/classes/base_classes/NXpositioner.html): value is "best
+    known value of positioner", target_value is "targeted (commanded) value"; GDA writes value_set.
+    """
+    stage = "scan/instrument/rot"
+    scan = odd(tmp_path / "x.h5", **{f"{stage}/value": MEASURED, f"{stage}/{set_name}": HALF_TURN})
+    assert describe(scan).angles.first == pytest.approx(MEASURED[0], abs=1e-5)
+
+
+@wrong
+@pytest.mark.parametrize(
+    ("measured", "set_name"),
+    [("theta", "theta_set"), ("rot_rbv", "rot_val"), ("theta_readback", "theta_setpoint")],
+)
+def test_measured_angles_come_before_those_that_were_set(tmp_path, measured, set_name):
+    """EPICS motor record: RBV is the readback, VAL the requested position
+    (epics-modules/motor, motorRecord documentation); GDA and Bluesky name the latter setpoint."""
+    scan = odd(
+        tmp_path / "x.h5", **{f"scan/data/{measured}": MEASURED, f"scan/data/{set_name}": HALF_TURN}
+    )
+    assert describe(scan).angles.first == pytest.approx(MEASURED[0], abs=1e-5)
+
+
+@wrong
+def test_equal_copies_of_the_angles_are_one(tmp_path):
+    """BLISS stores a motor under measurement and under instrument; Diamond's DIAD in several NXdata
+    (DiamondLightSource/httomo issue 157)."""
+    scan = odd(tmp_path / "x.h5", **{"scan/data/theta": HALF_TURN, "scan/sum/theta": HALF_TURN})
+    assert describe(scan).angles.last == pytest.approx(180)
+
+
+@wrong
+def test_the_motor_of_a_continuous_scan_has_companions(tmp_path):
+    """BLISS fscan: rot_center and rot_delta next to rot (FABLE-3DXRD/ImageD11, sinograms)."""
+    scan = odd(
+        tmp_path / "x.h5",
+        **{
+            "scan/measurement/rot": HALF_TURN,
+            "scan/measurement/rot_center": HALF_TURN + 1.5,
+            "scan/measurement/rot_delta": np.full(61, 3.0),
+        },
+    )
+    angles = describe(scan).angles
+    assert angles.last - angles.first == pytest.approx(180)
+
+
+@wrong
+def test_two_stages_that_differ_are_listed(tmp_path, capsys, monkeypatch):
+    """Two rotation stages that are recorded for each frame, a base and the sample's own; which is
+    the scan's cannot be told from shapes (the layout in DiamondLightSource/httomo issue 157)."""
+    monkeypatch.chdir(tmp_path)
+    scan = odd(
+        tmp_path / "x.h5",
+        **{"scan/rot_base/value": np.linspace(0, 0.1, 61), "scan/rot_top/value": HALF_TURN},
+    )
+    main(["try", str(scan), "--device", "cpu"])
+    said = capsys.readouterr().err
+    assert "no angles are stored" not in said
+    assert "/scan/rot_base/value" in said
+    assert "/scan/rot_top/value" in said
+
+
+# Pixel size and magnification
+
+DETECTOR = "measurement/instrument/detector"
+OBJECTIVE = "measurement/instrument/detection_system/objective"
+
+
+@wrong
+def test_the_actual_pixel_size_is_that_of_the_sample_plane(tmp_path):
+    """dxfile xraytomo.rst: actual_pixel_size_x, "Actual pixel size on the sample plane"; read first
+    by tomography/tomopy-cli file_io.read_pixel_size."""
+    values = {"pixel_size_x": (3.45, "microns"), "actual_pixel_size_x": (0.69, "microns")}
+    scan = exchange(tmp_path / "x.h5", **{f"{DETECTOR}/{n}": v for n, v in values.items()})
+    assert pixel_um(scan, tmp_path)[0] == pytest.approx(0.69)
+
+
+@wrong
+def test_pixels_of_a_camera_are_binned_and_divided_by_the_magnification(tmp_path):
+    """dxfile xraytomo.rst: binning_x, binning_y; tomopy-cli: pixel_size_x / magnification."""
+    scan = exchange(
+        tmp_path / "x.h5",
+        **{
+            f"{DETECTOR}/pixel_size_x": (3.45, "um"),
+            f"{DETECTOR}/binning_x": 2,
+            f"{DETECTOR}/binning_y": 2,
+            f"{OBJECTIVE}/magnification": 5.0,
+        },
+    )
+    assert pixel_um(scan, tmp_path)[0] == pytest.approx(1.38)
+
+
+@wrong
+@pytest.mark.parametrize(
+    "more", [{"x_magnified_pixel_size": (0.69e-6, "m")}, {"magnification": 5.0}]
+)
+def test_a_detectors_pixels_are_magnified(tmp_path, more):
+    """nxtomo, paths/nxdetector.py: x_pixel_size, x_magnified_pixel_size, magnification."""
+    values = {"x_pixel_size": (3.45e-6, "m"), **more}
+    scan = nxtomo(tmp_path / "x.nx", **{f"instrument/detector/{n}": v for n, v in values.items()})
+    assert pixel_um(scan, tmp_path)[0] == pytest.approx(0.69)
+
+
+@wrong
+def test_a_detectors_pixel_size_alone_is_not_that_of_slices(tmp_path):
+    """NXdetector: x_pixel_size is "size of each detector pixel"; neutronimaging/imagingsuite issue
+    130: slices had the detector's pixel size."""
+    where = "instrument/detector/x_pixel_size"
+    size, text = pixel_um(nxtomo(tmp_path / "x.nx", **{where: (3.45e-6, "m")}), tmp_path)
+    assert size is None
+    assert f"/entry0000/{where}" in text
+
+
+@wrong
+def test_a_pixel_size_may_be_text_with_its_unit(tmp_path):
+    """NSLS-II FXI, export_fly_scan: "Pixel Size" is str(6500 / M) + "nm", next to Magnification."""
+    flats, darks = flats_and_darks()
+    with h5py.File(tmp_path / "fly_scan_id_7.h5", "w") as file:
+        put(file, {"img_tomo": counts(HALF_TURN), "angle": HALF_TURN})
+        put(file, {"img_bkg": flats, "img_dark": darks})
+        put(file, {"Magnification": 200.0, "Pixel Size": "32.5nm"})
+    main(["try", str(file_of(tmp_path)), str(tmp_path / "out"), "--device", "cpu"])
+    with h5py.File(tmp_path / "out/result.h5") as file:
+        assert file["entry/x_pixel_size"][()] == pytest.approx(0.0325)
+
+
+def file_of(folder):
+    return next(folder.glob("*.h5"))
+
+
+# Facts that go into results
+
+
+@wrong
+def test_sample_and_energy_of_data_exchange_are_in_the_result(tmp_path):
+    """dxfile demo/areadetector/13-BM/tomoLayout.xml: /measurement/instrument/sample/name names the
+    stages, /measurement/sample/name the sample; tomography/tomocupy issue 32."""
+    scan = exchange(
+        tmp_path / "x.h5",
+        **{
+            "measurement/sample/name": "rock 7",
+            "measurement/instrument/sample/name": "microCT sample stages",
+            "measurement/instrument/monochromator/energy": ([25.0], "keV"),
+        },
+    )
+    found = texts_in(result_of(scan, tmp_path)[0] / "result.h5")
+    assert "entry/sample/name = b'rock 7'" in found
+    assert "= 25.0 {" in found
+    assert "microCT sample stages" not in found
+
+
+@wrong
+def test_title_and_start_time_are_those_of_the_scan(tmp_path):
+    """NXtomo (manual.nexusformat.org): entry/title and entry/start_time of the raw data; mantid
+    imaging issue 1463: results held constants in their place."""
+    scan = nxtomo(tmp_path / "x.nx", title="bone, left", start_time="2024-05-06T07:08:09+02:00")
+    found = texts_in(result_of(scan, tmp_path)[0] / "result.h5")
+    assert "entry/title = b'bone, left'" in found
+    assert "entry/start_time = b'2024-05-06T07:08:09+02:00'" in found
+
+
+@wrong
+def test_distances_of_the_detector_and_of_propagation_are_both_kept(tmp_path):
+    """nxtomo, paths/nxdetector.py and nxsample.py (version 1.5): distance, propagation_distance."""
+    scan = nxtomo(
+        tmp_path / "x.nx",
+        **{
+            "instrument/detector/distance": (0.3, "m"),
+            "sample/propagation_distance": (0.297, "m"),
+        },
+    )
+    found = texts_in(result_of(scan, tmp_path)[0] / "result.h5")
+    assert "entry/instrument/detector/distance = 0.3 " in found
+    assert "entry/sample/propagation_distance = 0.297 " in found
+
+
+@wrong
+@pytest.mark.parametrize("format", ["tiff-stack", "ome-zarr"])
+def test_images_carry_the_sample_too(tmp_path, format):
+    """mobie/mobie-viewer-fiji issue 440, chanzuckerberg/cryoet-data-portal issue 20: what the
+    scan's file says is lost in exports."""
+    scan = nxtomo(
+        tmp_path / "x.nx",
+        **{"sample/name": "rock 7", "instrument/beam/incident_energy": (25.0, "keV")},
+    )
+    out, _ = result_of(scan, tmp_path, format=format)
+    if format == "ome-zarr":
+        text = (out / "result.ome.zarr/zarr.json").read_text()
+    else:
+        text = (out / "result.tif").read_bytes().decode("latin-1")
+    assert "rock 7" in text
+    assert "25 keV" in text
+
+
+# Axes, flips and motion
+
+
+@wrong
+def test_sinograms_are_read_as_such(tmp_path):
+    """Elettra: ElettraSciComp/STP-Core exec_edf2tdf.py, attribute axes "y:theta:x"; dxfile
+    introduction.rst: "mandatory if the 3D arrays use a different axes order"."""
+    flats, darks = flats_and_darks()
+    with h5py.File(tmp_path / "x.tdf.h5", "w") as file:
+        for name, frames in (
+            ("data", counts(HALF_TURN)),
+            ("data_white", flats),
+            ("data_dark", darks),
+        ):
+            file[f"exchange/{name}"] = frames.swapaxes(0, 1)
+            file[f"exchange/{name}"].attrs["axes"] = "y:theta:x"
+        file["exchange/theta"] = HALF_TURN
+    found = describe(tmp_path / "x.tdf.h5")
+    assert (found.shape, found.n_flats, found.n_darks) == ((61, 4, 96), 3, 3)
+
+
+@wrong
+def test_a_sample_that_moves_between_frames_is_warned_of(tmp_path):
+    """NXtomo: sample/x_translation for each frame; the ESRF's random displacements against rings.
+    Flats are taken with the sample moved out, which is no motion between projections."""
+    at = np.r_[[0.0] * 3, [5e-3] * 3, 1e-5 * np.sin(np.arange(61))]
+    scan = nxtomo(tmp_path / "x.nx", **{"sample/x_translation": (at, "m")})
+    with noted() as text:
+        describe(scan)
+    assert "/entry0000/sample/x_translation" in text()
+
+
+def test_a_sample_that_is_moved_out_for_flats_is_not_warned_of(tmp_path):
+    """As above."""
+    at = np.r_[[0.0] * 3, [5e-3] * 3, [0.0] * 61]
+    scan = nxtomo(tmp_path / "x.nx", **{"sample/x_translation": (at, "m")})
+    with noted() as text:
+        describe(scan)
+    assert "translation" not in text()
+
+
+@wrong
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("instrument/detector/x_flipped", True),
+        ("instrument/detector/field_of_view", "Half"),
+        ("instrument/detector/z_camera_tilt", 0.3),
+    ],
+)
+def test_what_changes_the_picture_and_is_not_applied_is_warned_of(tmp_path, where, value, capsys):
+    """nxtomo, paths/nxdetector.py: x_flipped, field_of_view; nabu's calibration: z_camera_tilt."""
+    scan = nxtomo(tmp_path / "x.nx", **{where: value})
+    assert f"/entry0000/{where}" in result_of(scan, tmp_path)[1]
+    assert main(["info", str(scan)]) == 0
+    assert "not applied" in "".join(capsys.readouterr())
