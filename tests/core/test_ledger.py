@@ -143,7 +143,7 @@ def needs(m, shape, dtype, *, factor=1, slice_dim=None):
     [(0, "cpu", 997), (1, "cpu", 1009), (0, "cuda", rounded(2991)), (1, "cuda", rounded(3027))],
 )
 def test_a_ledger_estimator_gives_its_model(slice_dim, device, extra):
-    model = needs.model(slice_dim, (16, 32), "uint16", device)
+    model = needs.slices_model(slice_dim, (16, 32), "uint16", device)
     assert [model.bytes(n) for n in (0, 1, 3)] == [0, 512 * 6 + extra, 3 * 512 * 6 + extra]
     n_slices = needs(slice_dim, (16, 32), "uint16", 7 * 512 * 6 + extra, device)
     assert n_slices == (7, None)
@@ -160,7 +160,7 @@ def test_a_parameter_named_as_the_ledgers_own_arguments_is_left_out():
     def everything(m, shape, dtype, **kwargs):
         m.alloc_bytes(1 + kwargs["size"])
 
-    assert everything.model(1, (5, 7), "f4", "cpu", size=2, shape=(3, 3), m=1).bytes(1) == 3
+    assert everything.slices_model(1, (5, 7), "f4", "cpu", size=2, shape=(3, 3), m=1).bytes(1) == 3
 
 
 def test_a_ledger_estimator_keeps_the_name_and_doc_of_its_function():
@@ -216,3 +216,58 @@ def test_what_stays_after_the_call_counts_from_there_on(device, kept_bytes):
 def test_what_is_no_function_is_no_ledger(given):
     with pytest.raises(RegistrationError, match="a ledger is a function of m, shape and dtype"):
         from_ledger(given)
+
+
+@from_ledger
+def twice(m, shape, dtype, *, extra=0):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+    m.alloc_bytes(extra)
+
+
+@pytest.mark.parametrize("shape", [(13,), (13, 7), (13, 7, 5, 3, 2)])
+def test_a_model_is_of_any_dims_along_any_axis(shape):
+    for axis in range(-len(shape), len(shape)):
+        model = twice.model(shape, "uint16", axis, "cpu", extra=11)
+        others = np.prod(shape) // shape[axis]
+        assert model.bytes(3) == 2 * 3 * others * 2 + 11
+        assert model.max_slices(2 * 3 * others * 2 + 11) == 3
+
+
+def test_the_largest_chunk_fits_and_a_larger_one_of_its_shape_does_not():
+    model = twice.model((131, 37, 5, 17), "float32", (0, -1), "cpu", extra=7)
+    for aspect in ((1, 1), (4, 1), (1, 3)):
+        first, last = model.largest(1_000_003, aspect)
+        assert model.bytes(first, last) == 2 * first * 37 * 5 * last * 4 + 7 <= 1_000_003
+        grown = min(131, first + aspect[0]), min(17, last + aspect[1])
+        assert model.bytes(*grown) > 1_000_003
+        assert first / last == pytest.approx(aspect[0] / aspect[1], rel=0.2) or last == 17
+
+
+def test_a_chunk_is_never_larger_than_the_array_nor_smaller_than_one():
+    model = twice.model((131, 37, 17), "float32", (0, 1, 2), "cpu")
+    assert model.largest(10**9) == (131, 37, 17)
+    assert model.largest(10**9, aspect=(0.1, 1, 7)) == (131, 37, 17)
+    assert model.largest(8, aspect=(1, 2, 3)) == (1, 1, 1)
+    assert model.largest(7) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [(3, "3 dims has no axis 3"), (-4, "no axis -4"), ((0, -3), "different"), ((), "different")],
+)
+def test_axes_that_an_array_has_not_are_refused(axis, said):
+    with pytest.raises(UsageError, match=said):
+        twice.model((131, 37, 17), "float32", axis)
+
+
+@pytest.mark.parametrize("aspect", [(1,), (1, 0), (1, -2), (1, float("inf")), (1, float("nan"))])
+def test_an_aspect_has_a_positive_number_for_each_axis(aspect):
+    with pytest.raises(UsageError, match="2 positive numbers"):
+        twice.model((131, 37, 17), "float32", (0, 1)).largest(10**6, aspect)
+
+
+def test_a_ledger_that_names_an_argument_of_model_is_refused():
+    along = from_ledger(lambda m, shape, dtype, axis: None)
+    with pytest.raises(UsageError, match="another name in the ledger"):
+        along.model((3, 5), "float32", axis=0)

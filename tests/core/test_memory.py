@@ -45,7 +45,7 @@ def ledger_models(draw):
         m.free(work)
 
     dims = draw(st.tuples(st.integers(1, 3000), st.integers(1, 3000)))
-    return needs.model(0, dims, "uint16", device)
+    return needs.slices_model(0, dims, "uint16", device)
 
 
 @st.composite

@@ -330,7 +330,7 @@ def test_the_declared_memory_of_centre_finding_is_what_a_gpu_measured(real, name
     for entry in entries:
         question = entry["question"]
         dims, given = tuple(question["other_dims"]), meta.merged(**question["parameters"])
-        model = meta.estimator.model(0, dims, np.dtype("float32"), "cuda", **given)
+        model = meta.estimator.slices_model(0, dims, np.dtype("float32"), "cuda", **given)
         for call in entry["probe"]["rungs"]:
             assert model.bytes(call["n_slices"]) == call["n_bytes"]
 

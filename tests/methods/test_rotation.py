@@ -147,7 +147,7 @@ def test_estimate_is_the_measured_peak(parameters, dtype):
     find_center_vo(block, **parameters)
     measured = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    estimated = find_center_vo.meta.estimator.model(
+    estimated = find_center_vo.meta.estimator.slices_model(
         1, (83, 131), np.dtype(dtype), "cpu", **find_center_vo.meta.merged(**parameters)
     ).bytes(60)
     assert measured <= estimated <= 1.02 * measured

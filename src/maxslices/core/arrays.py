@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -90,16 +90,33 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     return result
 
 
-def block_shape(slice_dim: int, n_slices: int, other_dims: tuple[int, int]) -> tuple[int, int, int]:
-    """Shape of `n_slices` slices: `other_dims` with the slice dim inserted."""
-    first, second = other_dims
-    if slice_dim == 0:
-        return n_slices, first, second
-    if slice_dim == 1:
-        return first, n_slices, second
-    if slice_dim == 2:
-        return first, second, n_slices
-    raise UsageError(f"slice_dim must be 0, 1 or 2, not {slice_dim!r}")
+@overload
+def block_shape(axis: int, n_slices: int, other_dims: tuple[int, int]) -> tuple[int, int, int]: ...
+
+
+@overload
+def block_shape(axis: int, n_slices: int, other_dims: Sequence[int]) -> tuple[int, ...]: ...
+
+
+def block_shape(axis: int, n_slices: int, other_dims: Sequence[int]) -> tuple[int, ...]:
+    """Shape of `n_slices` slices: `other_dims` with the dim of the slices inserted at `axis`."""
+    if axis not in range(len(other_dims) + 1):
+        known = ", ".join(map(str, range(len(other_dims) + 1)))
+        raise UsageError(f"the axis of slices is one of {known}, not {axis!r}")
+    return (*other_dims[:axis], n_slices, *other_dims[axis:])
+
+
+def normalized_axis(axis: int, n_dims: int) -> int:
+    """Axis counted from the first; negative ones count from the last.
+
+    Raises
+    ------
+    UsageError
+        If an array of `n_dims` dims has no such axis.
+    """
+    if axis not in range(-n_dims, n_dims):
+        raise UsageError(f"an array of {n_dims} dims has no axis {axis!r}")
+    return axis % n_dims
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
-from typing import Any
+from typing import Any, overload
 
 from numpy.typing import DTypeLike
 
 from ..errors import RegistrationError, UsageError
 from .allocators import CUDA_GRANULE_BYTES, Device
-from .arrays import as_dtype, block_shape
+from .arrays import as_dtype, block_shape, normalized_axis
+from .chunk_model import ChunkModel
 from .cufft import Kind, work_bytes
 from .memory_model import MemoryModel
 
@@ -182,28 +183,119 @@ class LedgerEstimator:
     def __repr__(self) -> str:
         return f"<ledger estimator {self.__module__}.{self.__qualname__}>"
 
+    @overload
     def model(
         self,
-        slice_dim: int,
-        other_dims: tuple[int, int],
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        axis: int = 0,
+        device: Device = "cuda",
+        **parameters: Any,
+    ) -> MemoryModel: ...
+
+    @overload
+    def model(
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        axis: Sequence[int],
+        device: Device = "cuda",
+        **parameters: Any,
+    ) -> ChunkModel: ...
+
+    def model(
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        axis: int | Sequence[int] = 0,
+        device: Device = "cuda",
+        **parameters: Any,
+    ) -> MemoryModel | ChunkModel:
+        """Memory of arrays of a shape that are cut along an axis, or along several.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The whole array, of any number of dims.
+        dtype : dtype-like
+            Its dtype.
+        axis : int or sequence of int
+            Axis along which it is cut; negative ones count from the last.
+        device : {"cuda", "cpu"}
+            Whose allocator is meant.
+        **parameters
+            What the function names beside the ledger, the shape and the dtype.
+
+        Returns
+        -------
+        MemoryModel or ChunkModel
+            Bytes for n slices along the axis; for several axes, bytes for one size of each.
+
+        Raises
+        ------
+        UsageError
+            If the array has no such axis, an axis is named twice, or the function names ``axis``
+            or ``device``, which are arguments of this call.
+
+        Examples
+        --------
+        >>> @from_ledger
+        ... def needs(m, shape, dtype):
+        ...     m.alloc(shape, dtype)
+        ...     m.alloc(shape, dtype)
+        >>> needs.model((180, 200, 5, 7), "float32", axis=1, device="cpu").max_slices(10**6)
+        19
+        >>> needs.model((180, 200, 5, 7), "float32", axis=(0, 1), device="cpu").largest(10**6)
+        (56, 63)
+        """
+        for name in ("axis", "device"):
+            if name in self.keywords:
+                raise UsageError(
+                    f"{self!r} names a parameter {name!r}, which is an argument of `model` itself: "
+                    "give it another name in the ledger"
+                )
+        axes = (axis,) if isinstance(axis, int) else tuple(axis)
+        free = [normalized_axis(each, len(shape)) for each in axes]
+        if len(set(free)) != len(axes) or not axes:
+            raise UsageError(f"axis is an axis or several different ones, not {axis!r}")
+        if isinstance(axis, int):
+            others = [size for i, size in enumerate(shape) if i != free[0]]
+            return self.slices_model(free[0], others, dtype, device, None, **parameters)
+        given, element = self._given(free[0], parameters), as_dtype(dtype)
+        dims = _whole(shape)
+
+        def bytes_at(*sizes: int) -> int:
+            block = dims.copy()
+            for i, size in zip(free, sizes, strict=True):
+                block[i] = size
+            ledger = Ledger(device)
+            self.function(ledger, tuple(block), element, **given)
+            return ledger.peak_bytes
+
+        return ChunkModel(bytes_at, [dims[i] for i in free])
+
+    def slices_model(
+        self,
+        axis: int,
+        other_dims: Sequence[int],
         dtype: DTypeLike,
         device: Device = "cuda",
         named: Callable[..., Exception] | None = None,
         /,
         **kwargs: Any,
     ) -> MemoryModel:
-        """Memory model for slices of these dims and dtype; exact for every n.
+        """Memory model for slices along an axis, with these other dims; exact for every n.
 
         The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
         ``named(error, leading, given)`` makes the error that is raised in place of its own.
         """
-        function, given, element = self.function, self._given(slice_dim, kwargs), as_dtype(dtype)
-        dims = int(other_dims[0]), int(other_dims[1])
+        function, given, element = self.function, self._given(axis, kwargs), as_dtype(dtype)
+        dims = _whole(other_dims)
         accounts: dict[int, tuple[int, int]] = {}
 
         def peak_bytes(n: int) -> int:
             if n not in accounts:
-                leading = (Ledger(device), block_shape(slice_dim, n, dims), element)
+                leading = (Ledger(device), block_shape(axis, n, dims), element)
                 try:
                     function(*leading, **given)
                 except BaseException as error:
@@ -245,7 +337,7 @@ class LedgerEstimator:
         **kwargs: Any,
     ) -> tuple[int, None]:
         """Slices that fit, and None, as the method itself declares its output dtype."""
-        model = self.model(slice_dim, other_dims, dtype, device, **kwargs)
+        model = self.slices_model(slice_dim, other_dims, dtype, device, **kwargs)
         return model.max_slices(available_memory), None
 
 

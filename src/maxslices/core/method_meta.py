@@ -250,7 +250,7 @@ class MethodMeta:
         returned = None
         if isinstance(self.estimator, LedgerEstimator):
             device = given.pop("device", "cuda")
-            model = self.estimator.model(*slices, device, callback.named, **given)
+            model = self.estimator.slices_model(*slices, device, callback.named, **given)
             n_slices = model.max_slices(available_memory)
         else:
             ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
@@ -277,7 +277,7 @@ class MethodMeta:
         if not isinstance(self.estimator, LedgerEstimator):
             return None
         slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, {})
-        return self.estimator.model(*slices, device, callback.named, **given)
+        return self.estimator.slices_model(*slices, device, callback.named, **given)
 
     def bound_estimator(
         self,
