@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
@@ -12,9 +11,9 @@ import distributed
 import psutil
 import pytest
 from distributed import Security
-from distributed.core import rpc
 
 from maxslices.workers.local_cluster import local_client
+from tests.workers.listeners import can_call
 
 
 def _listeners() -> set[tuple[str, int]]:
@@ -26,21 +25,6 @@ def _listeners() -> set[tuple[str, int]]:
         for found in process.net_connections("tcp")
         if found.status == psutil.CONN_LISTEN
     }
-
-
-def _can_call(address: str, security: Security | None) -> bool:
-    """Whether a process at an address answers a call."""
-
-    async def call() -> bool:
-        options = {} if security is None else security.get_connection_args("client")
-        try:
-            async with rpc(address, timeout=2, connection_args=options) as other:
-                await asyncio.wait_for(other.identity(), 2)
-        except (OSError, TimeoutError, ValueError, RuntimeError):
-            return False
-        return True
-
-    return asyncio.run(call())
 
 
 def _ports_of_dask(client: distributed.Client) -> set[int]:
@@ -61,12 +45,12 @@ def test_all_processes_listen_on_the_loopback_interface_only(client):
 def test_a_call_with_another_certificate_is_refused(client, security):
     kind = "tcp" if security is None else "tls"
     for port in _ports_of_dask(client):
-        assert not _can_call(f"{kind}://127.0.0.1:{port}", security)
+        assert not can_call(f"{kind}://127.0.0.1:{port}", security)
 
 
 def test_a_call_with_the_certificate_of_the_run_is_answered(client):
     for port in _ports_of_dask(client):
-        assert _can_call(f"tls://127.0.0.1:{port}", client.security)
+        assert can_call(f"tls://127.0.0.1:{port}", client.security)
 
 
 def test_no_process_serves_pages(client):

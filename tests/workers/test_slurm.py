@@ -1,139 +1,198 @@
-"""Workers that SLURM starts; its commands are stood in for by scripts that run jobs at once."""
+"""Workers that a real SLURM starts on this machine."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
+from contextlib import contextmanager
+from pathlib import Path
 
+import dask
 import pytest
 
-from maxslices import run
+from maxslices import Pipeline, run
 from maxslices.errors import DeviceError, UsageError
-from maxslices.workers import slurm_cluster
-from tests.runner.test_resume import content, of
+from maxslices.workers import dealing, slurm_cluster
+from maxslices.workers.slurm_cluster import job_settings, slurm_client
+from tests.runner.test_resume import content
+from tests.workers.faulty import faulty
+from tests.workers.listeners import can_call
+from tests.workers.slurm_site import called, slurm_site, why_not
 
-SBATCH = """#!/bin/sh
-if [ "$1" = --test-only ]; then
-    grep -q nothing && { echo "sbatch: error: invalid partition specified: nothing" >&2; exit 1; }
-    exit 0
-fi
-cp "$1" "JOBS/$$.sh"
-RUN
-echo "Submitted batch job $$"
-"""
-RUNS = '(sh "JOBS/$$.sh" >"JOBS/$$.out" 2>&1 & echo $! >"JOBS/$$.pid")'
-SQUEUE = "#!/bin/sh\nexit 0\n"
-SCANCEL = '#!/bin/sh\nkill "$(cat "JOBS/$1.pid")"\n'
+pytest.importorskip("dask_jobqueue", reason="pip install 'maxslices[dask]'")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A SLURM with two cores."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with slurm_site(tmp_path_factory.mktemp("slurm")) as site:
+        yield site
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    """Have jobs write to a folder of their own, and find the methods of the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    """Function that puts SLURM's commands in place; folder of the jobs' scripts."""
-    jobs, commands = tmp_path / "jobs", tmp_path / "commands"
-
-    def put(runs=RUNS):
-        jobs.mkdir()
-        commands.mkdir()
-        texts = {"sbatch": SBATCH.replace("RUN", runs), "squeue": SQUEUE, "scancel": SCANCEL}
-        for name, text in texts.items():
-            (commands / name).write_text(text.replace("JOBS", str(jobs)))
-            (commands / name).chmod(0o755)
-        monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-        return jobs
-
-    return put
+def pause(tmp_path):
+    """File for whose end the method `waiting` waits."""
+    path = tmp_path / "pause"
+    path.touch()
+    return path
 
 
-def test_jobs_run_a_scan(tmp_path, scan, slurm):
-    jobs = slurm()
-    options = "-p cpu -t 02:00:00 -A 'a project'"
-    run(scan, of(["to_float", "work"]), tmp_path / "out", workers=2, slurm=options)
-    run(scan, of(["to_float", "work"]), tmp_path / "alone", device="cpu", plan=None)
-    assert content(tmp_path / "out") == content(tmp_path / "alone")
-    (first, *_) = scripts = [path.read_text() for path in jobs.glob("*.sh")]
-    assert len(scripts) == 2
-    directives = [line for line in first.splitlines() if line.startswith("#SBATCH")]
-    assert directives == ["#SBATCH -J maxslices", "#SBATCH -n 1", f"#SBATCH {options}"]
-    assert "--nthreads 1" in first
+def waiting(pause):
+    step = {"method": "waiting", "parameters": {"folder": str(pause), "at": 14}}
+    return Pipeline.from_steps([step], faulty)
+
+
+@contextmanager
+def running(site, scan, pause, n_jobs, slurm=""):
+    """A run in another thread that has begun, and then goes on until `pause` is removed."""
+    errors = []
+
+    def go():
+        try:
+            run(scan, waiting(pause), "out", workers=n_jobs, slurm=slurm, block=2)
+        except DeviceError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    journal = Path("out/.run.journal")
+    try:
+        site.wait_for(lambda: journal.exists() and b'"done"' in journal.read_bytes())
+        yield errors
+    finally:
+        pause.unlink(missing_ok=True)
+        thread.join()
+
+
+def check_same(scan, pause):
+    run(scan, waiting(pause), "alone", device="cpu", block=2)
+    assert content(Path("out")) == content(Path("alone"))
+
+
+def test_of_four_jobs_two_fit_and_one_that_is_cancelled_is_replaced(scan, pause, site):
+    with running(site, scan, pause, 4) as errors:
+        site.wait_for(lambda: len(site.jobs("RUNNING")) == 2)
+        first, second = site.jobs("RUNNING")
+        called("scancel", first)
+        site.wait_for(lambda: len({second, *site.jobs("RUNNING")}) == 2)
+    assert not errors
+    check_same(scan, pause)
+    site.wait_for(lambda: not site.jobs())
+
+
+def test_a_job_that_ends_by_its_time_limit_ends_the_run_which_can_be_resumed(
+    scan, pause, site, monkeypatch
+):
+    monkeypatch.setattr(dealing, "NO_WORKER_S", 1.0)
+    with running(site, scan, pause, 1, slurm="-t 10") as errors:
+        (job,) = site.jobs("RUNNING")
+        called("scontrol", "update", f"jobid={job}", "EndTime=now")
+        site.wait_for(lambda: job in site.jobs("TIMEOUT"))
+        site.wait_for(lambda: errors)
+    assert "there has been no worker for 1 s" in str(errors[0])
+    run(scan, waiting(pause), "out", workers=1, slurm="", resume=True)
+    check_same(scan, pause)
+
+
+def test_a_controller_that_is_gone_does_not_stop_a_run(scan, pause, site):
+    with running(site, scan, pause, 2) as errors:
+        site.kill_controller()
+    try:
+        assert not errors
+        check_same(scan, pause)
+        with pytest.raises(DeviceError, match=r"refuses the jobs: .* contact slurm controller"):
+            run(scan, ["minus_log"], "second", workers=1, slurm="")
+    finally:
+        site.start_controller()
+    site.wait_for(lambda: not site.jobs())
+
+
+def test_a_controller_that_hangs_is_not_waited_for(scan, site, monkeypatch):
+    monkeypatch.setattr(slurm_cluster, "ANSWER_S", 0.5)
+    site.kill_controller(signal.SIGSTOP)
+    try:
+        with pytest.raises(DeviceError, match=r"sbatch did not answer in 0\.5 s"):
+            run(scan, ["minus_log"], "out", workers=1, slurm="")
+    finally:
+        site.kill_controller(signal.SIGCONT)
+
+
+def test_what_slurm_refuses_is_reported(scan, site):
+    with pytest.raises(DeviceError, match=r"refuses the jobs: .* invalid partition specified"):
+        run(scan, ["minus_log"], "out", workers=2, slurm="-p nothing")
+    assert not Path("out").exists()
+
+
+def test_why_a_job_waits_is_shown_and_ctrl_c_cancels_it(site, monkeypatch):
+    monkeypatch.setattr(slurm_cluster, "LOOK_S", 0.5)
+
+    def tell(text):
+        if text == "still waiting for SLURM: PENDING (PartitionDown)":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), slurm_client("-p down", 1, None, tell):
+        pass
+    site.wait_for(lambda: not site.jobs())
+
+
+def test_jobs_that_all_end_are_not_waited_for(scan, site, monkeypatch):
+    monkeypatch.setattr(slurm_cluster, "LOOK_S", 0.5)
+    with (
+        dask.config.set({"jobqueue.slurm.python": "/bin/false"}),
+        pytest.raises(DeviceError, match="all jobs ended before a worker was there"),
+    ):
+        run(scan, ["minus_log"], "out", workers=1, slurm="")
+
+
+def test_only_the_run_can_talk_to_its_workers(site):
+    with slurm_client("", 1, None, print) as client:
+        info = client.scheduler_info(n_workers=-1)
+        (folder,) = Path().glob(".maxslices-*")
+        assert (folder / "key.pem").exists()
+        assert not folder.stat().st_mode & 0o077
+        for address in (info["address"], *info["workers"]):
+            assert can_call(address, client.security)
+            assert not can_call(address.replace("tls", "tcp"), None)
+    assert not folder.exists()
 
 
 def test_jobs_with_a_gpu_ask_for_one():
-    settings = slurm_cluster._settings("-p gpu", on_gpus=True)
+    settings = job_settings("-p gpu", on_gpus=True)
     assert settings["job_extra_directives"] == ["--gres=gpu:1", "-p gpu"]
     assert settings["worker_extra_args"][-2:] == ["--resources", "GPU=1"]
-    own = slurm_cluster._settings("--gpus=h200:1", on_gpus=True)
+    own = job_settings("--gpus=h200:1", on_gpus=True)
     assert own["job_extra_directives"] == ["--gpus=h200:1"]
 
 
 def test_what_the_site_has_configured_holds():
-    import dask
-
     site = {"cores": 8, "memory": "64GB", "job-extra-directives": ["--qos=short"]}
     with dask.config.set({f"jobqueue.slurm.{name}": value for name, value in site.items()}):
-        settings = slurm_cluster._settings("-p cpu", on_gpus=False)
+        settings = job_settings("-p cpu", on_gpus=False)
     assert settings["job_extra_directives"] == ["--qos=short", "-p cpu"]
     assert "cores" not in settings
     assert "job_directives_skip" not in settings
 
 
-def test_what_slurm_refuses_is_said(tmp_path, scan, slurm):
-    slurm()
-    with pytest.raises(
-        DeviceError, match=r"refuses the jobs: error: invalid partition .*: nothing"
-    ):
-        run(scan, of(["work"]), tmp_path / "out", workers=1, slurm="-p nothing")
-    assert not (tmp_path / "out").exists()
-
-
-REFUSES = 'echo "sbatch: error: Job violates policy" >&2; exit 1'
-
-
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        (REFUSES, "SLURM refuses the jobs: error: Job violates policy"),
-        ("echo later; exit 0", "SLURM refuses the jobs: .* later"),
-    ],
-)
-def test_jobs_refused_when_submitted_are_not_waited_for(tmp_path, scan, slurm, caplog, runs, said):
-    slurm(runs=runs)
-    with pytest.raises(DeviceError, match=said):
-        run(scan, of(["work"]), tmp_path / "out", workers=2, slurm="")
-    assert "exception" not in caplog.text
-
-
-def test_a_run_begins_with_the_jobs_that_slurm_takes(tmp_path, scan, slurm):
-    jobs = slurm(runs=f"mkdir JOBS/taken 2>/dev/null || {{ {REFUSES}; }}\n{RUNS}")
-    run(scan, of(["to_float", "work"]), tmp_path / "out", workers=2, slurm="")
-    assert (tmp_path / "out" / "result.h5").exists()
-    assert len([*jobs.glob("*.pid")]) == 1
-
-
-def test_jobs_that_all_end_are_not_waited_for(tmp_path, scan, slurm, monkeypatch):
-    slurm(runs="")
-    monkeypatch.setattr(slurm_cluster, "_LOOK_S", 1.0)
-    with pytest.raises(DeviceError, match="all jobs ended before a worker was there"):
-        run(scan, of(["work"]), tmp_path / "out", workers=1, slurm="")
-
-
-def test_without_slurm_it_is_said(tmp_path, scan, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_without_slurm_it_is_reported(scan, monkeypatch):
+    monkeypatch.setenv("PATH", os.getcwd())
     with pytest.raises(DeviceError, match="there is no sbatch here"):
-        run(scan, of(["work"]), tmp_path / "out", workers=1, slurm="")
+        run(scan, ["minus_log"], "out", workers=1, slurm="")
 
 
 @pytest.mark.parametrize(
     "wrong", [{}, {"gpus": "all"}, {"workers": 1, "gpus": 1}, {"workers": 1, "engine": "dask"}]
 )
-def test_how_many_jobs_has_to_be_said(tmp_path, scan, wrong):
+def test_the_number_of_jobs_is_required(scan, wrong):
     with pytest.raises(UsageError, match=r"give the number of jobs|leave the engine out"):
-        run(scan, of(["work"]), tmp_path / "out", slurm="-p cpu", **wrong)
-
-
-def test_an_sbatch_that_does_not_answer_is_not_waited_for(tmp_path, scan, monkeypatch):
-    """As where the site's controller is down."""
-    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_cluster, "ANSWER_S", 0.5)
-    with pytest.raises(DeviceError, match="sbatch did not answer in"):
-        run(scan, of(["work"]), tmp_path / "out", workers=1, slurm="")
+        run(scan, ["minus_log"], "out", slurm="-p cpu", **wrong)

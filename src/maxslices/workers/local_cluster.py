@@ -98,7 +98,7 @@ def _client_of_processes(
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
         options["preload"] = ["maxslices.workers.begin_device"]
-    security = _secret()
+    security = temporary_certificates()
     common = {
         "nthreads": 1,
         "memory_limit": 0,
@@ -145,7 +145,7 @@ def _client_of_processes(
             cluster.loop.add_callback(replacing.stop)
 
 
-def _secret() -> Security:
+def temporary_certificates() -> Security:
     """Make certificates that only this process and its workers know.
 
     Other users of the machine can connect to a port of the loopback interface.

@@ -1,29 +1,33 @@
-"""Workers that SLURM starts, a job for each."""
+"""Workers that SLURM starts through dask-jobqueue, one a job."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DeviceError, UsageError
-from .local_cluster import GPU
+from .local_cluster import GPU, temporary_certificates
 
 if TYPE_CHECKING:
     from dask_jobqueue.slurm import SLURMCluster, SLURMJob
-    from distributed import Client
+    from distributed import Client, Security
 
-_POLL_S = 1.0
-"""Seconds between two looks whether a worker is there; each is a question to this process alone."""
-_LOOK_S = 30.0
-"""Seconds between two calls of squeue, a load on the site's controller."""
+_POLL_S = 0.2
+"""Seconds between two looks whether a worker has connected, which ask this process alone."""
+LOOK_S = 30.0
+"""Seconds between two calls of squeue, each a load on the site's controller."""
 ANSWER_S = 60.0
-"""Seconds for which sbatch and squeue are waited for: their own limit for the controller's answer
-is 10 to 20 (``MessageTimeout``), and a busy site raises it."""
+"""Time limit of sbatch, squeue and scancel. Their own limit for the controller's answer is 10 s
+(``MessageTimeout``), which busy sites raise."""
 _ASKS_FOR_GPU = re.compile(r"(?:^|\s)(?:--gres|--gpus|-G)")
 """Options of sbatch for GPUs; a partition may be called gpu as well."""
 _UNASKED = ("--cpus-per-task=", "--mem=", "-t ")
@@ -38,27 +42,29 @@ def slurm_client(
     gpus: int | Literal["all"] | None,
     tell: Callable[[str], None],
 ) -> Iterator[Client]:
-    """Submit a job for each worker, wait for the first one, and cancel them at the end.
+    """Submit a job for each worker, wait for the first one, and cancel all at the end.
 
-    What is in dask-jobqueue's configuration (``jobqueue.yaml``) holds too.
+    The scheduler and the workers accept only connections with the certificate of this run. What
+    dask-jobqueue's configuration (``jobqueue.yaml``) contains holds too.
 
     Parameters
     ----------
     options : str
         Options of sbatch for each job, such as ``"-p gpu -t 02:00:00 -A project"``.
     workers : int or None
-        Jobs without a GPU.
+        Number of jobs without a GPU.
     gpus : int, "all" or None
-        Jobs with a GPU each.
+        Number of jobs with a GPU each.
     tell : callable
         Called with a line on the jobs.
 
     Raises
     ------
     UsageError
-        If their number is missing, or dask-jobqueue is not installed.
+        If the number of jobs is missing, dask-jobqueue is not installed, or the certificates cannot
+        be written.
     DeviceError
-        If SLURM refuses them, or all end before a worker is there.
+        If SLURM refuses all jobs, or all end before a worker has connected.
     """
     count = workers if gpus is None else gpus
     if not isinstance(count, int) or (workers is not None and gpus is not None) or count < 1:
@@ -68,72 +74,88 @@ def slurm_client(
         from distributed import Client
     except ModuleNotFoundError:
         raise UsageError("SLURM needs dask-jobqueue: pip install 'maxslices[dask]'") from None
+    if shutil.which("sbatch") is None:
+        raise DeviceError("there is no sbatch here: run this where jobs are submitted")
     refused: list[str] = []
-    settings = _settings(options, gpus is not None)
-    with SLURMCluster(job_cls=_job_class(refused), **settings) as cluster:  # type: ignore[arg-type]
-        _check(cluster.job_script())
+    settings = job_settings(options, gpus is not None)
+    with (
+        _certificates_in_files() as security,
+        SLURMCluster(
+            job_cls=_job_class(refused),  # type: ignore[arg-type]
+            security=security,
+            **settings,
+        ) as cluster,
+    ):
         cluster.scale(count)
         with Client(cluster, set_as_default=False) as client:
             _wait(cluster, client, count, refused, tell)
             yield client
 
 
-def _job_class(refused: list[str]) -> type[SLURMJob]:
-    """Class of jobs that add to `refused` why SLURM did not take them.
+@contextmanager
+def _certificates_in_files() -> Iterator[Security]:
+    """Make certificates for one run, in a folder that only this user can enter.
 
-    An error in `start` reaches nobody but asyncio, which logs it.
+    Jobs read them in the current folder, as they write their output there, or in the
+    ``shared-temp-directory`` of dask-jobqueue's configuration. dask-jobqueue would keep such files
+    until Python collects the cluster.
+    """
+    import dask
+    from distributed import Security
+
+    made = temporary_certificates().get_tls_config_for_role("worker")
+    configured = dask.config.get("jobqueue.slurm.shared-temp-directory", None) or os.getcwd()
+    folder = os.path.expanduser(os.path.expandvars(configured))
+    try:
+        own = tempfile.TemporaryDirectory(prefix=".maxslices-", dir=folder)
+    except OSError as error:
+        raise UsageError(
+            f"the jobs' certificate cannot be written to {folder}: {error.strerror}; go to a "
+            "folder that all nodes see, or set jobqueue.slurm.shared-temp-directory"
+        ) from None
+    with own as name:
+        key, cert = Path(name, "key.pem"), Path(name, "cert.pem")
+        key.write_text(made["key"])
+        cert.write_text(made["cert"])
+        roles = {
+            f"tls_{role}_{kind}": str(path)
+            for role in ("client", "scheduler", "worker")
+            for kind, path in (("key", key), ("cert", cert))
+        }
+        yield Security(tls_ca_file=str(cert), require_encryption=True, **roles)
+
+
+def _job_class(refused: list[str]) -> type[SLURMJob]:
+    """Class of jobs that append SLURM's reason to `refused` if it does not accept them.
+
+    Dask would log the error of a job that cannot be submitted, and wait for its worker.
     """
     from dask_jobqueue.slurm import SLURMJob
     from distributed.core import Status
 
     class Job(SLURMJob):
+        submit_command = f"timeout {ANSWER_S:g} sbatch"
+        cancel_command = f"timeout {ANSWER_S:g} scancel"
+
         async def start(self) -> None:
             try:
                 await super().start()  # type: ignore[no-untyped-call]
-            except (RuntimeError, ValueError) as error:  # of sbatch; its answer has no number
-                refused.append(_said_by_sbatch(str(error).rpartition("stderr:\n")[2]))
-                self.status = Status.running  # the cluster insists; without a number it is no job
+            except (RuntimeError, ValueError) as error:  # the text of both ends with stderr
+                refused.append(_reason(str(error)))
+                self.status = Status.running  # which the cluster requires
 
     return Job
 
 
-def _said_by_sbatch(text: str) -> str:
-    """What sbatch wrote, in a line."""
-    lines = [line.removeprefix("sbatch: ").strip() for line in text.splitlines()]
-    return "; ".join(filter(None, lines)) or "it does not say why"
+def _reason(text: str) -> str:
+    """Reason in the text of dask-jobqueue's error, in a line."""
+    if "Exit code: 124\n" in text:  # of timeout
+        return f"sbatch did not answer in {ANSWER_S:g} s; is the controller up (sinfo)?"
+    lines = text.rpartition("stderr:\n")[2].splitlines()
+    return "; ".join(filter(None, (line.removeprefix("sbatch: ").strip() for line in lines)))
 
 
-def _check(script: str) -> None:
-    """Have SLURM look at a job without running it: what sbatch says later only goes to a log.
-
-    Raises
-    ------
-    DeviceError
-        If SLURM would refuse it.
-    """
-    try:
-        tried = subprocess.run(
-            ["sbatch", "--test-only"],
-            input=script,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ANSWER_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise DeviceError(
-            f"sbatch did not answer in {ANSWER_S:.0f} s: is the site's SLURM controller at work "
-            "(sinfo)?"
-        ) from None
-    except FileNotFoundError:
-        raise DeviceError("there is no sbatch here: run this where jobs are submitted") from None
-    except OSError as error:
-        raise DeviceError(f"sbatch cannot be run: {error.strerror}") from None
-    if tried.returncode:
-        raise DeviceError(f"SLURM refuses the jobs: {_said_by_sbatch(tried.stderr)}")
-
-
-def _settings(options: str, on_gpus: bool) -> dict[str, Any]:
+def job_settings(options: str, on_gpus: bool) -> dict[str, Any]:
     """Arguments of dask-jobqueue: a worker with one thread in each job."""
     import dask
 
@@ -169,35 +191,48 @@ def _wait(
     refused: list[str],
     tell: Callable[[str], None],
 ) -> None:
-    """Wait until a worker is there, as long as jobs wait or run."""
+    """Wait until a worker has connected, as long as jobs wait or run."""
     tell(f"SLURM is asked for {count} job{'s' * (count > 1)}; the run begins with the first")
-    looked_s, n_told = time.monotonic(), 0
+    looked_s, n_refused, shown = time.monotonic(), 0, ""
     while not client.scheduler_info(n_workers=-1)["workers"]:
         if len(refused) == count:
             raise DeviceError(f"SLURM refuses the jobs: {refused[0]}")
-        if len(refused) > n_told:
-            n_told = len(refused)
-            tell(f"SLURM refuses {n_told} of {count} jobs: {refused[-1]}")
-        if time.monotonic() - looked_s > _LOOK_S:
+        if len(refused) > n_refused:
+            n_refused = len(refused)
+            tell(f"SLURM refuses {n_refused} of {count} jobs: {refused[-1]}")
+        if time.monotonic() - looked_s > LOOK_S:
             looked_s = time.monotonic()
             jobs = [job.job_id for job in cluster.workers.values() if job.job_id]
-            if not _are_queued(jobs):
+            states = _states(jobs)
+            if states == "":
                 raise DeviceError(
                     f"all jobs ended before a worker was there ({', '.join(jobs) or 'none began'}):"
                     " see what they wrote, slurm-JOB.out if nothing else was asked for"
                 )
+            if states not in (None, shown):
+                shown = str(states)
+                tell(f"still waiting for SLURM: {states}")
         time.sleep(_POLL_S)
 
 
-def _are_queued(jobs: list[str]) -> bool:
-    """True if SLURM knows one of the jobs as waiting or running, or does not answer."""
-    asked = ["squeue", "--noheader", "--format=%i", f"--jobs={','.join(jobs)}"]
+def _states(jobs: list[str]) -> str | None:
+    """States of the jobs that SLURM knows, with its reasons.
+
+    Returns
+    -------
+    str or None
+        ``"PENDING (Priority)"``, for example; empty if no job waits or runs, None if SLURM does
+        not answer.
+    """
     if not jobs:
-        return False
+        return ""
+    asked = ["squeue", "--noheader", "--format=%T (%r)", f"--jobs={','.join(jobs)}"]
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+        answer = subprocess.run(
+            asked, capture_output=True, text=True, check=False, timeout=ANSWER_S
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return True
-    if found.returncode and "Invalid job id" not in found.stderr:
-        return True
-    return bool(found.stdout.strip())
+        return None
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        return None
+    return ", ".join(sorted(set(answer.stdout.splitlines())))
