@@ -88,6 +88,7 @@ def test_warnings_and_logs_show_them_as_text(capsys, monkeypatch, evil_scan, tmp
     assert acted_on(out + err) == []
 
 
+@pytest.mark.filterwarnings("always:.*no pixel size")
 def test_what_a_run_leaves_can_be_read_again(cli, evil_scan, pipeline, tmp_path):
     out, log = tmp_path / "out", tmp_path / "run.log"
     arguments = "run", evil_scan, pipeline(LOG), out, "--device", "cpu", "--log-file", log

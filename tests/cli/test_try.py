@@ -82,8 +82,8 @@ def test_a_file_of_no_known_layout_is_tried_by_shapes_and_names(
         if has_key:
             file["scan 42/camera/raw"], file["scan 42/camera/image_key"] = frames, key
             file["scan 42/stage/theta_deg"] = angles
-            file["scan 42/camera/x_pixel_size"] = 6.5e-3
-            file["scan 42/camera/x_pixel_size"].attrs["units"] = "mm"
+            file["scan 42/sample/x_pixel_size"] = 6.5e-3
+            file["scan 42/sample/x_pixel_size"].attrs["units"] = "mm"
         else:
             file["camera/raw"], file["stage/theta"] = frames[key == 0], angles[key == 0]
             file["camera/white_field"] = frames[key == 1]

@@ -42,7 +42,7 @@ def test_degrees_whose_units_are_radians_are_warned_of(tmp_path):
 
 
 def test_angles_that_are_all_the_same_are_warned_of(tmp_path):
-    path = with_angles(tmp_path / "a.nxs", np.zeros(scans.KEYS.size))
+    path = with_angles(tmp_path / "a.nxs", np.full(scans.KEYS.size, 7.0))
     with pytest.warns(UserWarning, match="its 9 projections all have the same angle"):
         open_source(path).close()
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from maxslices.errors import UsageError
-from maxslices.io.scans.pixel_size import parse_pixel_size, pixel_size_of
+from maxslices.io.scans.facts import parse_pixel_size
+from maxslices.io.scans.stored_facts import stored_facts
 
 NXTOMO, ESRF = "entry1/tomo_entry", "entry0000"
 
@@ -27,8 +28,8 @@ def scan(tmp_path, data, values):
         (
             f"{NXTOMO}/data/data",
             {
-                f"{NXTOMO}/instrument/detector/x_pixel_size": (3.25e-6, "m"),
-                f"{NXTOMO}/instrument/detector/y_pixel_size": ([2e-3], "mm"),
+                f"{NXTOMO}/sample/x_pixel_size": (3.25e-6, "m"),
+                f"{NXTOMO}/sample/y_pixel_size": ([2e-3], "mm"),
             },
             (2.0, 3.25),
         ),
@@ -45,7 +46,7 @@ def scan(tmp_path, data, values):
             {"measurement/instrument/detection_system/objective/pixel_size": (1.1, "micron")},
             (1.1, 1.1),
         ),
-        (f"{NXTOMO}/data/data", {f"{NXTOMO}/instrument/detector/x_pixel_size": (3.0, None)}, None),
+        (f"{NXTOMO}/data/data", {f"{NXTOMO}/sample/x_pixel_size": (3.0, None)}, None),
         (f"{NXTOMO}/data/data", {f"{NXTOMO}/sample/x_pixel_size": (3.0, "px")}, None),
         (f"{NXTOMO}/data/data", {f"{NXTOMO}/sample/x_pixel_size": (0.0, "um")}, None),
         (f"{NXTOMO}/data/data", {f"{NXTOMO}/sample/x_pixel_size": (np.nan, "um")}, None),
@@ -54,15 +55,8 @@ def scan(tmp_path, data, values):
     ],
 )
 def test_what_files_store(tmp_path, data, values, rows_and_columns):
-    found = pixel_size_of(scan(tmp_path, data, values))
+    found = stored_facts(scan(tmp_path, data, values)).pixel_size
     assert (found and (found.row_um, found.column_um)) == rows_and_columns
-
-
-def test_other_files_have_none(tmp_path):
-    np.save(tmp_path / "scan.npy", np.ones((3, 4, 5)))
-    (tmp_path / "broken.h5").write_bytes(b"\x89HDF\r\n\x1a\nnothing")
-    for name in ("scan.npy", "broken.h5", "none.h5", "."):
-        assert pixel_size_of(tmp_path / name) is None
 
 
 @pytest.mark.parametrize(

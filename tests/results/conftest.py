@@ -76,7 +76,7 @@ def scan(tmp_path):
         file["entry1/tomo_entry/data/data"] = rng.integers(100, 900, SHAPE, np.uint16)
         file["entry1/tomo_entry/data/rotation_angle"] = np.linspace(0, 150, SHAPE[0])
         for axis, metres in (("x", 3.25e-6), ("y", 2e-6)):
-            place = f"entry1/tomo_entry/instrument/detector/{axis}_pixel_size"
+            place = f"entry1/tomo_entry/sample/{axis}_pixel_size"
             file[place] = metres
             file[place].attrs["units"] = "m"
     return path

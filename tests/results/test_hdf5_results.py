@@ -1,6 +1,7 @@
 """HDF5 results as h5py, and the libraries of viewers, read them."""
 
 from contextlib import nullcontext
+from datetime import datetime
 
 import h5py
 import numpy as np
@@ -93,7 +94,8 @@ def test_steps_are_kept_with_the_values_that_were_found(result, scan):
         assert step["sequence_index"][()] == 2
         assert step["parameters/size"][()] == 11
         assert float(step["parameters/level"][()]) == largest
-        assert step["date"][()] == entry["start_time"][()]
+        assert datetime.fromisoformat(step["date"][()].decode()).tzinfo is not None
+        assert entry["raw_file"][()].decode() == str(scan)
         assert file.attrs["creator"] == f"maxslices {maxslices.__version__}"
 
 

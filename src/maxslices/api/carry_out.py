@@ -45,7 +45,15 @@ from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .run_speeds import keep_speeds
-from .scan_and_output import check_formats, check_result, files_read, opened, spec_of
+from .scan_and_output import (
+    check_formats,
+    check_result,
+    facts_not_applied,
+    facts_of,
+    files_read,
+    opened,
+    spec_of,
+)
 
 
 def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
@@ -69,6 +77,10 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         source = held.enter_context(
             opened(request.scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
+        for text in facts_not_applied(
+            source, pipeline, has_pixel_size=request.pixel_size is not None
+        ):
+            warnings.warn(text, stacklevel=2)
         wall_time.begin("starting")
         team = held.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
@@ -84,7 +96,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         log.add(str(made))
         provenance = _provenance(request, made, pipeline, source, team.backend, folder)
         bar = held.enter_context(progress_shown(request.progress))
-        folder.mark(lambda: _origin(request, pipeline, source, provenance), log)
+        folder.mark(lambda: _origin(request, source, provenance), log)
         held.enter_context(folder)
         sections_run = team.begin(made, folder)
         trim_heap()  # what it holds and nobody uses would hide as much of the run's own memory
@@ -330,14 +342,14 @@ def _as_before(
     return pipeline.saving_all() if identity.get("save_all") is True else pipeline
 
 
-def _origin(
-    request: RunRequest, pipeline: Pipeline, source: Source, provenance: Provenance
-) -> ResultInfo:
+def _origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:
     """What all results of a run have in common."""
+    facts = facts_of(source)
     return ResultInfo(
-        pixel_size=request.found_pixel_size(pipeline.loader),
+        pixel_size=request.found_pixel_size(source),
         first_pixel=_first_pixel(source),
         scan=provenance.scan.encode(errors="backslashreplace").decode(),
+        facts=() if facts is None else facts.values,
         date=provenance.date,
         program=f"maxslices {provenance.versions.get('maxslices', '')}".strip(),
     )

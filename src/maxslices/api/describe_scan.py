@@ -17,6 +17,7 @@ from ..errors import SourceError
 from ..io import Source
 from ..io.scans.likely_parts import open_likely
 from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
+from .scan_and_output import facts_of
 
 TIMED_BYTES = 2**28
 """Most bytes that are read to time reading: 256 MiB take 0.1 s from a cache and 2 s from a slow
@@ -136,7 +137,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
             None if darks is None else darks.shape[0],
             None if source.angles is None else _describe_angles(source.angles),
             None if isinstance(scan, np.ndarray) else _read_rate(source),
-            None if path is None else stored_facts(path, None if parts is None else parts.layout),
+            facts_of(source),
             is_guess=parts is not None,
         )
     finally:
@@ -201,8 +202,14 @@ def _stored_lines(stored: StoredFacts) -> list[str]:
     if stored.frame_kinds:
         counts = (f"{n} {_KINDS.get(k, f'of kind {k}')}" for k, n in stored.frame_kinds.items())
         lines.append(f"  frames        {', '.join(counts)}")
-    for fact in stored.values:
-        lines.append(f"  {fact.subject.replace('_', ' '):<13} {fact.value}  ({fact.where})")
+    lines += [f"  {fact.subject:<13} {fact}  ({fact.where})" for fact in stored.values]
+    if (pixel := stored.pixel_size) is not None:
+        lines.append(f"  pixel size    {pixel.row_um:g} x {pixel.column_um:g} um  ({pixel.where})")
+    lines += [f"  not applied   {fact.text}" for fact in stored.unused]
+    if stored.pixel_size_note:
+        lines.append(f"  pixel size    {stored.pixel_size_note}")
+    if stored.angle_note:
+        lines.append(f"  angles        {stored.angle_note}")
     lines += _stack_lines(stored.stacks)
     if not stored.is_complete:
         lines.append("  the file has more objects than were looked at")

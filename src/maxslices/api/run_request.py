@@ -17,12 +17,11 @@ from ..core.method_meta import with_type
 from ..core.parameters import nearest
 from ..core.units import parse_bytes
 from ..errors import UsageError
-from ..io import HasPixelSize
+from ..io import HasPixelSize, Source
 from ..io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
-from ..io.scans.loader import LoaderOptions
-from ..io.scans.pixel_size import parse_pixel_size, pixel_size_of
+from ..io.scans.facts import parse_pixel_size
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
@@ -249,15 +248,14 @@ class RunRequest(PlanRequest):
             return self.device
         return "cuda:0" if plan.device == "cuda" else plan.device
 
-    def found_pixel_size(self, loader: LoaderOptions) -> PixelSize | None:
+    def found_pixel_size(self, source: Source) -> PixelSize | None:
         """Pixel size that is given, else that of the scan; None if neither is known."""
         if self.pixel_size is not None:
             return parse_pixel_size(self.pixel_size)
-        if isinstance(self.scan, HasPixelSize):
-            return self.scan.pixel_size
-        if not isinstance(self.scan, str | os.PathLike):
-            return None
-        return pixel_size_of(Path(self.scan), loader)
+        for scan in (self.scan, source):
+            if isinstance(scan, HasPixelSize):
+                return scan.pixel_size
+        return None
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,10 @@ from ..errors import UsageError
 from ..io import ArrayScan, HasDummies, ReadsRows, Source, open_source
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
+from ..io.scans.facts import CONFLICT, one_fact, one_number
+from ..io.scans.frame_source import FrameSource
 from ..io.scans.loader import AngleFile, SideData
+from ..io.scans.stored_facts import StoredFacts
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 
@@ -53,6 +57,56 @@ def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
         reads_rows=isinstance(source, ReadsRows) and source.reads_rows,
         name=source.name,
     )
+
+
+_MOST_KEV = 1000.0
+"""Energies above this without a unit are in eV: no beamline has a megaelectronvolt."""
+
+
+def facts_of(source: object) -> StoredFacts | None:
+    """What a scan's file stores next to the frames; None for a scan without such a file."""
+    return source.stored if isinstance(source, FrameSource) else None
+
+
+def facts_not_applied(source: Source, pipeline: Pipeline, *, has_pixel_size: bool) -> list[str]:
+    """List stored facts that change a reconstruction and are not applied, or contradict a step.
+
+    Parameters
+    ----------
+    source : Source
+        The scan.
+    pipeline : Pipeline
+        Its steps may apply some of the facts.
+    has_pixel_size : bool
+        Whether the pixel size is given by the user.
+    """
+    stored = facts_of(source)
+    if stored is None:
+        return []
+    names = {step.meta.name for step in pipeline.steps}
+    texts = [fact.text for fact in stored.unused if names.isdisjoint(fact.methods)]
+    if stored.pixel_size_note and not has_pixel_size:
+        texts.append(stored.pixel_size_note)
+    for step in pipeline.steps:
+        for parameter, unit, value, where in _optics(stored):
+            given = (step.meta.merged() | dict(step.parameters)).get(parameter)
+            if not isinstance(given, int | float) or isinstance(given, bool):
+                continue
+            if not math.isclose(given, value, rel_tol=CONFLICT):
+                texts.append(
+                    f"{step.meta.name} has {parameter} {given:g} {unit}, and the scan stores "
+                    f"{value:g} {unit} ({where}): give {parameter}: {value:g}"
+                )
+    return [f"{source.name}: {text}" for text in texts]
+
+
+def _optics(stored: StoredFacts) -> Iterator[tuple[str, str, float, str]]:
+    """Parameters that a phase retrieval has too: name, unit, value and path."""
+    energy, kev = one_fact(stored.values, "energy"), one_number(stored.values, "energy")
+    if energy is not None and kev is not None and kev > 0:
+        is_ev = energy.unit.lower() == "ev" or (not energy.unit and kev > _MOST_KEV)
+        if is_ev or energy.unit.lower() in ("", "kev"):
+            yield "energy", "keV", kev / 1000 if is_ev else kev, energy.where
 
 
 def _is_in_place(source: Source, backend: Backend) -> bool:

@@ -17,7 +17,6 @@ from ..io import Preview, Source
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
 from ..io.scans.frame_source import FrameSource
 from ..io.scans.likely_parts import LikelyParts, open_likely
-from ..io.scans.stored_facts import stored_facts
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
@@ -26,7 +25,7 @@ from ..system.disk_space import check_absent
 from ..system.files import replace_text
 from .run_request import RunRequest
 from .run_scan import run_requested
-from .scan_and_output import check_out
+from .scan_and_output import check_out, facts_of
 
 MORE_THAN_HALF = 1.25 * np.pi
 """Range of angles in radians above which a scan is of a full turn: some go a little beyond 180
@@ -102,7 +101,9 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
     if angles is None:
         half = {"start_angle": 0, "stop_angle": 180, "angles_total": n_angles}
         loader["rotation_angles"] = {"user_defined": half}
-        notes.append("no angles are stored: 0 to 180 degrees are assumed")
+        stored = facts_of(source)
+        why = "" if stored is None else stored.angle_note
+        notes.append(f"{why or 'no angles are stored'}: 0 to 180 degrees are assumed")
     elif abs(float(angles[-1] - angles[0])) > MORE_THAN_HALF:
         n_half = int(np.count_nonzero(np.abs(angles - angles[0]) <= np.pi))
         if isinstance(source, FrameSource):
@@ -165,7 +166,7 @@ def try_scan(
     chosen = with_choice(Preview(), {"rows": rows})
     source, parts = open_likely(scan)
     with source:
-        stored = stored_facts(Path(scan), None if parts is None else parts.layout)
+        stored = facts_of(source)
         if stored is not None and stored.is_volume:
             raise SourceError(
                 f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan"

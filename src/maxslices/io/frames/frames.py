@@ -243,3 +243,55 @@ class Selection:
         """Read some rows of a range of the selected frames into `out`."""
         box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
         self.frames.read(self.part(frames).indices, box_rows, self.columns, out)
+
+
+class SinogramFrames:
+    """Frames of a stack that is stored as sinograms, axes (rows, frames, columns).
+
+    Parameters
+    ----------
+    stored : Frames
+        The stack with its axes as stored; closed with these frames.
+    """
+
+    def __init__(self, stored: Frames) -> None:
+        self._stored = stored
+        rows, frames, columns = stored.spec.shape
+        self.spec = ArraySpec((frames, rows, columns), stored.spec.dtype)
+
+    @property
+    def name(self) -> str:
+        """Name of the stack in messages."""
+        return self._stored.name
+
+    @property
+    def files(self) -> Iterable[Path]:
+        """Files that the frames are read from."""
+        return self._stored.files
+
+    @property
+    def reads_rows(self) -> bool:
+        """True: a row of all frames is one piece."""
+        return True
+
+    def written(self, *, allow_missing: bool) -> FramesWritten:
+        """Find which rows were written: they are missing from every frame."""
+        found = self._stored.written(allow_missing=allow_missing)
+        if found.missing is None:
+            return found
+        gaps = max(found.gaps, float(found.missing.mean()))
+        return FramesWritten(None, gaps, found.files, found.absent, found.short)
+
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a part into `out`, row by row."""
+        first, stop = int(frames[0]), int(frames[-1]) + 1
+        sinogram = np.empty((1, stop - first, columns[1] - columns[0]), out.dtype)
+        for i, row in enumerate(range(*rows)):
+            self._stored.read(np.array([row]), (first, stop), columns, sinogram)
+            out[:, i] = sinogram[0, np.asarray(frames) - first]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stored.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterable
@@ -18,7 +19,14 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..check_arrays import check_dtype, without_ones
-from ..frames.frames import FrameIndices, FramesWritten, IndexRange, as_slice
+from ..frames.frames import (
+    FrameIndices,
+    Frames,
+    FramesWritten,
+    IndexRange,
+    SinogramFrames,
+    as_slice,
+)
 from ..frames.plain_frames import PlainFrames
 from ..library_errors import (
     cause_of,
@@ -28,7 +36,7 @@ from ..library_errors import (
     raised_by_library,
 )
 from .chunks import ChunkError, Chunks, OversizeError, locate_data, missing_filters
-from .links import BrokenPath, FileContents, look_up
+from .links import BrokenPath, FileContents, look_up, read_attribute
 from .unwritten_frames import frames_written
 
 
@@ -161,6 +169,45 @@ class Hdf5Frames:
             if fd is not None:
                 os.close(fd)
         self._file.close()
+
+
+_ANGLE_AXIS = re.compile("theta|angle|rot|omega|phi", re.IGNORECASE)
+"""Names of the axis of angles: theta in Data Exchange, rotation_angle in NeXus."""
+
+
+def stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
+    """Names of the axes of a data set, by itself as in Data Exchange, or by its NXdata group."""
+    own = _texts(read_attribute(data, "axes", ()))
+    if len(own) == 1:
+        own = tuple(own[0].replace(",", ":").split(":"))
+    return own if len(own) == data.ndim else _texts(read_attribute(data.parent, "axes", ()))
+
+
+def _texts(attribute: Any) -> tuple[str, ...]:
+    values = np.ravel(np.asarray(attribute))
+    return tuple(v.decode(errors="replace") if isinstance(v, bytes) else str(v) for v in values)
+
+
+def hdf5_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
+    """Frames in a data set of an open file, which may be stored as sinograms.
+
+    Raises
+    ------
+    SourceError
+        If the data set is missing or not a stack, or its last axis is that of the angles.
+    """
+    frames = Hdf5Frames(path, file, data_path)
+    with library_errors(frames.name):
+        axes = stored_axes(dataset(path, file, data_path, "data_path"))
+    of_angles = [n for n, axis in enumerate(axes) if _ANGLE_AXIS.search(axis)]
+    if len(axes) != 3 or of_angles not in ([1], [2]):
+        return frames
+    if of_angles == [1]:
+        return SinogramFrames(frames)
+    raise SourceError(
+        f"{frames.name}: its axes are {':'.join(axes)}, which cannot be read: save it with axes "
+        "(angles, rows, columns) or (rows, angles, columns)"
+    )
 
 
 def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Dataset:

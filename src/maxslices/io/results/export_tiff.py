@@ -32,7 +32,7 @@ def write_folder(
     _, rows, columns = whole.info.axes
     um = whole.info.pixel_um(rows), whole.info.pixel_um(columns)
     for number, image in enumerate(whole.slices(levels)):
-        tags = tiff_tags(image.dtype, *um)
+        tags = tiff_tags(image.dtype, *um, whole.info.facts_text)
         compression = "zlib" if compressed else None
         path = part / tiff_name(name, number, n_slices)
         tifffile.imwrite(path, image, compression=compression, **tags)
@@ -80,7 +80,8 @@ def _imagej(whole: WholeResult, levels: GreyLevels | None) -> tuple[dict[str, An
     slices, rows, columns = (whole.info.pixel_um(axis) for axis in whole.info.axes)
     metadata: dict[str, Any] = {"axes": "ZYX"}
     if whole.info.scan:
-        metadata["Info"] = f"{whole.info.scan}\n{whole.info.program}, {whole.info.date}"
+        lines = (whole.info.scan, f"{whole.info.program}, {whole.info.date}", whole.info.facts_text)
+        metadata["Info"] = "\n".join(filter(None, lines))
     if levels is not None:  # as ImageJ writes a straight line of calibration
         metadata |= {"cf": 0, "c0": levels.low, "c1": levels.scale, "vunit": "value"}
     if rows is None or columns is None:
@@ -97,4 +98,6 @@ def _ome(whole: WholeResult) -> tuple[dict[str, Any], dict[str, Any]]:
         um = whole.info.pixel_um(axis)
         if um is not None:
             metadata |= {f"PhysicalSize{letter}": um, f"PhysicalSize{letter}Unit": "µm"}
+    if whole.info.facts_text:
+        metadata["Description"] = whole.info.facts_text
     return {}, metadata

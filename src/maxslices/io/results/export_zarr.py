@@ -57,8 +57,13 @@ def write_zarr(
         scales.append(factor)
     middle = np.asarray(below[below.shape[0] // 2])
     group.attrs["ome"] = _metadata(name, whole.info, scales, middle)
+    own: dict[str, Any] = {}
     if levels is not None:
-        group.attrs["maxslices"] = {"scaling_factor": levels.scale, "offset": levels.low}
+        own |= {"scaling_factor": levels.scale, "offset": levels.low}
+    if whole.info.carried_facts:
+        own["scan"] = {path: str(fact) for path, fact in whole.info.carried_facts.items()}
+    if own:
+        group.attrs["maxslices"] = own
 
 
 def _array(

@@ -17,13 +17,17 @@ _FOUND_CHARS = 256
 """Room for the value of a parameter that is found during the run: numbers have up to 24."""
 _STEP_BYTES, _PARAMETER_BYTES = 4096, 1024
 """Disk space of a step and of each of its parameters: HDF5 2.0 takes 1.9 and 0.5 kB."""
+_FACT_BYTES = 4096
+"""Disk space of a fact with its attributes, and of its group."""
 
 
 def notes_bytes(info: ResultInfo, shape: tuple[int, ...]) -> int:
     """Disk space of what `write_notes` writes, at most."""
     of_steps = sum(_STEP_BYTES + _PARAMETER_BYTES * len(step.parameters) for step in info.steps)
     texts = len(info.scan) + sum(len(str(step.parameters)) for step in info.steps)
-    return 8 * sum(shape) + of_steps + texts
+    facts = info.carried_facts.values()
+    of_facts = sum(_FACT_BYTES + 4 * len(f"{fact} {fact.where}") for fact in facts)
+    return 8 * sum(shape) + of_steps + texts + of_facts
 
 
 def write_notes(file: h5py.File, info: ResultInfo, shape: tuple[int, int, int]) -> h5py.Group:
@@ -33,10 +37,11 @@ def write_notes(file: h5py.File, info: ResultInfo, shape: tuple[int, int, int]) 
     file.attrs["creator"] = info.program
     entry = _group(file, "entry", "NXentry")
     entry.attrs["default"] = "data"
+    _write_facts(entry, info)
     if info.scan:
-        entry["title"] = info.scan
-    if info.date:
-        entry["start_time"] = info.date
+        entry["raw_file"] = info.scan
+        if "title" not in entry:
+            entry["title"] = info.scan
     for number, step in enumerate(info.steps, start=1):
         process = _group(entry, f"process_{number:02d}", "NXprocess")
         process["program"] = step.version
@@ -99,6 +104,21 @@ def _group(parent: h5py.Group, name: str, nx_class: str) -> h5py.Group:
     group = parent.create_group(name)
     group.attrs["NX_class"] = nx_class
     return group
+
+
+def _write_facts(entry: h5py.Group, info: ResultInfo) -> None:
+    """Write what the scan's file says of sample, beam and detector, each with its path there."""
+    for path, fact in info.carried_facts.items():
+        group = entry
+        for name in path.split("/")[:-1]:
+            nx_class = f"NX{name}"
+            group = group[name] if name in group else _group(group, name, nx_class)
+        name = path.rpartition("/")[2]
+        value = fact.value.replace("\0", "") if isinstance(fact.value, str) else fact.value
+        group[name] = value
+        if fact.unit:
+            group[name].attrs["units"] = fact.unit.replace("\0", "")
+        group[name].attrs["source"] = fact.where.replace("\0", "")
 
 
 def _write_axis(group: h5py.Group, info: ResultInfo, axis: str, n: int) -> None:

@@ -13,6 +13,26 @@ from ...core.arrays import ArraySpec
 SCAN_AXES, VOLUME_AXES = ("rotation_angle", "detector_y", "detector_x"), ("z", "y", "x")
 """Axes of results in files, of data before and after a reconstruction."""
 
+_FACT_PATHS = {
+    "title": "title",
+    "started": "start_time",
+    "ended": "end_time",
+    "sample": "sample/name",
+    "description": "sample/description",
+    "propagation distance": "sample/propagation_distance",
+    "instrument": "instrument/name",
+    "source": "instrument/source/name",
+    "beamline": "instrument/source/beamline",
+    "energy": "instrument/beam/incident_energy",
+    "wavelength": "instrument/beam/incident_wavelength",
+    "distance": "instrument/detector/distance",
+    "exposure": "instrument/detector/count_time",
+    "magnification": "instrument/detector/magnification",
+}
+"""Subject of a scan's fact -> its path in the entry, as NXtomo and nxtomo have it."""
+_TEXT_CHARACTERS = 2000
+"""Longest text of facts in a TIFF: its header has 4096 bytes of disk space."""
+
 
 @dataclass(frozen=True, slots=True)
 class PixelSize:
@@ -24,6 +44,25 @@ class PixelSize:
     """Distance of columns, in micrometres."""
     where: str
     """Where it is from: paths in the scan's file, or "given"."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFact:
+    """One value that a scan's file stores next to the frames."""
+
+    subject: str
+    """What it is: "energy", "sample", ..."""
+    value: str | float | int | bool
+    """The value as stored."""
+    unit: str
+    """Its unit as stored; empty without one."""
+    where: str
+    """Path in the scan's file."""
+
+    def __str__(self) -> str:
+        is_float = isinstance(self.value, float)
+        text = f"{self.value:.7g}" if is_float else str(self.value)
+        return f"{text} {self.unit}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +92,30 @@ class ResultInfo:
     longer the detector's."""
     scan: str = ""
     """Scan that it is made of."""
+    facts: tuple[ScanFact, ...] = ()
+    """What the scan's file says of sample, beam and detector."""
     date: str = ""
     """When the run began, in ISO 8601."""
     program: str = "maxslices"
     """Program, with its version."""
     steps: tuple[ProcessNote, ...] = field(default=())
     """The steps up to the result, in order."""
+
+    @property
+    def carried_facts(self) -> dict[str, ScanFact]:
+        """Facts of the scan that go into results: path -> fact; without those that differ."""
+        subjects = [fact.subject for fact in self.facts]
+        return {
+            _FACT_PATHS[fact.subject]: fact
+            for fact in self.facts
+            if fact.subject in _FACT_PATHS and subjects.count(fact.subject) == 1
+        }
+
+    @property
+    def facts_text(self) -> str:
+        """Facts of the scan as ASCII text for images, a line each; empty without any."""
+        lines = "\n".join(f"{fact.subject}: {fact}" for fact in self.carried_facts.values())
+        return lines.encode("ascii", "backslashreplace").decode("ascii")[:_TEXT_CHARACTERS]
 
     def file_shape(self, spec: ArraySpec) -> tuple[int, int, int]:
         """Shape in a file: slices come first, so that viewers show slices.

@@ -66,6 +66,7 @@ class TiffSink(AtomicSink):
             self.spec.dtype,
             self.info.pixel_um(rows),
             self.info.pixel_um(axes[2]),
+            self.info.facts_text,
         )
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
@@ -117,7 +118,11 @@ def tiff_name(folder: str, number: int, n_slices: int) -> str:
 
 
 def tiff_header(
-    shape: tuple[int, int], dtype: np.dtype[Any], row_um: float | None, column_um: float | None
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    row_um: float | None,
+    column_um: float | None,
+    text: str = "",
 ) -> bytes:
     """First bytes of a TIFF, which its pixels follow up to the end of the file.
 
@@ -126,6 +131,6 @@ def tiff_header(
     file = BytesIO()
     # an image of the whole shape that takes the memory of one pixel
     image = np.broadcast_to(np.zeros((), dtype), shape)
-    tifffile.imwrite(file, image, **tiff_tags(dtype, row_um, column_um))
+    tifffile.imwrite(file, image, **tiff_tags(dtype, row_um, column_um, text))
     n_bytes = image.size * dtype.itemsize
     return file.getvalue()[:-n_bytes]

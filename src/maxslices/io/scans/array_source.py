@@ -12,10 +12,9 @@ from ...errors import SourceError
 from ..access import SideName
 from ..check_arrays import check_angles
 from ..frames.frames import ArrayFrames, Selection
-from ..results.result_info import PixelSize
+from .facts import parse_pixel_size
 from .frame_source import FrameSource
 from .loader import LoaderOptions
-from .pixel_size import parse_pixel_size
 from .plain_source import plain_source
 
 
@@ -60,10 +59,7 @@ class ArrayScan(FrameSource):
         pixel_size: str | float | None = None,
         name: str = "array",
     ) -> None:
-        self.pixel_size: PixelSize | None = None
-        """Size of a pixel; None if it is not known."""
-        if pixel_size is not None:
-            self.pixel_size = parse_pixel_size(pixel_size)
+        size = None if pixel_size is None else parse_pixel_size(pixel_size)
         self.data = data
         """The projections."""
         self._given = {"flats": flats, "darks": darks}
@@ -75,6 +71,7 @@ class ArrayScan(FrameSource):
             darks=_side(name, "darks", darks),
             angles=self._angles,
         )
+        self.pixel_size = size
 
     def with_options(self, options: LoaderOptions) -> FrameSource:
         """The same scan, read as a pipeline's loader says.

@@ -27,8 +27,10 @@ from ..access import (
 )
 from ..check_arrays import check_output_block, read_only, warn_of_narrow_angles
 from ..frames.frames import ArrayFrames, IndexRange, Selection
+from ..results.result_info import PixelSize
 from .angles import check_angle_count, previewed, previewed_angles, projections_angles
 from .loader import Preview
+from .stored_facts import StoredFacts
 from .written_frames import FileStamps, check_written, warn_of_gaps
 
 
@@ -62,6 +64,8 @@ class FrameSource(
         as httomo's loader makes it.
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value.
+    stored : StoredFacts, optional
+        What the file stores next to the frames.
 
     Raises
     ------
@@ -80,9 +84,14 @@ class FrameSource(
         preview: Preview | None = None,
         dummies: tuple[SideName, ...] = (),
         allow_missing_frames: bool = False,
+        stored: StoredFacts | None = None,
     ) -> None:
         preview = preview or Preview()
         self.name = name
+        self.stored = stored
+        """What the file stores next to the frames; None for files without a layout."""
+        self.pixel_size: PixelSize | None = None if stored is None else stored.pixel_size
+        """Size of a pixel at the sample; None if it is not known."""
         self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
         _, n_rows, n_columns = data.spec.shape
         for side, selection in self._sides.items():

@@ -25,9 +25,18 @@ _ANGLES = ("data/rotation_angle", "sample/rotation_angle")
 """Paths of the rotation angles in an NXtomo entry."""
 _KEY_GROUPS = ("instrument/detector", "data")
 """Groups of an NXtomo entry that may have the image key."""
-_WHITES = ("data_white", "data_white_pre", "data_white_post")
-"""Flats in Data Exchange, in order of preference; of those from before and after the projections,
-as at the SLS and Sirius, the first ones."""
+_SEPARATE = (
+    (
+        "exchange/data",
+        ("exchange/theta",),
+        ("exchange/data_white", "exchange/data_white_pre", "exchange/data_white_post"),
+        ("exchange/data_dark",),
+    ),
+    ("img_tomo", ("angle",), ("img_bkg",), ("img_dark",)),
+)
+"""Layouts with flats and darks in data sets of their own: frames, angles, flats and darks, each in
+order of preference. Data Exchange, in which flats may be from before and after the projections, as
+at the SLS and Sirius: the first ones are taken. NSLS-II FXI (dxchange, read_nsls2_fxi18_h5)."""
 _MOST_ENTRIES = 100
 """Most groups of a file that are looked at for further scans: 3 ms."""
 
@@ -99,10 +108,12 @@ def _search(file: h5py.File, contents: FileContents) -> Layout | None:
         if layout is not None and not _is_broken(file, layout.data):
             return layout
         broken = broken or layout
-    layout = _data_exchange(file)
-    if layout is not None and not _is_broken(file, layout.data):
-        return layout
-    return broken or layout
+    for paths in _SEPARATE:
+        layout = _separate(file, *paths)
+        if layout is not None and not _is_broken(file, layout.data):
+            return layout
+        broken = broken or layout
+    return broken
 
 
 def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
@@ -119,16 +130,19 @@ def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
     return Layout(data, key, alignment, _first_present(file, entry, _ANGLES))
 
 
-def _data_exchange(file: h5py.File) -> Layout | None:
-    data = _first_present(file, "exchange", ("data",))
-    if data is None:
+def _separate(
+    file: h5py.File,
+    data: str,
+    angles: tuple[str, ...],
+    flats: tuple[str, ...],
+    darks: tuple[str, ...],
+) -> Layout | None:
+    if _first_present(file, "", (data,)) is None:
         return None
-    return Layout(
-        data,
-        angles=_first_present(file, "exchange", ("theta",)),
-        flats=_first_present(file, "exchange", _WHITES),
-        darks=_first_present(file, "exchange", ("data_dark",)),
+    angles_at, flats_at, darks_at = (
+        _first_present(file, "", names) for names in (angles, flats, darks)
     )
+    return Layout(data, angles=angles_at, flats=flats_at, darks=darks_at)
 
 
 def _layout_beside(file: h5py.File, data_path: str) -> Layout:
@@ -146,7 +160,7 @@ def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str |
     """
     broken = None
     for name in names:
-        where = f"{group}/{name}".replace("//", "/")
+        where = f"{group}/{name}".replace("//", "/") if group else name
         found = look_up(file, where)
         if isinstance(found, h5py.Dataset):
             return where
@@ -172,7 +186,8 @@ def _n_frames(file: h5py.File, name: str) -> int | None:
 
 
 def _tried() -> list[str]:
-    return [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA] + ["exchange/data"]
+    known = [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA]
+    return known + [data for data, *_ in _SEPARATE]
 
 
 def other_entries(file: h5py.File, layout: Layout) -> list[str]:

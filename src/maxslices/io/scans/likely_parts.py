@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,16 @@ from ..hdf5.links import FileObjects, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
 from ..paths import check_readable, is_hdf5
+from .angle_search import own_name
+from .frame_source import FrameSource
 from .hdf5_layout import Layout, find_layout
 from .loader import LoaderOptions, parse_loader
 from .open_source import open_source
 from .source import Source
 
 _NAMES = {
-    "angles": re.compile(r"angle|theta|omega|(?<![a-z])rot|rot(?![a-z])|rotation", re.IGNORECASE),
     "image key": re.compile(r"image_?key$", re.IGNORECASE),
-    "flats": re.compile(r"flat|white|bright|open|(?<![a-z])ref", re.IGNORECASE),
+    "flats": re.compile(r"flat|white|bright|open|bkg|background|(?<![a-z])ref", re.IGNORECASE),
     "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
 }
 """What names of data sets have in them."""
@@ -66,7 +67,11 @@ def open_likely(
         As `open_source` does.
     """
     parts = likely_parts(Path(scan)) if isinstance(scan, str | os.PathLike) else None
-    return open_source(scan, None if parts is None else parse_loader(parts.parameters)[0]), parts
+    source = open_source(scan, None if parts is None else parse_loader(parts.parameters)[0])
+    if parts is not None and isinstance(source, FrameSource) and source.stored is not None:
+        found = None if source.stored.layout is None else source.stored.layout.angles
+        parts = LikelyParts(replace(parts.layout, angles=found))
+    return source, parts
 
 
 def likely_parts(scan: Path) -> LikelyParts | None:
@@ -74,7 +79,8 @@ def likely_parts(scan: Path) -> LikelyParts | None:
 
     The frames are the largest 3D data set that is neither of flats nor of darks by its name. Flats
     and darks have frames of that shape, and what they are in their name, their groups' names or the
-    title of their entry. An image key, and angles, have one value for each frame.
+    title of their entry. An image key has one value for each frame. Angles are searched for where
+    the scan is opened.
     """
     if check_readable(scan) == "folder" or not is_hdf5(scan):
         return None
@@ -99,33 +105,17 @@ def likely_parts(scan: Path) -> LikelyParts | None:
         n_frames, *frame = stacks[data].shape
         lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
         key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
-        angles = _angles({n: each for n, each in lines.items() if n != key}, data)
         if key is not None:
-            return LikelyParts(Layout(data, key, angles=angles))
+            return LikelyParts(Layout(data, key))
         like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
         flats, darks = (_side(file, like, kind, data) for kind in ("flats", "darks"))
-    return LikelyParts(Layout(data, angles=angles, flats=flats, darks=darks))
-
-
-def _own_name(path: str) -> str:
-    """Name of a data set; that of its group, where it is called value or data."""
-    group, _, name = path.rpartition("/")
-    return group.rpartition("/")[2] if name in ("value", "data") else name
+    return LikelyParts(Layout(data, flats=flats, darks=darks))
 
 
 def _named(found: dict[str, Any], kind: str) -> str | None:
     """The only data set whose own name is of a kind; None without one, or of several."""
-    names = [name for name in found if _NAMES[kind].search(_own_name(name))]
+    names = [name for name in found if _NAMES[kind].search(own_name(name))]
     return names[0] if len(names) == 1 else None
-
-
-def _angles(lines: dict[str, Any], data: str) -> str | None:
-    """The data set of the angles; of several, the one that shares most groups with the frames."""
-    names = [name for name in lines if _NAMES["angles"].search(_own_name(name))]
-    shared = [len(os.path.commonpath([name, data])) for name in names]
-    most = max(shared, default=0)
-    nearest = [name for name, n in zip(names, shared, strict=True) if n == most]
-    return nearest[0] if len(nearest) == 1 else None
 
 
 def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | None:
@@ -138,6 +128,6 @@ def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | Non
         return _NAMES[kind].search(f"{name} {text}") is not None
 
     names = [name for name in stacks if name != data and tells(name)]
-    own = [name for name in names if _NAMES[kind].search(_own_name(name))]
+    own = [name for name in names if _NAMES[kind].search(own_name(name))]
     names = own or ([] if tells(data) else names)
     return names[0] if len(names) == 1 else None

@@ -14,7 +14,7 @@ from ...errors import SourceError
 from ..access import SideName
 from ..check_arrays import radians_from_degrees
 from ..frames.frames import ArrayFrames, Frames, Selection
-from ..hdf5.frames import Hdf5Frames, dataset, read_column
+from ..hdf5.frames import dataset, hdf5_frames, read_column
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5
@@ -44,7 +44,7 @@ def hdf5_side(side: SideName, path: Path, given: SideData, *, allow_missing: boo
         frames: Frames
         if given.data_path == "auto":
             layout = find_layout(path, file, LoaderOptions())
-            frames = Hdf5Frames(path, file, layout.data)
+            frames = hdf5_frames(path, file, layout.data)
             keys = None
             if layout.image_key is not None:
                 keys = read_image_key(
@@ -129,7 +129,7 @@ def _side_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
     """Frames of flats or darks; a data set of two dims is one frame, such as their mean."""
     data = dataset(path, file, data_path, "data_path")
     if data.ndim != 2:
-        return Hdf5Frames(path, file, data_path)
+        return hdf5_frames(path, file, data_path)
     name = f"{path}:/{data_path.strip('/')}"
     with library_errors(name):
         return ArrayFrames(name, data[()][np.newaxis])

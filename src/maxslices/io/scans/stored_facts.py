@@ -7,19 +7,22 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
 from ...errors import SourceError
-from ..hdf5.links import FileObjects, look_up, read_attribute
+from ..frames.frames import Selection
+from ..hdf5.frames import stored_axes
+from ..hdf5.links import FileObjects, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors, raised_by_library
 from ..paths import check_readable, is_hdf5
-from ..results.result_info import VOLUME_AXES
+from ..results.result_info import VOLUME_AXES, PixelSize, ScanFact
+from .angle_search import AngleColumn, choose_column, may_be_angles
+from .facts import FactSearch, UnusedFact, number_column, stored_pixel_size, unit_of
 from .hdf5_layout import Layout, find_layout
 from .loader import LoaderOptions
 
@@ -69,32 +72,6 @@ def _lines(path: Path) -> Iterator[str]:
         yield f"{path.name} {path.stat().st_size}"
 
 
-_FACTS = {
-    "pixel_size": ("x_pixel_size", "y_pixel_size", "pixel_size_x", "pixel_size_y", "pixel_size"),
-    "distance": ("distance", "sample_detector_distance"),
-    "energy": ("energy", "incident_energy", "monochromatic_energy"),
-    "wavelength": ("incident_wavelength", "wavelength"),
-    "exposure": ("count_time", "exposure_time"),
-    "title": ("title", "scan_command"),
-    "sample": ("sample_name",),
-    "started": ("start_time", "start_date"),
-    "ended": ("end_time", "end_date"),
-}
-"""Names of data sets in NXtomo, Data Exchange and their beamlines' dialects, by subject."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFact:
-    """One value that is stored beside the frames."""
-
-    subject: str
-    """What it is: "pixel_size", "energy", ..."""
-    where: str
-    """Path in the file."""
-    value: str
-    """The value with its unit, as stored."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stack:
     """A 3D data set."""
@@ -123,12 +100,20 @@ class StoredFacts:
     """Bytes of the frames in the file; 0 if they are in others."""
     frame_kinds: dict[int, int]
     """Number of frames of each value of the image key."""
-    values: tuple[StoredFact, ...]
-    """Pixel size, energy, distance and the like, as far as they are stored."""
+    values: tuple[ScanFact, ...]
+    """Pixel size, energy, distance and the like; of several that differ, all."""
     stacks: tuple[Stack, ...]
     """Other 3D data sets."""
     is_complete: bool
     """False if the file has more objects than are looked at."""
+    pixel_size: PixelSize | None
+    """Size of a pixel at the sample; None if it is not known."""
+    pixel_size_note: str
+    """Why it is not known, although sizes are stored; else empty."""
+    unused: tuple[UnusedFact, ...]
+    """What changes a reconstruction and is not applied."""
+    angle_note: str
+    """Which data sets may be the angles, where several differ; else empty."""
 
     @property
     def is_volume(self) -> bool:
@@ -137,7 +122,7 @@ class StoredFacts:
 
 
 def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None:
-    """Read what an HDF5 file stores beside the frames; None for other kinds of scans.
+    """Read what an HDF5 file stores next to the frames; None for other kinds of scans.
 
     Without a layout it is searched for.
 
@@ -152,31 +137,74 @@ def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None
         if layout is None:
             with suppress(SourceError):
                 layout = find_layout(path, file, LoaderOptions())
-        used = [] if layout is None else [*_used(file, layout)]
-        values: list[StoredFact] = []
-        stacks: list[Stack] = []
-        objects = FileObjects(file, follows_links=False)  # where they lead to, a pipe may wait
-        for where, stored in objects:
-            if not isinstance(stored, h5py.Dataset):
-                continue
-            if stored.ndim == 3 and stored not in used:
-                stacks.append(Stack(where, stored.shape, str(stored.dtype)))
-            subject = _subject(where)
-            if subject is not None and stored.size == 1:
-                values.append(StoredFact(subject, where, shown_value(stored)))
-        frames = None if layout is None else _data_set(file, layout.data)
-        key = None if layout is None else layout.image_key
-        return StoredFacts(
-            layout,
-            () if frames is None else _axes(frames),
-            None if frames is None else frames.chunks,
-            "" if frames is None else _filters(frames),
-            0 if frames is None else int(frames.id.get_storage_size()),
-            {} if key is None else _kinds(_data_set(file, key)),
-            tuple(values),
-            tuple(stacks),
-            objects.is_complete,
-        )
+        return facts_of_file(file, layout)
+
+
+def facts_of_file(
+    file: h5py.File, layout: Layout | None, projections: Selection | None = None
+) -> StoredFacts:
+    """Read what an open file stores next to the frames of a layout.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The file.
+    layout : Layout or None
+        Paths of the scan's parts. If it has no angles, they are searched for.
+    projections : Selection, optional
+        The projections among the frames.
+    """
+    used = [] if layout is None else [*_used(file, layout)]
+    stacks: list[Stack] = []
+    columns: list[tuple[str, h5py.Dataset]] = []
+    search = FactSearch("" if layout is None else layout.data)
+    objects = FileObjects(file, follows_links=False)  # where they lead to, a pipe may wait
+    for where, stored in objects:
+        if not isinstance(stored, h5py.Dataset):
+            continue
+        if stored.ndim == 3 and stored not in used:
+            stacks.append(Stack(where, stored.shape, str(stored.dtype)))
+        if may_be_angles(where, stored.shape):
+            columns.append((where, stored))
+        search.add(where, stored)
+    frames = None if layout is None else _data_set(file, layout.data)
+    key = None if layout is None else layout.image_key
+    values = search.facts()
+    pixel_size, why_unknown = stored_pixel_size(values)
+    angle_note = ""
+    if layout is not None and layout.angles is None and projections is not None:
+        found, angle_note = choose_column(_columns(columns, projections), layout.data)
+        layout = replace(layout, angles=None if found is None else found.where)
+    return StoredFacts(
+        layout,
+        () if frames is None else stored_axes(frames),
+        None if frames is None else frames.chunks,
+        "" if frames is None else _filters(frames),
+        0 if frames is None else int(frames.id.get_storage_size()),
+        {} if key is None else _kinds(_data_set(file, key)),
+        values,
+        tuple(stacks),
+        objects.is_complete,
+        pixel_size,
+        why_unknown,
+        () if projections is None else search.unused(values, projections.indices, pixel_size),
+        angle_note,
+    )
+
+
+def _columns(columns: list[tuple[str, h5py.Dataset]], projections: Selection) -> list[AngleColumn]:
+    """Columns with a value for each projection, perhaps among those of flats and darks."""
+    n_projections, n_frames = projections.spec.shape[0], projections.frames.spec.shape[0]
+    found = []
+    for where, stored in columns:
+        if stored.size not in (n_projections, n_frames):
+            continue
+        values = number_column(where, stored)
+        if values is not None:
+            of_all = values.size != n_projections
+            values = values[projections.indices] if of_all else values
+            found.append(AngleColumn.of(where, values, unit_of(stored)))
+    return found
 
 
 def _used(file: h5py.File, layout: Layout) -> Iterator[h5py.Dataset | None]:
@@ -189,30 +217,6 @@ def _used(file: h5py.File, layout: Layout) -> Iterator[h5py.Dataset | None]:
 def _data_set(file: h5py.File, where: str) -> h5py.Dataset | None:
     item = look_up(file, where)
     return item if isinstance(item, h5py.Dataset) else None
-
-
-def _subject(where: str) -> str | None:
-    """What a data set tells, by its name; None for others."""
-    parent, _, name = where.lower().rpartition("/")
-    if name == "name":
-        return "sample" if parent.endswith("sample") else None
-    return next((subject for subject, names in _FACTS.items() if name in names), None)
-
-
-def shown_value(stored: h5py.Dataset) -> str:
-    """Single value of a data set, with its unit."""
-    value: Any = np.ravel(stored[()])[0]
-    unit = np.ravel(np.asarray(read_attribute(stored, "units", "")))
-    text = value.decode(errors="replace") if isinstance(value, bytes) else value
-    shown = f"{float(text):.7g}" if isinstance(text, np.number) else str(text).strip()
-    of = unit[0].decode(errors="replace") if unit.size and isinstance(unit[0], bytes) else ""
-    return f"{shown} {of or (str(unit[0]) if unit.size else '')}".strip()
-
-
-def _axes(frames: h5py.Dataset) -> tuple[str, ...]:
-    """Names of axes by the group of the frames."""
-    names = np.ravel(np.asarray(read_attribute(frames.parent, "axes", ())))
-    return tuple(n.decode(errors="replace") if isinstance(n, bytes) else str(n) for n in names)
 
 
 def _filters(frames: h5py.Dataset) -> str:

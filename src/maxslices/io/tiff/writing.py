@@ -16,7 +16,7 @@ IMAGEJ_DTYPES = ("uint8", "uint16", "float32")
 
 
 def tiff_tags(
-    dtype: np.dtype[Any], row_um: float | None, column_um: float | None
+    dtype: np.dtype[Any], row_um: float | None, column_um: float | None, text: str = ""
 ) -> dict[str, Any]:
     """Arguments of tifffile for a grey image, or a stack of them, of a pixel size.
 
@@ -26,18 +26,21 @@ def tiff_tags(
         Dtype of the image.
     row_um, column_um : float or None
         Distance of rows and of columns in micrometres; None if they are not known.
+    text : str
+        Description in ASCII; where ImageJ reads its own description, its Info.
     """
     tags: dict[str, Any] = {"photometric": "minisblack", "metadata": None}
+    if text:
+        tags["description"] = text
     if row_um is None or column_um is None:
         return tags
     if dtype.name in IMAGEJ_DTYPES:  # ImageJ reads micrometres from its own description alone
-        resolution = (1 / column_um, 1 / row_um)
         return {
-            **tags,
+            "photometric": "minisblack",
             "imagej": True,
             "byteorder": "<",
-            "resolution": resolution,
-            "metadata": {"unit": "um"},
+            "resolution": (1 / column_um, 1 / row_um),
+            "metadata": {"unit": "um"} | ({"Info": text} if text else {}),
         }
     return {**tags, "resolution": (1e4 / column_um, 1e4 / row_um), "resolutionunit": "CENTIMETER"}
 

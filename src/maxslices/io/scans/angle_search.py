@@ -1,0 +1,160 @@
+"""Search for the rotation angles of a scan whose layout has no place for them.
+
+They may be a column with a value for each frame, or be stored as start, step, end and number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..results.result_info import ScanFact
+from .facts import n_shared_groups, one_fact, one_number
+
+_ANGLE_NAME = re.compile(
+    r"angle|theta|omega|(?<![a-z])rot|rot(?![a-z])|rotation|rz(?![a-z])", re.IGNORECASE
+)
+"""What names of data sets of angles have in them; srot, hrsrot and diffrz are motors of BLISS."""
+_GENERIC = re.compile(
+    r"value|data|rbv|readback|value_set|set|setpoint|demand|target(_value)?", re.IGNORECASE
+)
+"""Names that say nothing of their own: the group's name counts."""
+_SET = re.compile(
+    r"(.*_)?(set|set_?point|val|demand(ed)?|target(_value)?|request(ed)?|command(ed)?)",
+    re.IGNORECASE,
+)
+"""Names of positions that were set and not measured: of GDA, EPICS, NXpositioner and Bluesky."""
+_WHOLE_SCAN = 170.0
+"""Degrees that a scan covers at least; another stage that is recorded moves little or not."""
+
+
+def own_name(path: str) -> str:
+    """Name of a data set; that of its group, where it is called value, data or the like."""
+    group, _, name = path.rpartition("/")
+    return group.rpartition("/")[2] if _GENERIC.fullmatch(name) else name
+
+
+@dataclass(frozen=True, slots=True)
+class AngleColumn:
+    """A data set that may be the angles of a scan's projections."""
+
+    where: str
+    """Path in the file."""
+    degrees: NDArray[np.float64]
+    """Its values for the projections."""
+
+    @classmethod
+    def of(cls, where: str, values: NDArray[Any], unit: str) -> AngleColumn:
+        """Column of values in degrees, or in radians if their unit says so."""
+        numbers = values.astype(np.float64)
+        in_radians = unit.lower().startswith("rad")
+        return cls(where, np.rad2deg(numbers) if in_radians else numbers)
+
+    @property
+    def range(self) -> float:
+        """Largest less smallest angle; 0 if any is not a number."""
+        extent = float(np.ptp(self.degrees))
+        return extent if np.isfinite(extent) else 0.0
+
+    def agrees_with(self, other: AngleColumn) -> bool:
+        """True if both are within a step of each other: set and measured, start and middle."""
+        if self.degrees.shape != other.degrees.shape:
+            return False
+        step = float(np.median(np.abs(np.diff(self.degrees)))) if self.degrees.size > 1 else 0.0
+        return float(np.abs(self.degrees - other.degrees).max()) <= max(step, 1e-3)
+
+    def __str__(self) -> str:
+        return f"{self.where} ({self.degrees[0]:g} to {self.degrees[-1]:g} degrees)"
+
+
+def choose_column(columns: list[AngleColumn], data: str) -> tuple[AngleColumn | None, str]:
+    """Choose the angles among data sets that may be.
+
+    Those that agree within a step are one: of these, measured ones come before those that were
+    set, then the one nearest to the frames. Of others, the only one that covers a whole scan.
+
+    Parameters
+    ----------
+    columns : list of AngleColumn
+        Data sets with a value for each projection.
+    data : str
+        Path of the frames.
+
+    Returns
+    -------
+    (AngleColumn or None, str)
+        The angles, if they can be told; and a list of data sets that differ.
+    """
+    near = data.strip("/").split("/")[:-1]
+
+    def order(column: AngleColumn) -> tuple[bool, int, int, str]:
+        path = column.where.strip("/").split("/")
+        is_set = _SET.fullmatch(path[-1]) is not None
+        return is_set, -n_shared_groups(near, path), len(column.where), column.where
+
+    different: list[AngleColumn] = []
+    for column in sorted((each for each in columns if each.range), key=order):
+        if not any(column.agrees_with(each) for each in different):
+            different.append(column)
+    if len(different) < 2:
+        return (different[0] if different else None), ""
+    text = f"several data sets may be the angles: {', '.join(map(str, different))}"
+    whole = [each for each in different if each.range >= _WHOLE_SCAN]
+    if len(whole) == 1:
+        return whole[0], f"{text}; {whole[0].where} is used, the only one of a whole scan"
+    return None, f"{text}; choose one with rotation_angles"
+
+
+def angles_by_steps(
+    facts: tuple[ScanFact, ...], n_projections: int
+) -> tuple[NDArray[np.float64] | None, str]:
+    """Compute angles in degrees from start, step, end and number.
+
+    A step is used with the start; else the angles go from start to end, or over the range, both
+    ends included, as Data Exchange defines them.
+
+    Returns
+    -------
+    (ndarray or None, str)
+        The angles, one a projection, or None; and what does not fit, with the paths.
+    """
+    subjects = ("start", "step", "end", "range")
+    found = {each: fact for each in subjects if (fact := one_fact(facts, f"rotation {each}"))}
+    degrees = {name: _degrees(fact) for name, fact in found.items()}
+    listed = ", ".join(
+        f"{fact.where} = {fact}"
+        for fact in facts
+        if fact.subject.startswith("rotation ") or fact.subject == "number of angles"
+    )
+    count = one_number(facts, "number of angles")
+    n = n_projections if count is None else round(count)
+    start, step = degrees.get("start") or 0.0, degrees.get("step")
+    extent = degrees.get("range")
+    if extent is None and degrees.get("end") is not None and "start" in degrees:
+        extent = (degrees["end"] or 0.0) - start
+    fault = ""
+    if n != n_projections:
+        fault = f"{n} angles for {n_projections} projections ({listed}): the first ones are used"
+    if step:
+        if extent is not None and abs(abs(step) * n - abs(extent)) > 1.5 * abs(step):
+            fault = f"{n} steps of {step:g} are not {extent:g} degrees ({listed})"
+        return start + step * np.arange(n_projections, dtype=np.float64), fault
+    if extent and n >= n_projections:
+        return np.linspace(start, start + extent, n)[:n_projections].astype(np.float64), fault
+    return None, f"the angles cannot be computed from {listed}" if listed else ""
+
+
+def _degrees(fact: ScanFact) -> float | None:
+    if isinstance(fact.value, str) or not np.isfinite(fact.value):
+        return None
+    value = float(fact.value)
+    return float(np.rad2deg(value)) if fact.unit.lower().startswith("rad") else value
+
+
+def may_be_angles(where: str, shape: tuple[int, ...]) -> bool:
+    """True if a data set is a column with the name of angles."""
+    return len(shape) == 1 and shape[0] > 1 and bool(_ANGLE_NAME.search(own_name(where)))
