@@ -270,8 +270,8 @@ def measure(case: Case, mode: str) -> dict[str, Any]:
 def calibrate(case: Case) -> dict[str, Any]:
     """Predict each mode with the device, and hand back the workspaces that were measured."""
     from maxslices.nn.replay import Workspaces
-    from maxslices.nn.replay.unused_ends import unused_ends_bytes
-    from maxslices.nn.workspace_cache import measured_workspaces
+    from maxslices.nn.replay.measure_workspaces import measured_workspaces
+    from maxslices.nn.replay.trace import unused_ends_bytes
 
     made: dict[str, Any] = {"workspaces": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -410,7 +410,7 @@ def times(case: Case) -> dict[str, Any]:
 
 def timed(step: Any, inputs: list[Any]) -> dict[str, Any]:
     """Seconds of whole steps, of their stages, and of operators."""
-    from maxslices.nn.step.materialize import materialize
+    from maxslices.nn.replay.meta_copy import materialize
 
     real = step.meta_copy()
     materialize(real, torch.device("cuda"))

@@ -31,7 +31,7 @@ from torch import nn
 from maxslices.devices.out_of_memory import is_out_of_memory
 from maxslices.nn import max_batch_size, max_patch_shape
 from maxslices.nn.replay import Spec, Trace, Workspaces, replay
-from maxslices.nn.workspace_cache import measured_workspaces
+from maxslices.nn.replay.measure_workspaces import measured_workspaces
 
 MIB = 2**20
 STEPS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import pickle
 import re
 import subprocess
 import sys
@@ -148,8 +148,6 @@ def test_a_report_names_the_command_that_makes_it_fit(cli):
     _, out, _ = cli(f"report own_networks:network --input 4x1x64x64 {loss} --memory 8GB")
     assert out.splitlines()[-1].endswith(f"reduce own_networks:network --input 4x1x64x64 {loss} "
                                          "--memory SIZE")  # fmt: skip
-    _, out, _ = cli("report own_networks:network --input 4x1x999x999 --memory 606MB")
-    assert "nn tiles own_networks:network --input 4x1x999x999 --memory 606MB" in out
 
 
 def test_a_step_is_reduced(cli):
@@ -161,15 +159,6 @@ def test_a_step_is_reduced(cli):
     assert found["fits"] is True
     assert found["peak_after_bytes"] < found["peak_before_bytes"]
     assert all(isinstance(text, str) for text in found["rewrites"].values())
-
-
-def test_tiles_of_an_image_are_found(cli):
-    status, out, err = cli("tiles own_networks:network --input 1x1x1024x1024 --memory 620MB --json")
-    assert (status, err) == (0, "")
-    found = json.loads(out)
-    assert found["needed_bytes"] <= found["limit_bytes"]
-    assert found["n_tiles"] > 1
-    assert found["halo_before"] == [1, 1]
 
 
 def test_figures_of_searches_are_printed_as_json(cli):
@@ -213,17 +202,44 @@ def test_progress_of_a_search_is_shown_on_a_terminal_alone(monkeypatch):
     replay_progress.count_replay()  # nobody listens
 
 
-def test_names_of_optimizers_are_those_of_steps():
-    from maxslices.nn.command import OPTIMIZERS
-    from maxslices.nn.step.model_step import OPTIMIZERS as KNOWN
+def test_a_snapshot_is_written(cli, tmp_path):
+    assert cli("report own_networks:network --input 4x1x32x32 --snapshot step.pickle")[0] == 0
+    assert set(pickle.loads((tmp_path / "step.pickle").read_bytes())) >= {"segments"}
+    status, _, err = cli("report own_networks:network --input 4x1x32x32 --snapshot none/a.pickle")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "none/a.pickle: No such file" in err
 
-    assert OPTIMIZERS == KNOWN
+
+def test_a_report_and_the_largest_batch_agree_and_name_the_safety_factor(cli):
+    shared = "own_networks:network --memory 3GB"
+    _, out, _ = cli(f"batch {shared} --channels 1 --patch 256x256")
+    largest = int(re.search(r"predicted +(\d+) at most; safety factor 0.9", out)[1])
+    found = int(re.search(r"Batch size (\d+)", out)[1])
+    _, out, _ = cli(f"report {shared} --input {largest}x1x256x256")
+    assert "\nFits: " in out
+    assert "the safety factor of 0.9 leaves more" in out
+    assert "\nDoes not fit: " in cli(f"report {shared} --input {largest + 1}x1x256x256")[1]
+    assert found < largest
+    _, out, _ = cli(f"report {shared} --input {found - 1}x1x256x256 --safety-factor 0.95")
+    assert "within the safety factor of 0.95" in out
 
 
-def test_a_picture_is_drawn(cli, tmp_path):
-    pytest.importorskip("matplotlib")
-    assert cli("report own_networks:network --input 4x1x32x32 --plot memory.png")[0] == 0
-    assert (tmp_path / "memory.png").exists()
+def test_the_axes_of_a_patch_are_those_of_the_convolutions(cli):
+    shared = "--channels 1 --memory 700MB --json"
+    _, out, _ = cli(f"patch own_networks:network {shared}")
+    assert len(json.loads(out)["found"]) == 2
+    status, _, err = cli(f"patch own_networks:counted {shared}")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--ndim" in err
+
+
+def test_steps_may_be_of_several_batches_and_of_an_unknown_optimizer(cli):
+    shared = "report own_networks:network --input 4x1x32x32 --json"
+    _, out, _ = cli(f"{shared} --optimizer-state 5MiB")
+    assert json.loads(out)["categories"]["optimizer state"] == 5 * 2**20
+    _, out, _ = cli(f"{shared} --train adam --accumulate 3")
+    assert json.loads(out)["mode"] == "training"
+    assert "give one of them" in cli(f"{shared} --train adam --optimizer-state 5MiB")[2]
 
 
 @pytest.mark.parametrize(
@@ -308,9 +324,6 @@ def test_a_picture_is_drawn(cli, tmp_path):
         ),
         ("reduce own_networks:network --input 4x1x8x8", "or --card on the command line"),
         ("reduce own_networks:network --input 4x1x512x512 --memory 605MB", "no plan fits"),
-        ("tiles own_networks:network --input 20x20 --memory 1GB", "is no image"),
-        ("tiles own_networks:network --input 1x3x64x64 --memory 1GB", "to have 1 channels"),
-        ("tiles own_networks:network --input 1x1x2048x2048 --memory 605MB", "not even tiles"),
     ],
 )
 def test_what_is_wrong_is_one_line(cli, text, message):
@@ -365,16 +378,3 @@ def test_a_torch_that_cannot_be_imported_is_told(tmp_path):
         "maxslices: error: maxslices nn needs torch, which is installed and cannot be imported: "
         "no libtorch.so; install it again\n"
     )
-
-
-def test_a_matplotlib_that_cannot_be_used_is_told_in_a_line(tmp_path):
-    command = ["nn", "report", "torch.nn:ReLU", "--input", "1x2", "--plot", "x.png"]
-    done = subprocess.run(
-        [sys.executable, "-m", "maxslices", *command],
-        cwd=tmp_path,
-        env={**os.environ, "MPLBACKEND": "nonsense"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")

@@ -161,7 +161,9 @@ def test_workspaces_are_those_of_a_device_that_is_here(monkeypatch):
         return measured, 0.1
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("maxslices.nn.workspace_cache.measured_workspaces", measured_workspaces)
+    monkeypatch.setattr(
+        "maxslices.nn.replay.measure_workspaces.measured_workspaces", measured_workspaces
+    )
     backend = SimpleNamespace(name="cuda:1", kind="cuda")
     choice = chosen(denoised.meta, backend=backend, forced="replayed")
     assert asked == [(["convolution", "convolution"], torch.device("cuda:1"))]

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from maxslices.nn.step.module_flops import module_flops
+from maxslices.nn.replay.module_calls import module_flops
 
 
 class Twice(nn.Module):

@@ -13,9 +13,9 @@ from torch import nn
 from maxslices.nn.fit.batch import make_step
 from maxslices.nn.fit.real_step import RealSteps, _as_error, _ask
 from maxslices.nn.replay import Spec
-from maxslices.nn.replay.meta_copy import meta_copy
+from maxslices.nn.replay.meta_copy import materialize, meta_copy
+from maxslices.nn.replay.replay_step import StepLoop
 from maxslices.nn.step import model_step
-from maxslices.nn.step.materialize import materialize
 from maxslices.nn.step.model_step import run_step
 
 from .networks import Small, Tied, half
@@ -89,5 +89,5 @@ def test_a_copy_without_data_becomes_zeros_that_share_what_was_shared():
     assert made.first.weight is made.second.weight
     assert [p is made.first.weight for p in optimizer.param_groups[0]["params"]] == [True]
     assert made.order.tolist() == [0] * 8
-    run_step(made, (torch.ones(2, 8),), "training", optimizer, None, (), None)
+    run_step(made, (torch.ones(2, 8),), StepLoop("training"), optimizer)
     assert made.first.weight.grad is not None

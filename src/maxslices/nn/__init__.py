@@ -2,7 +2,7 @@
 
 `max_batch_size` and `max_patch_shape` predict from a replay without data, and verify the
 answer with one real step if there is a device. `memory_report` breaks a step's memory down,
-`best_tiles` cuts images for inference, and `reduce_memory` rewrites a model until its step fits.
+and `reduce_memory` rewrites a model until its step fits.
 ``import maxslices`` does not import this package; torch is imported when one of its functions is
 first asked for.
 """
@@ -16,7 +16,6 @@ from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 if TYPE_CHECKING:
     from .fit.batch import compute_max_batch_size, max_batch_size
-    from .fit.inference_tiles import best_tiles
     from .fit.patch import compute_max_patch_shape, max_patch_shape
     from .reduce import reduce_memory
     from .replay import Spec
@@ -33,7 +32,6 @@ __all__ = [
     "Spec",
     "TooLargeError",
     "VerifiedStep",
-    "best_tiles",
     "compute_max_batch_size",
     "compute_max_patch_shape",
     "layer_table",
@@ -46,7 +44,6 @@ __all__ = [
 _HOMES = {
     "MemoryReport": "maxslices.nn.report.step_report",
     "Spec": "maxslices.nn.replay",
-    "best_tiles": "maxslices.nn.fit.inference_tiles",
     "compute_max_batch_size": "maxslices.nn.fit.batch",
     "compute_max_patch_shape": "maxslices.nn.fit.patch",
     "layer_table": "maxslices.nn.report.model_layers",

@@ -1,4 +1,4 @@
-"""``maxslices nn report|batch|patch|reduce|tiles MODULE:CALLABLE``."""
+"""``maxslices nn report|batch|patch|reduce MODULE:CALLABLE``."""
 
 from __future__ import annotations
 
@@ -28,21 +28,16 @@ from .command_arguments import (
     targets_of_texts,
 )
 from .replay_progress import shown
+from .step import OPTIMIZERS
 
 if TYPE_CHECKING:
     from torch.nn import Module
-
-OPTIMIZERS = (
-    "sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam",
-    "radam",
-)  # fmt: skip
-"""Names of optimizers, as in `maxslices.nn.step.model_step`, which needs torch."""
 
 
 nn = click.Group(
     "nn",
     help="Say what a torch model takes, predicted without a device: where the memory goes, the "
-    "largest batch, patch and tiles, and what makes a training step fit.",
+    "largest batch and patch, and what makes a training step fit.",
     short_help="networks: where memory goes, what fits, what makes it fit",
 )
 
@@ -83,6 +78,22 @@ _CALL = click.Option(
 )
 
 
+_TRAINING = [
+    click.Option(
+        ["--accumulate"],
+        type=int,
+        default=1,
+        show_default=True,
+        help="batches whose gradients are added for a step of the optimizer",
+    ),
+    click.Option(
+        ["--optimizer-state"],
+        metavar="SIZE",
+        help="memory of the state of an optimizer that is not known, in place of --train",
+    ),
+]
+
+
 def _training(default: str | None = None) -> list[click.Parameter]:
     return [
         click.Option(
@@ -108,6 +119,13 @@ def _training(default: str | None = None) -> list[click.Parameter]:
     ]
 
 
+_SAFETY = click.Option(
+    ["--safety-factor"],
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="part of the memory to use",
+)
 _SEARCH = [
     click.Option(
         ["--channels"],
@@ -115,13 +133,7 @@ _SEARCH = [
         help="channels of the input (default: in_channels); 0: no such axis",
     ),
     click.Option(["--dtype"], help="dtype of the input (default: the model's)"),
-    click.Option(
-        ["--safety-factor"],
-        type=float,
-        default=0.9,
-        show_default=True,
-        help="part of the memory to use",
-    ),
+    _SAFETY,
     click.Option(
         ["--margin"], metavar="SIZE", help="memory to leave free, or 0, in place of that part"
     ),
@@ -129,22 +141,22 @@ _SEARCH = [
 
 
 def _question(
-    *params: click.Parameter, with_data: bool = False, show: Callable[[Any], str] = str
+    *params: click.Parameter, show: Callable[[Any], str] = str
 ) -> Callable[[Callable[..., Callable[[Module], Any]]], click.Command]:
     """Make a subcommand of a function that gives, for its options, what is asked of the model.
 
-    A model that looks at its weights is made with their data, `with_data` or not.
+    A model that looks at its weights is made with their data.
     """
 
     def decorate(prepare: Callable[..., Callable[[Module], Any]]) -> click.Command:
         def answer(model: str, parameters: tuple[str, ...], json: bool, **options: Any) -> str:
             require_torch()
             from ..pipeline.yaml_values import parse_parameters
-            from .find_model import model_named
+            from .command_arguments import model_named
             from .replay import DataDependentError
 
             ask, arguments = prepare(**options), parse_parameters(parameters)
-            made = model_named(model, arguments, with_data=with_data)
+            made = model_named(model, arguments)
             with _named(model), shown(prepare.__name__):
                 try:
                     found = ask(made)
@@ -164,10 +176,9 @@ def _question(
 def _with_advice(report: Any) -> str:
     """Report with the command that makes the step fit, or need less."""
     given = click.get_current_context().params
-    is_training, fits = given["train"] is not None, report.fits is not False
-    if given["forward"] or (not is_training and (fits or len(given["inputs"]) > 1)):
+    if given["train"] is None:
         return str(report)
-    words = ["maxslices", "nn", "reduce" if is_training else "tiles", given["model"]]
+    words = ["maxslices", "nn", "reduce", given["model"]]
     flags = {"parameters": "-p", "inputs": "--input"}
     names = ["parameters", "inputs", "train", "loss", "targets", "call", "amp"]
     for name in [*names, *(() if report.fits else ("memory", "card"))]:
@@ -175,7 +186,7 @@ def _with_advice(report: Any) -> str:
         for each in value if isinstance(value, tuple) else [value] if value else []:
             words += [flags.get(name, f"--{name}"), each]
     text = shlex.join(words)
-    if fits:
+    if report.fits is not False:
         return f"{report}\n\nTo make it fit into less: {text} --memory SIZE"
     return f"{report}\n\nTo make it fit: {text}"
 
@@ -184,37 +195,47 @@ def _with_advice(report: Any) -> str:
     _CALL,
     _inputs(is_required=True),
     *_training(),
+    *_TRAINING,
     click.Option(["--forward"], is_flag=True, help="a forward pass with gradients"),
     click.Option(["--ddp"], is_flag=True, help="with DistributedDataParallel"),
+    _SAFETY,
     click.Option(
-        ["--plot"],
+        ["--snapshot"],
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="draw memory over the step to an image file",
+        help="write the step as a memory snapshot of torch, for pytorch.org/memory_viz",
     ),
     show=_with_advice,
 )
 def report(
-    inputs: tuple[str, ...], forward: bool, ddp: bool, plot: Path | None, **options: Any
+    inputs: tuple[str, ...],
+    forward: bool,
+    ddp: bool,
+    safety_factor: float,
+    snapshot: Path | None,
+    **options: Any,
 ) -> Callable[[Module], Any]:
     """Say where the memory of a step goes."""
-    from ..checking.call_picture import check_picture
     from . import memory_report
 
     if options["train"] and forward:
         raise UsageError("--train and --forward are two different steps: give one of them")
-    if plot is not None:
-        check_picture(plot)
     given, step, card = inputs_of_texts(inputs), _step(**options), _card(**options)
     if forward:
         step["mode"] = "forward"
     is_eval = step["mode"] == "inference"
 
     def ask(model: Module) -> Any:
-        found = memory_report(model.eval() if is_eval else model, given, ddp=ddp, **step, **card)
-        if plot is not None:
-            found.plot(plot)
-        return found
+        made = memory_report(
+            model.eval() if is_eval else model, given, ddp=ddp, safety_factor=safety_factor,
+            **step, **card,
+        )  # fmt: skip
+        if snapshot is not None:
+            try:
+                made.write_snapshot(snapshot)
+            except OSError as error:
+                raise UsageError(f"--snapshot {snapshot}: {error.strerror}") from error
+        return made
 
     return ask
 
@@ -225,6 +246,7 @@ def report(
     _inputs(),
     *_SEARCH,
     *_training(),
+    *_TRAINING,
     click.Option(
         ["--max-batch-size"], type=int, help="bound of the search (default: the memory's)"
     ),
@@ -250,12 +272,13 @@ def batch(
 
 @_question(
     _CALL,
-    click.Option(["--ndim"], type=int, required=True, help="spatial axes: 2 or 3"),
+    click.Option(["--ndim"], type=int, help="spatial axes (default: of the convolutions)"),
     click.Option(
         ["--batch-size"], type=int, default=1, show_default=True, help="patches in a batch"
     ),
     *_SEARCH,
     *_training(),
+    *_TRAINING,
     click.Option(
         ["--max-scale-factor"], type=int, help="bound of the search (default: the memory's)"
     ),
@@ -269,7 +292,7 @@ def batch(
     click.Option(["--start"], metavar="DxHxW", help="the smallest patch"),
 )
 def patch(
-    ndim: int,
+    ndim: int | None,
     batch_size: int,
     channels: int | None,
     max_scale_factor: int | None,
@@ -306,26 +329,6 @@ def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callab
     return lambda model: reduce_memory(model, given, **step)[1]
 
 
-@_question(
-    click.Option(
-        ["--input", "image_text"],
-        required=True,
-        metavar="NxCxHxW[:DTYPE]",
-        help="shape of the whole image",
-    ),
-    with_data=True,
-)
-def tiles(image_text: str, amp: str | None, **options: Any) -> Callable[[Module], Any]:
-    """Find the largest exact tiles of an image."""
-    from .fit.inference_tiles import best_tiles
-
-    image = inputs_of_texts([image_text]).values[0]
-    if len(image.shape) < 3:
-        raise UsageError(f"{image_text!r} is no image: write its batch, channels and axes")
-    dtype = None if amp is None else dtype_of_text(amp)
-    return lambda model: best_tiles(model, image, amp=dtype, **_card(**options))
-
-
 @contextmanager
 def _named(text: str) -> Iterator[None]:
     """Turn errors of a model's code into one line that says where; other errors pass."""
@@ -351,20 +354,27 @@ def _step(
     loss: str | None,
     targets: tuple[str, ...],
     amp: str | None,
-    call: str | None,
+    call: str | None = None,
+    accumulate: int | None = None,
+    optimizer_state: str | None = None,
     **_: Any,
 ) -> dict[str, Any]:
-    if not train and (loss or targets):
+    if train and optimizer_state:
+        raise UsageError("--train and --optimizer-state are both an optimizer: give one of them")
+    if not (train or optimizer_state) and (loss or targets):
         given = "--loss" if loss else "--targets"
         raise UsageError(f"{given} goes with --train: name an optimizer, such as --train adam")
-    return {
-        "mode": "training" if train else "inference",
+    step = {
+        "mode": "training" if train or optimizer_state else "inference",
         "optimizer": train,
         "loss": loss_of_text(loss),
         "targets": targets_of_texts(targets),
         "amp": amp and dtype_of_text(amp),
         "prediction_function": call,
     }
+    if accumulate is not None:  # of the commands that predict
+        step |= {"accumulate": accumulate, "optimizer_state_bytes": optimizer_state}
+    return step
 
 
 def _search(

@@ -197,7 +197,7 @@ def replay_method(
         family = StepFamily(make, FAMILY_AT)
         family.trace(1)
         if workspaces is None and device and torch.cuda.is_available():
-            from .workspace_cache import measured_workspaces
+            from .replay.measure_workspaces import measured_workspaces
 
             known, _ = measured_workspaces(family.calls(FAMILY_AT[0]), torch.device(device))
             family = family.with_workspaces(known)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ..errors import DeviceError, DoesNotFitError, MaxslicesError, UsageError
+from ..errors import DeviceError, DoesNotFitError, MaxslicesError, UntraceableError, UsageError
+
+
+class TraceError(UntraceableError):
+    """Code cannot be replayed without data; the message names the line."""
+
+
+class DataDependentError(TraceError):
+    """Code reads values of a tensor, so what it allocates depends on data."""
 
 
 class ModelArgumentError(UsageError, ValueError):

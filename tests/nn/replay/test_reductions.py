@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxslices.nn.replay.reductions import reduction_bytes
+from maxslices.nn.replay.workspaces import reduction_bytes
 
 
 def of(shape, axes, item=4):

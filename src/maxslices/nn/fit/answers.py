@@ -59,6 +59,8 @@ class SearchLog:
     """True if the search ended at its upper bound and not at the memory limit."""
     notes: tuple[str, ...] = ()
     """Remarks on the answer."""
+    safety_factor: float = 1.0
+    """Part of the memory that the answer was to use; 1 if a margin or the bound decided."""
 
     @property
     def is_verified(self) -> bool:
@@ -85,6 +87,7 @@ class SearchLog:
             f"  limit      {format_bytes(self.limit_bytes)} for tensors ({self.origin})",
             f"  predicted  {_shown(self.predicted)} at most"
             + (", the bound of the search" if self.at_bound else "")
+            + (f"; safety factor {self.safety_factor:g}" if self.safety_factor < 1 else "")
             + f"; {_shown(self.asked)} takes {format_bytes(self.allocated_bytes)}"
             + (FEWER if self.allocated_bytes > self.limit_bytes else "")
             + f"; in {self.prediction_s:.2f} s",

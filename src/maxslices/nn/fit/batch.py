@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from ...errors import EstimatorError
 from ..memory_budget import MemoryBudget, budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Spec, StepFamily, TraceError, Workspaces
-from ..step.call_inputs import CallInputs
+from ..replay.measure_workspaces import measured_workspaces
+from ..replay.replay_step import MODES, Mode, StatedState
+from ..step.call_inputs import SAFETY_FACTOR, CallInputs, check_safety, dtype_of, positive, shape_of
 from ..step.layer_state import ResettingStep
-from ..step.model_arguments import check_safety, dtype_of, positive, shape_of
-from ..step.model_step import Mode, ModelStep, Targets, optimizer_named, precision
-from ..workspace_cache import measured_workspaces
+from ..step.model_step import ModelStep, Targets, optimizer_named, precision
 from .answers import BatchSize, SearchLog, VerifiedStep
 from .input_trials import input_channels
 from .real_step import RealSteps
@@ -45,7 +46,7 @@ def max_batch_size(
     in_channels: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    safety_factor: float = 0.9,
+    safety_factor: float = SAFETY_FACTOR,
     max_batch_size: int | None = None,
     prediction_function: Callable[..., Any] | str | None = None,
     *,
@@ -57,6 +58,9 @@ def max_batch_size(
     targets: Targets | None = None,
     amp: torch.dtype | bool | None = None,
     keep_output: bool = True,
+    accumulate: int = 1,
+    step: Callable[..., Any] | None = None,
+    optimizer_state_bytes: str | int | None = None,
 ) -> BatchSize:
     """Largest batch that fits on a device, or on a card that is not present.
 
@@ -113,6 +117,16 @@ def max_batch_size(
         Whether a loop keeps its last output beside the next, as ``output = model(x)`` does;
         False for one that drops it before, as ``value = loss(model(x), y)`` or
         ``results.append(model(x).cpu())`` do.
+    accumulate : int
+        Forward and backward passes, each of a batch, whose gradients are added before a step of the
+        optimizer.
+    step : callable, optional
+        ``step(model, optimizer, *inputs)``, a step of training in place of the usual one: for
+        several models in a ``torch.nn.ModuleDict``, with an optimizer for each in a dict, or for
+        any other order of forward and backward passes.
+    optimizer_state_bytes : str or int, optional
+        Memory of the state of an optimizer that is not known, such as "2GB", in place of
+        `optimizer`.
 
     Returns
     -------
@@ -134,10 +148,13 @@ def max_batch_size(
     dtype = dtype_of(model) if dtype is None else dtype
     samples = CallInputs.of_samples(patch_shape)
     shape = () if samples is not None else shape_of(patch_shape, "patch_shape")
-    step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function, keep_output)
+    whole = make_step(
+        model, mode, optimizer, loss, targets, amp, prediction_function, keep_output, accumulate,
+        step, optimizer_state_bytes,
+    )  # fmt: skip
     names = () if samples is None else samples.names
-    step = replace(step, capability=capability_of(cuda_device, memory), names=names)
-    channels = () if samples is not None else input_channels(step, in_channels, shape, dtype)
+    whole = replace(whole, capability=capability_of(cuda_device, memory), names=names)
+    channels = () if samples is not None else input_channels(whole, in_channels, shape, dtype)
     budget = budget_of(model, cuda_device, memory)
 
     def inputs(n: int) -> tuple[Any, ...]:
@@ -147,11 +164,11 @@ def max_batch_size(
 
     began = time.perf_counter()
     try:
-        family = StepFamily(lambda n: step.trace(inputs(n), Workspaces.allowance()), most=bound)
+        family = StepFamily(lambda n: whole.trace(inputs(n), Workspaces.allowance()), most=bound)
         family, calibration_s = _measured(family, budget, bound)
         predicted = family.largest(budget.limit_bytes, bound)
     except (ModelArgumentError, TraceError) as error:
-        if _is_replayed(step, inputs(1)):
+        if _is_replayed(whole, inputs(1)):
             kind = type(error)
             raise kind(f"{error}; if it takes no larger batch, pass max_batch_size") from error
         raise _with_hint(error, model, shape) from error
@@ -188,13 +205,14 @@ def max_batch_size(
         calibration_s,
         at_bound,
         (*family.notes, *_gap(family, asked, budget.limit_bytes)),
+        safety_factor if margin is None and not at_bound else 1.0,
     )
     most = asked
     if margin is not None:
         budget = replace(budget, limit_bytes=kept)
         ceiling = None if family.scaled is None else family.scaled.ceiling(kept)
         most = bound if ceiling is None else max(asked, min(bound, ceiling))
-    found, search = _verified(search, step, budget, family, inputs, most)
+    found, search = _verified(search, whole, budget, family, inputs, most)
     if found >= bound:
         warnings.warn(
             f"the search reached its bound, max_batch_size={bound}, before the memory's: more may "
@@ -278,14 +296,27 @@ def make_step(
     amp: torch.dtype | bool | None,
     prediction_function: Callable[..., Any] | str | None,
     keep_output: bool = True,
+    accumulate: int = 1,
+    step: Callable[..., Any] | None = None,
+    optimizer_state_bytes: str | int | None = None,
 ) -> ModelStep:
     """Check the arguments of a step and build it."""
     check_model(model)
-    if mode not in ("inference", "forward", "training"):
-        raise ModelArgumentError(f"mode is 'inference', 'forward' or 'training', not {mode!r}")
-    if mode != "training" and (optimizer is not None or loss is not None):
-        what = "an optimizer" if optimizer is not None else "a loss"
-        raise ModelArgumentError(f"{what} goes with mode='training', not with {mode!r}")
+    if mode not in MODES:
+        raise ModelArgumentError(f"mode is one of {', '.join(map(repr, MODES))}, not {mode!r}")
+    given = {
+        "an optimizer": optimizer, "a loss": loss, "a step of its own": step,
+        "optimizer_state_bytes": optimizer_state_bytes,
+    }  # fmt: skip
+    for what in [name for name, value in given.items() if value is not None]:
+        if mode != "training":
+            raise ModelArgumentError(f"{what} goes with mode='training', not with {mode!r}")
+    if step is not None and loss is not None:
+        raise ModelArgumentError("a step computes its own loss: give step, or loss and targets")
+    if optimizer_state_bytes is not None:
+        if optimizer is not None:
+            raise ModelArgumentError("give an optimizer or optimizer_state_bytes, not both")
+        optimizer = partial(StatedState, n_bytes=parse_bytes(optimizer_state_bytes))
     return ResettingStep(
         model,
         mode,
@@ -295,6 +326,8 @@ def make_step(
         precision(amp),
         prediction_function,
         keep_output=keep_output,
+        accumulate=positive(accumulate, "accumulate"),
+        step=step,
     )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..nn_errors import ModelArgumentError
 from ..replay import DataDependentError, Spec, TraceError, Workspaces
-from ..step.model_arguments import channel_axis
+from ..step.call_inputs import channel_axis
 from ..step.model_step import ModelStep
 
 CHANNELS = (1, 3, 4, 2)

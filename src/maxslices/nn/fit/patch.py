@@ -15,25 +15,25 @@ from torch import nn
 from ..memory_budget import MemoryBudget, budget_of, capability_of, device_of
 from ..nn_errors import TooLargeError
 from ..replay import Spec
-from ..step.model_arguments import check_safety, divisors_of, dtype_of, positive
-from ..step.model_step import Mode, Targets
+from ..replay.replay_step import Mode
+from ..step.call_inputs import SAFETY_FACTOR, check_safety, divisors_of, dtype_of, ndim_of, positive
+from ..step.model_step import Targets
 from .answers import PatchShape, SearchLog, VerifiedStep
 from .batch import MOST, STEP_DOWN, in_process_note, make_step, margin_bytes, too_large
 from .input_trials import example_of, input_channels, input_divisors
-from .patch_finder import PatchFinder
-from .patch_grid import Shape, grid_of
+from .patch_finder import PatchFinder, Shape, grid_of
 from .real_step import RealSteps
 
 
 def max_patch_shape(
     model: nn.Module,
-    ndim: int,
+    ndim: int | None = None,
     batch_size: int = 1,
     min_divisible: Sequence[int] | None = None,
     in_channels: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    safety_factor: float = 0.9,
+    safety_factor: float = SAFETY_FACTOR,
     max_scale_factor: int | None = None,
     prediction_function: Callable[..., Any] | str | None = None,
     *,
@@ -48,6 +48,8 @@ def max_patch_shape(
     targets: Targets | None = None,
     amp: torch.dtype | bool | None = None,
     keep_output: bool = True,
+    accumulate: int = 1,
+    optimizer_state_bytes: str | int | None = None,
 ) -> PatchShape:
     """Largest patch that fits on a device, or on a card that is not present.
 
@@ -60,8 +62,8 @@ def max_patch_shape(
     ----------
     model, in_channels, device, dtype, prediction_function, memory, margin
         As for `max_batch_size`.
-    ndim : int
-        Number of spatial axes.
+    ndim : int, optional
+        Number of spatial axes; by default that of the model's convolutions.
     batch_size : int
         Number of patches in a batch.
     min_divisible : sequence of int, optional
@@ -80,7 +82,7 @@ def max_patch_shape(
     volume : sequence of int, optional
         Shape of the volume that patches are cut from. No axis grows beyond the first multiple
         that covers it.
-    mode, optimizer, loss, targets, amp, keep_output
+    mode, optimizer, loss, targets, amp, keep_output, accumulate, optimizer_state_bytes
         As for `max_batch_size`.
 
     Returns
@@ -93,13 +95,16 @@ def max_patch_shape(
     ModelArgumentError, NoDeviceError, TooLargeError
         As for `max_batch_size`.
     """
-    ndim = positive(ndim, "ndim")
+    ndim = ndim_of(model) if ndim is None else positive(ndim, "ndim")
     check_safety(safety_factor)
     bound = MOST if max_scale_factor is None else positive(max_scale_factor, "max_scale_factor")
     cuda_device = device_of(model, device, memory)
     dtype = dtype_of(model) if dtype is None else dtype
     batch = positive(batch_size, "batch_size")
-    step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function, keep_output)
+    step = make_step(
+        model, mode, optimizer, loss, targets, amp, prediction_function, keep_output, accumulate,
+        None, optimizer_state_bytes,
+    )  # fmt: skip
     step = replace(step, capability=capability_of(cuda_device, memory))
     if min_divisible is None and not hasattr(model, "depth"):
         channels, divisors = input_divisors(step, in_channels, ndim, batch, dtype)
@@ -149,6 +154,7 @@ def max_patch_shape(
         finder.calibration_s,
         at_bound,
         finder.notes,
+        safety_factor if margin is None and not at_bound else 1.0,
     )
     found, search = _verified(search, finder)
     if at_bound and found == predicted:

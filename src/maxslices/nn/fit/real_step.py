@@ -26,11 +26,70 @@ from ...devices.out_of_memory import is_out_of_memory
 from ..memory_budget import foreign_bytes, limit
 from ..nn_errors import ModelArgumentError, first_line
 from ..replay import Spec
-from ..replay.meta_copy import meta_copy
+from ..replay.meta_copy import materialize, meta_copy, optimizers_in
+from ..replay.replay_step import StepLoop
 from ..step.call_inputs import called
-from ..step.materialize import materialize
 from ..step.model_step import ModelStep, meta_optimizer, real_tensors, run_step
 from .answers import VerifiedStep
+
+
+def main(job_path: str, answer_path: str) -> None:
+    """Run the step of a job file and write its outcome to an answer file."""
+    paths, settings, payload = pickle.loads(Path(job_path).read_bytes())
+    sys.path[:] = list(dict.fromkeys([*sys.path, *paths]))
+    answer = _run(settings, payload)
+    Path(answer_path).write_bytes(pickle.dumps(answer))
+
+
+def _run(settings: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    import torch
+
+    from ...devices.out_of_memory import is_out_of_memory
+
+    for name, value in settings.items():
+        setattr(torch.backends.cudnn, name, value)
+    try:
+        job = pickle.loads(payload)
+    except (pickle.UnpicklingError, AttributeError, ImportError) as error:
+        return {"verdict": "cannot", "text": f"another process cannot read the model ({error})"}
+    device = torch.device(job["device"])
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        free, total = torch.cuda.mem_get_info(device)
+        no_room = {
+            "verdict": "no room",
+            "text": f"another process finds {free:,} bytes free, of {job['limit_bytes']:,}",
+        }
+        if free < job["allocated_bytes"]:
+            return no_room
+        part = min(1.0, job["limit_bytes"] / total)
+        torch.cuda.set_per_process_memory_fraction(part, device)
+        assert torch.cuda.memory_allocated(device) == 0
+    try:
+        run_job(job["model"], job["optimizer"], job["loop"], job["inputs"], job["targets"], device)
+        if is_cuda:
+            torch.cuda.synchronize(device)
+    except Exception as error:  # noqa: BLE001 - the model's own: told to who asked
+        if is_out_of_memory(error):
+            if is_cuda and free < job["limit_bytes"]:
+                return no_room  # that it failed says nothing of the limit
+            return {"verdict": "out of memory", "text": str(error)}
+        return {"verdict": "raised", "text": f"{type(error).__name__}: {error}", **_pickled(error)}
+    if not is_cuda:
+        return {"verdict": "ran"}
+    return {
+        "verdict": "ran",
+        "allocated_bytes": torch.cuda.max_memory_allocated(device),
+        "reserved_bytes": torch.cuda.max_memory_reserved(device),
+    }
+
+
+def _pickled(error: Exception) -> dict[str, bytes]:
+    try:
+        return {"error": pickle.dumps(error)}
+    except Exception:  # noqa: BLE001 - an exception may hold anything
+        return {"error": b""}
+
 
 TIMEOUT_S = 600.0
 """Steps that take longer are given up. The longest in the tables of the docs took 9 s, most of
@@ -104,10 +163,7 @@ class RealSteps:
                 {
                     "model": model,
                     "optimizer": optimizer,
-                    "mode": step.mode,
-                    "loss": step.loss,
-                    "amp": step.amp,
-                    "keep_output": step.keep_output,
+                    "loop": step.loop,
                     "inputs": tuple(inputs),
                     "targets": tuple(targets),
                     "device": str(self.device),
@@ -164,8 +220,7 @@ class RealSteps:
             given = real_tensors(tuple(inputs), self.device)
             with torch.cuda.device(self.device):
                 whole = called(model, self.step.prediction_function, self.step.names)
-                keep_output = self.step.keep_output
-                run_step(whole, given, "inference", None, None, (), self.step.amp, keep_output)
+                run_step(whole, given, self.step.loop)
         finally:
             for module, training in modes.items():
                 module.training = training
@@ -178,26 +233,26 @@ def _run_copy(
     optimizer = meta_optimizer(step.optimizer, step.model, made)
     if optimizer is not step.optimizer:
         optimizer = optimizer(None)
-    run_job(step.prepared(made), optimizer, step, inputs, targets, device)
+    run_job(step.prepared(made), optimizer, step.loop, inputs, targets, device)
 
 
 def run_job(
     model: torch.nn.Module,
     optimizer: Any,
-    step: Any,
+    loop: StepLoop,
     inputs: Sequence[Spec],
     targets: Sequence[Any],
     device: torch.device,
 ) -> None:
-    """Run a step of a model without data; `step` is a `ModelStep`, or has as much."""
-    made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    """Run a step of a model without data."""
+    made = optimizer if optimizers_in(optimizer) else None
     materialize(model, device, made)
-    if made is None and optimizer is not None and step.mode == "training":
+    if made is None and optimizer is not None and loop.mode == "training":
         made = optimizer([p for p in model.parameters() if p.requires_grad])
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         given = real_tensors(tuple(inputs), device)
         wanted = real_tensors(tuple(targets), device, random=False)  # as any loss can take them
-        run_step(model, given, step.mode, made, step.loss, wanted, step.amp, step.keep_output)
+        run_step(model, given, loop, made, wanted)
 
 
 def _settings() -> dict[str, Any]:
@@ -235,7 +290,7 @@ def _ask(job: bytes) -> dict[str, Any]:
         command = [
             sys.executable,
             "-m",
-            "maxslices.nn.fit.real_step_process",
+            "maxslices.nn.fit.real_step",
             str(path),
             str(answer),
         ]
@@ -259,3 +314,7 @@ def _as_error(answer: dict[str, Any]) -> Exception:
     except Exception:  # noqa: BLE001 - an exception class may do anything when it is rebuilt
         error = None
     return error if isinstance(error, Exception) else ModelArgumentError(answer["text"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from ...core.allocators import round_to_granule
-from ..replay.storages import Storage
+from ..replay.trace import Storage
 from .bands import BandWindow
 from .candidates import SMALL_BYTES, Candidate
 from .locality import find_band_window, may_be_local

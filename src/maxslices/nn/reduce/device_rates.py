@@ -13,8 +13,8 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..replay import OperatorCall, Trace
+from ..replay.meta_copy import materialize
 from ..replay.workspaces import CONVOLUTIONS, ITEM_BYTES
-from ..step.materialize import materialize
 from ..step.model_step import ModelStep, real_tensors
 
 N_TIMED = 3

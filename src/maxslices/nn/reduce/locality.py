@@ -15,9 +15,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..step.layer_state import stateful
-from ..step.receptive_field import STRIDES
 from .bands import BandWindow, in_bands
 from .split import batch_statistics
+
+STRIDES = (1, 2, 4, 8, 16, 32)
+"""Strides of the grid that are tried: networks of up to five levels that halve each axis."""
 
 SIDES = (64, 128, 256)
 """Approximate sizes along the axis, tried in turn until the dependence ends within."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..replay import Replay, Workspaces
+from ..replay.module_calls import module_flops
 from ..step.model_step import ModelStep
-from ..step.module_flops import module_flops
 from .candidates import PACK_OPS, Candidate
 from .device_rates import ForwardTimes
 from .module_ranges import EXPENSIVE_LAYERS

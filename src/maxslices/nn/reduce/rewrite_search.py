@@ -16,8 +16,8 @@ import torch
 from ...core.units import MIB
 from ..nn_errors import ModelArgumentError, RewriteError
 from ..replay import Trace, TraceError, Workspaces
+from ..replay.measure_workspaces import measured_workspaces
 from ..step.model_step import ModelStep
-from ..workspace_cache import measured_workspaces
 from .candidates import Candidate
 from .inplace import set_in_place
 from .knapsack import Knapsack

@@ -15,9 +15,9 @@ import torch
 from ...devices.out_of_memory import is_out_of_memory
 from ..memory_budget import limit
 from ..nn_errors import NoDeviceError
+from ..replay.meta_copy import materialize
 from ..replay.nested import total_of
 from ..step.layer_state import reset_states
-from ..step.materialize import materialize
 from ..step.model_step import ModelStep, meta_optimizer, real_tensors
 
 RANK_VARIABLES = (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..replay.storages import Storage
+from ..replay.trace import Storage
 from .candidates import Candidate
 from .device_rates import DeviceRates, ForwardTimes
 from .module_ranges import ModuleOrder, children_of, range_at

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .batch_scaling import Scaled
+from ..nn_errors import DataDependentError, TraceError
 from .caching_allocator import CachingAllocator, least_limit
-from .replay_errors import DataDependentError, TraceError
-from .step_family import StepFamily
-from .storages import CATEGORIES, ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
-from .trace import Trace
+from .step_family import Scaled, StepFamily
+from .trace import CATEGORIES, ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage, Trace
 from .workspaces import OperatorCall, Workspace, Workspaces
 
 if TYPE_CHECKING:
+    from .nested import Spec
     from .recorder import Replay
     from .replay_step import replay
-    from .tensor_spec import Spec
 
 __all__ = [
     "CachingAllocator",
@@ -46,7 +44,7 @@ __all__ = [
 ]
 
 
-_HOMES = {"Replay": ".recorder", "Spec": ".tensor_spec", "replay": ".replay_step"}
+_HOMES = {"Replay": ".recorder", "Spec": ".nested", "replay": ".replay_step"}
 """Modules of the names that need torch."""
 
 

@@ -191,6 +191,25 @@ class CachingAllocator(Holding):
                 after.following.previous = block
         self._put(block)
 
+    def block_of(self, key: int) -> tuple[int, int] | None:
+        """Address and size of the block of an allocation; None for one of 0 bytes."""
+        block = self._live.get(key)
+        return None if block is None else (block.address, block.size)
+
+    def segments(self) -> list[list[tuple[int, int, bool]]]:
+        """Blocks of each segment, in order: address, size, and whether it is in use."""
+        blocks = [*self._live.values(), *(entry[2] for pool in self._free for entry in pool)]
+        found = []
+        for block in blocks:
+            if block.previous is not None:
+                continue
+            row, each = [], block
+            while each is not None:
+                row.append((each.address, each.size, not each.free))
+                each = each.following
+            found.append(row)
+        return sorted(found)
+
     def _best_fit(self, size: int, large: bool) -> _PoolBlock | None:
         pool = self._free[large]
         place = bisect_left(pool, (size,))

@@ -10,12 +10,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .allocation_log import AllocationLog
-from .dispatch_base import DispatchMode
+from .host_tensor import ToMeta
 from .known_values import KnownValues
-from .op_handlers import COPIES, HANDLERS
+from .op_handlers import COPIES, HANDLERS, DispatchMode
 from .op_workspaces import IN_PARTS, calls_of, copied_bytes, passing_bytes, results_of
 from .shape_rules import run_operator
-from .to_meta import ToMeta
 
 aten = torch.ops.aten
 _META = torch.device("meta")

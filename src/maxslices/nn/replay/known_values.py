@@ -9,6 +9,8 @@ size.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,8 +19,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .attribution import user_line
-from .replay_errors import DataDependentError
+from ..nn_errors import DataDependentError
+from .allocation_log import user_line
+
+_OWN = os.path.dirname(__file__) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_DISTRIBUTIONS = os.path.join(_TORCH, "distributions") + os.sep
 
 MOST_ITEMS = 2**20
 """Items of the largest tensor whose values are followed: a mask of 2048 tokens for 512 sequences.
@@ -92,7 +98,7 @@ class KnownValues:
         is_known = is_known and all(each is not None for each in found)
         is_known = is_known and not facts.is_seeded
         if facts.is_mutable:
-            self._forget(tensors)
+            self._forget(_written(func, args, kwargs))
         if not is_known:
             if func is torch.ops.aten.index.Tensor and found[0] is not None:
                 self._pick_any(found[0], made)
@@ -149,6 +155,8 @@ class KnownValues:
         DataDependentError
             If it is not known, naming the user's line.
         """
+        if tensor.dtype == torch.bool and _is_validation():
+            return True
         known = self._known.get(tensor)
         if known is not None and not known.is_given and tensor.dtype == torch.bool:
             self._note(
@@ -157,6 +165,13 @@ class KnownValues:
             )
             return known.value.item()
         return self.read(tensor).item()
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """Value of a scalar for ``Tensor.item``: one that is not known may be computed with."""
+        known = self._known.get(tensor)
+        if known is None or not (known.is_given or tensor.dtype == torch.bool):
+            return UnknownNumber()
+        return self.item(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Values that were given, or follow from those that were.
@@ -173,10 +188,67 @@ class KnownValues:
             value: torch.Tensor = known.value
             return value
         hint = "" if known is None else "; give the inputs of integers as tensors with their values"
-        raise DataDependentError(
-            f"{user_line()}: this line needs the value of a tensor (item, float, int, bool or "
-            f"if), so what it allocates cannot be known without running it{hint}"
-        )
+        raise _unknown(hint)
+
+
+def _unknown(hint: str = "") -> DataDependentError:
+    return DataDependentError(
+        f"{user_line()}: this line needs the value of a tensor (item, float, int, bool or if), so "
+        f"what it allocates cannot be known without running it{hint}"
+    )
+
+
+class UnknownNumber:
+    """Number that was read from a tensor without data, for logging.
+
+    It can be computed with and printed. What decides by it, or needs it as a size, raises.
+    """
+
+    def _same(self, *_: Any) -> Any:
+        return self
+
+    def _with(self, other: Any) -> Any:
+        return other * 1.0 if isinstance(other, torch.Tensor) else self
+
+    def _refuse(self, *_: Any) -> Any:
+        raise _unknown()
+
+    __neg__ = __pos__ = __abs__ = __round__ = _same
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _with
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _with
+    __bool__ = __index__ = __int__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __eq__ = __ne__ = __floordiv__ = __mod__ = __floor__ = __ceil__ = __trunc__ = _refuse
+    __hash__ = object.__hash__
+
+    def __format__(self, spec: str) -> str:
+        return format(float("nan"), "" if spec.endswith(("d", "x")) else spec)
+
+    def __repr__(self) -> str:
+        return "nan"
+
+
+def _is_validation() -> bool:
+    """True if torch.distributions asks whether its arguments are valid: they are taken to be."""
+    frame = sys._getframe(2)
+    while frame is not None and not frame.f_code.co_filename.startswith(_DISTRIBUTIONS):
+        if not frame.f_code.co_filename.startswith((_OWN, _TORCH)):
+            return False
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_name in ("__init__", "_validate_sample")
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Operands that an operator writes to; others keep their values."""
+    parameters = func._schema.arguments
+    named = {parameter.name: parameter for parameter in parameters}
+    given = [*zip(parameters, args, strict=False), *((named[n], v) for n, v in kwargs.items())]
+    return [
+        tensor
+        for parameter, value in given
+        if parameter.alias_info is not None and parameter.alias_info.is_write
+        for tensor in tree_leaves(value)
+        if isinstance(tensor, torch.Tensor)
+    ]
 
 
 def _can_be_followed(item: Any) -> bool:

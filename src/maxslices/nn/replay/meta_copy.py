@@ -12,10 +12,41 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-from ..nn_errors import first_line
-from .replay_errors import TraceError
+from ..nn_errors import TraceError, first_line
+
+
+def materialize(model: nn.Module, device: torch.device, optimizer: Any = None) -> None:
+    """Replace parameters and buffers without data by zeros on a device.
+
+    Shared parameters and buffers stay shared, and the optimizer refers to the new ones. Zeros
+    are valid for every dtype: as indices they stay in range.
+    """
+    made: dict[int, torch.Tensor] = {}
+
+    def on_device(tensor: torch.Tensor) -> torch.Tensor:
+        known = made.get(id(tensor))
+        if known is None:
+            known = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device
+            ).zero_()
+            if isinstance(tensor, nn.Parameter):
+                known = nn.Parameter(known, tensor.requires_grad)
+            made[id(tensor)] = known
+        return known
+
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            kept: dict[str, Any] = table
+            for name, tensor in kept.items():
+                if tensor is not None and tensor.is_meta:
+                    kept[name] = on_device(tensor)
+    for each in optimizers_in(optimizer):
+        for group in each.param_groups:
+            group["params"] = [made.get(id(p), p) for p in group["params"]]
 
 
 class _Copies(TorchFunctionMode):
@@ -106,14 +137,19 @@ def meta_copy(model: torch.nn.Module) -> torch.nn.Module:
         ) from error
 
 
+def optimizers_in(optimizer: Any) -> list[torch.optim.Optimizer]:
+    """Optimizers of a step: one, or those in a container; none of a class or function."""
+    return [each for each in tree_leaves(optimizer) if isinstance(each, torch.optim.Optimizer)]
+
+
 def optimizer_for(
     optimizer: Any, parameters: Mapping[int, torch.Tensor], own: Iterable[torch.Tensor]
-) -> torch.optim.Optimizer | None:
-    """Make an optimizer that works on the parameters of a copy.
+) -> Any:
+    """Make an optimizer that works on the parameters of a copy, or a container of several.
 
     Parameters
     ----------
-    optimizer : torch.optim.Optimizer, callable or None
+    optimizer : torch.optim.Optimizer, callable, dict, list, tuple or None
         An optimizer of the real parameters; or a class or function that makes one from a list
         of parameters, such as ``torch.optim.Adam``.
     parameters : mapping
@@ -128,6 +164,11 @@ def optimizer_for(
     """
     if optimizer is None:
         return None
+    if isinstance(optimizer, Mapping):
+        return {name: optimizer_for(each, parameters, own) for name, each in optimizer.items()}
+    if isinstance(optimizer, list | tuple):
+        return type(optimizer)(optimizer_for(each, parameters, own) for each in optimizer)
+    own = list(own)
     if isinstance(optimizer, torch.optim.Optimizer):
         made = copy.copy(optimizer)
         # A learning rate scheduler replaces `step` by a method bound to the original.
@@ -152,16 +193,17 @@ def optimizer_for(
                 "the optimizer cannot be made of a list of the model's parameters: "
                 f"{first_line(error)}"
             ) from error
-        if not isinstance(made, torch.optim.Optimizer):
+        if not optimizers_in(made):
             raise TraceError(
                 "the optimizer must be one of torch.optim or a function that makes one of a list "
                 f"of parameters; it made a {type(made).__name__}"
             )
-    for group in (*made.param_groups, made.defaults):
-        if group.get("fused"):
-            group["fused"], group["foreach"] = None, False
-        elif "foreach" in group and group["foreach"] is None:
-            group["foreach"] = not group.get("differentiable")
-        if group.get("capturable"):
-            group["capturable"] = False
+    for each in optimizers_in(made):
+        for group in (*each.param_groups, each.defaults):
+            if group.get("fused"):
+                group["fused"], group["foreach"] = None, False
+            elif "foreach" in group and group["foreach"] is None:
+                group["foreach"] = not group.get("differentiable")
+            if group.get("capturable"):
+                group["capturable"] = False
     return made

@@ -3,14 +3,108 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from .allocation_log import AllocationLog
+from ..nn_errors import DataDependentError, TraceError
+from . import recurrent
+from .allocation_log import AllocationLog, line_of
 from .nested import tensors_in
-from .storages import ModuleCall
+from .trace import ModuleCall
+
+_NEEDS_DATA = (
+    "cannot be called on meta tensors",
+    "attempted to run this operator with Meta tensors",
+    "data-independent implementation",
+    "Cannot copy out of meta tensor",
+    "is not supported for meta",
+    "meta tensors don't support",
+    ".numpy() is not supported for tensor subclasses",
+)
+"""Phrases in messages of torch where code asks for values."""
+
+
+def translated(error: BaseException, failure: Failure | None) -> TraceError | None:
+    """Error that names the user's line or module; None if the original is as clear."""
+    if isinstance(error, DataDependentError):
+        return None
+    text = str(error)
+    if not isinstance(error, NotImplementedError | RuntimeError) or not any(
+        part in text for part in _NEEDS_DATA
+    ):
+        return _refused(error, failure)
+    where = line_of(error.__traceback__)
+    return DataDependentError(
+        f"{where}: this line needs the values of a tensor, so what it allocates cannot be "
+        f"known without running it ({text.splitlines()[0]})"
+    )
+
+
+def _refused(error: BaseException, failure: Failure | None) -> TraceError | None:
+    """Error that names the module which refused its input."""
+    if failure is None or not isinstance(error, RuntimeError | ValueError | IndexError):
+        return None
+    if failure.error_id != id(error) or any(failure.module.children()):
+        return None
+    given = " and ".join("x".join(map(str, shape)) or "a scalar" for shape in failure.shapes)
+    where = f"{failure.path}: " if failure.path else ""
+    return TraceError(f"{where}{failure.module} cannot take {given}: {str(error).splitlines()[0]}")
+
+
+def module_flops(model: nn.Module, call: Callable[[], Any]) -> dict[str, dict[Any, int]]:
+    """Operations of each module by operator, children included, while `call` runs.
+
+    Keys are paths of modules; "" has all operations.
+    """
+    counter = FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten._cudnn_rnn: recurrent.flops}
+    )
+    counter.mod_tracker = _CallTracker(model)  # type: ignore[assignment]
+    with counter:
+        call()
+    counts = counter.get_flop_counts()
+    return {path if path != "Global" else "": by_op for path, by_op in counts.items()}
+
+
+class _CallTracker:
+    """Modules inside a model that are being called.
+
+    torch's own tracker has hooks on gradients too, which fail where a forward pass computes some.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._hooks: list[Any] = []
+        self._running: list[str] = []
+
+    @property
+    def parents(self) -> set[str]:
+        """Paths of the modules, and torch's name for all of them."""
+        return {"Global", *self._running}
+
+    def __enter__(self) -> _CallTracker:
+        for path, module in self._model.named_modules():
+            if path:
+                self._hooks += [
+                    module.register_forward_pre_hook(self._entered(path)),
+                    module.register_forward_hook(self._left, always_call=True),
+                ]
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _entered(self, path: str) -> Callable[..., None]:
+        return lambda *_call: self._running.append(path)
+
+    def _left(self, *_call: Any) -> None:
+        self._running.pop()
 
 
 class Failure(NamedTuple):

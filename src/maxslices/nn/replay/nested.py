@@ -9,14 +9,29 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..nn_errors import TraceError
 from .object_copies import copied
-from .replay_errors import TraceError
-from .tensor_spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape and dtype of a tensor that need not exist."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    requires_grad: bool = False
+
+    def empty(self) -> torch.Tensor:
+        """Make such a tensor on the meta device, without data."""
+        return torch.empty(
+            self.shape, dtype=self.dtype, device="meta", requires_grad=self.requires_grad
+        )
 
 
 def leaves(value: Any) -> Iterator[Any]:

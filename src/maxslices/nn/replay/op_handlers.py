@@ -8,11 +8,28 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import recurrent
-from .dispatch_base import DispatchMode
 from .host_tensor import HostTensor
 from .shape_rules import run_operator
+
+
+class DispatchMode(TorchDispatchMode):
+    """Dispatch mode that does not mark its handler as off limits for torch's compiler.
+
+    torch's base class wraps ``__torch_dispatch__`` in ``torch._disable_dynamo`` unless
+    `_should_skip_dynamo` is False. The wrapper imports the compiler: a first replay took 1.4 s
+    with it and takes 0.5 s without.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch versions before this hook never call it
+
 
 aten = torch.ops.aten
 _current_node = torch._C._current_autograd_node
@@ -153,8 +170,16 @@ COPIES = frozenset(
 )
 """Operators whose operands may lie on different devices."""
 
+
+def _like_last(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make a result of the shape of the last operand: on meta the operator is missing."""
+    return torch.empty_like(args[-1])
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten._cudnn_rnn.default: recurrent.forward,
+    aten._dirichlet_grad.default: _like_last,
+    aten._standard_gamma_grad.default: _like_last,
     aten._cudnn_rnn_backward.default: recurrent.backward,
     aten._unsafe_view.default: _view,
     aten.add.Tensor: _add,

@@ -9,6 +9,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from . import recurrent
+from .fourier import TRANSFORMS, transform_calls, transform_copies
 
 aten = torch.ops.aten
 
@@ -134,6 +135,8 @@ def copied_bytes(func: Any, args: Any) -> list[int]:
 
     The copies are alive until the operator returns.
     """
+    if func in TRANSFORMS:
+        return transform_copies(func, args)
     copied = _COPIED.get(func)
     if copied is None or not args[0].is_meta:
         return []
@@ -225,6 +228,7 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
     aten._cudnn_rnn.default: _dropout_state,
+    **dict.fromkeys(TRANSFORMS, transform_calls),
     aten.native_layer_norm_backward.default: _contiguous(0),
     aten.native_group_norm.default: _contiguous(0),
     aten._softmax.default: _contiguous(0),

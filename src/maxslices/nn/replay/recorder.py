@@ -16,14 +16,13 @@ from .allocation_log import AllocationLog
 from .autocast import cuda_autocast
 from .cuda_kernels import Capability, as_on_cuda
 from .dispatch_mode import StorageDispatchMode
-from .error_translation import translated
+from .host_draws import HostGenerators
+from .host_tensor import ToMeta, without_data
 from .import_stubs import algebra_unloaded, compiler_unloaded
 from .meta_copy import meta_copy
-from .module_calls import ModuleCalls
-from .nested import mapped
+from .module_calls import ModuleCalls, translated
+from .nested import Spec, mapped
 from .op_handlers import HANDLERS, sole_counts
-from .tensor_spec import Spec
-from .to_meta import ToMeta, without_data
 from .trace import Trace
 from .workspaces import Workspaces
 
@@ -39,6 +38,8 @@ class Replay(AllocationLog):
         Replayed device; by default one of compute capability 9.0.
     lines : bool
         Whether to look up the user's line of each allocation.
+    draws : str
+        Random numbers on the host, one of `host_draws.PATHS`; "" leaves the generators as they are.
 
     Examples
     --------
@@ -59,8 +60,11 @@ class Replay(AllocationLog):
         workspaces: Workspaces | None = None,
         capability: Capability | None = None,
         lines: bool = True,
+        draws: str = "",
     ) -> None:
         super().__init__(lines)
+        self._draws = draws
+        self._drawn_from: tuple[str, ...] = ()
         self._workspaces = Workspaces.allowance() if workspaces is None else workspaces
         self._capability = Capability() if capability is None else capability
         self._modules = ModuleCalls(self)
@@ -83,6 +87,7 @@ class Replay(AllocationLog):
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self._stack.enter_context(torch.random.fork_rng(devices=()))
         self._stack.enter_context(HostDraws().again())
+        self._generators = HostGenerators(self._draws)
         self._stack.enter_context(cuda_autocast())
         if not torch.cuda.is_available():
             # device="cuda" means the replayed device, which needs no initialization.
@@ -90,6 +95,8 @@ class Replay(AllocationLog):
         for name in ("to", "cuda"):
             own = self._to_meta.method(getattr(torch.nn.Module, name), name)
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
+        item = _item(torch.Tensor.item, self._mode)
+        self._stack.enter_context(mock.patch.object(torch.Tensor, "item", item))
         self._stack.enter_context(self._mode)
         return self
 
@@ -99,6 +106,7 @@ class Replay(AllocationLog):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Literal[False]:
+        self._drawn_from = self._generators.drawn_from()
         self._stack.close()
         self._duration_s = time.perf_counter() - self._began
         self._closed = True
@@ -120,6 +128,7 @@ class Replay(AllocationLog):
         """
         with self.paused():
             made = model if is_on_meta else meta_copy(model)
+        self._generators.add_those_of(made)
         for path, module in made.named_modules():
             self._modules.watch(module, path)
             # Module by module, in the order in which weights are allocated on a device: that
@@ -176,11 +185,6 @@ class Replay(AllocationLog):
         with self.paused():
             return mapped(convert, value)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run ``loss.backward()`` as a stage."""
-        with self.stage("backward", "temporary"):
-            loss.backward()
-
     def trace(self) -> Trace:
         """Trace of what was recorded so far."""
         storages = tuple(self._storages)
@@ -193,7 +197,19 @@ class Replay(AllocationLog):
             self._workspaces,
             self._duration_s or time.perf_counter() - self._began,
             tuple(self._notes),
+            self._drawn_from,
         )
+
+
+def _item(real: Any, mode: StorageDispatchMode) -> Any:
+    """Make a `Tensor.item` that returns a number which is not known where code may print it."""
+
+    def item(tensor: torch.Tensor) -> Any:
+        if not tensor.is_meta or tensor.numel() != 1:
+            return real(tensor)
+        return mode.values.number(tensor)
+
+    return item
 
 
 def _nothing() -> None:

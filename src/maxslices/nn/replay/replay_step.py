@@ -1,27 +1,173 @@
-"""Replay of one step of a model: inference, or training with loss and optimizer."""
+"""The loop of a step: inference, or training with loss and optimizer, replayed or run for real."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from ...errors import UsageError
-from ..nn_errors import first_line
+from ..nn_errors import DataDependentError, TraceError, first_line
 from .cuda_kernels import Capability
-from .error_translation import translated
-from .meta_copy import optimizer_for
-from .nested import regrouped, total_of
+from .meta_copy import optimizer_for, optimizers_in
+from .module_calls import translated
+from .nested import regrouped, tensors_in, total_of
 from .recorder import Replay
-from .replay_errors import DataDependentError, TraceError
-from .trace import Trace
+from .trace import Category, Trace
 from .workspaces import Workspaces
 
 Mode = Literal["inference", "forward", "training"]
 """Forward pass without gradients; forward pass with gradients; steps of training."""
+_STATE: Category = "optimizer state"
+MODES: tuple[Mode, ...] = ("inference", "forward", "training")
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoop:
+    """A loop over the steps of a model.
+
+    The same code is replayed on tensors without data and run on a device, so that both let go of
+    their tensors at the same places.
+    """
+
+    mode: Mode = "inference"
+    loss: Callable[..., torch.Tensor] | None = None
+    """``loss(output, *targets)``; by default the model's own, or the sum of its output."""
+    amp: torch.dtype | None = None
+    """Lower precision of autocast around forward pass and loss; None without it."""
+    keep_output: bool = True
+    """Whether the output of a step stays alive until that of the next replaces it."""
+    zero_grad_first: bool = True
+    """Whether gradients are dropped before the forward pass, as in most code, or after the step."""
+    accumulate: int = 1
+    """Forward and backward passes whose gradients are added before the optimizer's step."""
+    step: Callable[..., Any] | None = None
+    """``step(model, optimizer, *inputs)``, a training step in place of the usual one."""
+
+    def run(
+        self,
+        model: Callable[..., Any],
+        given: Any,
+        targets: Sequence[Any],
+        optimizer: torch.optim.Optimizer | None,
+        turns: Iterable[int],
+        record: Replay | None = None,
+    ) -> None:
+        """Run or replay steps.
+
+        Parameters
+        ----------
+        model : torch.nn.Module or callable
+            In the mode in which it is to run.
+        given : (tuple, dict)
+            Arguments of the model in order, and by keyword.
+        targets : sequence of tensor
+            Tensors that the loss compares the output with.
+        optimizer : torch.optim.Optimizer, optional
+            An optimizer of the model's parameters.
+        turns : iterable
+            One item for each step.
+        record : Replay, optional
+            Replay whose stages and categories are set; None for a real run.
+        """
+        alive: list[Any] = [None, None, None]  # output, loss and batch, until those of the next
+        if self.step is not None and record is not None:
+            _watch(optimizer, record)
+        for _ in turns:
+            if self.mode != "training":
+                self._predict(model, given, record, alive)
+                continue
+            if self.step is not None:
+                self._own_step(model, given, optimizer, record, alive)
+                continue
+            if self.zero_grad_first:
+                _zero_grad(model, optimizer)
+            closure = None
+            if optimizer is not None and _takes_closure(optimizer):
+                closure = partial(self._closure, model, given, targets, record, alive)
+            else:
+                for _ in range(self.accumulate):
+                    self._pass(model, given, targets, record, alive)
+            if optimizer is not None:
+                with _stage(record, "step", "temporary"):
+                    call = _call_step if record is None else _replay_step
+                    call(optimizer, closure)
+                if record is not None:
+                    record.categorize(tree_leaves(list(optimizer.state.values())), _STATE)
+            if not self.zero_grad_first:
+                _zero_grad(model, optimizer)
+        alive.clear()
+
+    def _predict(self, model: Any, given: Any, record: Replay | None, alive: list[Any]) -> None:
+        alive[2] = regrouped(given)
+        guard = torch.no_grad() if self.mode == "inference" else nullcontext()
+        with guard, self._casting(given, record), _stage(record, "forward", "activations"):
+            alive[0] = model(*alive[2][0], **alive[2][1])
+        if not self.keep_output:
+            alive[0] = None
+
+    def _closure(
+        self, model: Any, given: Any, targets: Any, record: Replay | None, alive: list[Any]
+    ) -> Any:
+        """Compute loss and gradients, as an optimizer calls it that does so itself."""
+        model.zero_grad(set_to_none=True)
+        for _ in range(self.accumulate):
+            self._pass(model, given, targets, record, alive)
+        return alive[1]
+
+    def _pass(
+        self,
+        model: Any,
+        given: Any,
+        targets: Sequence[Any],
+        record: Replay | None,
+        alive: list[Any],
+    ) -> None:
+        """Run the forward and the backward pass of a batch."""
+        alive[2] = regrouped(given)
+        with self._casting(given, record):
+            with _stage(record, "forward", "activations"):
+                alive[0] = model(*alive[2][0], **alive[2][1])
+            with _stage(record, "loss", "activations"):
+                output = alive[0]
+                alive[1] = total_of(output) if self.loss is None else self.loss(output, *targets)
+                del output
+                _require_scalar(alive[1])
+                if not self.keep_output:
+                    alive[0] = None
+        with _stage(record, "backward", "temporary"), _outliving_named(model):
+            alive[1].backward()
+        if record is not None:
+            record.categorize((p.grad for p in model.parameters()), "gradients")
+
+    def _own_step(
+        self,
+        model: Any,
+        given: Any,
+        optimizer: torch.optim.Optimizer | None,
+        record: Replay | None,
+        alive: list[Any],
+    ) -> None:
+        assert self.step is not None
+        alive[2] = regrouped(given)
+        with _stage(record, "forward", "activations"), _outliving_named(model):
+            alive[1] = self.step(model, optimizer, *alive[2][0], **alive[2][1])
+        if record is not None:
+            record.categorize((p.grad for p in model.parameters()), "gradients")
+            for each in optimizers_in(optimizer):
+                record.categorize(tree_leaves(list(each.state.values())), _STATE)
+
+    def _casting(self, given: Any, record: Replay | None) -> AbstractContextManager[Any]:
+        if self.amp is None:
+            return nullcontext()
+        kind = "cuda" if record is not None else tensors_in(given)[0].device.type
+        return torch.autocast(kind, dtype=self.amp)
 
 
 def replay(
@@ -40,6 +186,8 @@ def replay(
     is_on_meta: bool = False,
     lines: bool = True,
     watch: Callable[[Replay, torch.nn.Module], None] | None = None,
+    loop: StepLoop | None = None,
+    draws: str = "",
     **keywords: Any,
 ) -> Trace:
     """Replay a step on tensors without data.
@@ -53,8 +201,8 @@ def replay(
         on.
     mode : {"inference", "forward", "training"}
         Step to replay. A model is used in the train or eval mode that it is in.
-    loss : callable, optional
-        ``loss(output, *targets)``; by default the sum of all items of the output.
+    loss, keep_output, zero_grad_first
+        As for `StepLoop`.
     targets : sequence of tensor or Spec
         Tensors that the loss compares the output with; counted as input.
     optimizer : torch.optim.Optimizer, class or callable, optional
@@ -63,21 +211,17 @@ def replay(
     steps : int, optional
         Steps of training, or forward passes; by default two and one. The second step has the
         state of the optimizer, and the second pass the workspaces that the first has left.
-    keep_output : bool
-        Whether the output of a step stays alive until that of the next replaces it, as in a loop
-        ``output = model(x); value = loss(output, y); value.backward(); optimizer.step()``; else
-        it is dropped when it was used, as in ``value = loss(model(x), y)``.
-    zero_grad_first : bool
-        Whether gradients are dropped before the forward pass, as in most code, or after the step.
     amp : torch.dtype or bool, optional
         Lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True means
         float16.
-    workspaces, capability, lines
+    workspaces, capability, lines, draws
         As for `Replay`.
     is_on_meta : bool
         Whether the model is on the meta device already and may be used itself.
     watch : callable, optional
         Called with the replay and the copy of the model before it runs, to add hooks.
+    loop : StepLoop, optional
+        In place of `mode`, `loss`, `keep_output`, `zero_grad_first` and `amp`.
 
     Returns
     -------
@@ -92,84 +236,66 @@ def replay(
     TraceError
         If the code cannot be replayed for another reason.
     """
-    if mode not in ("inference", "forward", "training"):
-        raise UsageError(f"mode {mode!r} is not one of 'inference', 'forward', 'training'")
-    casting = _casting(amp)
-    record = Replay(workspaces=workspaces, capability=capability, lines=lines)
+    if loop is None:
+        loop = _loop(mode, loss, keep_output, zero_grad_first, amp)
+    record = Replay(workspaces=workspaces, capability=capability, lines=lines, draws=draws)
     with record:
-        model = None
         run = target
         if isinstance(target, torch.nn.Module):
-            run = model = record.model(target, is_on_meta=is_on_meta)
+            run = record.model(target, is_on_meta=is_on_meta)
             if watch is not None:
-                watch(record, model)
+                watch(record, run)
+        elif loop.mode == "training":
+            raise TraceError("training needs a torch.nn.Module, not a function")
         record.mark("model")
-        given = record.input(inputs)
-        named = record.input(keywords)
+        given = record.input(inputs), record.input(keywords)
         wanted = record.input(tuple(targets))
         record.mark("input")
-        if mode == "training":
-            if model is None or not isinstance(target, torch.nn.Module):
-                raise TraceError("training needs a torch.nn.Module, not a function")
-            real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
-            made = optimizer_for(optimizer, real, model.parameters())
-            alive: list[Any] = [None, None, None]
-            for _ in range(2 if steps is None else steps):
-                _train(
-                    record, model, given, named, wanted, loss, made, zero_grad_first, casting,
-                    alive, keep_output,
-                )  # fmt: skip
-            alive.clear()
-        else:
-            output = batch = None
-            for _ in range(1 if steps is None else steps):
-                batch = regrouped((given, named))
-                guard = torch.no_grad() if mode == "inference" else nullcontext()
-                with guard, casting(), record.stage("forward", "activations"):
-                    output = run(*batch[0], **batch[1])
-                if not keep_output:
-                    output = None
-            del output, batch
+        made, n_steps = None, 1
+        if loop.mode == "training" and isinstance(target, torch.nn.Module):
+            assert isinstance(run, torch.nn.Module)
+            real = {id(a): b for a, b in zip(target.parameters(), run.parameters(), strict=True)}
+            made, n_steps = optimizer_for(optimizer, real, run.parameters()), 2
+        loop.run(run, given, wanted, made, range(n_steps if steps is None else steps), record)
     return record.trace()
 
 
-def _train(
-    record: Replay,
-    model: torch.nn.Module,
-    given: Any,
-    named: Any,
-    wanted: Any,
+def _loop(
+    mode: Mode,
     loss: Callable[..., torch.Tensor] | None,
-    optimizer: torch.optim.Optimizer | None,
-    zero_grad_first: bool,
-    casting: Callable[[], AbstractContextManager[Any]],
-    alive: list[Any],
     keep_output: bool,
-) -> None:
-    """Replay a step of training; `alive` holds output, loss and batch until those of the next."""
-    alive[2] = regrouped((given, named))
-    if zero_grad_first:
-        _zero_grad(model, optimizer)
-    with casting():
-        with record.stage("forward", "activations"):
-            alive[0] = model(*alive[2][0], **alive[2][1])
-        with record.stage("loss", "activations"):
-            alive[1] = total_of(alive[0]) if loss is None else loss(alive[0], *wanted)
-            _require_scalar(alive[1])
-            if not keep_output:
-                alive[0] = None
-    record.backward(alive[1])
-    record.categorize((p.grad for p in model.parameters()), "gradients")
-    if optimizer is not None:
-        with record.stage("step", "temporary"):
-            _step(optimizer)
-        record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
-    if not zero_grad_first:
-        _zero_grad(model, optimizer)
+    zero_grad_first: bool,
+    amp: torch.dtype | bool | None,
+) -> StepLoop:
+    if mode not in MODES:
+        raise UsageError(f"mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
+    if amp not in (None, False, True, torch.float16, torch.bfloat16):
+        raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
+    low = torch.float16 if amp is True else amp or None
+    return StepLoop(mode, loss, low, keep_output, zero_grad_first)
 
 
-def _step(optimizer: torch.optim.Optimizer) -> None:
-    """Take a step of an optimizer.
+def _stage(record: Replay | None, name: str, category: Any) -> AbstractContextManager[None]:
+    return nullcontext() if record is None else record.stage(name, category)
+
+
+def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """True if a step of an optimizer computes the loss itself, as LBFGS does."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _call_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> None:
+    """Take a step of an optimizer, without the wrapper of a learning rate scheduler."""
+    step: Any = type(optimizer).step
+    if closure is None:
+        step(optimizer)
+    else:
+        step(optimizer, closure)
+
+
+def _replay_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> None:
+    """Replay a step of an optimizer.
 
     Raises
     ------
@@ -180,14 +306,104 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     """
     name = type(optimizer).__name__
     try:
-        type(optimizer).step(optimizer)
+        if isinstance(optimizer, torch.optim.LBFGS) and closure is not None:
+            _lbfgs_step(optimizer, closure)
+        else:
+            _call_step(optimizer, closure)
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError, TraceError) as error:
         if isinstance(translated(error, None) or error, DataDependentError):
             raise DataDependentError(
                 f"a step of {name} needs values of tensors, so what it allocates cannot be known "
-                "without running it: name another optimizer with as much state"
+                "without running it: name another optimizer with as much state, or give "
+                "optimizer_state_bytes"
             ) from error
         raise TraceError(f"a step of {name} does not run: {first_line(error)}") from error
+
+
+def _lbfgs_step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any]) -> None:
+    """Allocate what a step of LBFGS does once its history is full, which a few steps do.
+
+    Where it stops iterating depends on values. The history is ``history_size`` differences of
+    gradients and as many of parameters; the last gradient and the direction are kept beside it.
+    """
+    group, (first, *_) = optimizer.param_groups[0], optimizer._params
+    state = optimizer.state[first]
+    with torch.enable_grad():
+        closure()
+    gradient = optimizer._gather_flat_grad()
+    if not state:
+        for name in ("old_dirs", "old_stps"):
+            state[name] = [torch.empty_like(gradient) for _ in range(group["history_size"])]
+    with torch.enable_grad():
+        closure()
+    newer = optimizer._gather_flat_grad()
+    difference, direction = newer.sub(gradient), newer.neg()
+    state["d"] = direction.mul(1.0)
+    state.setdefault("prev_flat_grad", gradient)
+    if group["line_search_fn"] is not None:
+        kept = [p.clone() for p in optimizer._params]
+        gradients = [newer.clone() for _ in range(2)]
+        del kept, gradients
+    del difference, direction
+
+
+class StatedState(torch.optim.Optimizer):
+    """Optimizer of which only the size of its state is known.
+
+    Its first step allocates that much; no step changes parameters.
+    """
+
+    def __init__(self, params: Any, n_bytes: int) -> None:
+        super().__init__(params, {})
+        self.n_bytes = n_bytes
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Allocate the state, if that was not done."""
+        first = self.param_groups[0]["params"][0]
+        if not self.state[first]:
+            self.state[first]["state"] = torch.empty(
+                self.n_bytes, dtype=torch.uint8, device=first.device
+            )
+
+
+def _watch(optimizer: Any, record: Replay) -> None:
+    """Have the steps of optimizers in a step of the user's own recorded as a stage."""
+    for each in optimizers_in(optimizer):
+
+        def step(closure: Any = None, *, _of: torch.optim.Optimizer = each) -> None:
+            with record.stage("step", "temporary"):
+                _replay_step(_of, closure)
+
+        each.step = step  # type: ignore[method-assign,assignment]
+
+
+@contextmanager
+def _outliving_named(model: Any) -> Iterator[None]:
+    """Name the tensors of an earlier step whose graph a backward pass met again."""
+    try:
+        yield
+    except RuntimeError as error:
+        names = _with_graph(model) if "graph a second time" in str(error) else []
+        if not names:
+            raise
+        raise TraceError(
+            f"{', '.join(names)} outlived the step with its graph, so the backward pass of the "
+            "next step runs through both: detach it at the end of a step, such as "
+            f"model.{names[0]} = model.{names[0]}.detach()"
+        ) from error
+
+
+def _with_graph(model: Any) -> list[str]:
+    """Attributes of a model's modules that hold tensors with a graph."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    return [
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name, held in {**vars(module), **module._buffers}.items()
+        if not name.startswith("_") and any(t.grad_fn is not None for t in tensors_in(held))
+    ]
 
 
 def _require_scalar(loss: Any) -> None:
@@ -209,21 +425,11 @@ def _require_scalar(loss: Any) -> None:
     raise TraceError(f"the loss must return a tensor of one number, not {given}")
 
 
-def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:
-    """Function that makes an autocast context, or one that does nothing."""
-    if amp is None or amp is False:
-        return nullcontext
-    dtype = torch.float16 if amp is True else amp
-    if dtype not in (torch.float16, torch.bfloat16):
-        raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
-    return lambda: torch.autocast("cuda", dtype=dtype)
-
-
-def _zero_grad(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+def _zero_grad(model: Any, optimizer: torch.optim.Optimizer | None) -> None:
     if optimizer is None:
         model.zero_grad(set_to_none=True)
     else:
         type(optimizer).zero_grad(optimizer, set_to_none=True)
 
 
-__all__ = ["Mode", "replay"]
+__all__ = ["MODES", "Mode", "StatedState", "StepLoop", "replay"]

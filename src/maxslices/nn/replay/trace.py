@@ -5,14 +5,150 @@ Plain Python: reading a `Trace`, scaling it and simulating an allocator on it ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal, NamedTuple
 
 from ...core.allocators import round_to_granule
-from .caching_allocator import AllocatorRequest, CachingAllocator, least_limit
-from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
-from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces
+from ...core.units import MIB
+from .caching_allocator import SMALL_BYTES, AllocatorRequest, CachingAllocator, least_limit
+from .workspaces import CONVOLUTIONS, STATED, OperatorCall, Workspace, Workspaces
+
+Category = Literal[
+    "input",
+    "weights",
+    "activations",
+    "gradients",
+    "optimizer state",
+    "workspace",
+    "temporary",
+]
+"""Purpose that memory is held for."""
+
+CATEGORIES: tuple[Category, ...] = (
+    "weights",
+    "input",
+    "activations",
+    "gradients",
+    "optimizer state",
+    "workspace",
+    "temporary",
+)
+"""All categories, in the order in which a step needs them."""
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """Memory of one or more tensors."""
+
+    n_bytes: int
+    """Bytes asked for, not rounded."""
+    category: Category
+    """Purpose it is held for."""
+    op: str = ""
+    """Operator that made it, such as "aten.convolution"; empty for weights and inputs."""
+    module: str = ""
+    """Dotted path of the module that ran then, or the name of a weight; "" is the model itself."""
+    line: str = ""
+    """Line of the user's code, "file:line", where it is known."""
+    stage: str = ""
+    """Stage of the step, such as "forward"."""
+    born: int = -1
+    """Index of the event that allocates it."""
+    died: int | None = None
+    """Index of the event that frees it; None if it outlives the trace."""
+    shape: tuple[int, ...] = ()
+    """Shape of the tensor that it was first seen in."""
+    dtype: str = ""
+    """Dtype of that tensor, such as "float32"."""
+
+
+class ReplayEvent(NamedTuple):
+    """Event of a trace."""
+
+    kind: Literal["alloc", "free", "call", "mark"]
+    """A call is that of an operator which may need a workspace, after its result is allocated."""
+    which: int
+    """Index in `Trace.storages` for alloc and free, in `Trace.calls`, or in `Trace.marks`."""
+
+
+class StageMark(NamedTuple):
+    """Named moment: the end of a stage, or one that the user marked."""
+
+    name: str
+    event: int
+    """Index of its event."""
+
+
+class ModuleCall(NamedTuple):
+    """Call of a module's forward."""
+
+    module: str
+    """Dotted path in the model."""
+    kind: str
+    """Class of the module."""
+    first: int
+    """Index of the first event inside."""
+    end: int
+    """Index of the first event after it."""
+    stage: str
+    """Stage of the step: "forward", or "backward" where the module is recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPeak:
+    """Storages alive at one event, by default that of the peak."""
+
+    n_bytes: int
+    event: int
+    """Index of the event."""
+    stage: str
+    """Stage of the event."""
+    op: str
+    """Operator that ran, if known."""
+    module: str
+    """Module that ran."""
+    alive: tuple[Storage, ...]
+    """Storages, largest first; workspaces are among them."""
+
+    def by_category(self) -> dict[str, int]:
+        """Bytes of every category, in the order of `CATEGORIES`."""
+        sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
+        for storage in self.alive:
+            sums[storage.category] += round_to_granule(storage.n_bytes)
+        return sums
+
+    def by_module(self) -> dict[str, int]:
+        """Bytes by module path, largest first."""
+        sums: dict[str, int] = {}
+        for storage in self.alive:
+            n_bytes = round_to_granule(storage.n_bytes)
+            sums[storage.module] = sums.get(storage.module, 0) + n_bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+DEVIATIONS = 2
+"""Standard deviations by which ends may exceed the simulated ones. With all workspaces known, those
+of 149 of 150 steps on an H200 did not exceed that, and of 77 of 80 that were kept apart."""
+
+
+def unused_ends_bytes(trace: Trace) -> int:
+    """Unused ends of blocks at the peak.
+
+    A block of more than 1 MiB that is used again has an end of 0 to 1 MiB. Which blocks are follows
+    from where all lie, down to the order in which a loop lets go of its tensors. Without a device
+    the sum of the ends is therefore a random number: of k ends that are anything from 0 to 1 MiB,
+    with k from Poisson's distribution, the variance is 2 / 3 MiB of the mean. The mean is the
+    simulated sum and 1 MiB, and no block has more than one end.
+    """
+    found = trace.allocated_bytes - trace.peak_bytes
+    if trace.workspaces.origin != STATED:
+        return found
+    blocks = sum(storage.n_bytes > SMALL_BYTES for storage in trace.peak.alive)
+    deviation = math.isqrt(2 * (found + MIB) * MIB // 3)
+    return found + max(0, min(blocks * MIB - found, DEVIATIONS * deviation))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,6 +175,8 @@ class Trace:
     """Duration of the replay."""
     notes: tuple[str, ...] = ()
     """What was not replayed exactly."""
+    drawn_from: tuple[str, ...] = ()
+    """Generators on the host from which the step drew random numbers."""
 
     def __repr__(self) -> str:
         peak = f"peak {self.peak_bytes / 2**20:.2f} MiB in {self.peak.stage or 'it'}"

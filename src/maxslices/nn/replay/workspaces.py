@@ -13,10 +13,101 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from ...core.cufft import work_bytes
 from ...core.units import MIB
 from .convolution_allowance import convolution_bytes
-from .recorded_convolutions import recorded_bytes
-from .reductions import reduction_bytes
+
+MAX_THREADS = 512
+"""Threads of a block (``MAX_NUM_THREADS``)."""
+WARP = 32
+"""Threads of a warp, on every device that torch supports."""
+THREADS_PER_MULTIPROCESSOR = 2048
+"""Threads that a multiprocessor holds at once on compute capability 8.0 and 9.0."""
+LEAST_VALUES, MOST_VALUES = 16, 256
+"""Items that a thread adds at least, and at most before the work is split over blocks
+(``min_values_per_thread`` and ``max_values_per_thread`` in ``setReduceConfig``)."""
+
+
+def reduction_bytes(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    reduced: tuple[int, ...],
+    item_bytes: int,
+    multiprocessors: int,
+) -> tuple[int, int]:
+    """Bytes of the buffer and of the counters of a sum; (0, 0) if it needs none.
+
+    Parameters
+    ----------
+    shape, strides : tuple of int
+        Shape and strides of the operand, in items.
+    reduced : tuple of int
+        1 for each axis that is summed over, 0 for the others.
+    item_bytes : int
+        Bytes of an item of the operand. Sums take 4 bytes, or 8 for double precision.
+    multiprocessors : int
+        Multiprocessors of the device.
+    """
+    inner = _merged([(n, s) for n, s, r in zip(shape, strides, reduced, strict=True) if r])
+    outer = _merged([(n, s) for n, s, r in zip(shape, strides, reduced, strict=True) if not r])
+    n_inputs, n_outputs = math.prod(n for n, _ in inner), math.prod(n for n, _ in outer)
+    if not inner or not n_inputs or not n_outputs:
+        return 0, 0
+    along_inner = not outer or inner[0][1] < outer[0][1]
+    vector = 1
+    if along_inner:
+        width, height = n_inputs, n_outputs
+        if inner[0][1] == 1 and width >= 128 and len(inner) == 1 and not outer:
+            width //= 4
+    else:
+        width, height = n_outputs, n_inputs
+        if outer[0][1] == 1:
+            vector = _vector(outer[0][0], [s for _, s in (*inner, *outer[1:])])
+            width //= vector
+    limit = MAX_THREADS // vector
+    wide, high = (_power(n) if n < limit else limit for n in (width, height))
+    block_x = min(wide, WARP)
+    block_y = min(high, limit // block_x)
+    block_x = min(wide, limit // block_y)
+    values = -(-n_inputs // block_x) if along_inner else n_inputs
+    step_output = 1 if along_inner else block_x
+    if not (values >= block_y * LEAST_VALUES or values >= MOST_VALUES):
+        return 0, 0  # each warp computes a result of its own
+    values = -(-values // block_y)
+    grid = -(-(n_outputs // vector) // step_output)
+    target = multiprocessors * (THREADS_PER_MULTIPROCESSOR // (block_x * block_y))
+    if values < MOST_VALUES or grid > target:
+        return 0, 0
+    blocks = max(min(-(-target // grid), -(-values // LEAST_VALUES)), -(-values // MOST_VALUES))
+    if blocks <= 1:
+        return 0, 0
+    size = max(4, item_bytes) * n_outputs * blocks
+    return size * (1 if along_inner else block_x * vector), 4 * grid
+
+
+def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Axes (length, stride) by rising stride, those contiguous with each other merged."""
+    merged: list[tuple[int, int]] = []
+    for n, stride in sorted((a for a in axes if a[0] != 1), key=lambda axis: axis[1]):
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            merged[-1] = merged[-1][0] * n, merged[-1][1]
+        else:
+            merged.append((n, stride))
+    return merged or ([(1, 1)] if axes else [])
+
+
+def _vector(length: int, strides: list[int]) -> int:
+    """Neighbouring results that a thread computes."""
+    vector = 4
+    while vector > 1 and any(n % vector for n in (length, *strides)):
+        vector //= 2
+    return vector
+
+
+def _power(n: int) -> int:
+    """Largest power of two up to n."""
+    return int(1 << (max(1, n).bit_length() - 1))
+
 
 Kind = Literal[
     "convolution",
@@ -27,10 +118,12 @@ Kind = Literal[
     "loss",
     "copies",
     "dropout state",
+    "Fourier transform",
 ]
 """Kind of operator. Gradients are those of a convolution; a loss is computed for each item and
 then summed; copies are contiguous copies of operands, for kernels that require them; a dropout
-state is that of cuDNN's random generator, for recurrent layers."""
+state is that of cuDNN's random generator, for recurrent layers; a Fourier transform is one plan of
+cuFFT."""
 
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
 """Kinds whose workspaces are measured."""
@@ -59,11 +152,12 @@ class OperatorCall(NamedTuple):
     """Operator, such as "aten.convolution"."""
     shapes: tuple[tuple[int, ...], ...]
     """Shapes of input, weight and output of a convolution; of the factors of a matrix product; of
-    operands that are copied; shape, strides and axes (1 where it is summed over) of a sum."""
+    operands that are copied; shape, strides and axes (1 where it is summed over) of a sum;
+    transforms and the lengths of their axes, on the real side."""
     dtype: str
     """Dtype of the input, such as "float32"."""
     options: str = ""
-    """Stride, padding, dilation and groups of a convolution, as one text."""
+    """Stride, padding, dilation and groups of a convolution, as one text; kind of a transform."""
     channels_last: bool = False
     """Whether the data are stored with channels last."""
     in_backward: bool = False
@@ -117,8 +211,7 @@ class Workspaces:
     multiprocessors: int = 0
     """Multiprocessors of the device, by which sums take buffers; 0 leaves these out."""
     convolution_rule: bool = False
-    """Whether a convolution that is not in the table has the workspace that was recorded, or else
-    the room of `convolution_bytes`."""
+    """Whether a convolution that is not in the table has the room of `convolution_bytes`."""
 
     @classmethod
     def none(cls) -> Workspaces:
@@ -142,6 +235,11 @@ class Workspaces:
             workspaces.append(Workspace(self.for_op(call)))
         elif call.kind == "dropout state":
             workspaces.append(Workspace(self.multiprocessors * DROPOUT_BYTES, "cuDNN, dropout"))
+        elif call.kind == "Fourier transform":
+            ((batch, *lengths),) = call.shapes
+            is_single = call.dtype not in ("float64", "complex128")
+            kind: Any = call.options
+            workspaces.append(Workspace(work_bytes(batch, tuple(lengths), kind, is_single)))
         elif self.multiprocessors:
             item = ITEM_BYTES.get(call.dtype, 4)
             if call.kind in ("sum", "loss"):
@@ -173,9 +271,6 @@ class Workspaces:
             return between(points, call.batch)
         if not self.convolution_rule:
             return 0
-        recorded = recorded_bytes().get((call.kind, call.dtype, call.options, call.shapes))
-        if recorded is not None and not call.channels_last:
-            return recorded
         words = call.options.split()
         options = dict(zip(words[::2], words[1::2], strict=True))
         item = ITEM_BYTES.get(call.dtype, 4)

@@ -4,16 +4,107 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...core.allocators import round_to_granule
+from ..memory_budget import MemoryBudget
 from ..replay import CATEGORIES, ReplayPeak, Spec, Trace
-from ..replay.storages import Storage
-from .ddp_buckets import PREFIX
+from ..replay.step_family import surely_fits
+from ..replay.trace import Storage
+
+FIRST_BUCKET_BYTES = 2**20
+"""``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``."""
+BUCKET_BYTES = 25 * 2**20
+"""Default of DistributedDataParallel's ``bucket_cap_mb``."""
+PREFIX = "ddp_bucket_"
+"""Prefix of the buffers that stand for buckets in a replay."""
+
+
+def bucket_sizes(model: nn.Module) -> list[tuple[int, torch.dtype]]:
+    """Items and dtype of each bucket, in the order in which they fill."""
+    open_buckets: dict[torch.dtype, int] = {}
+    closed: list[tuple[int, torch.dtype]] = []
+    seen: set[torch.dtype] = set()
+    for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+        dtype = parameter.dtype
+        items = open_buckets.get(dtype, 0) + parameter.numel()
+        limit = BUCKET_BYTES if dtype in seen else FIRST_BUCKET_BYTES
+        if items * parameter.element_size() >= limit:
+            closed.append((items, dtype))
+            seen.add(dtype)
+            items = 0
+        open_buckets[dtype] = items
+    return closed + [(items, dtype) for dtype, items in open_buckets.items() if items]
+
+
+def add_buckets(model: nn.Module) -> None:
+    """Register the buckets as buffers of a copy without data."""
+    for index, (items, dtype) in enumerate(bucket_sizes(model)):
+        bucket = torch.empty(items, dtype=dtype, device="meta")
+        model.register_buffer(f"{PREFIX}{index}", bucket, persistent=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportFigures:
+    """Memory of a step, as plain data."""
+
+    model: str
+    """Class of the model."""
+    n_parameters: int
+    n_trainable: int
+    """Parameters with a gradient."""
+    inputs: tuple[str, ...]
+    """Shapes and dtypes."""
+    mode: str
+    optimizer: str
+    """Class of the optimizer; "" without one."""
+    amp: str
+    """Lower precision of autocast; "" without it."""
+    ddp: bool
+    trace: Trace
+    """Replay of the step."""
+    categories: dict[str, int]
+    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`. The allocator's
+    "unused ends of blocks" are up to 1 MiB of each larger block."""
+    allocated_bytes: int
+    """Peak of allocated memory: ``torch.cuda.max_memory_allocated``."""
+    reserved_bytes: int
+    """Peak of memory held by the allocator without a limit."""
+    needed_bytes: int
+    """Smallest limit of the allocator under which the step runs."""
+    context_bytes: int
+    """Memory of CUDA's context."""
+    workspaces: str
+    """Source of the workspace sizes of the libraries."""
+    stages: tuple[MemoryStage, ...]
+    parts: tuple[ModelPart, ...]
+    holders: tuple[Holder, ...]
+    at_full_size: float
+    """Fraction of the activations at the peak that are as wide and high as the input."""
+    safety_factor: float
+    """Part of the memory that `max_batch_size` uses."""
+    budget: MemoryBudget | None = field(default=None, repr=False)
+    """Budget of the card in `memory`; None without one."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of the process on the card: reserved, and CUDA's context."""
+        return self.reserved_bytes + self.context_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """True if the step runs on the card in `memory`; None without one."""
+        return None if self.budget is None else surely_fits(self.trace, self.budget.limit_bytes)
+
+    @property
+    def peak(self) -> ReplayPeak:
+        """Allocations alive at the peak."""
+        return self.trace.peak
+
 
 LARGEST = 3
 """Number of holders that a report names: a choice of its layout."""

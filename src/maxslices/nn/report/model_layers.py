@@ -11,10 +11,10 @@ from torch import nn
 from ...core.units import MIB
 from ..memory_budget import check_model
 from ..replay import Replay, Workspaces
+from ..replay.module_calls import module_flops
 from ..replay.nested import tensors_in
 from ..step.call_inputs import CallInputs
 from ..step.model_step import ModelStep
-from ..step.module_flops import module_flops
 
 _HEADS = ("layer", "input", "output", "kernel", "parameters", "mult-adds", "output MiB")
 

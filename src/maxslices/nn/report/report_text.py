@@ -8,12 +8,9 @@ from typing import Any
 
 from ...core.units import format_bytes
 from ..fit.answers import FEWER
-from .report_figures import ReportFigures
-from .savings import Saving
+from .breakdown import ReportFigures
 
 WIDTH = 88
-_TELLING = 0.01
-"""A saving below this part of the peak is shown as none: predictions are off by up to 0.7 %."""
 _NAMES = {
     "weights": "weights and buffers",
     "temporary": "gradients in passing",
@@ -39,7 +36,8 @@ def _head(report: ReportFigures) -> str:
         text += ", DistributedDataParallel"
     lines = [
         text,
-        f"{report.n_parameters:,} parameters; input {' and '.join(report.inputs)}",
+        f"{report.n_parameters:,} parameters, {report.n_trainable:,} of them trainable; input "
+        + " and ".join(report.inputs),
     ]
     if report.budget is not None:
         limit = report.budget.limit_bytes
@@ -48,7 +46,21 @@ def _head(report: ReportFigures) -> str:
             f"in use at the peak{FEWER if _is_squeezed(report) else ''}, and there are "
             f"{format_bytes(limit)} ({report.budget.origin})"
         )
+        if report.fits:
+            lines.append(_reserve(report, limit))
     return "\n".join(lines)
+
+
+def _reserve(report: ReportFigures, limit_bytes: int) -> str:
+    """Line on the memory that is left, next to that which `max_batch_size` leaves."""
+    part = report.needed_bytes / limit_bytes
+    text = f"  {part:.0%} of that is needed"
+    if part <= report.safety_factor:
+        return f"{text}, within the safety factor of {report.safety_factor:g}"
+    return (
+        f"{text}; the safety factor of {report.safety_factor:g} leaves more: the largest batch "
+        "(nn batch) may be smaller"
+    )
 
 
 def _is_squeezed(report: ReportFigures) -> bool:
@@ -111,7 +123,7 @@ def _part_name(path: str) -> str:
 
 
 def _why(report: ReportFigures) -> str:
-    """Text on what holds the memory, and what would save some."""
+    """Text on what holds the memory."""
     categories = report.categories
     weights = categories["weights"]
     largest = max(categories, key=lambda name: categories[name])
@@ -141,10 +153,6 @@ def _why(report: ReportFigures) -> str:
         f"{holder.what}"
         for holder in report.holders
     ]
-    lines += ["", "What would save some (each replayed)"]
-    if not report.savings:
-        lines.append("  nothing that is known of here")
-    lines += [line for saving in report.savings for line in _saving(saving, total)]
     return "\n".join(lines)
 
 
@@ -169,18 +177,6 @@ def comparison_text(reports: Sequence[ReportFigures]) -> str:
     )
 
 
-def _saving(saving: Saving, total: int) -> list[str]:
-    part = saving.saved_bytes / total
-    if part < -_TELLING:
-        effect = f"{-part:.0%} more"
-    elif part < _TELLING:
-        effect = "no less"
-    else:
-        effect = f"{part:.0%} less"
-    head = f"  {format_bytes(saving.peak_bytes):>9}  {effect:<9} "
-    return textwrap.wrap(head + saving.how, WIDTH, subsequent_indent=" " * len(head))
-
-
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
@@ -191,6 +187,7 @@ def report_json(report: ReportFigures) -> dict[str, Any]:
     return {
         "model": report.model,
         "parameters": report.n_parameters,
+        "trainable": report.n_trainable,
         "inputs": list(report.inputs),
         "mode": report.mode,
         "optimizer": report.optimizer,
@@ -202,6 +199,7 @@ def report_json(report: ReportFigures) -> dict[str, Any]:
         "context_bytes": report.context_bytes,
         "device_bytes": report.device_bytes,
         "fits": report.fits,
+        "safety_factor": report.safety_factor,
         "limit_bytes": None if budget is None else budget.limit_bytes,
         "workspaces": report.workspaces,
         "notes": list(report.trace.notes),
@@ -229,14 +227,5 @@ def report_json(report: ReportFigures) -> dict[str, Any]:
         "holders": [
             {"path": h.path, "kind": h.kind, "n_bytes": h.n_bytes, "what": h.what}
             for h in report.holders
-        ],
-        "savings": [
-            {
-                "name": s.name,
-                "how": s.how,
-                "peak_bytes": s.peak_bytes,
-                "saved_bytes": s.saved_bytes,
-            }
-            for s in report.savings
         ],
     }

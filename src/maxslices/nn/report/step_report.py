@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +17,15 @@ from ...tuning.garbage_collection import quick_collections
 from ..fit.batch import make_step
 from ..memory_budget import budget_of, capability_of
 from ..replay import Workspaces
+from ..replay.measure_workspaces import measured_workspaces
 from ..replay.nested import leaves
-from ..replay.unused_ends import unused_ends_bytes
-from ..step.call_inputs import CallInputs, is_sized
-from ..step.model_step import Mode, shape_text
-from ..workspace_cache import measured_workspaces
+from ..replay.replay_step import Mode
+from ..replay.trace import unused_ends_bytes
+from ..step.call_inputs import SAFETY_FACTOR, CallInputs, is_sized
+from ..step.model_step import shape_text
 from .breakdown import (
+    ReportFigures,
+    add_buckets,
     categories_of,
     groups_of,
     holders_of,
@@ -29,15 +34,12 @@ from .breakdown import (
     parts_of,
     stages_of,
 )
-from .ddp_buckets import add_buckets
-from .report_figures import ReportFigures
-from .report_plot import plot_report
 from .report_text import comparison_text, report_json, report_text
-from .savings import savings_of
+from .snapshot import snapshot_of
 
 
 class MemoryReport(ReportFigures):
-    """Memory of a step. ``print`` shows it as text, `plot` as a picture."""
+    """Memory of a step. ``print`` shows it as text."""
 
     def __str__(self) -> str:
         return report_text(self)
@@ -50,9 +52,15 @@ class MemoryReport(ReportFigures):
         """Text with the memory of this step and of others side by side."""
         return comparison_text([self, *others])
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the memory over the step to an image file; needs matplotlib."""
-        plot_report(self, path)
+    def write_snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write the step as a memory snapshot of torch, which pytorch.org/memory_viz opens.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        Path(path).write_bytes(pickle.dumps(snapshot_of(self.trace)))
 
 
 @quick_collections()
@@ -71,8 +79,12 @@ def memory_report(
     device: torch.device | str | None = None,
     workspaces: Workspaces | None = None,
     keep_output: bool = True,
+    accumulate: int = 1,
+    step: Callable[..., Any] | None = None,
+    optimizer_state_bytes: str | int | None = None,
+    safety_factor: float = SAFETY_FACTOR,
 ) -> MemoryReport:
-    """Report what holds the memory of a step, and what would save some.
+    """Report what holds the memory of a step.
 
     Parameters
     ----------
@@ -101,13 +113,15 @@ def memory_report(
         CUDA device on which workspaces are measured; by default an allowance is made for them.
     workspaces : Workspaces, optional
         Workspaces to use instead.
-    keep_output : bool
+    keep_output, accumulate, step, optimizer_state_bytes
         As for `max_batch_size`.
+    safety_factor : float
+        Part of the memory that `max_batch_size` would use.
 
     Returns
     -------
     MemoryReport
-        Report, with a text for ``print`` and a picture by `MemoryReport.plot`.
+        Report, with a text for ``print``.
 
     Raises
     ------
@@ -119,17 +133,20 @@ def memory_report(
     call = CallInputs.of(inputs)
     given = call.values
     wanted = targets if targets is None or callable(targets) else (lambda *_: targets)
-    step = make_step(model, mode, optimizer, loss, wanted, amp, prediction_function, keep_output)
+    whole = make_step(
+        model, mode, optimizer, loss, wanted, amp, prediction_function, keep_output, accumulate,
+        step, optimizer_state_bytes,
+    )  # fmt: skip
     on_device = None if device is None else torch.device(device)
-    step = replace(
-        step,
+    whole = replace(
+        whole,
         evaluate=False,
         names=call.names,
         capability=capability_of(on_device, memory),
     )
     change = add_buckets if ddp and mode == "training" else None
     known = Workspaces.allowance() if workspaces is None else workspaces
-    trace = step.trace(given, known, change=change, lines=True)
+    trace = whole.trace(given, known, change=change, lines=True)
     if workspaces is None and on_device is not None and on_device.type == "cuda":
         known, _ = measured_workspaces(trace.calls, on_device)
         trace = trace.with_workspaces(known)
@@ -140,14 +157,15 @@ def memory_report(
     return MemoryReport(
         type(model).__name__,
         sum(p.numel() for p in model.parameters()),
+        sum(p.numel() for p in model.parameters() if p.requires_grad),
         tuple(
             f"{shape_text(item)} {str(item.dtype).removeprefix('torch.')}"
             for item in leaves(given)
             if is_sized(item)
         ),
         mode,
-        _name(step.optimizer),
-        "" if step.amp is None else str(step.amp).removeprefix("torch."),
+        _name(whole.optimizer),
+        "" if whole.amp is None else str(whole.amp).removeprefix("torch."),
         ddp,
         trace,
         {
@@ -162,8 +180,8 @@ def memory_report(
         stages_of(trace),
         parts_of(model, trace, names, held),
         holders_of(model, trace.peak, names),
-        savings_of(step, given, known, trace, change),
         part_at_full_size(trace.peak, given),
+        safety_factor,
         None if memory is None else budget_of(model, None, memory),
     )
 

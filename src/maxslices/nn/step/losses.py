@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-from ..nn_errors import ModelArgumentError
+from ...system.process_state import quiet
+from ..nn_errors import ModelArgumentError, TraceError
 from ..replay import Spec
-from ..replay.nested import is_record
+from ..replay.nested import is_record, tensors_in
 
 Loss = Callable[..., torch.Tensor]
 
@@ -74,6 +78,50 @@ def predictions_in(output: Any) -> list[Any]:
         for item in items
         if isinstance(item, torch.Tensor | Spec) and item.dtype.is_floating_point and item.shape
     ]
+
+
+def picked_by(loss: Loss, output: Any) -> list[torch.Tensor]:
+    """Tensors of an output that a loss of the user's computes with, or all if it uses none."""
+    tensors = tensors_in(output)
+    if len(tensors) < 2:
+        return tensors
+    used = _UsedTensors(tensors)
+    target = targets_like(loss, Spec(tuple(tensors[0].shape), tensors[0].dtype)).empty()
+    # The target may have another shape than the tensor that is picked.
+    with quiet(), used, suppress(RuntimeError, TypeError, ValueError, IndexError, TraceError):
+        loss(output, target)
+    return [tensor for tensor in tensors if id(tensor) in used.seen] or tensors
+
+
+class _UsedTensors(TorchFunctionMode):
+    """Notes which of some tensors are computed with."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._ids = {id(tensor) for tensor in tensors}
+        self.seen: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= self._ids & {id(item) for item in tree_leaves((args, kwargs))}
+        return func(*args, **(kwargs or {}))
+
+
+def names_of(output: Any) -> str:
+    """Tensors of an output with the keys or attributes that lead to them, for a message."""
+    if is_record(output) and not isinstance(output, Mapping):
+        output = {name: getattr(output, name) for name in vars(output)}
+    if not isinstance(output, Mapping):
+        return " and ".join(_shape(tensor) for tensor in tensors_in(output)) or "no tensor"
+    named = [
+        f"{name!r} ({', '.join(map(_shape, tensors))})"
+        for name, item in output.items()
+        if (tensors := tensors_in(item))
+    ]
+    return " and ".join(named) or "no tensor"
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a scalar"
 
 
 def targets_like(loss: Loss, prediction: Spec) -> Spec:

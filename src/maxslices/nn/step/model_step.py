@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..nn_errors import ModelArgumentError, first_line
-from ..replay import Replay, Spec, Trace, TraceError, Workspaces, replay, steady_state
+from ..nn_errors import ModelArgumentError, TraceError, first_line
+from ..replay import Replay, Spec, Trace, Workspaces, replay, steady_state
 from ..replay.cuda_kernels import Capability
-from ..replay.meta_copy import meta_copy, optimizer_for
-from ..replay.nested import leaves, mapped, regrouped, tensors_in, total_of
+from ..replay.host_draws import PATHS
+from ..replay.meta_copy import meta_copy, optimizer_for, optimizers_in
+from ..replay.nested import leaves, mapped, tensors_in
+from ..replay.replay_step import Mode, StepLoop
+from ..replay.step_family import largest_path
 from ..replay_progress import count_replay
+from . import OPTIMIZERS
 from .call_inputs import called, is_sized
-from .losses import Loss, OutputLoss, completed, predictions_in, targets_like
-
-Mode = Literal["inference", "forward", "training"]
-
-_OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=1e-3),
-    "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-    "adadelta": torch.optim.Adadelta,
-    "adamax": torch.optim.Adamax,
-    "nadam": torch.optim.NAdam,
-    "radam": torch.optim.RAdam,
-}
-OPTIMIZERS = tuple(_OPTIMIZERS)
-"""Names of optimizers; "momentum" is SGD with momentum."""
+from .losses import Loss, OutputLoss, completed, names_of, picked_by, predictions_in, targets_like
 
 N_STEPS = 2
 """Steps that are replayed: only the second has the optimizer's state, the output that the first has
 left, and the workspaces that cuBLAS keeps."""
+
+_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+"""Errors of a model's code."""
 
 Targets = Callable[..., Any]
 """Given the inputs' `Spec`, returns the targets' `Spec`, or a tuple of them."""
@@ -47,14 +36,16 @@ Targets = Callable[..., Any]
 
 def optimizer_named(optimizer: Any) -> Any:
     """Optimizer of a name in `OPTIMIZERS`; one, or what makes one, is returned unchanged."""
-    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer):
+    if not isinstance(optimizer, str):
         return optimizer
-    if not isinstance(optimizer, str) or optimizer.lower() not in _OPTIMIZERS:
+    if optimizer.lower() not in OPTIMIZERS:
         raise ModelArgumentError(
-            f"{optimizer!r} is no optimizer known by name: one of {', '.join(OPTIMIZERS)}; or "
-            "give a class such as torch.optim.Adam"
+            f"{optimizer!r} is not an optimizer known by name, which are {', '.join(OPTIMIZERS)}; "
+            "or give a class such as torch.optim.Adam"
         )
-    return _OPTIMIZERS[optimizer.lower()]
+    name, options = OPTIMIZERS[optimizer.lower()]
+    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, name)
+    return partial(kind, **options) if options else kind
 
 
 def precision(amp: Any) -> torch.dtype | None:
@@ -90,9 +81,25 @@ class ModelStep:
     """Compute capability of the card, where it is known; else that of the allowances, 9.0."""
     keep_output: bool = True
     """True if the output of a step stays alive until that of the next replaces it."""
+    accumulate: int = 1
+    """Forward and backward passes for a step of the optimizer."""
+    step: Callable[..., Any] | None = None
+    """``step(model, optimizer, *inputs)`` in place of the usual step of training."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", completed(self.loss))
+
+    @property
+    def loop(self) -> StepLoop:
+        """Loop over such steps."""
+        return StepLoop(
+            self.mode,
+            self.loss,
+            self.amp,
+            self.keep_output,
+            accumulate=self.accumulate,
+            step=self.step,
+        )
 
     def prepared(self, model: nn.Module) -> nn.Module:
         """Put a copy of the model into the mode of the step, and wrap it."""
@@ -101,6 +108,8 @@ class ModelStep:
                 model.eval()
         elif self.mode == "training" and not model.training:
             model.train()  # one that is in training keeps its frozen parts as they are
+        if self.step is not None:
+            return model
         return called(model, self.prediction_function, self.names)
 
     def meta_copy(self) -> nn.Module:
@@ -139,41 +148,50 @@ class ModelStep:
                 f"{type(self.model).__name__} has no parameters that are trained: leave training "
                 "out, or see to it that some have requires_grad"
             )
-        count_replay()
-        made = self.meta_copy()
-        given = meta_optimizer(self.optimizer, self.model, made)
-        if change is not None:
-            change(made)
         targets: tuple[Any, ...] = ()
-        try:
-            targets = self.target_specs(inputs)
-            return replay(
-                made,
-                *inputs,
-                mode=self.mode,
-                loss=self.loss,
-                targets=targets,
-                optimizer=given,
-                steps=1 if self.mode == "forward" else steps,
-                keep_output=self.keep_output,
-                amp=self.amp,
-                workspaces=workspaces,
-                capability=self.capability,
-                is_on_meta=True,
-                lines=lines,
-                watch=watch,
-            )
-        except TraceError as error:
-            raise type(error)(f"{type(self.model).__name__}: {error}") from error
-        except ModelArgumentError:
-            raise
-        except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
-            shapes = _shapes_text(inputs)
-            if targets and self.targets is not None:
-                shapes += f" with targets of {_shapes_text(targets)}"
-            raise ModelArgumentError(
-                f"{type(self.model).__name__} does not run on {shapes}: {first_line(error)}"
-            ) from error
+        traces: list[Trace] = []
+        for draws in ("", *PATHS):
+            try:
+                targets = targets or self.target_specs(inputs)
+                count_replay()
+                made = self.meta_copy()
+                given = meta_optimizer(self.optimizer, self.model, made)
+                if change is not None:
+                    change(made)
+                trace = replay(
+                    made,
+                    *inputs,
+                    loop=self.loop,
+                    targets=targets,
+                    optimizer=given,
+                    steps=1 if self.mode == "forward" else steps,
+                    workspaces=workspaces,
+                    capability=self.capability,
+                    is_on_meta=True,
+                    lines=lines,
+                    watch=watch,
+                    draws=draws,
+                )
+            except ModelArgumentError:
+                raise
+            except (TraceError, *_ERRORS) as error:
+                if traces:
+                    continue  # a path that ends the step, such as one that drops all layers
+                raise self._explained(error, inputs, targets) from error
+            traces.append(trace)
+            if not traces[0].drawn_from:
+                break
+        return largest_path(traces[0], traces[1:])
+
+    def _explained(self, error: Exception, inputs: Any, targets: Any) -> Exception:
+        """Error that names the model, and what it was given."""
+        name = type(self.model).__name__
+        if isinstance(error, TraceError):
+            return type(error)(f"{name}: {error}")
+        shapes = _shapes_text(inputs)
+        if targets and self.targets is not None:
+            shapes += f" with targets of {_shapes_text(targets)}"
+        return ModelArgumentError(f"{name} does not run on {shapes}: {first_line(error)}")
 
     def target_specs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Specs of the targets that the loss compares with the output."""
@@ -186,60 +204,40 @@ class ModelStep:
 
     def _prediction(self, inputs: Sequence[Any]) -> Spec:
         """Tensor that the loss compares with targets."""
+        assert self.loss is not None
         with Replay(workspaces=Workspaces.none(), lines=False) as record:
             model = record.model(self.meta_copy(), is_on_meta=True)
             output = model(*record.input(tuple(inputs)))
-            found = predictions_in(output)
-            if not isinstance(self.loss, OutputLoss):  # it may take any of them
-                found = tensors_in(output)
-            seen = [Spec(tuple(t.shape), t.dtype) for t in found]
+            if isinstance(self.loss, OutputLoss):
+                found = predictions_in(output)[:1]
+            else:
+                found = picked_by(self.loss, output)
+            specs = {Spec(tuple(t.shape), t.dtype) for t in found}
+            choices = names_of(output)
             del output, found
-        if not seen or (len(seen) > 1 and not isinstance(self.loss, OutputLoss)):
+        if len(specs) != 1:
             raise ModelArgumentError(
-                f"{type(self.model).__name__} returns {len(seen)} tensors, so what the loss "
-                "compares with them cannot be guessed: pass targets (--targets on the command line)"
+                f"{type(self.model).__name__} returns {choices}, and the loss does not say which "
+                "of them it compares: pass targets (--targets on the command line), or a loss that "
+                "picks one, such as loss=lambda output, target: mse_loss(output['name'], target)"
             )
-        return seen[0]
+        return specs.pop()
 
 
 def run_step(
     model: nn.Module,
     inputs: Sequence[Any],
-    mode: Mode,
-    optimizer: Any,
-    loss: Loss | None,
-    targets: Sequence[Any],
-    amp: torch.dtype | None,
-    keep_output: bool = True,
+    loop: StepLoop,
+    optimizer: Any = None,
+    targets: Sequence[Any] = (),
 ) -> None:
     """Run steps on real tensors in the way in which they are replayed.
 
     They are as many as are replayed, or more on a CUDA device: until they take no memory from it.
     """
     device = next(t.device for t in tensors_in(tuple(inputs)))
-
-    def casting() -> Any:
-        return nullcontext() if amp is None else torch.autocast(device.type, dtype=amp)
-
-    output = value = batch = None
-    for _ in range(1) if mode == "forward" else _until_calm(device):
-        batch = regrouped(tuple(inputs))
-        if mode != "training":
-            with torch.no_grad() if mode == "inference" else nullcontext(), casting():
-                output = model(*batch)
-        else:
-            model.zero_grad(set_to_none=True)
-            with casting():
-                output = model(*batch)
-                value = total_of(output) if loss is None else loss(output, *targets)
-            if not keep_output:
-                output = None
-            value.backward()
-            if optimizer is not None:
-                optimizer.step()
-        if not keep_output:
-            output = None
-    del output, value, batch
+    turns = range(1) if loop.mode == "forward" else _until_calm(device)
+    loop.run(model, (tuple(inputs), {}), targets, optimizer, turns)
 
 
 def _until_calm(device: torch.device) -> Iterator[int]:
@@ -266,7 +264,7 @@ def _taken_bytes(device: torch.device) -> int:
 
 def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
     """Function that makes the optimizer of a meta copy, if the real one was given."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    if not optimizers_in(optimizer):
         return optimizer
     copies = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
     # The replay copies the model again, so it is given a function and not an optimizer.

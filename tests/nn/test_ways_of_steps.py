@@ -1,0 +1,336 @@
+"""Steps as people write them: random paths, logging, several models, closures, kept state."""
+
+# ruff: noqa: NPY002 - the generators that all share are what is tested
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn import functional
+
+from maxslices.nn import max_batch_size, max_patch_shape, memory_report
+from maxslices.nn.nn_errors import DataDependentError, ModelArgumentError, TraceError
+from maxslices.nn.replay import Spec, Workspaces, replay
+from maxslices.nn.replay.replay_step import StepLoop
+from maxslices.nn.step.model_step import run_step
+
+from .networks import Small
+
+NONE = Workspaces.none()
+
+
+class Dropping(nn.Module):
+    """Layers that are left out at random; `keep` draws, and says whether a layer is computed."""
+
+    def __init__(self, keep, n=6):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(n))
+        self.keep = keep
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            if self.keep():
+                x = torch.tanh(layer(x))
+        return x
+
+
+DRAWS = {
+    "torch": lambda: torch.rand(1) < 0.5,
+    "torch, dropped": lambda: not torch.rand(()) < 0.5,
+    "random": lambda: random.random() < 0.5,
+    "numpy": lambda: np.random.rand() > 0.5,
+}
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_the_longest_of_random_paths_is_reported(draws):
+    whole = memory_report(Dropping(lambda: True), (32, 64), workspaces=NONE)
+    for seed in range(3):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        report = memory_report(Dropping(DRAWS[draws]), (32, 64), workspaces=NONE)
+        assert report.allocated_bytes == whole.allocated_bytes
+        (note,) = report.trace.notes
+        assert note.startswith("the step draws random numbers on the host")
+    assert "draws random numbers" in str(report)
+
+
+def test_a_generator_of_the_model_s_own_is_seen():
+    class Own(Dropping):
+        def __init__(self):
+            super().__init__(None)
+            self.numbers = random.Random(3)
+
+        def forward(self, x):
+            self.keep = lambda: self.numbers.random() < 0.5
+            return super().forward(x)
+
+    whole = memory_report(Dropping(lambda: True), (32, 64), workspaces=NONE)
+    model = Own()
+    report = memory_report(model, (32, 64), workspaces=NONE)
+    assert report.allocated_bytes == whole.allocated_bytes
+    assert "(numbers)" in report.trace.notes[0]
+    assert model.numbers.random() == random.Random(3).random()
+
+
+def test_numbers_that_decide_nothing_are_not_mentioned():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return self.layer(x) + random.random() * np.random.rand() * float(torch.rand(1))
+
+    report = memory_report(Noisy(), (32, 64), workspaces=NONE)
+    assert report.trace.drawn_from == ("torch", "random", "numpy.random")
+    assert report.trace.notes == ()
+
+
+def test_the_largest_batch_is_that_of_the_longest_path():
+    whole = max_batch_size(Dropping(lambda: True), Spec((1, 64)), memory="700MB", mode="training")
+    found = max_batch_size(
+        Dropping(DRAWS["random"]), Spec((1, 64)), memory="700MB", mode="training"
+    )
+    assert found == whole
+
+
+class Logging(nn.Module):
+    def __init__(self, log):
+        super().__init__()
+        self.layer, self.log, self.total = nn.Linear(8, 8), log, 0.0
+
+    def forward(self, x):
+        y = self.layer(x)
+        self.log(self, y)
+        return y
+
+
+def logged(model, y):
+    mean = y.mean().item()
+    model.total += (mean - 0.5) / 2
+    return f"{mean:.3f} {mean} {model.total:8.2e} {[mean]} {y * mean}"
+
+
+def test_a_number_that_is_only_logged_is_no_obstacle():
+    report = memory_report(Logging(logged), (4, 8), "training", "sgd", workspaces=NONE)
+    assert report.allocated_bytes > 0
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda _, y: 1 if y.mean().item() > 0 else 2,
+        lambda _, y: torch.zeros(int(y.mean().item())),
+        lambda _, y: range(y.argmax().item()),
+        lambda _, y: bool(y.mean().item() - 1),
+        lambda _, y: max(y.mean().item(), 0.0),
+    ],
+)
+def test_a_number_that_decides_is_refused_with_its_line(decide):
+    with pytest.raises(DataDependentError, match=r"test_ways_of_steps\.py:\d+"):
+        memory_report(Logging(decide), (4, 8), workspaces=NONE)
+
+
+def test_values_stay_known_where_an_operator_only_read_them():
+    class Scatter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x, index):
+            y = self.layer(x)
+            out = torch.zeros(4, 8, device=x.device).index_add_(0, index, y)
+            return out[: int(index.max()) + 1]
+
+    index = torch.tensor([0, 1, 2, 2])
+    trace = replay(Scatter(), Spec((4, 8)), index, workspaces=NONE)
+    assert trace.peak_bytes > 0
+
+
+DISTRIBUTIONS = {
+    "normal": lambda a, b: torch.distributions.Normal(a, b.exp()).rsample(),
+    "log": lambda a, b: torch.distributions.Normal(a, b.exp()).log_prob(b),
+    "divergence": lambda a, b: torch.distributions.kl_divergence(
+        torch.distributions.Normal(a, b.exp()), torch.distributions.Normal(0.0, 1.0)
+    ),
+    "independent": lambda a, b: torch.distributions.Independent(
+        torch.distributions.Laplace(a, b.exp()), 1
+    ).log_prob(a),
+    "categorical": lambda a, b: torch.distributions.Categorical(logits=a).entropy(),
+    "bernoulli": lambda a, b: torch.distributions.Bernoulli(logits=a).log_prob((b > 0).float()),
+    "uniform": lambda a, b: torch.distributions.Uniform(a, a + b.exp()).rsample(),
+    "several": lambda a, b: torch.distributions.MultivariateNormal(
+        a, scale_tril=torch.diag_embed(b.exp())
+    ).rsample(),
+    "gamma": lambda a, b: torch.distributions.Gamma(a.exp(), b.exp()).rsample(),
+}
+
+
+class Sampling(nn.Module):
+    def __init__(self, sample):
+        super().__init__()
+        self.layer, self.sample = nn.Linear(8, 16), sample
+
+    def forward(self, x):
+        return self.sample(*self.layer(x).chunk(2, dim=-1))
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions_take_their_arguments_for_valid(name):
+    report = memory_report(Sampling(DISTRIBUTIONS[name]), (4, 8), "training", "sgd")
+    assert report.allocated_bytes > 0
+
+
+class Keeping(nn.Module):
+    """Keeps its state from one step to the next, with the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.RNNCell(8, 8)
+        self.state = None
+
+    def forward(self, x):
+        self.state = self.cell(x, self.state)
+        return self.state
+
+
+def test_tensors_that_outlive_a_step_are_named():
+    model = nn.Sequential(Keeping())
+    with pytest.raises(TraceError, match=r"0\.state outlived the step.*0\.state\.detach\(\)"):
+        memory_report(model, (4, 8), "training", "sgd")
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 2, 1), nn.Conv2d(1, 3, 3, stride=2)
+
+    def forward(self, x):
+        return {"fine": self.first(x), "coarse": self.second(x)}
+
+
+@pytest.mark.parametrize(("key", "channels"), [("fine", 2), ("coarse", 3)])
+def test_a_loss_may_pick_one_of_several_outputs(key, channels):
+    def loss(output, target):
+        return functional.mse_loss(output[key], target)
+
+    report = memory_report(Heads(), (2, 1, 9, 9), "training", loss=loss)
+    side = {"fine": 9, "coarse": 4}[key]
+    expected = -(-2 * 81 * 4 // 512) * 512 + -(-2 * channels * side**2 * 4 // 512) * 512
+    assert report.categories["input"] == expected
+
+
+def test_a_loss_of_several_outputs_is_told_their_keys():
+    def loss(output, target):
+        return (output["fine"].mean() - output["coarse"].mean() + target.mean()) ** 2
+
+    with pytest.raises(ModelArgumentError, match=r"'fine' \(2x2x9x9\) and 'coarse' \(2x3x4x4\)"):
+        memory_report(Heads(), (2, 1, 9, 9), "training", loss=loss)
+
+
+def test_gradients_of_several_batches_are_added():
+    one = memory_report(Small(), (4, 1, 32, 32), "training", "adam", workspaces=NONE)
+    three = memory_report(
+        Small(), (4, 1, 32, 32), "training", "adam", workspaces=NONE, accumulate=3
+    )
+    gradients = sum(-(-p.nbytes // 512) * 512 for p in Small().parameters())
+    assert one.allocated_bytes < three.allocated_bytes <= one.allocated_bytes + 2 * gradients
+    forwards = [mark.name for mark in three.trace.marks].count("forward")
+    assert forwards == 2 * 3
+
+
+def test_a_closure_computes_the_loss_and_lbfgs_keeps_its_history():
+    def made(parameters):
+        return torch.optim.LBFGS(parameters, history_size=7)
+
+    model = nn.Linear(100, 100)
+    n_bytes = sum(p.nbytes for p in model.parameters())
+    report = memory_report(model, (4, 100), "training", made, workspaces=NONE)
+    state = report.categories["optimizer state"]
+    assert 2 * 7 * n_bytes <= state <= (2 * 7 + 3) * (n_bytes + 512)
+
+
+def test_an_optimizer_may_be_only_the_size_of_its_state():
+    report = memory_report(Small(), (4, 1, 32, 32), "training", optimizer_state_bytes="3MiB")
+    assert report.categories["optimizer state"] == 3 * 2**20
+    with pytest.raises(ModelArgumentError, match="not both"):
+        memory_report(Small(), (4, 1, 32, 32), "training", "adam", optimizer_state_bytes=1)
+
+
+def pair():
+    models = nn.ModuleDict({"maker": nn.Linear(8, 64), "judge": nn.Linear(64, 1)})
+    optimizers = {name: torch.optim.Adam(models[name].parameters()) for name in models}
+    return models, optimizers
+
+
+def step(models, optimizers, noise, real):
+    made = models["maker"](noise)
+    loss = models["judge"](made.detach()).mean() - models["judge"](real).mean()
+    optimizers["judge"].zero_grad()
+    loss.backward()
+    optimizers["judge"].step()
+    optimizers["maker"].zero_grad()
+    (-models["judge"](made).mean()).backward()
+    optimizers["maker"].step()
+
+
+def test_several_models_are_trained_in_one_step():
+    models, optimizers = pair()
+    given = ((32, 8), (32, 64))
+    report = memory_report(models, given, "training", optimizers, step=step, workspaces=NONE)
+    states = 2 * sum(-(-p.nbytes // 512) * 512 for p in models.parameters())
+    assert report.categories["weights"] == states // 2
+    assert states <= report.categories["optimizer state"] <= states + 4 * 512
+    assert report.categories["gradients"] > 0
+    assert all(not optimizer.state for optimizer in optimizers.values())
+    n = max_batch_size(
+        models, (Spec((1, 8)), Spec((1, 64))), memory="700MB", mode="training",
+        optimizer=optimizers, step=step,
+    )  # fmt: skip
+    assert n > 1000
+
+
+def test_a_step_of_one_s_own_runs_as_it_is_replayed():
+    models, optimizers = pair()
+    before = [p.detach().clone() for p in models.parameters()]
+    given = (torch.rand(32, 8), torch.rand(32, 64))
+    run_step(models, given, StepLoop("training", step=step), optimizers)
+    moved = [bool((a != b).any()) for a, b in zip(before, models.parameters(), strict=True)]
+    assert moved == [True, True, True, False]  # the judge's bias has no gradient
+
+
+def test_the_axes_of_patches_follow_from_the_convolutions():
+    assert len(max_patch_shape(Small(ndim=3), memory="700MB")) == 3
+    with pytest.raises(ModelArgumentError, match="has no convolutions: pass ndim"):
+        max_patch_shape(nn.Linear(8, 8), in_channels=0, memory="700MB")
+
+
+def test_a_report_reaches_its_number_in_seven_calls():
+    """memory_report, ModelStep.trace, replay, StepLoop.run and its pass, dispatch mode, log."""
+    import maxslices.nn
+
+    own = str(Path(maxslices.nn.__file__).parent)
+    chains = []
+
+    class Looking(nn.Linear):
+        def forward(self, x):
+            frame, chain = sys._getframe(1), 0
+            while frame is not None:
+                chain += frame.f_code.co_filename.startswith(own)
+                frame = frame.f_back
+            chains.append(chain)
+            return super().forward(x)
+
+    memory_report(Looking(8, 8), (4, 8), workspaces=NONE)
+    assert max(chains) <= 5  # and two from an operator to the storage that it allocates
