@@ -212,7 +212,7 @@ class Stopping:
             began = time.perf_counter()
             arguments = [*case.arguments, str(self.out / folder), "--overwrite"]
             process = in_child(with_out(arguments), int, self.log)
-            wait_for(process, self.out / folder / ".run.journal")
+            wait_for(process, self.out / folder / ".run/journal")
             wrote = time.perf_counter()
             if status := ended(process):
                 sys.exit(f"{case.name} ended with {status}: see {self.log}")
@@ -243,7 +243,7 @@ class Stopping:
             if last:
                 self.failures.append(f"{case.name}: {' '.join(arguments)} ended with {status}")
                 return
-            is_unfinished = (folder / ".run.journal").exists()
+            is_unfinished = (folder / ".run/journal").exists()
             if not is_unfinished and (folder / "report.json").exists():
                 break  # stopped when all was done, on its way out
             option = ["--resume"] if is_unfinished else []
@@ -275,7 +275,7 @@ class Stopping:
         if self.rng.random() < 0.2:
             time.sleep(self.rng.uniform(0, case.took_s))
         else:
-            wait_for(process, self.out / "run" / ".run.journal")
+            wait_for(process, self.out / "run" / ".run/journal")
             time.sleep(self.rng.uniform(0, case.wrote_s))
         number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}[self.how]
         with contextlib.suppress(ProcessLookupError):

@@ -82,7 +82,7 @@ def with_killed_coordinator(case: tuple[Any, ...], out: Path, rng: random.Random
     command = [sys.executable, "-m", "maxslices", "run", str(scan), str(pipeline), str(out)]
     first = [*command, "--plan", str(plan_file), *workers, "--format", format, "-q"]
     process = subprocess.Popen(first)
-    journal = out / ".run.journal"
+    journal = out / ".run/journal"
     while not journal.exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(rng.uniform(0, took_s))

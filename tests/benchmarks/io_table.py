@@ -22,7 +22,14 @@ import h5py
 import numpy as np
 
 from maxslices.core.arrays import ArraySpec
-from maxslices.io import LoaderOptions, MemoryStore, ScratchStore, create_sink, open_source
+from maxslices.io import (
+    LoaderOptions,
+    MemoryStore,
+    ScratchStore,
+    create_sink,
+    open_source,
+    remove_result,
+)
 from maxslices.system import threads
 
 ROWS, COLUMNS = 1024, 2560
@@ -145,7 +152,7 @@ def sources(table: Table, folder: Path, spec: ArraySpec) -> None:
     contiguous.unlink()
     chunked = create_sink(folder / "chunked", spec, 0)
     table.through(spec, 0, lambda a, b, block: chunked.write(0, a, block))
-    with open_source(chunked.finish(), LoaderOptions(data_path="entry/data/data")) as source:
+    with open_source(chunked.path, LoaderOptions(data_path="entry/data/data")) as source:
         table.read("HDF5, a chunk a frame", source, 0)
         table.read("HDF5, a chunk a frame", source, 1)
     chunked.path.unlink()
@@ -165,7 +172,7 @@ def sources(table: Table, folder: Path, spec: ArraySpec) -> None:
     zipped.unlink()
     tiffs = create_sink(folder / "tiffs", spec, 0, "tiff")
     table.through(spec, 0, lambda a, b, block: tiffs.write(0, a, block))
-    with open_source(tiffs.finish()) as source:
+    with open_source(tiffs.path) as source:
         table.read("TIFFs", source, 0)
         table.read("TIFFs", source, 1)
     shutil.rmtree(tiffs.path)
@@ -182,6 +189,7 @@ def sinks(table: Table, folder: Path, spec: ArraySpec) -> None:
                 with create_sink(folder / "result", spec, along, format) as sink:
                     kind = f"{format.upper()} of {('projections', 'sinograms')[along]}"
                     table.write(kind, sink, slice_dim)
+                remove_result(sink.path)
 
 
 def stores(table: Table, folder: Path, spec: ArraySpec) -> None:
@@ -202,7 +210,7 @@ def both(table: Table, folder: Path, spec: ArraySpec) -> None:
     table.through(spec, 0, lambda a, b, block: sink.write(0, a, block))
     other = Table(table.slab.copy())
     with (
-        open_source(sink.finish(), LoaderOptions(data_path="entry/data/data")) as source,
+        open_source(sink.path, LoaderOptions(data_path="entry/data/data")) as source,
         ScratchStore(spec, folder, band_rows=BLOCK[1]) as store,
     ):
         writer = threading.Thread(

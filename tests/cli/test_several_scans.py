@@ -95,7 +95,7 @@ def test_a_stopped_scan_goes_on_by_its_plan(scans, pipeline, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt) as caught:
         run_scans(scans / "*.nxs", steps, out, **asked)
     assert "1 of 5 scans are done; it was at" in str(caught.value)
-    assert (out / "s1" / ".run.journal").exists()
+    assert (out / "s1" / ".run/journal").exists()
     monkeypatch.undo()
     report = run_scans(scans / "*.nxs", steps, out, resume=True, **asked)
     states = [each.state for each in report.scans]

@@ -53,7 +53,7 @@ def arguments(tmp_path):
 def began(tmp_path, arguments):
     """Start a run, and wait until blocks of it are done."""
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    journal = tmp_path / "out" / ".run.journal"
+    journal = tmp_path / "out" / ".run/journal"
     until = time.monotonic() + 120
     while not (journal.exists() and journal.read_text().count('"done"') > 1):
         assert time.monotonic() < until
@@ -100,7 +100,8 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
         err.decode(),
     )
     assert process.returncode == 130
-    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal", "run.log"]
+    assert names(tmp_path / "out") == [".run"]
+    assert names(tmp_path / "out" / ".run") == ["journal", "result.h5", "run.log"]
     done = subprocess.run([*arguments[:7], "--resume"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"\d+ of \d+ projections were done before", done.stdout)
@@ -119,7 +120,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
 def test_a_run_that_is_stopped_before_its_first_block_leaves_no_files(tmp_path, arguments):
     (tmp_path / "p.yaml").write_text("- method: slow\n  parameters: {pause: 2}\n")
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    part = tmp_path / "out" / ".result.h5.part"
+    part = tmp_path / "out" / ".run" / "result.h5"
     until = time.monotonic() + 120
     while not part.exists():
         assert time.monotonic() < until
@@ -136,7 +137,8 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     process = began(tmp_path, arguments)
     process.kill()
     process.communicate()
-    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal"]
+    assert names(tmp_path / "out") == [".run"]
+    assert names(tmp_path / "out" / ".run") == ["journal", "result.h5"]
     again = subprocess.run(arguments, capture_output=True, text=True)
     scan, pipeline, out = arguments[4:7]
     command = f"maxslices run {scan} {pipeline} {out}"

@@ -59,13 +59,13 @@ SWEPT = (
 OPTIONS = ("fbp.center=3:8:0.5", "median_filter.kernel_size=[3, 5]", "fbp.center=[4.5,5]")
 LATER_NAMES = (
     "report.html", "report.json", "timeline.json", "run.log", "pipeline_as_run.yaml", "result.h5",
-    ".result.h5.part", ".report.json.part", ".run.journal", "snapshot_01_minus_log.tif",
-    ".snapshot_01_minus_log.tif.part", ".section-1.000.scratch", "..run.journal.part",
+    ".run", ".run/result.h5", ".run/report.json", ".run/journal", "snapshot_01_minus_log.tif",
+    ".run/snapshot_01_minus_log.tif", ".run/section-1.000.scratch", ".run.journal",
 )  # fmt: skip
 """Names at which a link to somebody's file may be planted in the folder of a run."""
 
 
-STATE_NAMES = (".run.journal", "report.json")
+STATE_NAMES = (".run/journal", "report.json")
 """Files that say what a folder holds; they are tampered with most."""
 
 
@@ -181,6 +181,7 @@ def tampered_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Ou
             link = out / random_.choice(LATER_NAMES)
             if link.is_file():
                 link.unlink()
+            link.parent.mkdir(exist_ok=True)
             if not link.exists():
                 link.symlink_to(victim) if random_.random() < 0.7 else os.link(victim, link)
         options = random_.choice((["--overwrite"], ["--overwrite"], ["--resume"], ["--resume"], []))
@@ -208,10 +209,9 @@ def _cases(
 
 def _tamper_in(out: Path, random_: random.Random) -> None:
     """Change one of the text files of a run: its values, or its bytes."""
-    files = [p for p in out.iterdir() if p.suffix in (".json", ".journal", ".yaml", ".log")]
-    path = random_.choice(
-        [*files, *(p for p in files if p.name in (".run.journal", "report.json"))]
-    )
+    files = [p for p in out.rglob("*") if p.suffix in (".json", ".yaml", ".log")]
+    state = [path for name in STATE_NAMES if (path := out / name).exists()]
+    path = random_.choice([*files, *state, *state])
     if path.suffix == ".json" and random_.random() < 0.7:
         path.write_text(json.dumps(tampered(json.loads(path.read_text()), random_)))
     elif random_.random() < 0.5:
@@ -262,7 +262,7 @@ def _folders(folder: Path) -> dict[str, Path]:
         main(["plan", str(scan), str(pipeline), "--json", "--block", "2", *HERE])
         sys.stdout.flush()
 
-    stops = (("done", 2, "stopped"), ("done", 5, "later"), ("whole", 1, "whole"))
+    stops = (("done", 2, "stopped"), ("done", 5, "later"), ("moving", 1, "whole"))
     for go in (finish, plan, *(lambda s=s: stop_after(*s[:2], made[s[2]]) for s in stops)):
         status = ended(fork(go, log), log)
         if status:

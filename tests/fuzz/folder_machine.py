@@ -30,9 +30,9 @@ from hypothesis.stateful import (
 
 from maxslices import MaxslicesError, Pipeline, run
 from maxslices.core.block_memory import PYTHON_BYTES
-from maxslices.runner.folder import earlier_run, result_sinks, unfinished_files
+from maxslices.runner.folder import finished_run, result_sinks
 from maxslices.runner.folder.journal import Journal
-from maxslices.runner.folder.unfinished_run import read_journal
+from maxslices.runner.folder.unfinished_run import find_unfinished
 from tests.planner.fakes import fakes
 
 from .child import WALL_S, Difference, Outcome, in_child
@@ -55,9 +55,9 @@ PIPELINES = {
 FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_mine": b"mine"}
 """Files that no run wrote."""
 RECORDS = (
-    earlier_run.REPORT_NAME,
-    earlier_run.TIMELINE_NAME,
-    *earlier_run.RECORD_NAMES,
+    finished_run.REPORT_NAME,
+    finished_run.TIMELINE_NAME,
+    *finished_run.RECORD_NAMES,
 )
 """Files that say how and when a run was made."""
 N_RUNS = 60
@@ -83,8 +83,6 @@ class FolderMachine(RuleBasedStateMachine):
         """Pipelines whose results may be in the folder, whole."""
         self.unfinished: str | None = None
         """Pipeline of the unfinished run."""
-        self.is_given_up = False
-        """Whether there is what is left of one that was being replaced."""
 
     def teardown(self) -> None:
         shutil.rmtree(self.place)
@@ -118,10 +116,9 @@ class FolderMachine(RuleBasedStateMachine):
     def after(self, name: str, status: int, *, may_begin: bool) -> None:
         """Check the folder after a run, which was killed or not."""
         assert status in (0, REFUSED, -signal.SIGKILL), self.log.read_text()
-        journal = (self.out / ".run.journal").exists()
         if status == 0:
-            assert not journal
-            self.begun, self.unfinished, self.is_given_up = {name}, None, False
+            assert not (self.out / ".run").exists()
+            self.begun, self.unfinished = {name}, None
             found = _contents(self.out)
             assert {k: found[k] for k in found if k not in FOREIGN} == self.wanted[name]
         elif status != REFUSED:
@@ -131,9 +128,8 @@ class FolderMachine(RuleBasedStateMachine):
 
     def in_journal(self) -> str | None:
         """Pipeline that can go on: a run that is killed at once leaves an earlier one's journal."""
-        found = read_journal(self.out / ".run.journal")
-        self.is_given_up = found is not None and found.is_given_up
-        if found is None or found.is_given_up:
+        found = find_unfinished(self.out)
+        if found is None:
             return None
         methods = [step.name for section in found.plan.sections for step in section.steps]
         names = {name: [_method(step) for step in steps] for name, (steps, _) in PIPELINES.items()}
@@ -155,7 +151,7 @@ class FolderMachine(RuleBasedStateMachine):
     @rule(name=names, moment=moments)
     def run_plainly(self, name: str, moment: int | None) -> None:
         """Begin a run where there is none."""
-        if self.unfinished is not None or self.is_given_up or self.is_finished:
+        if self.unfinished is not None or self.is_finished:
             self.refused(name, {})
         else:
             self.after(name, self.start(name, {}, self.out, moment), may_begin=True)
@@ -179,7 +175,7 @@ class FolderMachine(RuleBasedStateMachine):
     @rule(name=names)
     def go_on_with_another(self, name: str) -> None:
         """Ask for another pipeline than that of the unfinished run, or to resume a finished one."""
-        is_there = self.unfinished is not None or self.is_given_up or self.is_finished
+        is_there = self.unfinished is not None or self.is_finished
         if is_there and name != self.unfinished:
             self.refused(name, {"resume": True})
 
@@ -187,7 +183,7 @@ class FolderMachine(RuleBasedStateMachine):
     @rule()
     def change_the_scan(self) -> None:
         """Change the scan's time: the run goes on only if all it has to do is to name results."""
-        if b'"whole"' in (self.out / ".run.journal").read_bytes():
+        if find_unfinished(self.out).is_computed:
             return
         times = self.scan.stat().st_atime_ns, self.scan.stat().st_mtime_ns
         os.utime(self.scan, ns=(1, 1))
@@ -228,11 +224,11 @@ def _kill_at(moment: int) -> None:
 
     watch(Journal, "_add")
     watch(result_sinks, "create_sink")
-    for module in (earlier_run, unfinished_files):
-        watch(module, "remove_result")
-    for name in ("rename", "replace", "unlink"):
+    watch(finished_run, "remove_result")
+    for name in ("rename", "unlink", "mkdir"):
         watch(Path, name)
     watch(os, "replace")
+    watch(shutil, "rmtree")
 
 
 def _tick(left: list[int]) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from maxslices import run
 from maxslices.cli.main import _stoppable
 from maxslices.errors import MaxslicesError
-from maxslices.runner.folder.earlier_run import PAGE_NAME
+from maxslices.runner.folder.finished_run import PAGE_NAME
+from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system.threads import NO_THREAD
 
 from .child import WALL_S, Difference, Outcome, in_child, wait_for
@@ -58,7 +59,7 @@ def attempt(
     prepare : callable
         Is called in the child first.
     """
-    resume = (out / ".run.journal").exists()
+    resume = find_unfinished(out) is not None
     options = {"resume": True} if resume else run_.options
 
     def go() -> None:
@@ -166,7 +167,7 @@ def end_and_compare(run_: RandomRun, place: Path, out: Path) -> None:
 
 def finished(out: Path) -> bool:
     """True if a folder holds a finished run, and no unfinished one."""
-    return (out / "report.json").exists() and not (out / ".run.journal").exists()
+    return (out / "report.json").exists() and find_unfinished(out) is None
 
 
 def _whole(run_: RandomRun, out: Path) -> None:

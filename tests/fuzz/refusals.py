@@ -162,7 +162,7 @@ class Refusing:
         place = _BROKE_OFF.search(text)
         counts[OUTCOMES[status] + (f" in {place[1]}" if place else "")] += 1
         if not finished(self.out):
-            unfinished = (self.out / ".run.journal").exists()
+            unfinished = (self.out / ".run/journal").exists()
             counts["went on" if unfinished else "began anew"] += 1
             status = self.run(1, 0, *(["--resume"] if unfinished else self.options))
             check_status(status, self.log, (0,))

@@ -54,7 +54,7 @@ def test_a_scan_is_read_while_a_result_is_written(tmp_path, compression, write_a
         reading, writing = pool.submit(read), pool.submit(write)
         writing.result(30)
         np.testing.assert_array_equal(reading.result(30), DATA)
-        result = sink.finish()
+        result = sink.path
     with h5py.File(result) as file:
         np.testing.assert_array_equal(file["entry/data/data"][...], DATA)
 

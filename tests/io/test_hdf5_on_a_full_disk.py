@@ -33,7 +33,7 @@ for room in range(0, 200_000, 4096):
     try:
         sink = Hdf5Sink(disk / "result.h5", spec, 0, info=ResultInfo(angles=np.zeros(20)))
         sink.write(0, 0, np.ones((4, 3, 5), np.float32))
-        sink.set_aside(4)
+        sink.shorten(4)
     except StoreError:
         refused += 1
     for path in disk.iterdir():
@@ -60,10 +60,12 @@ def test_what_was_reserved_is_given_back(tmp_path):
     spec = ArraySpec((20, 30, 50), "float32")
     sink = Hdf5Sink(tmp_path / "whole.h5", spec, 0)
     sink.write(0, 0, np.ones(spec.shape, np.float32))
-    whole = sink.finish()
+    sink.close()
+    whole = sink.path
     part = Hdf5Sink(tmp_path / "part.h5", spec, 0)
     part.write(0, 0, np.ones((4, 30, 50), np.float32))
-    kept = part.set_aside(4)
+    part.shorten(4)
+    kept = part.path
     sizes = whole.stat().st_size, kept.stat().st_size
     assert sizes[1] <= sizes[0] + 8192  # 64 KiB were reserved; the axes' names are written anew
 
@@ -105,7 +107,7 @@ def test_space_that_a_file_has_is_not_allocated_again(tmp_path, monkeypatch):
     first = Hdf5Sink(tmp_path / "result.h5", ArraySpec((20, 3, 5), "float32"), 0)
     asked = []
     monkeypatch.setattr(disk_space, "_fallocate", lambda fd, n_bytes: asked.append(n_bytes) or 0)
-    fd = os.open(tmp_path / ".result.h5.part", os.O_RDWR)
+    fd = os.open(tmp_path / "result.h5", os.O_RDWR)
     try:
         assert disk_space.preallocate(fd, os.fstat(fd).st_size)
         assert asked == []
@@ -114,4 +116,4 @@ def test_space_that_a_file_has_is_not_allocated_again(tmp_path, monkeypatch):
     finally:
         os.close(fd)
     assert asked == [2**20]
-    first.abandon()
+    first.close()

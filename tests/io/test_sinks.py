@@ -16,7 +16,7 @@ from maxslices.core.arrays import ArraySpec
 from maxslices.errors import LostResultError, StoreError, UsageError
 from maxslices.io import create_sink, open_source, remove_result, result_path
 from maxslices.io.results import hdf5_sink
-from maxslices.system.disk_space import check_free_space, hidden_path, preallocate
+from maxslices.system.disk_space import check_free_space, preallocate
 from maxslices.tuning.file_transfer import is_safe_to_map
 
 pytestmark = pytest.mark.usefixtures("small_parts")
@@ -38,7 +38,7 @@ def written(path, format, slice_dim: int, data=DATA):
     with create_sink(path, ArraySpec(data.shape, data.dtype), slice_dim, format) as sink:
         for start, block in blocks(data, slice_dim, 2):
             sink.write(slice_dim, start, block)
-        return sink.finish()
+        return sink.path
 
 
 @pytest.mark.parametrize("slice_dim", [0, 1])
@@ -70,7 +70,7 @@ def test_hdf5_takes_blocks_along_either_dim_in_any_order(
     with create_sink(folder / "result.h5", SPEC, viewed) as sink:
         for start, block in pieces:
             sink.write(slice_dim, start, block)
-        path = sink.finish()
+        path = sink.path
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["entry/data/data"][...], DATA)
 
@@ -107,7 +107,7 @@ def test_large_blocks_are_written_in_the_way_that_was_faster(
                 for start in range(1, 36, 5):
                     sink.write(slice_dim, start, take(data, slice_dim, start, start + 5))
                 sink.write(slice_dim, 36, take(data, slice_dim, 36, 40))
-                path = sink.finish()
+                path = sink.path
         with h5py.File(path) as file:
             np.testing.assert_array_equal(file["entry/data/data"][...], data)
         first = ["_write_calls"] * 2
@@ -127,8 +127,8 @@ def test_processes_that_share_a_file_write_by_maps_alone(tmp_path, monkeypatch, 
         with create_sink(tmp_path / "result", SPEC, 0, start="join") as joined:
             for start, block in blocks(DATA, 0, 2):
                 joined.write(0, start, block)
-            joined.suspend()
-        path = whole.finish()
+            joined.close()
+        path = whole.path
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["entry/data/data"][...], DATA)
 
@@ -179,40 +179,14 @@ FORMATS = pytest.mark.parametrize("format", ["hdf5", "tiff"])
 
 
 @FORMATS
-def test_nothing_has_the_name_before_it_is_finished(tmp_path, format):
+def test_a_closed_result_takes_no_more_blocks(tmp_path, format):
     with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
         sink.write(0, 0, DATA)
-        assert [p.name[0] + p.suffix for p in tmp_path.iterdir()] == ["..part"]
-        assert sink.finish() == sink.path
+        sink.close()
+        sink.close()
+        with pytest.raises(StoreError, match="takes no more blocks"):
+            sink.write(0, 0, DATA)
     assert list(tmp_path.iterdir()) == [sink.path]
-
-
-@FORMATS
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_run_that_ends_early_leaves_nothing(tmp_path, format, error):
-    def run() -> None:
-        with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
-            sink.write(0, 0, DATA[:2])
-            raise error
-
-    with pytest.raises(error):
-        run()
-    assert list(tmp_path.iterdir()) == []
-
-
-@FORMATS
-def test_abandon_twice_and_after_finish(tmp_path, format):
-    sink = create_sink(tmp_path / "a", SPEC, 0, format)
-    sink.abandon()
-    sink.abandon()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(StoreError, match="takes no more blocks"):
-        sink.write(0, 0, DATA)
-    path = written(tmp_path / "b", format, 0)
-    with create_sink(tmp_path / "c", SPEC, 0, format) as sink:
-        sink.finish()
-        sink.abandon()
-    assert sorted(tmp_path.iterdir()) == sorted([path, sink.path])
 
 
 @FORMATS
@@ -220,24 +194,6 @@ def test_nothing_is_overwritten(tmp_path, format):
     written(tmp_path / "a", format, 0)
     with pytest.raises(StoreError, match="is there already"):
         create_sink(tmp_path / "a", SPEC, 0, format)
-
-
-@FORMATS
-def test_a_name_taken_meanwhile_loses_nothing(tmp_path, format):
-    with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
-        sink.write(0, 0, DATA)
-        sink.path.mkdir()
-        with pytest.raises(StoreError, match=r"the result is whole, in .*\.part"):
-            sink.finish()
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@FORMATS
-def test_what_a_killed_run_left_is_replaced(tmp_path, format):
-    first = create_sink(tmp_path / "a", SPEC, 0, format)
-    first.write(0, 0, DATA + 1)
-    written(tmp_path / "a", format, 0)
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 @FORMATS
@@ -297,7 +253,6 @@ def test_a_disk_that_fills_up(tmp_path, monkeypatch, format):
 
     with pytest.raises(StoreError, match=r"a.*: the disk is full: the whole needs .* are free now"):
         run()
-    assert list(tmp_path.iterdir()) == []
 
 
 @FORMATS
@@ -333,7 +288,7 @@ def test_a_folder_with_other_things_is_not_removed(tmp_path):
 def test_a_file_that_hdf5_had_open_when_it_was_killed_opens_again(tmp_path):
     """A run opens it for its notes, and later versions of the format have a mark that stays."""
     sink = create_sink(tmp_path / "a", SPEC, 0)
-    sink.suspend()
+    sink.close()
     (part,) = tmp_path.iterdir()
     with h5py.File(part, "r+") as file:
         file.attrs["note"] = "text"
@@ -342,7 +297,7 @@ def test_a_file_that_hdf5_had_open_when_it_was_killed_opens_again(tmp_path):
     part.write_bytes(killed)
     with create_sink(tmp_path / "a", SPEC, 0, start="resume") as sink:
         sink.write(0, 0, DATA)
-        path = sink.finish()
+        path = sink.path
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["entry/data/data"], DATA)
 
@@ -368,17 +323,18 @@ def test_a_result_that_another_process_left_goes_on(tmp_path, format, is_cut):
     first = create_sink(tmp_path / "r", spec, 0, format)
     first.write(0, 0, data[:8])
     if is_cut:
-        first.set_aside(8).rename(hidden_path(first.path))
+        first.shorten(8)
     else:
-        first.suspend()
+        first.close()
     with pytest.raises(StoreError, match="takes no more blocks"):
         first.write(0, 8, data[8:])
     sink = create_sink(tmp_path / "r", spec, 0, format, "resume")
     sink.write(0, 8, data[8:])
-    sink.finish()
+    sink.close()
     whole = create_sink(tmp_path / "whole", spec, 0, format)
     whole.write(0, 0, data)
-    path = whole.finish()
+    whole.close()
+    path = whole.path
     if format == "hdf5":
         for each in (sink.path, path):
             with h5py.File(each) as file:
@@ -392,7 +348,7 @@ def test_a_result_that_another_process_left_goes_on(tmp_path, format, is_cut):
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
 def test_what_is_no_unfinished_result_is_not_gone_on_with(tmp_path, format):
     spec = ArraySpec((4, 3, 2), "f4")
-    part = hidden_path(result_path(tmp_path / "r", format))
+    part = result_path(tmp_path / "r", format)
     with pytest.raises(StoreError, match="the unfinished result is not there: start anew"):
         create_sink(tmp_path / "r", spec, 0, format, "resume")
     (tmp_path / "other").write_text("mine")
@@ -401,25 +357,13 @@ def test_what_is_no_unfinished_result_is_not_gone_on_with(tmp_path, format):
         create_sink(tmp_path / "r", spec, 0, format, "resume")
     part.unlink()
     if format == "hdf5":
-        create_sink(tmp_path / "r", spec, 0).suspend()
+        create_sink(tmp_path / "r", spec, 0).close()
         part.write_bytes(part.read_bytes()[:100])
         with pytest.raises(LostResultError, match=r"no unfinished result .*: start anew"):
             create_sink(tmp_path / "r", spec, 0, format, "resume")
         part.unlink()
         for other in (ArraySpec((4, 3, 3), "f4"), ArraySpec((4, 3, 2), "f8")):
-            create_sink(tmp_path / "r", other, 0).suspend()
+            create_sink(tmp_path / "r", other, 0).close()
             with pytest.raises(StoreError, match="is no unfinished result"):
                 create_sink(tmp_path / "r", spec, 0, "hdf5", "resume")
-
-
-@pytest.mark.parametrize("format", ["hdf5", "tiff"])
-def test_a_result_may_be_written_beside_the_one_that_it_replaces(tmp_path, format):
-    spec = ArraySpec((4, 3, 2), "f4")
-    create_sink(tmp_path / "r", spec, 0, format).finish()
-    with pytest.raises(StoreError, match="is there already"):
-        create_sink(tmp_path / "r", spec, 0, format)
-    sink = create_sink(tmp_path / "r", spec, 0, format, "replace")
-    with pytest.raises(StoreError, match="something else took this name meanwhile"):
-        sink.finish()
-    remove_result(sink.path)
-    assert sink.finish() == sink.path
+            part.unlink()

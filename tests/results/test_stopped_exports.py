@@ -1,6 +1,7 @@
 """Runs that end while other formats are written, and scratch files elsewhere."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import tifffile
 from maxslices import run
 from maxslices.errors import StoreError
 from maxslices.io.results import export_result
-from maxslices.runner.folder.results_folder import RunFolder
+from maxslices.runner.folder.run_folder import RunFolder
 from tests.results.conftest import METHODS, pipeline
 
 FORMATS = "tiff-stack,tiff:8:0-100"
@@ -33,24 +34,25 @@ def stopped(monkeypatch, tmp_path, scan):
             if at == "second export":
                 write = export_result._write
 
-                def failing(whole, part, path, format, advance):
+                def failing(whole, path, format, advance):
                     if format.name == "tiff":
-                        part.mkdir()
+                        path.mkdir()
                         raise Stop
-                    write(whole, part, path, format, advance)
+                    write(whole, path, format, advance)
 
                 patch.setattr(export_result, "_write", failing)
             else:
+                rename = Path.rename
 
-                def failing_name(path):
+                def failing_rename(path, target):
                     if path.name == at:
                         raise Stop
-                    path.with_name(f".{path.name}.part").rename(path)
+                    return rename(path, target)
 
-                patch.setattr("maxslices.runner.folder.result_sinks.give_name", failing_name)
+                patch.setattr(Path, "rename", failing_rename)
             with pytest.raises(Stop):
                 run_into(out, scan)
-        assert (out / ".run.journal").exists()
+        assert (out / ".run/journal").exists()
         return out
 
     return stop

@@ -13,12 +13,12 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
-from maxslices.io.results.atomic_sink import AtomicSink
+from maxslices.io.results.file_sink import FileSink
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
-from maxslices.runner.folder.earlier_run import RECORD_NAMES
-from maxslices.runner.folder.journal import JOURNAL_NAME
+from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder.folder_place import JOURNAL_NAME
 from maxslices.runner.report.long_calls import LongCalls
 from maxslices.system.threads import WorkThread
 from tests.planner.ledgers import two
@@ -121,7 +121,7 @@ def on_hungry_gpu(on_fake_gpu, monkeypatch):
         monkeypatch.setattr(cls, name, told)
 
     current = []
-    for cls in (AtomicSink, ScratchStore, MemoryStore):
+    for cls in (FileSink, ScratchStore, MemoryStore):
         patched(cls, "write", lambda: current[-1])
     for cls in (ScratchStore, MemoryStore):
         patched(cls, "read", lambda: current[-1])
@@ -289,7 +289,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
         monkeypatch.setattr(cls, name, call)
 
     monkeypatch.setattr("maxslices.runner.blocks.read_ahead.np", Told())
-    told(AtomicSink, "write")
+    told(FileSink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")
         told(cls, "read")

@@ -23,17 +23,11 @@ from maxslices.io.scans.chosen_part import with_choice
 from maxslices.io.scans.loader import Preview
 from maxslices.runner import RunFolder
 from maxslices.runner.blocks import block_runner
-from maxslices.runner.folder import (
-    begin_run,
-    earlier_run,
-    journal,
-    result_sinks,
-    unfinished_files,
-    unfinished_run,
-)
-from maxslices.runner.folder.earlier_run import RECORD_NAMES
+from maxslices.runner.folder import finished_run, journal, result_sinks, run_folder, unfinished_run
+from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.runner.folder.journal import Journal
 from maxslices.runner.folder.journal_lines import seal, unseal
+from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system import disk_space
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
@@ -74,6 +68,8 @@ def content(folder: Path):
     found = {}
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))
+        if name.startswith(".run/"):
+            continue
         if path.suffix == ".h5":
             with h5py.File(path) as file:
                 found[name] = file["entry/data/data"][()].tobytes()
@@ -106,7 +102,7 @@ def snapshots(monkeypatch, tmp_path):
         monkeypatch.setattr(owner, name, watched)
 
     def state(folder):
-        journal = folder / ".run.journal"
+        journal = folder / ".run/journal"
         lines = journal.read_bytes() if journal.exists() else b""
         return lines, sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
@@ -129,11 +125,11 @@ def snapshots(monkeypatch, tmp_path):
     def begin(folder):
         watch(Journal, "_add", folder)
         watch(result_sinks, "create_sink", folder)
-        for module in (earlier_run, unfinished_files):
-            watch(module, "remove_result", folder)
-        for name in ("rename", "replace", "unlink"):
+        watch(finished_run, "remove_result", folder)
+        for name in ("rename", "unlink", "mkdir"):
             watch(Path, name, folder)
         watch(os, "replace", folder)
+        watch(shutil, "rmtree", folder)
         return taken
 
     return begin
@@ -149,7 +145,7 @@ def test_a_run_that_is_killed_at_any_moment_goes_on(tmp_path, scan, snapshots, c
         assert whole.plan.sections[0].destination == "scratch file"
     n_resumed = 0
     for folder in taken:
-        if not (folder / ".run.journal").exists():
+        if find_unfinished(folder) is None:
             continue
         n_resumed += 1
         run(scan, of(steps), folder, device="cpu", resume=True)
@@ -243,7 +239,7 @@ def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch)
     with pytest.raises(KeyboardInterrupt, match="section 2 of 2"):
         run(scan, of(steps), out, device="cpu", memory=SCRATCH)
     monkeypatch.undo()
-    assert list(out.glob(".section-1.*.scratch"))
+    assert list(out.glob(".run/section-1.*.scratch"))
     called = calls_of_resumed(scan, out, steps)
     assert {name for name, _ in called} == {"work"}
     assert len(called) == plan.sections[1].n_blocks - 1
@@ -316,7 +312,7 @@ class TestChanged:
 
     def test_the_result_that_is_gone(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "out", monkeypatch)
-        (tmp_path / "out/.result.h5.part").unlink()
+        (tmp_path / "out/.run/result.h5").unlink()
         with pytest.raises(StoreError, match=r"is not there: start anew with --overwrite$"):
             run(scan, of(["to_float", "negate"]), tmp_path / "out", resume=True)
 
@@ -390,9 +386,9 @@ class TestJournal:
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
         run(scan, of(["to_float", "negate"]), tmp_path / "whole", device="cpu", block=4)
-        lines = (out / ".run.journal").read_bytes().splitlines(keepends=True)
-        (out / ".run.journal").write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
-        found = unfinished_run.read_journal(out / ".run.journal")
+        lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
+        (out / ".run/journal").write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
+        found = find_unfinished(out)
         assert (found.sections[0].done.n_first, found.n_lines) == (4, len(lines) - 1)
         run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
         assert content(out) == content(tmp_path / "whole")
@@ -402,14 +398,14 @@ class TestJournal:
     ):
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
-        lines = (out / ".run.journal").read_bytes().splitlines(keepends=True)
+        lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
         n_lines = next(i for i, line in enumerate(lines) if b'"done"' in line) + 1
         synced = {"event": "synced", "n_lines": n_lines}
-        rewrite(out / ".run.journal", lambda entries: entries.append(synced))
-        assert unfinished_run.read_journal(out / ".run.journal").sections[0].done.n_first == 8
+        rewrite(out / ".run/journal", lambda entries: entries.append(synced))
+        assert find_unfinished(out).sections[0].done.n_first == 8
         monkeypatch.setattr(unfinished_run, "boot_id", lambda: "another")
         monkeypatch.setattr(journal, "boot_id", lambda: "another")
-        assert unfinished_run.read_journal(out / ".run.journal").sections[0].done.n_first == 4
+        assert find_unfinished(out).sections[0].done.n_first == 4
         called = calls_of_resumed(scan, out, ["to_float", "negate"])
         assert [shape[0] for name, shape in called if name == "negate"] == [4, 4, 4, 4, 3]
 
@@ -442,8 +438,9 @@ class TestJournal:
 
     @pytest.mark.parametrize("text", ["", "{}\n", "[]\n", "\n", '{"journal": 99}\n'])
     def test_one_that_cannot_be_read_is_named(self, tmp_path, text):
-        (tmp_path / ".run.journal").write_text(text)
-        with pytest.raises(StoreError, match=r"\.run\.journal is not readable.*remove it by hand"):
+        (tmp_path / ".run").mkdir()
+        (tmp_path / ".run/journal").write_text(text)
+        with pytest.raises(StoreError, match=r"\.run/journal is not readable.*/\.run by hand"):
             RunFolder(tmp_path, resume=True)
 
     @pytest.mark.parametrize(
@@ -455,60 +452,50 @@ class TestJournal:
             {"event": "done", "section": 0, "start": 0, "stop": 4, "block": 4},
             {"event": "done", "section": 0, "start": 7, "stop": 12, "block": 4},
             {"event": "done", "section": 0, "start": 8, "stop": 12, "block": 0},
-            {"event": "store", "section": 0, "layout": {"band_rows": 1, "n_files": 10**9}},
+            {"event": "begin", "section": 0, "layout": {"band_rows": 1, "n_files": 10**9}},
             {"event": "side", "step": 2, "value": 1},
             {"event": "side", "step": 0, "value": {"kind": "array", "dtype": "O", "bytes": ""}},
             {"event": "finished", "section": 0, "report": {}},
             {"stop": 12},
-            {"event": "set aside", "names": [1]},
         ],
         ids=str,
     )
     def test_a_line_that_makes_no_sense_is_refused(self, tmp_path, scan, monkeypatch, line):
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
-        rewrite(out / ".run.journal", lambda entries: entries.append(line))
-        with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
+        rewrite(out / ".run/journal", lambda entries: entries.append(line))
+        with pytest.raises(StoreError, match=r"\.run/journal is not readable"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
     @pytest.mark.parametrize("at", [0.02, 0.5, 0.9, 0.999])
     def test_a_flipped_bit_is_found(self, tmp_path, scan, monkeypatch, at):
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
-        data = bytearray((out / ".run.journal").read_bytes())
+        data = bytearray((out / ".run/journal").read_bytes())
         data[int(at * len(data))] ^= 1
-        (out / ".run.journal").write_bytes(data)
+        (out / ".run/journal").write_bytes(data)
         with pytest.raises(StoreError, match=r"is not readable.*(first line|damaged)"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
     def test_a_line_that_is_missing_is_found(self, tmp_path, scan, monkeypatch):
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
-        lines = (out / ".run.journal").read_bytes().splitlines(keepends=True)
-        (out / ".run.journal").write_bytes(b"".join([*lines[:2], *lines[3:]]))
+        lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
+        (out / ".run/journal").write_bytes(b"".join([*lines[:2], *lines[3:]]))
         with pytest.raises(StoreError, match="its line 3 is damaged"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
 
 @pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
-@pytest.mark.parametrize("where", ["hidden", "name", "replaces"])
-def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name, where):
-    """Whatever it names is renamed or removed."""
+def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name):
+    """Whatever it names may be moved."""
     out = tmp_path / "out"
     stopped(scan, out, monkeypatch)
     (out / "thesis.tex").write_text("mine")
-    name = str(scan) if name is None else name
-
-    def tamper(entries):
-        if where == "replaces":
-            entries[0]["replaces"] = [name]
-        else:
-            hidden = name if where == "hidden" else ".result.h5.part"
-            entries[0]["names"] = {hidden: name if where == "name" else "result.h5"}
-
-    rewrite(out / ".run.journal", tamper)
+    named = str(scan) if name is None else name
+    rewrite(out / ".run/journal", lambda entries: entries[0].update(names=[named]))
     for options in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
+        with pytest.raises(StoreError, match=r"\.run/journal is not readable"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
     assert scan.exists()
     assert (out / "thesis.tex").read_text() == "mine"
@@ -516,18 +503,20 @@ def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypat
 
 def test_a_run_goes_on_whose_last_section_was_all_written_before(tmp_path, scan, monkeypatch):
     """Its second process called no method, so its report has no measured peak."""
-    for event in ("finish", "whole"):
+    for event in ("finish", "moving"):
         original = getattr(Journal, event)
 
         def stop(self, *args, event=event, original=original):
-            if event == "whole":
+            if event == "moving":
                 original(self, *args)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr(Journal, event, stop)
             with pytest.raises(KeyboardInterrupt):
-                run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=event == "whole")
+                run(
+                    scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=event == "moving"
+                )
     report = run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
     assert report.sections[0].measured_bytes is None
     run(scan, of(["to_float"]), tmp_path / "whole", device="cpu")
@@ -541,7 +530,7 @@ def test_memory_that_runs_out_at_the_end_says_how_to_go_on(tmp_path, scan, monke
         np.empty(2**58)
 
     with monkeypatch.context() as patch:
-        patch.setattr("maxslices.runner.folder.results_folder.fill_in_found", no_memory)
+        patch.setattr("maxslices.runner.folder.result_sinks.fill_in_found", no_memory)
         with pytest.raises(MemoryError, match=r"allocate 2.00 EiB.*; what is done is kept .*--res"):
             run(scan, of(["to_float"]), tmp_path / "out", device="cpu")
     run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
@@ -562,7 +551,7 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
     with pytest.raises(MethodError, match=r"kept in .*incomplete.h5 \(12 slices\); .*--resume"):
         run(scan, pipeline, out, device="cpu", block=4)
     assert {path.name for path in out.iterdir()} == {
-        "result.incomplete.h5", "report.json", ".run.journal", "run.log"
+        "result.incomplete.h5", "report.json", ".run", "run.log"
     }  # fmt: skip
     run(scan, pipeline, out, device="cpu", resume=True)
     assert seen.calls == [4, 4, 4, 4, 4, 4, 3]
@@ -616,7 +605,7 @@ def test_a_run_on_a_gpu_goes_on(tmp_path, scan, on_fake_gpu, snapshots, monkeypa
         whole = run(scan, of(steps), tmp_path / "out", block=4, memory="1GB", host_memory="20MB")
     monkeypatch.undo()
     assert whole.plan.sections[0].destination == "scratch file"
-    resumed = [folder for folder in taken if (folder / ".run.journal").exists()]
+    resumed = [folder for folder in taken if find_unfinished(folder) is not None]
     for folder in resumed[::7]:
         with on_fake_gpu(seed=3, between="scratch file"):
             run(scan, of(steps), folder, resume=True)
@@ -643,7 +632,7 @@ class TestOverwrite:
         faults = [
             (sys.modules["maxslices.runner.execute"], "require_libraries", missing),
             (block_runner, "call_method", fail),
-            (begin_run, "check_free_space", fail),
+            (run_folder, "check_free_space", fail),
             (disk_space, "_free_bytes", lambda path: 1),
         ]
         for owner, name, fault in faults:
@@ -665,9 +654,7 @@ class TestOverwrite:
             with h5py.File(out / "result.h5") as file:
                 assert file["entry/data/data"][()].tobytes() == before[0]["result.h5"]
             assert {path.name for path in out.iterdir()} == {
-                "result.h5", "report.html", "report.json", "timeline.json", ".run.journal",
-                ".result.h5.part",
-                *RECORD_NAMES,
+                "result.h5", "report.html", "report.json", "timeline.json", ".run", *RECORD_NAMES
             }  # fmt: skip
         run(scan, of(["negate"]), out, device="cpu", resume=True)
         run(scan, of(["negate"]), tmp_path / "new", device="cpu")
@@ -681,9 +668,10 @@ class TestOverwrite:
         run(scan, of(steps), out, overwrite=True, **options)
         monkeypatch.undo()
         for number, folder in enumerate(taken):
-            if (folder / ".run.journal").exists():
-                found = unfinished_run.read_journal(folder / ".run.journal")
+            found = find_unfinished(folder)
+            if found is not None:
                 if not found.is_whole:
+                    assert content(folder)[0].items() >= earlier[0].items()
                     assert content(folder)[1:] == earlier[1:]
                 again = {"resume": True} if number % 2 else {"overwrite": True}
                 run(scan, of(steps), folder, **again, **options)
@@ -697,18 +685,14 @@ class TestOverwrite:
         def fail(*args):
             raise AssertionError("a method was called")
 
-        for name, n_blocks in (("finished", None), ("unfinished", 2)):
-            out = tmp_path / name
-            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-                stop_after(patch, n_blocks)
-                run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
-            (folder,) = (path for path in out.iterdir() if path.is_dir())
-            (folder / "notes.txt").write_text("mine")
-            with monkeypatch.context() as patch:
-                patch.setattr(block_runner, "call_method", fail)
-                with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
-                    run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-            assert (folder / "notes.txt").read_text() == "mine"
+        out = tmp_path / "finished"
+        run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
+        (out / "result" / "notes.txt").write_text("mine")
+        with monkeypatch.context() as patch:
+            patch.setattr(block_runner, "call_method", fail)
+            with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
+                run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        assert (out / "result" / "notes.txt").read_text() == "mine"
 
     def test_without_room_for_both_it_is_refused_at_the_start(self, tmp_path, scan, monkeypatch):
         usage, out = shutil.disk_usage(tmp_path), tmp_path / "out"
@@ -725,135 +709,86 @@ class TestOverwrite:
 
     def test_what_a_killed_run_left_goes_whatever_it_was_called(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "killed", monkeypatch, ["to_float", SAVED, "neighbours"])
-        assert len(list((tmp_path / "killed").glob(".*.part"))) == 2
+        assert len(list((tmp_path / "killed").glob(".run/*.h5"))) == 2
         run(scan, of(["to_float"]), tmp_path / "killed", device="cpu", overwrite=True)
         assert {path.name for path in (tmp_path / "killed").iterdir()} == {
             "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
         }  # fmt: skip
 
-    def test_results_that_a_killed_run_was_to_replace_go_with_it(self, tmp_path, scan, monkeypatch):
-        """Named by a run without a report, then to be replaced by one that was stopped as well."""
+    @pytest.mark.parametrize("format", ["hdf5", "tiff"])
+    def test_a_whole_run_that_was_killed_is_completed_first(
+        self, tmp_path, scan, snapshots, monkeypatch, format
+    ):
+        """Its results are whole, so a new run that is stopped in turn does not cost them."""
+        out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
+        taken = snapshots(out)
+        run(scan, of(steps), out, device="cpu", block=4, format=format)
+        monkeypatch.undo()
+        wholes = [f for f in taken if (found := find_unfinished(f)) and found.is_whole]
+        assert len(wholes) > 4
+        for folder in wholes:
+            with monkeypatch.context() as patch:
+                stop_after(patch, 1)
+                with pytest.raises(KeyboardInterrupt):
+                    run(scan, of(["negate"]), folder, device="cpu", block=4, overwrite=True)
+            shutil.rmtree(folder / ".run")
+            assert content(folder) == content(out)
+
+    def test_one_that_is_half_removed_is_not_resumed(self, tmp_path, scan, snapshots, monkeypatch):
+        out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
+        stopped(scan, out, monkeypatch, steps)
+        taken = snapshots(out)
+        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        monkeypatch.undo()
+        n_without = 0
+        for folder in taken:
+            found = find_unfinished(folder)
+            n_without += found is None
+            which = ["negate"]
+            if found is not None and len(found.plan.sections[0].steps) > 1:
+                which = steps
+            if not (folder / "report.json").exists():
+                run(scan, of(which), folder, device="cpu", resume=True)
+        assert n_without > 2
+
+    def test_one_of_an_earlier_version_is_left_alone(self, tmp_path, scan):
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / ".run.journal").write_text("")
+        for options in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(StoreError, match="holds an unfinished run of an earlier version"):
+                run(scan, of(["negate"]), out, device="cpu", **options)
+
+    def test_slices_of_a_failed_run_go_with_it(self, tmp_path, scan, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_timeline", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
-        assert (out / "result").is_dir()
-        with monkeypatch.context() as patch:
-            stop_after(patch, 2)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, of(["to_float"]), out, device="cpu", block=4, overwrite=True)
-        assert (out / "result").is_dir()
+            stop_after(patch, 2, MethodError("no"))
+            with pytest.raises(MethodError, match=r"result\.incomplete\.h5 \(\d slices\)"):
+                run(scan, of(["to_float"]), out, device="cpu", block=4)
         run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
         assert {path.name for path in out.iterdir()} == {
             "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
         }  # fmt: skip
 
-    def named_in_part(self, scan, out, monkeypatch):
-        """A run that was stopped when one of its two results had its name."""
-        with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_timeline", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, of(["to_float", SAVED, "neighbours"]), out, device="cpu", block=4)
-        (out / "result.h5").rename(out / ".result.h5.part")
-        return next(out.glob("02_*.h5")).name
 
-    def test_its_results_are_known_of_at_any_moment(self, tmp_path, scan, snapshots, monkeypatch):
-        out = tmp_path / "out"
-        name = self.named_in_part(scan, out, monkeypatch)
-        taken = snapshots(out)
-        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-        monkeypatch.undo()
-        for folder in taken:
-            if (folder / name).exists():
-                with pytest.raises(StoreError, match="--overwrite"):
-                    run(scan, of(["negate"]), folder, device="cpu")
+def test_what_was_moved_before_the_machine_stopped_is_not_believed(tmp_path, scan, monkeypatch):
+    """Its data may not be on disk, although its files have their names."""
+    out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
+    rename = Path.rename
 
-    def test_its_records_go_with_it(self, tmp_path, scan, snapshots, monkeypatch):
-        """Stopped with its timeline written, and no report."""
-        out = tmp_path / "out"
-        with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_report", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, of(["to_float"]), out, device="cpu", block=4)
-        (out / "slices.png").write_bytes(b"")
-        assert (out / "timeline.json").exists()
-        taken = snapshots(out)
-        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-        monkeypatch.undo()
-        assert not (out / "slices.png").exists()
-        for folder in taken:
-            run(scan, of(["negate"]), folder, device="cpu", overwrite=True)
-            assert content(folder) == content(out)
+    def rename_one(self, to):
+        rename(self, to)
+        if to.parent == out:
+            raise KeyboardInterrupt
 
-    def test_its_results_are_known_of_when_the_new_run_fails(self, tmp_path, scan, monkeypatch):
-        out = tmp_path / "out"
-        name = self.named_in_part(scan, out, monkeypatch)
-
-        def fail(*args):
-            raise MethodError("no")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(block_runner, "call_method", fail)
-            with pytest.raises(MethodError):
-                run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-        assert {path.name for path in out.iterdir()} == {name, ".run.journal", "run.log"}
-        with pytest.raises(StoreError, match=r"being replaced .* start anew with"):
-            run(scan, of(["negate"]), out, device="cpu")
-        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-        assert not (out / name).exists()
-        assert not (out / ".run.journal").exists()
-
-    @pytest.mark.parametrize("stopped_at", ["done", "whole"])
-    @pytest.mark.parametrize("format", ["hdf5", "tiff"])
-    def test_one_that_is_half_removed_does_not_go_on(
-        self, tmp_path, scan, snapshots, monkeypatch, stopped_at, format
-    ):
-        out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
-        with monkeypatch.context() as patch:
-            if stopped_at == "done":
-                stop_after(patch, 2)
-            else:
-                patch.setattr(earlier_run.EarlierRun, "remove", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, of(steps), out, device="cpu", block=4, format=format)
-        taken = snapshots(out)
-        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-        monkeypatch.undo()
-        n_given_up = 0
-        for folder in taken:
-            found = unfinished_run.read_journal(folder / ".run.journal")
-            if found is not None and found.is_given_up:
-                n_given_up += 1
-                for options in ({}, {"resume": True}):
-                    with pytest.raises(StoreError, match=r"being replaced .* start anew with"):
-                        run(scan, of(steps), folder, device="cpu", **options)
-                run(scan, of(["negate"]), folder, device="cpu", overwrite=True)
-                assert content(folder) == content(out)
-            elif found is not None:
-                which = steps if len(found.plan.sections[0].steps) > 1 else ["negate"]
-                run(scan, of(which), folder, device="cpu", resume=True)
-        assert n_given_up > 2
-
-    def test_one_is_replaced_on_a_full_disk(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch, ["to_float", SAVED, "neighbours"])
-
-        original = Journal._add
-
-        def full(self, entry, *args):
-            if entry["event"] == "given up":
-                raise StoreError("no space left")
-            return original(self, entry, *args)
-
-        monkeypatch.setattr(Journal, "_add", full)
-        run(scan, of(["to_float"]), tmp_path / "out", device="cpu", overwrite=True)
-        assert not (tmp_path / "out/.run.journal").exists()
-
-    def test_one_that_is_given_up_stays_so_after_a_restart(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch, ["to_float"])
-        path = tmp_path / "out/.run.journal"
-        log = Journal(path, unfinished_run.read_journal(path).n_lines)
-        log.given_up()
-        log.close()
-        monkeypatch.setattr(unfinished_run, "boot_id", lambda: "the next one")
-        assert unfinished_run.read_journal(path).is_given_up
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename_one)
+        with pytest.raises(KeyboardInterrupt):
+            run(scan, of(steps), out, device="cpu", block=4)
+    assert (out / "02_negate.h5").exists()
+    monkeypatch.setattr(unfinished_run, "boot_id", lambda: "another")
+    monkeypatch.setattr(journal, "boot_id", lambda: "another")
+    called = calls_of_resumed(scan, out, steps)
+    assert len(called) > 6
+    run(scan, of(steps), tmp_path / "whole", device="cpu", block=4)
+    assert content(out) == content(tmp_path / "whole")

@@ -16,7 +16,7 @@ from maxslices.errors import SourceError, StoreError
 from maxslices.io.results.result_slice import middle_slice
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
-from maxslices.runner.folder.earlier_run import RECORD_NAMES
+from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.runner.report.run_timeline import STAGES, Timeline
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
@@ -136,15 +136,15 @@ def test_a_page_of_somebody_else_is_never_replaced(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
-    from maxslices.runner.folder import folder_texts
+    from maxslices.runner.folder import run_folder
 
     def replace_text(path, text):
         if path.name == "report.html":
             raise OSError(errno.ENOSPC, "No space left on device")
         replaced(path, text)
 
-    replaced = folder_texts.replace_text
-    monkeypatch.setattr(folder_texts, "replace_text", replace_text)
+    replaced = run_folder.replace_text
+    monkeypatch.setattr(run_folder, "replace_text", replace_text)
     said = r"no page of the run: cannot write [^;]*No space left[^;]*$"  # and of no other file
     with pytest.warns(UserWarning, match=said):
         a_run(tmp_path / "out")

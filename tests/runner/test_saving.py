@@ -13,7 +13,7 @@ import tifffile
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError, StoreError, UsageError
 from maxslices.io.scans.stored_facts import structure_checksum
-from maxslices.runner.folder.earlier_run import RECORD_NAMES
+from maxslices.runner.folder.finished_run import RECORD_NAMES
 from tests.io import scans
 
 N_ANGLES = int((scans.KEYS == 0).sum())

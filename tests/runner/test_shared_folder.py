@@ -40,13 +40,13 @@ LINKS = {"symbolic": os.symlink, "hard": os.link}
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize(
-    "name", [".report.json.part", ".timeline.json.part", ".result.h5.part", "report.json"]
+    "name", [".run", ".run/journal", ".run/timeline.json", ".run/result.h5", "report.json"]
 )
 def test_a_planted_link_is_not_followed(tmp_path, victim, link, name):
     out = tmp_path / "out"
-    out.mkdir()
+    (out / name).parent.mkdir(parents=True)
     LINKS[link](victim, out / name)
-    if name == "report.json":
+    if name in ("report.json", ".run", ".run/journal"):
         with pytest.raises(StoreError):
             run(DATA, PIPELINE, out, device="cpu", overwrite=True)
         return
@@ -58,9 +58,9 @@ def test_a_planted_link_is_not_followed(tmp_path, victim, link, name):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        (".result.h5.part", {"block": 2}),
-        (".result.part/result_00003.tif", {"block": 2, "format": "tiff"}),
-        (".section-1.000.scratch", {"memory": PYTHON_BYTES + 12_000}),
+        (".run/result.h5", {"block": 2}),
+        (".run/result/result_00003.tif", {"block": 2, "format": "tiff"}),
+        (".run/section-1.000.scratch", {"memory": PYTHON_BYTES + 12_000}),
     ],
 )
 def test_a_link_planted_in_an_unfinished_run_is_not_followed(
@@ -88,8 +88,8 @@ def test_a_link_planted_in_an_unfinished_run_is_not_followed(
 @pytest.mark.parametrize(
     ("name", "option", "message"),
     [
-        (".run.journal", "--overwrite", "is no file, and no journal of a run: remove it"),
-        (".run.journal", "--resume", "is no file, and no journal of a run: remove it"),
+        (".run/journal", "--overwrite", "is no file, and no journal of a run: remove it"),
+        (".run/journal", "--resume", "is no file, and no journal of a run: remove it"),
         ("report.json", "--overwrite", "is not readable as a report"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_planted_pipe_is_not_waited_for(tmp_path, name, option, message):
     np.save(tmp_path / "scan.npy", DATA)
     (tmp_path / "pipeline.yaml").write_text("- method: minus_log\n")
     out = tmp_path / "out"
-    out.mkdir()
+    (out / name).parent.mkdir(parents=True)
     os.mkfifo(out / name)
     paths = [str(tmp_path / each) for each in ("scan.npy", "pipeline.yaml", "out")]
     command = [sys.executable, "-m", "maxslices", "run", *paths, "--device", "cpu", option]
@@ -108,7 +108,7 @@ def test_a_planted_pipe_is_not_waited_for(tmp_path, name, option, message):
 
 
 def test_a_journal_with_another_name_is_not_written_to(tmp_path):
-    journal, other = tmp_path / ".run.journal", tmp_path / "other"
+    journal, other = tmp_path / "journal", tmp_path / "other"
     Journal.create(journal, {"journal": 2}).close()
     content = journal.read_bytes()
     os.link(journal, other)

@@ -83,7 +83,7 @@ def run_slowly(manual, monkeypatch, tmp_path, delays):
 
 def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
     delays = {
-        "runner.folder.begin_run.check_free_space": 5.5,
+        "runner.folder.run_folder.check_free_space": 5.5,
         "api.carry_out.select_backend": 0.25,
         "api.carry_out.plan_pipeline": 0.75,
         "runner.execute.require_libraries": 1.5,
@@ -106,7 +106,7 @@ def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
 
 def test_the_printed_line_adds_up_to_the_first_one(manual, monkeypatch, tmp_path):
     delays = {
-        "runner.folder.begin_run.check_free_space": 5.5,
+        "runner.folder.run_folder.check_free_space": 5.5,
         "runner.blocks.block_runner.call_method": 0.125,
     }
     text = " ".join(str(run_slowly(manual, monkeypatch, tmp_path, delays)).split())

@@ -69,10 +69,11 @@ def test_a_run_short_of_disk_waits_for_space_that_is_being_freed(tmp_path, monke
 def replaced(tmp_path):
     """A run's folder that is replaced, and the file of the run before."""
     with RunFolder(tmp_path) as folder:
-        sink = folder.sink("result", ArraySpec((2, 3, 4), "f4"), 0)
-        folder.finish()
-        folder.write_report(f'{{"files": ["{sink.path.name}"], "timeline": null}}')
-    return RunFolder(tmp_path, overwrite=True), sink.path
+        folder.begin_without_journal(["result.h5"])
+        folder.sink("result", ArraySpec((2, 3, 4), "f4"), 0)
+        (path,) = folder.finish()
+        folder.conclude(lambda _: f'{{"files": ["{path}"], "timeline": null}}')
+    return RunFolder(tmp_path, overwrite=True), path
 
 
 def test_an_earlier_result_is_gone_before_its_space_is_free(replaced, monkeypatch):
@@ -83,10 +84,12 @@ def test_an_earlier_result_is_gone_before_its_space_is_free(replaced, monkeypatc
         close_in_background([*files, slow])
 
     folder, path = replaced
-    monkeypatch.setattr("maxslices.runner.folder.earlier_run.close_in_background", with_slow)
+    monkeypatch.setattr("maxslices.runner.folder.finished_run.close_in_background", with_slow)
     with folder:
-        assert path.exists()
+        folder.begin_without_journal([])
         folder.finish()
+        assert path.exists()
+        folder.conclude(lambda _: '{"files": [], "timeline": null}')
         assert not path.exists()
     assert not slow.closed
     slow.may_end.set()

@@ -166,7 +166,7 @@ if __name__ == "__main__":
 
 def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan):
     (tmp_path / "program.py").write_text(STOPPED)
-    pause, journal = tmp_path / "pause", tmp_path / "out" / ".run.journal"
+    pause, journal = tmp_path / "pause", tmp_path / "out" / ".run/journal"
     pause.touch()
     process = subprocess.Popen(
         [sys.executable, "program.py", pause],

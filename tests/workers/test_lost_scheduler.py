@@ -47,8 +47,8 @@ def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
 
     def end_scheduler():
         while (
-            not (out / ".run.journal").exists()
-            or b'"done"' not in (out / ".run.journal").read_bytes()
+            not (out / ".run/journal").exists()
+            or b'"done"' not in (out / ".run/journal").read_bytes()
         ):
             time.sleep(0.01)
         scheduler.kill()

@@ -129,7 +129,7 @@ def test_two_hosts_make_what_one_process_makes_and_so_does_one_that_is_left(tmp_
         out = tmp_path / name
         process = started(address, scan, pipeline, out)
         if name == "left":
-            while not (out / ".run.journal").exists() and process.poll() is None:
+            while not (out / ".run/journal").exists() and process.poll() is None:
                 time.sleep(0.01)
             workers["two"].send_signal(signal.SIGKILL)
         text, _ = process.communicate()

@@ -28,7 +28,7 @@ from ..runner import Report, Results, RunFolder, Timeline
 from ..runner.blocks.side_results import SideResults
 from ..runner.correct_records import correct_records
 from ..runner.execute import RunsSections, SectionsHere, execute
-from ..runner.folder.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
+from ..runner.folder.finished_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
 from ..runner.folder.results_of_steps import infos_of_steps
 from ..runner.folder.run_identity import run_identity
 from ..runner.folder.snapshots import snapshot_bytes
@@ -137,7 +137,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             provenance=provenance,
             records=folder.records(request.picture),
         )
-        folder.conclude(lambda into: _write_records(into, request, pipeline, report, log))
+        folder.conclude(lambda into: _write_texts(into, request, pipeline, report, log))
         if not request.is_for_workers:  # later plans are told the time of one process
             keep_speeds(report)
         return report
@@ -272,21 +272,22 @@ def _provenance(
     return replace(found, input=folder.identity.get("input"), formats=formats)
 
 
-def _write_records(
+def _write_texts(
     folder: RunFolder, request: RunRequest, pipeline: Pipeline, report: Report, log: RunLog
-) -> None:
-    """Write what people read of a run into its folder; with the report, the last, it is whole."""
+) -> str:
+    """Write what people read of a run into its folder; the report, to be the last."""
     from .pictures import draw_slices, leave_page
 
     assert report.provenance is not None
     log.add(str(report))
-    records = {PIPELINE_NAME: as_run(pipeline, report.provenance), LOG_NAME: log.text}
-    folder.write_records(records)
+    folder.write(PIPELINE_NAME, as_run(pipeline, report.provenance))
+    folder.write(LOG_NAME, log.text)
     leave_page(report, folder, log.warned)
     if request.picture:
         title = f"{report.provenance.scan}: {pipeline}"
-        draw_slices(report.files, folder.slice_name, folder.path / PICTURE_NAME, title)
-    folder.write_report(report.to_json())
+        files = [folder.work / path.name for path in report.files]
+        draw_slices(files, folder.slice_name, folder.work / PICTURE_NAME, title)
+    return report.to_json()
 
 
 def _preview_given(request: RunRequest, pipeline: Pipeline) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def check_unchanged(
     differences = plan.made_for.differences(
         made_for(pipeline, spec_of(source, backend), backend.kind)
     )
-    if not differences and not unfinished.is_whole:
+    if not differences and not unfinished.is_computed:
         differences = changes(unfinished.identity, identity)
     if differences:
         raise PlanError(

@@ -20,10 +20,11 @@ from ..planner.plan import value_text
 from ..report_page.drawings import Lanes, SectionSpans, SlicePicture, draw_lanes, draw_slice
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
+from ..runner.folder.finished_run import PAGE_NAME
 from ..runner.report.run_timeline import STAGES, Span
 from ..runner.report.sweep_report import SweepReport
 from ..runner.sweep_pictures import ContactSheet
-from ..system.disk_space import hidden_path, store_errors
+from ..system.disk_space import store_errors
 from ..system.packages import require_matplotlib
 
 LIMITS = (0.5, 99.5)
@@ -118,7 +119,7 @@ def draw_slices(
     slice_name : callable
         Given a file and the index of a slice in it, names the slice.
     path : Path
-        The picture, in place of one that is there.
+        File to write, which must not exist.
     title : str
         Line above the slices.
 
@@ -139,10 +140,7 @@ def draw_slices(
     for (number, _), image in zip(found, images, strict=True):
         sheet.add(image, slice_name(result, number))
     with store_errors(path, sheet.n_bytes):
-        part = hidden_path(path)
-        part.unlink(missing_ok=True)
-        sheet.save(part, None)
-        part.replace(path)
+        sheet.save(path, None)
 
 
 def _three(n_slices: int) -> list[int]:
@@ -169,16 +167,22 @@ SliceName = Callable[[Path, int], str]
 """Given a file and the index of a slice in it, names the slice."""
 
 
-def page_of_run(report: Report, slice_name: SliceName, warned: Sequence[str] = ()) -> str:
-    """Write the page of a run, which warned of some things, as text of an HTML file."""
+def page_of_run(
+    report: Report, slice_name: SliceName, warned: Sequence[str] = (), folder: Path | None = None
+) -> str:
+    """Write the page of a run, which warned of some things, as text of an HTML file.
+
+    Its files are in `folder`, or where the report says.
+    """
+    files = [path if folder is None else folder / path.name for path in report.files]
     return run_page(
         report.to_dict(),
         written=time.strftime("%Y-%m-%d %H:%M"),
         lanes=_lanes(report),
         pictures=(
-            _values(report)
+            _values(report, files)
             if isinstance(report, SweepReport)
-            else _pictures(report.files, slice_name)
+            else _pictures(files, slice_name)
         ),
         warned=warned,
     )
@@ -187,7 +191,8 @@ def page_of_run(report: Report, slice_name: SliceName, warned: Sequence[str] = (
 def leave_page(report: Report, folder: RunFolder, warned: Sequence[str]) -> None:
     """Leave the page of a run in its folder; where it cannot be, warn, for the run is whole."""
     try:
-        folder.write_page(page_of_run(report, folder.slice_name, warned))
+        page = page_of_run(report, folder.slice_name, warned, folder.work)
+        folder.write(PAGE_NAME, page)
     except (StoreError, OSError, MemoryError) as error:  # Pillow says OSError where zlib fails
         warnings.warn(f"no page of the run: {error or 'memory ran out'}", stacklevel=2)
 
@@ -205,14 +210,14 @@ def _pictures(files: Iterable[Path], slice_name: SliceName) -> list[SlicePicture
     return found
 
 
-def _values(report: SweepReport) -> list[SlicePicture]:
+def _values(report: SweepReport, files: Iterable[Path]) -> list[SlicePicture]:
     """Draw the pictures of a sweep's sharpest values, the sharpest first."""
     import tifffile  # a sweep has loaded it
 
     from ..runner.sweep_pictures import STACK
 
     found = []
-    stack = next((path for path in report.files if path.name == STACK), None)
+    stack = next((path for path in files if path.name == STACK), None)
     ranked = sorted(range(len(report.values)), key=lambda i: -report.sharpness[i])
     for number, index in enumerate(ranked[:MOST_PICTURES] if stack is not None else []):
         value = f"{report.parameter} = {value_text(report.values[index])}"

@@ -17,9 +17,10 @@ from ..errors import DeviceError, MaxslicesError, SourceError, StoreError, Usage
 from ..io.results.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..runner.folder.earlier_run import REPORT_NAME, read_report
-from ..runner.folder.journal import JOURNAL_NAME
+from ..runner.folder.finished_run import REPORT_NAME, read_report
+from ..runner.folder.folder_place import JOURNAL_NAME
 from ..runner.folder.run_identity import input_changes, input_state
+from ..runner.folder.unfinished_run import find_unfinished
 from .on_workers import check_for_workers, held_workers
 from .run_request import PlansByShape, RunOptions, RunRequest, with_options
 from .run_scan import run_requested
@@ -200,7 +201,7 @@ def _is_done(request: RunRequest, folder: Path, pipeline: Pipeline) -> bool:
         If it is of another pipeline or other data, or has results in other formats.
     """
     report = folder / REPORT_NAME
-    if (folder / JOURNAL_NAME).exists() or not report.exists():
+    if find_unfinished(folder) is not None or not report.exists():
         return False
     try:
         told = read_report(report)

@@ -29,7 +29,7 @@ from ..pipeline.sweep import SweptPipeline
 from ..planner import Budgets, Plan
 from ..planner.plan import SweepPlan, value_text
 from ..runner import Report, RunFolder, SectionReport
-from ..runner.folder.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.folder.finished_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.folder.run_identity import input_state
 from ..runner.report.progress import progress_shown
 from ..runner.report.provenance import as_run
@@ -117,11 +117,12 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
             provenance=provenance,
             records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
-        if folder is not None:  # the report last: with it the run is whole
+        if folder is not None:
             log.add(str(report))
-            folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
+            folder.write(PIPELINE_NAME, as_run(pipeline, provenance))
+            folder.write(LOG_NAME, log.text)
             leave_page(report, folder, log.warned)
-            folder.write_report(report.to_json())
+            folder.conclude(lambda into: report.to_json())
         return report
 
 

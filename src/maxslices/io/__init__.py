@@ -13,7 +13,7 @@ from .access import (
     SupportsView,
     SupportsWindow,
 )
-from .results.atomic_sink import SinkStart, incomplete_path
+from .results.file_sink import SinkStart, incomplete_path
 from .results.sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
 from .scans.array_source import ArrayScan
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader

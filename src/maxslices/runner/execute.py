@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from ..core.json_values import plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
 from ..io import HasDetectorStart, MemoryStore, Source, Store, SupportsChangeCheck
@@ -21,11 +23,10 @@ from .blocks.device_store import DeviceStore
 from .blocks.read_ahead import Readable
 from .blocks.side_frames import SideFrames
 from .blocks.side_results import SideResults
-from .folder.partial_results import keep_finished
 from .folder.results_in_memory import Results
 from .folder.results_of_steps import make_sinks
-from .folder.resumed_sections import ResumedSections
 from .folder.section_state import SectionState
+from .folder.unfinished_run import ResumedSections
 from .report.progress import Progress
 from .report.run_report import SectionReport
 from .report.run_timeline import Timeline
@@ -173,12 +174,13 @@ def execute(
                 position = stop
                 continue
             keeps_blocks = resumed.goes_on_within(number)
-            if journal is not None and not keeps_blocks:
-                journal.begin(number)
+            if not keeps_blocks:
                 before = SectionState()
             store: Store | DeviceStore | None
             if is_last:
                 store, note = _last_store(section, result), ""
+                if journal is not None and not keeps_blocks:
+                    journal.begin(number, None)
             elif keeps_blocks:
                 store, note = stores.reopen(number, before), ""
             else:
@@ -219,7 +221,7 @@ def execute(
             except MethodError as error:
                 done |= dict.fromkeys(sinks, section_run.n_done)
                 counts = [done.get(index, 0) for index in all_sinks]
-                failed = keep_finished(error, folder, counts, plan, reports)
+                failed = folder.keep_finished(error, counts, _entries(plan, reports))
                 if failed is error:
                     raise
                 raise failed from error.__cause__
@@ -238,6 +240,12 @@ def execute(
             if not is_last:
                 backend.release()
     return tuple(reports), side_results, result
+
+
+def _entries(plan: Plan, reports: Sequence[SectionReport]) -> dict[str, Any]:
+    """What the report of a failed run holds of its sections."""
+    sections = [plain(dataclasses.asdict(report)) for report in reports]
+    return {"sections": sections, "plan": plan.to_dict()}
 
 
 def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:

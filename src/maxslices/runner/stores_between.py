@@ -79,10 +79,12 @@ class StoresBetween:
     def make(self, number: int) -> tuple[Store | DeviceStore, str]:
         """Make the store for a section's output, with a note if it is not where it was planned.
 
-        If there is less memory than planned, it is farther from the device: in host memory if it
-        fits, else in a scratch file.
+        The journal notes that the section begins. If there is less memory than planned, the store
+        is farther from the device: in host memory if it fits, else in a scratch file.
         """
         self._stores[number], note = self._make(number)
+        if self._journal is not None and number not in self._on_disk:
+            self._journal.begin(number, None)
         return self._stores[number], note
 
     def reopen(self, number: int, state: SectionState) -> Store:
@@ -143,7 +145,7 @@ class StoresBetween:
         if self._journal is not None and not kept_bytes:
             layout = {"band_rows": band_rows, "n_files": threads.N_THREADS}
             names = store_names(number, layout)
-            self._journal.store(number, layout)
+            self._journal.begin(number, layout)
             self._on_disk.add(number)
         store = ScratchStore(
             section.output,

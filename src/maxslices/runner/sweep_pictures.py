@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +14,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..io.tiff.writing import TiffStack
 from ..planner.plan import SweepPlan, value_text
-from ..system.disk_space import give_name, hidden_path, store_errors
+from ..system.disk_space import store_errors
 from ..system.threads import N_THREADS, parallel_for
-from .folder.results_folder import RunFolder
+from .folder.run_folder import RunFolder
 from .report.sweep_report import MEASURE
 
 INNER = 0.9
@@ -221,11 +220,11 @@ class SweepPictures:
         if self.folder is None:
             self.stack = np.empty(picture.shape, picture.dtype)
             return self
-        self.folder.begin_alone([STACK, SHEET])
+        self.folder.begin_without_journal([STACK, SHEET])
         n_values, *shape = picture.shape
         title = f"{self.plan.parameter}: {n_values:,} values, one scale of grey"
         self._sheet = ContactSheet(n_values, (shape[0], shape[1]), title)
-        self._file = TiffStack(self.folder.path / STACK, picture.nbytes, n_values)
+        self._file = TiffStack(self.folder.work / STACK, picture.nbytes, n_values)
         return self
 
     def add(self, picture: NDArray[Any], value: Any) -> None:
@@ -240,17 +239,16 @@ class SweepPictures:
         self.sharpness.append(sharpness(image))
 
     def finish(self) -> tuple[Path, ...]:
-        """Give the files their names; their paths, that of the stack last."""
+        """Complete the files; their paths once the run is published, that of the stack last."""
         if self.folder is None or self._file is None or self._sheet is None:
             return ()
         best = int(np.argmax(self.sharpness))
-        sheet = self.folder.path / SHEET
         self._sheet.suggestion = f"sharpest by {MEASURE}: {value_text(self.plan.values[best])}"
+        sheet = self.folder.work / SHEET
         with store_errors(sheet, self._sheet.n_bytes):
-            hidden_path(sheet).unlink(missing_ok=True)  # what a killed run left behind
-            self._sheet.save(hidden_path(sheet), best)
-        self.folder.finish()
-        return give_name(sheet), self._file.finish()
+            self._sheet.save(sheet, best)
+        self._file.close()
+        return self.folder.path / SHEET, self.folder.path / STACK
 
     def __exit__(
         self,
@@ -258,7 +256,5 @@ class SweepPictures:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._file is not None and self.folder is not None:
-            with suppress(OSError):
-                hidden_path(self.folder.path / SHEET).unlink(missing_ok=True)
+        if self._file is not None:
             self._file.__exit__(kind, error, traceback)

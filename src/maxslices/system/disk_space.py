@@ -93,30 +93,6 @@ def check_file_place(path: Path) -> None:
         raise StoreError(f"cannot write {path}: Permission denied")
 
 
-def hidden_path(path: Path) -> Path:
-    """Hidden path under which a result is written until it is complete."""
-    return path.with_name(f".{path.name}.part")
-
-
-def give_name(path: Path) -> Path:
-    """Rename what has the hidden name of `path`, now that it is whole; `path`.
-
-    Raises
-    ------
-    StoreError
-        If something else took the name meanwhile.
-    OSError
-        If it cannot be renamed.
-    """
-    part = hidden_path(path)
-    if os.path.lexists(path):
-        raise StoreError(
-            f"{path}: something else took this name meanwhile: the result is whole, in {part}"
-        )
-    part.rename(path)
-    return path
-
-
 def preallocate(fd: int, n_bytes: int) -> bool:
     """Allocate the disk space of a file, which makes writing it faster.
 

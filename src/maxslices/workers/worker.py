@@ -174,7 +174,7 @@ class _OpenSection:
                 sinks[index] = create_sink(
                     result.path, result.spec, job.plan.slice_dim, run.format, "join", result.info
                 )
-                held.callback(sinks[index].suspend)
+                held.callback(sinks[index].close)
             resolve = job.side_results.resolve
             frames = SideFrames(source, run.pipeline.steps, backend, resolve)
             found = cls(job, backend, reader, store, sinks, frames)

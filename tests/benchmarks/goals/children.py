@@ -241,7 +241,8 @@ def two_cores(shape: list[int], steps: list[str]) -> dict[str, Any]:
             sink = create_sink(folder / "alone", ArraySpec(spec.shape, "float32"), 0)
             for first in starts:
                 sink.write(0, first, result[first : first + block])
-            sink.finish().unlink()
+            sink.close()
+            sink.path.unlink()
 
         # in turns, so that whatever else the machine does meanwhile falls on all of them alike
         kinds = {

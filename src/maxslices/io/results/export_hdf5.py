@@ -23,17 +23,17 @@ LEVEL = 1
 
 def write_hdf5(
     whole: WholeResult,
-    part: Path,
+    path: Path,
     levels: GreyLevels | None,
     compressed: bool,
     advance: Callable[[int], None],
 ) -> None:
-    """Write the new file `part`: the same as the result, with other data.
+    """Write the new file `path`: the same as the result, with other data.
 
     Compression is shuffle and deflate, which every HDF5 library has. Slices are compressed by
     several threads.
     """
-    with open_hdf5(part, "x", libver=("v110", "v110")) as file:
+    with open_hdf5(path, "x", libver=("v110", "v110")) as file:
         with open_hdf5(whole.path, "r") as given:
             for name, value in given.attrs.items():
                 file.attrs[name] = value

@@ -20,28 +20,27 @@ for the tags."""
 
 def write_folder(
     whole: WholeResult,
-    part: Path,
-    name: str,
+    folder: Path,
     levels: GreyLevels | None,
     compressed: bool,
     advance: Callable[[int], None],
 ) -> None:
-    """Write a TIFF for each slice into the new folder `part`, whose name will be `name`."""
-    part.mkdir()
+    """Write a TIFF for each slice into the new `folder`."""
+    folder.mkdir()
     n_slices = whole.shape[0]
     _, rows, columns = whole.info.axes
     um = whole.info.pixel_um(rows), whole.info.pixel_um(columns)
     for number, image in enumerate(whole.slices(levels)):
         tags = tiff_tags(image.dtype, *um, whole.info.facts_text)
         compression = "zlib" if compressed else None
-        path = part / tiff_name(name, number, n_slices)
+        path = folder / tiff_name(folder.name, number, n_slices)
         tifffile.imwrite(path, image, compression=compression, **tags)
         advance(1)
 
 
 def write_stack(
     whole: WholeResult,
-    part: Path,
+    path: Path,
     levels: GreyLevels | None,
     compressed: bool,
     advance: Callable[[int], None],
@@ -59,7 +58,7 @@ def write_stack(
             advance(1)
 
     with (
-        part.open("x+b") as file,
+        path.open("x+b") as file,
         tifffile.TiffWriter(
             file, bigtiff=is_large, imagej=as_imagej, ome=not as_imagej, byteorder="<"
         ) as tiff,

@@ -23,13 +23,12 @@ TOP_PIXELS = 256
 
 def write_zarr(
     whole: WholeResult,
-    part: Path,
-    name: str,
+    folder: Path,
     levels: GreyLevels | None,
     advance: Callable[[int], None],
 ) -> None:
-    """Write the new folder `part`; a box of 16 slices and 256 rows is in memory at a time."""
-    group = zarr.create_group(part, zarr_format=3)
+    """Write the new `folder`; a box of 16 slices and 256 rows is in memory at a time."""
+    group = zarr.create_group(folder, zarr_format=3)
     dtype = whole.dtype if levels is None else levels.dtype
     halved = (whole.info.is_volume, True, True)  # angles are no place
     shape: tuple[int, ...] = whole.shape
@@ -56,6 +55,7 @@ def write_zarr(
         below = above
         scales.append(factor)
     middle = np.asarray(below[below.shape[0] // 2])
+    name = folder.name.removesuffix(".ome.zarr")
     group.attrs["ome"] = _metadata(name, whole.info, scales, middle)
     own: dict[str, Any] = {}
     if levels is not None:

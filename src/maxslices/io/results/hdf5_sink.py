@@ -36,7 +36,7 @@ from ...system.threads import parallel_for_box
 from ...tuning.file_transfer import file_map, is_safe_to_map
 from ..frames.frames import IndexRange
 from ..hdf5.open_hdf5 import open_hdf5
-from .atomic_sink import AtomicSink, SinkStart
+from .file_sink import FileSink, SinkStart
 from .nexus_notes import describe_data, notes_bytes, write_notes
 from .result_info import ResultInfo
 
@@ -52,7 +52,7 @@ _LARGE_BYTES = 2**25
 """Smallest block whose writing time tells the two ways apart: 32 MiB take about 7 ms at 5 GB/s."""
 
 
-class Hdf5Sink(AtomicSink):
+class Hdf5Sink(FileSink):
     """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
 
     def __init__(
@@ -72,12 +72,12 @@ class Hdf5Sink(AtomicSink):
 
     def _create(self) -> None:
         reserve(
-            self._part,
+            self.path,
             _OVERHEAD_BYTES + notes_bytes(self.info, self.spec.shape),
             os.O_CREAT | os.O_EXCL,
         )
-        self._part.unlink()
-        self._offset = _create_file(self._part, self._file_spec, self.info)
+        self.path.unlink()
+        self._offset = _create_file(self.path, self._file_spec, self.info)
         self._open_fd()
 
     def _reopen(self) -> None:
@@ -93,17 +93,17 @@ class Hdf5Sink(AtomicSink):
 
     def _find_data(self, mode: Literal["r", "r+"]) -> None:
         """Find the place of the data in the file, all of them again if it was cut."""
-        self._require_part(Path.is_file)
-        check_one_name(self._part, self._part.lstat())
+        self._require(Path.is_file)
+        check_one_name(self.path, self.path.lstat())
         if mode == "r+":
-            reserve(self._part, _OVERHEAD_BYTES)
+            reserve(self.path, _OVERHEAD_BYTES)
         try:
-            self._offset = _reopen_file(self._part, self._file_spec, self.info, mode)
+            self._offset = _reopen_file(self.path, self._file_spec, self.info, mode)
         except (KeyError, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
             raise LostResultError(
-                f"{self._part}: is no unfinished result ({error}): start anew with --overwrite"
+                f"{self.path}: is no unfinished result ({error}): start anew with --overwrite"
             ) from None
 
     @property
@@ -113,11 +113,11 @@ class Hdf5Sink(AtomicSink):
 
     def _open_fd(self) -> None:
         """Open the file for writing, and find the ways in which it can be written."""
-        may_map = threads.N_THREADS > 1 and is_safe_to_map(self._part)
+        may_map = threads.N_THREADS > 1 and is_safe_to_map(self.path)
         # On a network, where nothing is mapped, for writing alone: see `_FLAGS` of `ScratchStore`.
         flags = os.O_RDWR if may_map else os.O_WRONLY
-        self._fd = os.open(self._part, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if preallocate(self._fd, self._part.stat().st_size) and may_map:
+        self._fd = os.open(self.path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if preallocate(self._fd, self.path.stat().st_size) and may_map:
             self._ways = [self._write_calls, self._write_map]
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
@@ -180,10 +180,10 @@ class Hdf5Sink(AtomicSink):
 
     def _shorten(self, n_slices: int) -> None:
         """Show the first slices alone, as a virtual data set of the whole one in the file."""
-        reserve(self._part, _OVERHEAD_BYTES)
+        reserve(self.path, _OVERHEAD_BYTES)
         axis = self.info.file_axis(self._slice_dim)
         whole = self._file_spec
-        with _os_errors(), open_hdf5(self._part, "r+") as file:
+        with _os_errors(), open_hdf5(self.path, "r+") as file:
             group = file[DATA_PATH].parent
             group.move("data", _ALLOCATED)
             source = h5py.VirtualSource(".", group[_ALLOCATED].name, whole.shape, whole.dtype)
@@ -198,7 +198,7 @@ class Hdf5Sink(AtomicSink):
             data.attrs["incomplete"] = f"{n_slices} of {self.spec.shape[self._slice_dim]} slices"
 
     def _remove(self) -> None:
-        self._part.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 @contextmanager

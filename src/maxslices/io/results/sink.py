@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import StoreError
 from ..paths import HDF5_SUFFIXES
-from .atomic_sink import SinkStart
+from .file_sink import SinkStart
 from .result_info import ResultInfo
 
 _RESULT = re.compile(
-    r"(result(_8bit|_16bit|_whole)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
+    r"(result(_8bit|_16bit)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
     r"|sweep\.(tif|png)|snapshot_[0-9]{2,}_\w+\.tif"
 )
 """The last result, or the number of a step and its method, in any format; the pictures of a sweep;
@@ -43,15 +43,11 @@ SinkFormat = Literal["hdf5", "tiff"]
 
 
 class Sink(Protocol):
-    """A result that is written block by block and gets its name when it is complete.
-
-    Until `finish` it has a hidden name ending in ``.part``. Leaving the ``with`` statement
-    without `finish` removes it.
-    """
+    """A result that is written block by block. Leaving the ``with`` statement closes it."""
 
     @property
     def path(self) -> Path:
-        """Path of the finished result."""
+        """Path of the result."""
 
     @property
     def spec(self) -> ArraySpec:
@@ -70,42 +66,27 @@ class Sink(Protocol):
             If it cannot be written: the disk is full or out of reach.
         """
 
-    def finish(self) -> Path:
-        """Give the result its name.
+    def shorten(self, n_slices: int) -> None:
+        """Close the result and cut it to its first slices, so that it reads as a result of these.
 
-        Returns
-        -------
-        Path
-            Path of the result.
-        """
-
-    def set_aside(self, n_slices: int) -> Path:
-        """Keep the first slices as a result named ``<name>.incomplete``.
+        A sink with ``start="resume"`` continues the whole result.
 
         Parameters
         ----------
         n_slices : int
             Slices that were written, along the sink's slice dim.
 
-        Returns
-        -------
-        Path
-            Path of the incomplete result.
-
         Raises
         ------
         StoreError
-            If that name is taken, or the disk cannot be written.
+            If the disk cannot be written.
         """
-
-    def suspend(self) -> None:
-        """Close the result, which keeps its hidden name, so that another process may go on."""
 
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
 
-    def abandon(self) -> None:
-        """Remove what was written; no effect after `finish`, or a second time."""
+    def close(self) -> None:
+        """Close the result; a second call has no effect."""
 
     def __enter__(self) -> Self: ...
 
@@ -138,10 +119,9 @@ def create_sink(
         along it.
     format : {"hdf5", "tiff"}
         HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
-    start : {"new", "replace", "resume", "join"}
-        "new": nothing may have its name. "replace": something may, until the result is finished.
-        "resume": go on with what another process wrote. "join": write beside other processes to a
-        result that one of them made; that one finishes it, and this sink is only suspended.
+    start : {"new", "resume", "join"}
+        "new": nothing may have its name. "resume": continue what another process wrote. "join":
+        write at the same time as other processes to a result that one of them made.
     info : ResultInfo, optional
         What the result is. HDF5 keeps all of it, and the data in the order of its axes: a
         reconstruction as (z, y, x). With angles the result is a scan again. TIFFs keep the pixel
@@ -230,10 +210,11 @@ def check_removable(path: Path) -> None:
 
 def _is_tiff_of(folder: Path, path: Path) -> bool:
     stem, _, number = path.stem.rpartition("_")
-    name = folder.name.removesuffix(".incomplete")
-    if name.endswith(".part"):
-        name = name.removeprefix(".").removesuffix(".part")
-    return stem == name and number.isdigit() and path.suffix == ".tif"
+    return (
+        stem == folder.name.removesuffix(".incomplete")
+        and number.isdigit()
+        and path.suffix == ".tif"
+    )
 
 
 def _is_zarr_part(folder: Path, path: Path) -> bool:

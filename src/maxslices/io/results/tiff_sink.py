@@ -18,7 +18,7 @@ from ...system.disk_space import sync_file_system
 from ...system.files import check_one_name, pwrite_all, write_rows
 from ...system.threads import parallel_for
 from ..tiff.writing import tiff_tags
-from .atomic_sink import AtomicSink, SinkStart
+from .file_sink import FileSink, SinkStart
 from .result_info import ResultInfo
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,7 +28,7 @@ _HEADER_BYTES = 4096
 bytes and what is left of the last block."""
 
 
-class TiffSink(AtomicSink):
+class TiffSink(FileSink):
     """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
 
     Files are named ``<folder>_00000.tif`` and so on, with leading zeros so that they sort.
@@ -47,10 +47,10 @@ class TiffSink(AtomicSink):
 
     def _create(self) -> None:
         self._make_header()
-        self._part.mkdir()
+        self.path.mkdir()
 
     def _reopen(self) -> None:
-        self._require_part(Path.is_dir)
+        self._require(Path.is_dir)
         self._make_header()
 
     def _join(self) -> None:
@@ -80,9 +80,9 @@ class TiffSink(AtomicSink):
         def work(i: int) -> None:
             name = self._file_name(start + i)
             image = block[i] if slice_dim == 0 else block[:, i]
-            fd = os.open(self._part / name, _FLAGS, 0o666)
+            fd = os.open(self.path / name, _FLAGS, 0o666)
             try:
-                check_one_name(self._part / name, os.fstat(fd))
+                check_one_name(self.path / name, os.fstat(fd))
                 pwrite_all(fd, [memoryview(self._header)], 0)
                 write_rows(fd, image, len(self._header))
             finally:
@@ -95,10 +95,10 @@ class TiffSink(AtomicSink):
 
     def _shorten(self, n_slices: int) -> None:
         for number in range(n_slices, self.spec.shape[self._slice_dim]):
-            (self._part / self._file_name(number)).unlink(missing_ok=True)
+            (self.path / self._file_name(number)).unlink(missing_ok=True)
 
     def _sync(self) -> None:
-        fd = os.open(self._part, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             sync_file_system(fd)
         finally:
@@ -108,7 +108,7 @@ class TiffSink(AtomicSink):
         """No effect: a file is open only while it is written."""
 
     def _remove(self) -> None:
-        shutil.rmtree(self._part, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def tiff_name(folder: str, number: int, n_slices: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ...system.disk_space import check_free_space, give_name, hidden_path, store_errors
+from ...system.disk_space import check_absent, check_free_space, store_errors
 
 IMAGEJ_DTYPES = ("uint8", "uint16", "float32")
 """Dtypes of ImageJ's own TIFFs."""
@@ -52,12 +52,12 @@ _LARGEST_TIFF = 2**32 - 2**20
 
 
 class TiffStack:
-    """One TIFF that pages are added to; it has a hidden name until it is finished.
+    """One TIFF that pages are added to. Leaving the ``with`` statement closes it.
 
     Parameters
     ----------
     path : Path
-        Path of the finished file.
+        Path of the file.
     n_bytes : int
         Bytes of all pages.
     n_pages : int
@@ -66,18 +66,17 @@ class TiffStack:
     Raises
     ------
     StoreError
-        If the disk has not enough free space.
+        If the path exists, or the disk has not enough free space.
     """
 
     def __init__(self, path: Path, n_bytes: int, n_pages: int) -> None:
         self.path = path
-        self._part = hidden_path(path)
         self._needed_bytes = n_bytes + n_pages * PAGE_BYTES
+        check_absent(path)
         with store_errors(path, self._needed_bytes):
             check_free_space(path, self._needed_bytes)
-            self._part.unlink(missing_ok=True)  # what a killed run left behind
             big = self._needed_bytes > _LARGEST_TIFF
-            handle = self._part.open("x+b")
+            handle = path.open("x+b")
             self._close_handle = handle.close
             self._file: tifffile.TiffWriter | None = tifffile.TiffWriter(handle, bigtiff=big)
 
@@ -94,22 +93,16 @@ class TiffStack:
             text = description.encode("ascii", "backslashreplace").decode("ascii")
             self._file.write(picture, photometric="minisblack", description=text, metadata=None)
 
-    def finish(self) -> Path:
-        """Give the file its name, which must be free; the path."""
-        with store_errors(self.path, self._needed_bytes):
-            self._close()
-            return give_name(self.path)
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Complete the file; a second call has no effect."""
         file, self._file = self._file, None
         if file is not None:
-            file.close()
-            self._close_handle()
+            with store_errors(self.path, self._needed_bytes):
+                file.close()
+                self._close_handle()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with store_errors(self.path, self._needed_bytes):
-            self._close()
-        self._part.unlink(missing_ok=True)
+        self.close()

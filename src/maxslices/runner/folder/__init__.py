@@ -1,1 +1,1 @@
-"""The folder of a run: its results, its journal, and going on after a stop."""
+"""The folder of a run: its results, its journal, and resuming a stopped run."""

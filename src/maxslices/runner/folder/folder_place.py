@@ -1,59 +1,53 @@
-"""Folders of a run: whether one can be used, its lock, its scratch files, and a free name."""
+"""Folders of a run: whether one can be used, its lock, its work folder, and a free name."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
-from contextlib import suppress
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from ...errors import StoreError
+from ...io.results.sink import is_result_name
+from ...system.disk_space import check_absent, store_errors
+from .finished_run import REPORT_NAME, TEXT_NAMES, find_finished
+
+WORK_NAME = ".run"
+"""Name of the hidden folder, in the folder of the results, in which a run works."""
+JOURNAL_NAME = f"{WORK_NAME}/journal"
+"""Path of the journal in the folder of the results."""
+OLD_JOURNAL_NAME = ".run.journal"
+"""Path of the journal of versions that worked in the folder of the results itself."""
 
 
-class FolderLock:
-    """Locks a folder against other runs, which would remove what this one writes.
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder against other runs, which would remove what this one writes.
 
     The folder itself is locked, so that no lock file can be left behind. File systems without such
     locks (some over a network) go without.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
+    Raises
+    ------
+    StoreError
+        If another run holds the lock.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._held: int | None = None
-
-    def acquire(self) -> None:
-        """Lock the folder.
-
-        Raises
-        ------
-        StoreError
-            If another run holds the lock.
-        """
-        try:
-            self._held = os.open(self._folder, os.O_RDONLY)
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise StoreError(
-                f"another run is writing to {self._folder}: wait for its end, or choose another "
-                "folder"
-            ) from None
-        except OSError:
-            self.release()
-
-    def release(self) -> None:
-        """Give the lock back; a second call has no effect."""
-        held, self._held = self._held, None
-        if held is not None:
-            os.close(held)
+    with ExitStack() as held:
+        with suppress(OSError):
+            fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            held.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"another run is writing to {folder}: wait for its end, or choose another "
+                    "folder"
+                ) from None
+        yield
 
 
 def check_usable(path: Path) -> None:
@@ -83,42 +77,120 @@ def check_usable(path: Path) -> None:
         raise StoreError(f"{there} cannot be written to: choose another folder for the results")
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchPlace:
-    """Folder of the scratch files of a run."""
+def scratch_place(results: Path, elsewhere: Path | None) -> Path:
+    """Folder of the scratch files of a run.
 
-    results: Path
-    """Folder of its results."""
-    elsewhere: Path | None = None
-    """Folder in which it has its own, if they are not beside the results."""
+    Parameters
+    ----------
+    results : Path
+        Folder of its results.
+    elsewhere : Path or None
+        Folder for a folder of its own, which runs into other folders do not share; None puts them
+        into the work folder.
+    """
+    if elsewhere is None:
+        return results / WORK_NAME
+    name = hashlib.sha256(os.fsencode(results.absolute())).hexdigest()[:12]
+    return elsewhere / f"maxslices-{name}"
 
-    @property
-    def path(self) -> Path:
-        """Folder of the files: two runs with the same folder `elsewhere` have different ones."""
-        if self.elsewhere is None:
-            return self.results
-        name = hashlib.sha256(os.fsencode(self.results.absolute())).hexdigest()[:12]
-        return self.elsewhere / f"maxslices-{name}"
 
-    def make(self) -> None:
-        """Make the folder.
+def make_folder(path: Path) -> None:
+    """Make a folder that a run has to itself, if it does not exist.
 
-        Raises
-        ------
-        StoreError
-            If it cannot be made.
-        """
-        check_usable(self.path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
+    Raises
+    ------
+    StoreError
+        If it cannot be made.
+    """
+    check_usable(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {path}: {error.strerror}") from None
 
-    def remove(self) -> None:
-        """Remove the folder if it is the run's own and empty."""
-        if self.elsewhere is not None:
-            with suppress(OSError):
-                self.path.rmdir()
+
+def check_work_folder(results: Path) -> None:
+    """Check that what has the name of the work folder is one, and that no older version left one.
+
+    Raises
+    ------
+    StoreError
+        If not.
+    """
+    work = results / WORK_NAME
+    if work.is_symlink() or (work.exists() and not work.is_dir()):
+        raise StoreError(f"{work} is not the folder of a run: remove it")
+    if os.path.lexists(results / OLD_JOURNAL_NAME):
+        raise StoreError(
+            f"{results} holds an unfinished run of an earlier version: continue it with that "
+            f"version, or choose another folder"
+        )
+
+
+def clear_work_folder(results: Path, scratch: Path | None = None) -> None:
+    """Remove the work folder of a run, and its folder of scratch files.
+
+    The scratch files go first, then the journal: a run that has lost these repeats sections, one
+    without a journal is not continued.
+    """
+    work = results / WORK_NAME
+    if scratch is not None and scratch != work:
+        shutil.rmtree(scratch, ignore_errors=True)
+    journal = results / JOURNAL_NAME
+    if os.path.lexists(journal):
+        with store_errors(journal, 0):
+            journal.unlink()
+            fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def publish(results: Path, scratch: Path | None = None) -> None:
+    """Move the whole files of a finished run out of its work folder; the report is the last.
+
+    The earlier run in the folder is removed first. A process that is killed meanwhile leaves a
+    folder on which this is called again.
+
+    Raises
+    ------
+    StoreError
+        If the earlier run cannot be removed, or something else has the name of a file.
+    """
+    work = results / WORK_NAME
+    if (work / REPORT_NAME).exists():
+        if earlier := find_finished(results):
+            earlier.remove()
+        for path in sorted(work.iterdir()):
+            if is_result_name(path.name) or path.name in TEXT_NAMES:
+                move(path, results / path.name)
+        move(work / REPORT_NAME, results / REPORT_NAME)
+    clear_work_folder(results, scratch)
+
+
+def move(path: Path, to: Path) -> None:
+    """Rename a file or folder.
+
+    Raises
+    ------
+    StoreError
+        If something else has the name, or it cannot be renamed.
+    """
+    check_absent(to)
+    with store_errors(to, 0):
+        path.rename(to)
+
+
+def disk_bytes(path: Path) -> int:
+    """Disk space that a file, or the files in a folder, take; 0 if it does not exist."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            return sum(disk_bytes(each) for each in path.iterdir())
+        return 512 * path.lstat().st_blocks
+    except FileNotFoundError:
+        return 0
 
 
 def numbered_folder(*names: str) -> Path:

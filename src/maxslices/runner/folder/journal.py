@@ -22,13 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import StoreError
-from ...system.disk_space import hidden_path, store_errors, sync_file_system
-from ...system.files import check_one_name
+from ...system.disk_space import store_errors, sync_file_system
+from ...system.files import check_one_name, replace_text
 from ...system.threads import WorkThread
 from .journal_lines import encode, seal, unseal
 
-JOURNAL_NAME = ".run.journal"
-"""Name of the journal in the folder of the results."""
 SYNC_INTERVAL_S = 30.0
 """Seconds between syncs: the age at which Linux writes data to disk by itself
 (``vm.dirty_expire_centisecs``), so that a sync has little to write that is not due anyway."""
@@ -49,14 +47,14 @@ class Journal:
     ----------
     has_progress : bool
         Whether any slices on disk, or any section, were done since it was opened.
-    is_whole : bool
-        Whether all results were written since.
+    n_finished : int
+        Sections that were finished since.
     """
 
     def __init__(self, path: Path, n_lines: int) -> None:
         self._path, self._n_lines = path, n_lines
         self.has_progress = False
-        self.is_whole = False
+        self.n_finished = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._others: dict[int, int] = {}  # file system -> open folder on it
@@ -72,17 +70,9 @@ class Journal:
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         """Create a journal with its first line, at once or not at all."""
-        part = hidden_path(path)
+        line, _ = seal({**header, "boot": boot_id()}, 0)
         with store_errors(path, 0):
-            part.unlink(missing_ok=True)
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                with os.fdopen(fd, "wb") as file:
-                    file.write(seal({**header, "boot": boot_id()}, 0)[0])
-                part.rename(path)
-            except OSError:
-                part.unlink(missing_ok=True)
-                raise
+            replace_text(path, line.decode("ascii"))
         return cls(path, 1)
 
     def syncs(self, folder: Path) -> None:
@@ -96,17 +86,22 @@ class Journal:
             else:
                 self._others[device] = fd
 
-    def went_on(self) -> None:
-        """Note that the run goes on in another process."""
-        self._add({"event": "went on", "boot": boot_id()})
+    def resumed(self) -> None:
+        """Note that the run continues in another process."""
+        self._add({"event": "resumed", "boot": boot_id()})
 
-    def begin(self, section: int) -> None:
-        """Note that a section begins with its first slice: what it did before does not count."""
-        self._add({"event": "begin", "section": section})
+    def begin(self, section: int, layout: Mapping[str, int] | None) -> None:
+        """Note that a section begins with its first slice: what it did before does not count.
 
-    def store(self, section: int, layout: Mapping[str, int]) -> None:
-        """Note that a section's output goes to a scratch file of a layout."""
-        self._add({"event": "store", "section": section, "layout": dict(layout)})
+        Parameters
+        ----------
+        section : int
+            Index of the section.
+        layout : mapping or None
+            Layout of the scratch files with its output; None if there are none that stay.
+        """
+        entry: dict[str, Any] = {"event": "begin", "section": section}
+        self._add(entry if layout is None else {**entry, "layout": dict(layout)})
 
     def side(self, step: int, value: Any) -> bool:
         """Note the side results of a step; False if they cannot be written down."""
@@ -142,27 +137,11 @@ class Journal:
     def finish(self, section: int, report: Mapping[str, Any]) -> None:
         """Note that a section is finished, with its report."""
         self._add_progress({"event": "finished", "section": section, "report": dict(report)})
+        self.n_finished += 1
 
-    def whole(self) -> None:
-        """Note that all results are written, and are given their names from here on."""
-        self._add({"event": "whole"})
-        self.is_whole = True
-
-    def set_aside(self, names: Mapping[str, str]) -> None:
-        """Note which results of a failed run are named otherwise: hidden name -> name."""
-        self._add({"event": "set aside", "names": dict(names)})
-
-    def given_up(self) -> bool:
-        """Note, safely on disk, that the run's files are removed from here on.
-
-        False if the disk is too full for it, which keeps nobody from removing them.
-        """
-        try:
-            self._add({"event": "given up"})
-            os.fdatasync(self._fd)
-        except (OSError, StoreError):
-            return False
-        return True
+    def moving(self) -> None:
+        """Note that all files of the run are whole, and are moved out of its folder from here."""
+        self._add({"event": "moving"})
 
     def close(self) -> None:
         """Close the file; a second call has no effect."""

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...core.arrays import ArraySpec
+from ...errors import MethodError
 from ...io import Sink
 from ...io.results.result_format import ResultFormat
 from ...io.results.result_info import ResultInfo
 from ...planner import Plan
 from ..report.progress import Progress
 from ..report.run_log import RunLog
-from .results_folder import RunFolder
+from .run_folder import RunFolder
 
 
 class ResultsInMemory:
@@ -75,12 +76,11 @@ class ResultsInMemory:
         """No result is written."""
         return None
 
-    def keep_finished(self, counts: Sequence[int]) -> list[tuple[Path, int]]:
-        """No finished slices are kept."""
-        return []
-
-    def write_failure(self, text: str) -> None:
-        """Nothing is left of a failed run."""
+    def keep_finished(
+        self, error: MethodError, counts: Sequence[int], report: Mapping[str, Any]
+    ) -> MethodError:
+        """No finished slices are kept: the error itself."""
+        return error
 
     def finish(
         self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
@@ -96,7 +96,7 @@ class ResultsInMemory:
         """No files."""
         return ()
 
-    def conclude(self, write: Callable[[RunFolder], None]) -> None:
+    def conclude(self, write: Callable[[RunFolder], str]) -> None:
         """Nothing is written about the run."""
 
 

@@ -46,7 +46,7 @@ def make_sinks(
     Returns
     -------
     dict of int to Sink
-        Index of a step in the pipeline -> its sink. Results that are whole have none.
+        Index of a step in the pipeline -> its sink. Results in memory have none.
     """
     names = {
         index: "result" if index == pipeline.result_index else f"{index + 1:02d}_{step.meta.name}"

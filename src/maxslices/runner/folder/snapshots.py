@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...pipeline import Pipeline
 from ...planner import Plan
-from ...system.disk_space import give_name, hidden_path, store_errors
+from ...system.disk_space import store_errors
 
 PREFIX = "snapshot_"
 """How the names of snapshots begin."""
@@ -36,15 +35,14 @@ def snapshot_bytes(plan: Plan) -> int:
     )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Writes snapshots under hidden names, and gives them their names at the end."""
+    """Writes snapshots."""
 
     folder: Path
     """Where they are written."""
     names: dict[int, str]
     """Index of a step -> name."""
-    _named: list[Path] = field(default_factory=list)
 
     def write(self, index: int, picture: NDArray[Any]) -> None:
         """Write the snapshot after a step.
@@ -58,24 +56,6 @@ class Snapshots:
 
         path = self.folder / self.names[index]
         with store_errors(path, picture.nbytes):
-            hidden_path(path).unlink(missing_ok=True)  # of a block that is tried again
-            with hidden_path(path).open("xb") as file:
+            path.unlink(missing_ok=True)  # of a block that is tried again
+            with path.open("xb") as file:
                 tifffile.imwrite(file, np.ascontiguousarray(picture), photometric="minisblack")
-
-    def finish(self) -> tuple[Path, ...]:
-        """Give those that were written their names; their paths."""
-        for name in self.names.values():
-            path = self.folder / name
-            if os.path.lexists(hidden_path(path)):
-                with store_errors(path, 0):
-                    give_name(path)
-            if os.path.lexists(path):
-                self._named.append(path)
-        return tuple(self._named)
-
-    def remove(self) -> None:
-        """Remove all of them."""
-        for name in self.names.values():
-            hidden_path(self.folder / name).unlink(missing_ok=True)
-        for path in self._named:
-            path.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""What a journal says of a run that was stopped: where it goes on."""
+"""What a journal says of a run that was stopped: where it resumes."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,17 @@ from ...errors import MaxslicesError, StoreError
 from ...io.results.result_format import ResultFormat, parse_formats
 from ...io.results.sink import is_result_name
 from ...planner import Plan
-from ...system.disk_space import hidden_path
 from ...system.plain_records import from_plain
 from ..report.run_report import SectionReport
-from .earlier_run import BESIDE_NAMES, TIMELINE_NAME
-from .folder_place import ScratchPlace
+from .finished_run import REPORT_NAME
+from .folder_place import JOURNAL_NAME, WORK_NAME, scratch_place
 from .journal import boot_id
 from .journal_lines import decode, unseal
 from .section_state import SectionState
 
-_RECORDS = (TIMELINE_NAME, *BESIDE_NAMES)
 _MOST_FILES = 2**12
 """Largest number of scratch files that is believed: no machine has so many threads."""
-VERSION = 3
+VERSION = 4
 """Version of the journal's format."""
 
 
@@ -41,42 +39,37 @@ class UnfinishedRun:
     """What it was made for: see `run_identity`."""
     formats: tuple[ResultFormat, ...]
     """File formats of the results."""
-    names: dict[str, str]
-    """Hidden name of each result -> its name."""
-    replaces: list[str]
-    """Names of results of earlier runs, to be removed when this one is whole."""
+    names: list[str]
+    """Names of its results."""
     sections: list[SectionState]
     """State of each section."""
-    scratch_folder: Path | None = None
-    """Folder in which it has a folder of scratch files; None if they are beside the results."""
+    elsewhere: Path | None = None
+    """Folder in which it has a folder of scratch files; None if they are in the work folder."""
     side_results: list[tuple[int, Any]] = field(default_factory=list)
     """Index of a step in the pipeline, and its side results, in the order of their finding."""
     is_whole: bool = False
-    """Whether all results are written; some may have their names."""
-    is_given_up: bool = False
-    """Whether another run was replacing it: some of its files may be removed."""
-    aside: dict[str, str] = field(default_factory=dict)
-    """Hidden name of a result -> the name that it may have been given meanwhile."""
+    """Whether all its files are whole, and on disk unless the machine stopped since."""
+    was_moving: bool = False
+    """Whether some of its files may have been moved out of the work folder."""
     n_lines: int = 1
     """Lines of the journal that are believed."""
 
-    def scratch(self, folder: Path) -> ScratchPlace:
-        """Where its scratch files are, of a run in a folder."""
-        return ScratchPlace(folder, self.scratch_folder)
+    def scratch(self, folder: Path) -> Path:
+        """Folder of the scratch files, of a run with results in `folder`."""
+        return scratch_place(folder, self.elsewhere)
 
     @property
-    def scratch_names(self) -> list[str]:
-        """Names of all scratch files that may be there."""
-        pairs = [(i, each.layout) for i, each in enumerate(self.sections) if each.layout]
-        return [name for i, layout in pairs for name in store_names(i, layout)]
+    def is_computed(self) -> bool:
+        """True if nothing is left to compute."""
+        return all(section.report is not None for section in self.sections)
 
     @property
     def progress(self) -> str:
         """How far it has come, in words."""
         total = len(self.sections)
         at = next((i for i, each in enumerate(self.sections) if each.report is None), None)
-        if self.is_whole or at is None:
-            return "all is computed, and results are to be named"
+        if at is None:
+            return "all is computed, and its files are to be moved to their places"
         plan = self.plan.sections[at]
         slices = f"{self.sections[at].done.count} of {plan.n_slices} {SLICE_NAMES[plan.slice_dim]}s"
         return f"section {at + 1} of {total}, {slices} are done"
@@ -93,17 +86,70 @@ class UnfinishedRun:
 
 def store_names(section: int, layout: Mapping[str, int]) -> list[str]:
     """Names of the scratch files with the output of a section."""
-    return [f".section-{section + 1}.{i:03d}.scratch" for i in range(layout["n_files"])]
+    return [f"section-{section + 1}.{i:03d}.scratch" for i in range(layout["n_files"])]
 
 
-def read_journal(path: Path) -> UnfinishedRun | None:
-    """Read a journal; None if there is none.
+class ResumedSections:
+    """Decides for each section of a plan whether it runs, and whether it goes on within.
+
+    A section runs if it is not finished, or if its output is needed and was lost: an output in
+    memory ends with its process. One whose output is on disk goes on behind its last finished
+    block; any other begins anew.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    unfinished : UnfinishedRun or None
+        The run that was stopped; None if this one is new.
+    folder : Path or None
+        Folder of the scratch files.
+    """
+
+    def __init__(self, plan: Plan, unfinished: UnfinishedRun | None, folder: Path | None) -> None:
+        self._states = [SectionState() for _ in plan.sections]
+        self.side_results: Sequence[tuple[int, Any]] = ()
+        if unfinished is not None:
+            self._states, self.side_results = unfinished.sections, unfinished.side_results
+        self._is_stored = [
+            state.layout is not None
+            and folder is not None
+            and all((folder / name).is_file() for name in store_names(number, state.layout))
+            for number, state in enumerate(self._states)
+        ]
+        self._runs = [state.report is None for state in self._states]
+        for number in reversed(range(len(self._runs) - 1)):
+            if self._runs[number + 1] and not self._is_stored[number]:
+                self._runs[number] = True
+
+    @property
+    def known_steps(self) -> set[int]:
+        """Indices, in the pipeline, of the steps whose side results are known."""
+        return {index for index, _ in self.side_results}
+
+    def state(self, number: int) -> SectionState:
+        """How far a section came."""
+        return self._states[number]
+
+    def runs(self, number: int) -> bool:
+        """True if a section runs."""
+        return number < len(self._runs) and self._runs[number]
+
+    def goes_on_within(self, number: int) -> bool:
+        """True if a section that runs goes on behind its last finished block."""
+        is_last = number == len(self._runs) - 1
+        return self._states[number].done.count > 0 and (is_last or self._is_stored[number])
+
+
+def find_unfinished(folder: Path) -> UnfinishedRun | None:
+    """Find the unfinished run in a folder, by its journal; None if there is none.
 
     Raises
     ------
     StoreError
-        If it is no journal of this version.
+        If its journal is not readable, or of another version.
     """
+    path = folder / JOURNAL_NAME
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):  # reading a pipe may wait without end
@@ -115,19 +161,7 @@ def read_journal(path: Path) -> UnfinishedRun | None:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        entries, _ = unseal(lines)
-        if not entries or entries[0]["journal"] != VERSION:
-            raise ValueError("it has no first line of this version")
-        is_same_boot = [e["boot"] for e in entries if "boot" in e][-1] == boot_id()
-        if is_same_boot and len(entries) < len(lines):  # else the machine may have broken off
-            raise ValueError(f"its line {len(entries) + 1} is damaged")
-        n_safe = len(entries) if is_same_boot else _count_synced(entries)
-        run = _run_of(entries[:n_safe])
-        unsafe = [entry["event"] for entry in entries[n_safe:]]
-        if "whole" in unsafe:
-            run.aside = dict(run.names)
-        run.is_given_up = run.is_given_up or "given up" in unsafe
-        return run
+        run = _read(lines)
     except (
         LookupError,
         SyntaxError,
@@ -137,9 +171,25 @@ def read_journal(path: Path) -> UnfinishedRun | None:
         MaxslicesError,
     ) as error:
         raise StoreError(
-            f"{path} is not readable as the journal of a run ({error}): remove it by hand to start "
-            "anew"
+            f"{path} is not readable as the journal of a run ({error}): remove {path.parent} by "
+            "hand to start anew"
         ) from None
+    if run.is_whole and not (folder / WORK_NAME / REPORT_NAME).exists():
+        return None  # the last of its files has been moved
+    return run
+
+
+def _read(lines: list[bytes]) -> UnfinishedRun:
+    entries, _ = unseal(lines)
+    if not entries or entries[0]["journal"] != VERSION:
+        raise ValueError("it has no first line of this version")
+    is_same_boot = [e["boot"] for e in entries if "boot" in e][-1] == boot_id()
+    if is_same_boot and len(entries) < len(lines):  # else the machine may have broken off
+        raise ValueError(f"its line {len(entries) + 1} is damaged")
+    n_safe = len(entries) if is_same_boot else _count_synced(entries)
+    run = _run_of(entries[:n_safe])
+    run.was_moving = "moving" in (entry["event"] for entry in entries[n_safe:]) or run.is_whole
+    return run
 
 
 def _count_synced(entries: list[dict[str, Any]]) -> int:
@@ -150,9 +200,7 @@ def _count_synced(entries: list[dict[str, Any]]) -> int:
 def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
     header = entries[0]
     plan = Plan.from_json(json.dumps(header["plan"]))
-    names = _names(header["names"])
-    _check(all(hidden == hidden_path(Path(n)).name for hidden, n in names.items()), f"{names}")
-    replaces = [_name(name) for name in header["replaces"]]
+    names = [_name(name) for name in header["names"]]
     identity = header["identity"]
     parts = [*identity["methods"], *(identity["input"] or ())]
     _check(all(isinstance(each, dict) for each in [identity, *parts]), "no methods and no input")
@@ -161,8 +209,8 @@ def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
     formats = parse_formats([str(each) for each in header["formats"]])
     scratch = header["scratch"]
     _check(scratch is None or Path(scratch).is_absolute(), f"the scratch folder {scratch!r}")
-    run = UnfinishedRun(plan, identity, formats, names, replaces, states)
-    run.scratch_folder = None if scratch is None else Path(scratch)
+    run = UnfinishedRun(plan, identity, formats, names, states)
+    run.elsewhere = None if scratch is None else Path(scratch)
     run.n_lines = len(entries)
     for entry in entries[1:]:
         _apply(run, entry)
@@ -176,10 +224,10 @@ def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
     _check(number in range(total), f"section {number} of {total}")
     if event == "begin":
         run.sections[number] = SectionState()
-    elif event == "store":
-        layout = {name: int(entry["layout"][name]) for name in ("band_rows", "n_files")}
-        _check(layout["band_rows"] > 0 and 0 < layout["n_files"] <= _MOST_FILES, f"{layout}")
-        run.sections[number].layout = layout
+        if "layout" in entry:
+            layout = {name: int(entry["layout"][name]) for name in ("band_rows", "n_files")}
+            _check(layout["band_rows"] > 0 and 0 < layout["n_files"] <= _MOST_FILES, f"{layout}")
+            run.sections[number].layout = layout
     elif event == "side":
         n_steps = sum(len(section.steps) for section in run.plan.sections)
         _check(entry["step"] in range(n_steps), f"step {entry['step']} of {n_steps}")
@@ -197,25 +245,13 @@ def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
     elif event == "finished":
         state = run.sections[number]
         state.report = from_plain(SectionReport, entry["report"], "report")
-    elif event == "whole":
-        run.is_whole = True
-    elif event == "given up":
-        run.is_given_up = True
-    elif event == "set aside":
-        run.aside = _names(entry["names"])
-        _check(run.aside.keys() <= run.names.keys(), f"{run.aside}")
-    elif event == "went on":
-        run.aside = {}
-
-
-def _names(value: Any) -> dict[str, str]:
-    """Hidden name of each result -> its name, which is checked."""
-    return {str(hidden): _name(name) for hidden, name in dict(value).items()}
+    elif event in ("moving", "resumed"):
+        run.is_whole = event == "moving"
 
 
 def _name(value: Any) -> str:
-    """Name of a file, checked to be one that runs write: it may be removed."""
-    if not isinstance(value, str) or not (is_result_name(value) or value in _RECORDS):
+    """Name of a file, checked to be one that runs write: it may be moved."""
+    if not isinstance(value, str) or not is_result_name(value):
         raise ValueError(f"no run writes {value!r}")
     return value
 

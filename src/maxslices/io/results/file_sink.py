@@ -1,4 +1,4 @@
-"""Base of all sinks: a hidden name until the result is complete, and clear errors."""
+"""Base of all sinks: whether a result is new or already there, and clear errors."""
 
 from __future__ import annotations
 
@@ -11,37 +11,31 @@ from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
 from ...errors import LostResultError, StoreError
-from ...system.disk_space import (
-    check_absent,
-    check_free_space,
-    give_name,
-    hidden_path,
-    store_errors,
-)
+from ...system.disk_space import check_absent, check_free_space, store_errors
 from ..check_arrays import check_block
 from .result_info import ResultInfo
 
 INCOMPLETE = ".incomplete"
 """Part of the name of an incomplete result."""
-SinkStart = Literal["new", "replace", "resume", "join"]
-"""Whether a result is new, takes the name of another at its end, goes on as it was left, or is
-written beside another process, which finishes it."""
+SinkStart = Literal["new", "resume", "join"]
+"""Whether a result is new, continues what another process left, or is written together with
+another process, which made it."""
 
 
-class AtomicSink(ABC):
-    """A `Sink` that writes under a hidden name and renames the result when it is complete.
+class FileSink(ABC):
+    """A `Sink` that writes a file or a folder.
 
     Parameters
     ----------
     path : Path
-        Path of the finished result.
+        Path of the result.
     spec : ArraySpec
         The whole result.
     slice_dim : int
         Axis along which it will be viewed.
     needed_bytes : int
         Disk space that the result takes.
-    start : {"new", "replace", "resume", "join"}
+    start : {"new", "resume", "join"}
         See `create_sink`.
     info : ResultInfo
         What the result is.
@@ -61,103 +55,84 @@ class AtomicSink(ABC):
         self.spec = spec
         self._slice_dim = slice_dim
         self._needed_bytes = needed_bytes
-        self._part = hidden_path(path)
         self._open = False
         if start == "new":
             check_absent(path)
         with store_errors(path, needed_bytes):
-            if start in ("resume", "join"):
-                (self._reopen if start == "resume" else self._join)()
-                self._open = True
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._remove()  # what a killed run left behind
-            check_free_space(path, needed_bytes)
-            try:
-                self._create()
-            except BaseException:
-                self.abandon()
-                raise
+            if start == "new":
+                path.parent.mkdir(parents=True, exist_ok=True)
+                check_free_space(path, needed_bytes)
+                try:
+                    self._create()
+                except BaseException:
+                    self.close()
+                    self._remove()
+                    raise
+            elif start == "resume":
+                self._reopen()
+            else:
+                self._join()
         self._open = True
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block; see `Sink.write`."""
         check_block(self.spec, slice_dim, start, start + block.shape[slice_dim], block)
         if not self._open:
-            raise StoreError(f"{self.path}: is finished or abandoned, and takes no more blocks")
+            raise StoreError(f"{self.path}: is closed, and takes no more blocks")
         with store_errors(self.path, self._needed_bytes):
             self._write(slice_dim, start, block)
 
-    def finish(self) -> Path:
-        """Give the result its name; see `Sink.finish`."""
+    def shorten(self, n_slices: int) -> None:
+        """Close the result and cut it to its first slices; see `Sink.shorten`."""
         with store_errors(self.path, self._needed_bytes):
-            self._open = False
-            self._close()
-            return give_name(self.path)
-
-    def set_aside(self, n_slices: int) -> Path:
-        """Keep the first slices under another name; see `Sink.set_aside`."""
-        path = incomplete_path(self.path)
-        with store_errors(path, self._needed_bytes):
-            self._open = False
-            self._close()
+            self.close()
             self._shorten(n_slices)
-            check_absent(path)
-            self._part.rename(path)
-        return path
-
-    def suspend(self) -> None:
-        """Close the result, which keeps its hidden name; see `Sink.suspend`."""
-        self._open = False
-        self._close()
 
     def sync(self) -> None:
         """Put what was written on disk; see `Sink.sync`."""
         with store_errors(self.path, self._needed_bytes):
             self._sync()
 
-    def abandon(self) -> None:
-        """Remove what was written; see `Sink.abandon`."""
+    def close(self) -> None:
+        """Close the result; see `Sink.close`."""
         self._open = False
         self._close()
-        self._remove()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._open:
-            self.abandon()
+        self.close()
 
-    def _require_part(self, is_kind: Callable[[Path], bool]) -> None:
-        """Check that the unfinished result is there, as a file or as a folder."""
-        if self._part.is_symlink() or not is_kind(self._part):
+    def _require(self, is_kind: Callable[[Path], bool]) -> None:
+        """Check that the unfinished result exists, as a file or as a folder."""
+        if self.path.is_symlink() or not is_kind(self.path):
             raise LostResultError(
-                f"{self._part}: the unfinished result is not there: start anew with --overwrite"
+                f"{self.path}: the unfinished result is not there: start anew with --overwrite"
             )
 
     @abstractmethod
     def _create(self) -> None:
-        """Create the file or folder of the hidden name."""
+        """Create the file or folder."""
 
     @abstractmethod
     def _reopen(self) -> None:
-        """Open what has the hidden name, also if it was cut to its first slices.
+        """Open the file or folder, also if it was cut to its first slices.
 
         Raises
         ------
         StoreError
-            If it is not there, or is not such a result.
+            If it does not exist, or is not such a result.
         """
 
     @abstractmethod
     def _join(self) -> None:
-        """Open what has the hidden name and another process has made, and change nothing.
+        """Open what another process has made and writes to, and change nothing.
 
         Raises
         ------
         StoreError
-            If it is not there, or is not such a result.
+            If it does not exist, or is not such a result.
         """
 
     @abstractmethod
@@ -174,11 +149,11 @@ class AtomicSink(ABC):
 
     @abstractmethod
     def _shorten(self, n_slices: int) -> None:
-        """Cut the closed result to its first slices, still under the hidden name."""
+        """Cut the closed result to its first slices."""
 
     @abstractmethod
     def _remove(self) -> None:
-        """Remove the file or folder of the hidden name, if it exists."""
+        """Remove the file or folder, if it exists."""
 
 
 def incomplete_path(path: Path) -> Path:

@@ -1,0 +1,507 @@
+"""The folder of a run: replaced only on request; incomplete results never look complete."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ...core.arrays import ArraySpec
+from ...errors import MethodError, ScanChangedError, StoreError, UsageError
+from ...io import Sink, SinkFormat
+from ...io.results.result_format import FormatLike, ResultFormat, parse_formats
+from ...io.results.result_info import ResultInfo
+from ...io.results.sink import check_removable
+from ...planner import Plan
+from ...system.disk_space import check_absent, check_free_space, store_errors
+from ...system.files import replace_text
+from ..report.progress import Progress, ProgressOnAll
+from ..report.run_log import RunLog
+from .finished_run import (
+    LOG_NAME,
+    PICTURE_NAME,
+    RECORD_NAMES,
+    REPORT_NAME,
+    TEXT_NAMES,
+    TIMELINE_NAME,
+    FinishedRun,
+    check_no_texts,
+    find_finished,
+)
+from .folder_place import (
+    JOURNAL_NAME,
+    WORK_NAME,
+    check_usable,
+    check_work_folder,
+    clear_work_folder,
+    disk_bytes,
+    locked,
+    make_folder,
+    move,
+    publish,
+    scratch_place,
+)
+from .journal import Journal
+from .result_sinks import ResultSinks
+from .run_identity import can_go_on
+from .snapshots import PREFIX, Snapshots
+from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
+
+
+class RunFolder:
+    """Holds the results of one run; a run that is stopped can be resumed, or leaves nothing.
+
+    The run works in a hidden folder, in which a journal notes what is done (see `Journal`). Once
+    all its files are whole, the earlier run in the folder is removed, and they are moved to its
+    place. A run that ends early keeps the hidden folder if slices of it are finished, and if a
+    later one can compare its input; else it removes that.
+
+    Parameters
+    ----------
+    path : path-like
+        The folder; it is made if it does not exist.
+    format : str or sequence of str
+        File formats of the results; see `parse_formats`.
+    overwrite : bool
+        Whether the results of an earlier run, finished or not, are replaced.
+    resume : bool
+        Whether an unfinished run is resumed; without one a new run begins.
+    save_snapshots : bool
+        Whether the middle slice after each step is kept; a resumed run does as it did.
+    scratch : path-like, optional
+        Folder for a folder of scratch files; by default they are in the hidden folder.
+
+    Raises
+    ------
+    UsageError
+        If both `overwrite` and `resume` are requested.
+    StoreError
+        If the folder holds a run that is neither replaced nor resumed, is a file, or cannot be
+        written to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: FormatLike = "hdf5",
+        overwrite: bool = False,
+        resume: bool = False,
+        save_snapshots: bool = False,
+        scratch: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if overwrite and resume:
+            raise UsageError("a run either goes on (resume) or is replaced (overwrite)")
+        self.path = Path(path)
+        self.work = self.path / WORK_NAME
+        """Hidden folder in which the run works."""
+        self.saves_snapshots = save_snapshots
+        """Whether the middle slice after each step is kept."""
+        self.snapshots: Snapshots | None = None
+        """Takes them, once the run has begun."""
+        self.identity: dict[str, Any] = {}
+        """What the run is made for; see `run_identity`."""
+        self.journal: Journal | None = None
+        """Journal of the run, once it has begun."""
+        self.is_kept = False
+        """Whether the run ended unfinished and can be resumed."""
+        self.origin = ResultInfo()
+        """What all results have in common."""
+        self.log: RunLog | None = None
+        """Log of the run, which is also written if the run ends early and leaves something."""
+        formats = parse_formats(format)
+        check_usable(self.path)
+        check_work_folder(self.path)
+        found = find_unfinished(self.path)
+        if found is None or (overwrite and found.is_whole):
+            self._complete_earlier(found)
+            found = None
+        self._check(found, overwrite=overwrite, resume=resume)
+        self._found = found
+        self.unfinished = found if resume else None
+        """The run that is resumed; None if a new one begins."""
+        self._elsewhere = None if scratch is None else Path(scratch)
+        if self.unfinished is not None:
+            formats, self._elsewhere = self.unfinished.formats, self.unfinished.elsewhere
+            self.saves_snapshots = any(n.startswith(PREFIX) for n in self.unfinished.names)
+        self._plan: Plan | None = None
+        self._is_begun = self._is_complete = self._has_failed = False
+        self._made: list[Path] = []
+        self._names: list[str] = []
+        self._held = ExitStack()
+        self._results = ResultSinks(self.work, formats)
+
+    def _complete_earlier(self, found: UnfinishedRun | None) -> None:
+        """Move the files of a whole run that was killed while it did so."""
+        if find_finished(self.work) is not None:
+            with locked(self.path):
+                publish(self.path, None if found is None else found.scratch(self.path))
+
+    def _check(self, found: UnfinishedRun | None, *, overwrite: bool, resume: bool) -> None:
+        """Check that no run would be lost, or mixed up with another."""
+        has_report = (self.path / REPORT_NAME).exists()
+        if found is not None and not (overwrite or resume):
+            with locked(self.path):  # or it is still at work
+                raise StoreError(
+                    f"{self.path} holds an unfinished run ({found.progress}): go on with "
+                    f"`{found.command(self.path, '--resume')}`, or start anew with "
+                    f"`{found.command(self.path, '--overwrite')}`"
+                )
+        if found is None and has_report and not overwrite:
+            raise StoreError(
+                f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
+                "allow it to be replaced with --overwrite"
+            )
+        if found is None and not has_report:
+            check_no_texts(self.path)
+        if overwrite:
+            for path in self._replaced():
+                check_removable(path)
+
+    def _replaced(self) -> tuple[Path, ...]:
+        """Files of the finished run in the folder."""
+        earlier = find_finished(self.path)
+        return () if earlier is None else earlier.files
+
+    @property
+    def scratch_folder(self) -> Path:
+        """Folder of the scratch files."""
+        return scratch_place(self.path, self._elsewhere)
+
+    @property
+    def result_formats(self) -> tuple[ResultFormat, ...]:
+        """File formats of the results."""
+        return self._results.formats
+
+    @property
+    def streamed(self) -> SinkFormat:
+        """Format that is written during the run; see `ResultSinks`."""
+        return self._results.streamed
+
+    def describe(self, identity: Callable[[], dict[str, Any]]) -> None:
+        """Keep what the run is made for; see `run_identity`."""
+        self.identity = identity()
+
+    def mark(self, origin: Callable[[], ResultInfo], log: RunLog) -> None:
+        """Keep what all results have in common, and the log of the run."""
+        self.origin, self.log = origin(), log
+
+    def export_bytes(self, results: Iterable[ArraySpec]) -> int:
+        """Disk space that results take at most in other formats, in addition to the plan's."""
+        return sum(map(self._results.export_bytes, results))
+
+    def check_spares(self, path: Path) -> None:
+        """Check that a file or folder that is read is not one of those that will be removed.
+
+        Raises
+        ------
+        StoreError
+            If it is one of them or inside one, or if the earlier report cannot be read.
+        """
+        whole = Path(os.path.realpath(path))  # a loop of links stays one, and is no error here
+        for each in (self.work, *self._replaced()):
+            if Path(os.path.realpath(each)) in (whole, *whole.parents):
+                raise StoreError(
+                    f"{path} is read, and --overwrite would remove it with the run in "
+                    f"{self.path}: choose another folder for the results"
+                )
+
+    def __enter__(self) -> Self:
+        try:
+            self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
+        self._held.enter_context(locked(self.path))
+        return self
+
+    def begin(
+        self,
+        plan: Plan,
+        results: Mapping[str, ArraySpec],
+        snapshots: Mapping[int, str] | None = None,
+    ) -> None:
+        """Begin the run, after all that can be checked before it; or resume it.
+
+        Parameters
+        ----------
+        plan : Plan
+            Its plan.
+        results : mapping of str to ArraySpec
+            Name of each result, without a suffix -> the result.
+        snapshots : mapping of int to str, optional
+            Index of a step -> name of its snapshot.
+
+        Raises
+        ------
+        StoreError
+            If a name is taken, or the disk has not enough free space; then nothing was changed.
+        """
+        names = [name for base in results for name in self._results.names(base)]
+        names += (snapshots or {}).values()
+        n_bytes = plan.result_bytes + self.export_bytes(results.values())
+        if self._elsewhere is None:
+            n_bytes += plan.scratch_bytes
+        elif self.unfinished is None:
+            check_free_space(self.scratch_folder, plan.scratch_bytes)
+        self._prepare(names, n_bytes)
+        self._plan = plan
+        path = self.path / JOURNAL_NAME
+        if self.unfinished is not None:
+            self.journal = Journal(path, self.unfinished.n_lines)
+            self.journal.resumed()
+            for name in (*TEXT_NAMES, REPORT_NAME):  # they are written anew
+                (self.work / name).unlink(missing_ok=True)
+        else:
+            header = {
+                "journal": VERSION,
+                "identity": self.identity,
+                "formats": [str(each) for each in self.result_formats],
+                "scratch": None if self._elsewhere is None else str(self._elsewhere.absolute()),
+                "names": names,
+                "plan": plan.to_dict(),
+            }
+            self.journal = Journal.create(path, header)
+        if plan.scratch_bytes:
+            make_folder(self.scratch_folder)
+        if snapshots is not None:
+            self.snapshots = Snapshots(self.work, dict(snapshots))
+
+    def begin_without_journal(self, names: Sequence[str]) -> None:
+        """Begin a run whose results are other files than sinks write, and that cannot be resumed.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of its results, to be written into the hidden folder.
+
+        Raises
+        ------
+        StoreError
+            If one of them exists and is not of the run that is replaced.
+        """
+        self._prepare(names, 0)
+
+    def _prepare(self, names: Sequence[str], n_bytes: int) -> None:
+        """Check names and disk space, then make the hidden folder or bring it up to date."""
+        found = find_unfinished(self.path)
+        if (0 if found is None else found.n_lines) != (
+            0 if self._found is None else self._found.n_lines
+        ):
+            raise StoreError(f"{self.path} has changed meanwhile: another run wrote to it")
+        earlier = find_finished(self.path)
+        of_failed = {} if earlier is None or earlier.moved is None else earlier.moved
+        there = [self.work, *(self.path / name for name in of_failed.values())]
+        if self.unfinished is None:
+            for name in names:
+                if earlier is None or self.path / name not in earlier.files:
+                    check_absent(self.path / name)
+        # The results of a finished run stay until the new ones are whole.
+        check_free_space(self.path, n_bytes - sum(map(disk_bytes, there)))
+        self._names = list(names)
+        if self.unfinished is not None:
+            self._take_back(earlier)
+            return
+        self._is_begun = True
+        clear_work_folder(self.path, None if found is None else found.scratch(self.path))
+        if earlier is not None and earlier.moved is not None:
+            earlier.remove()
+        with store_errors(self.work, 0):
+            self.work.mkdir()
+
+    def _take_back(self, earlier: FinishedRun | None) -> None:
+        """Move files back into the hidden folder that the run had moved out of it."""
+        assert self.unfinished is not None
+        moved: dict[str, str] = {}
+        if self.unfinished.was_moving:
+            moved |= {name: name for name in (*self.unfinished.names, *TEXT_NAMES, REPORT_NAME)}
+        if earlier is not None and earlier.moved is not None:
+            moved |= earlier.moved
+        for name, outside in moved.items():
+            if os.path.lexists(self.path / outside) and not os.path.lexists(self.work / name):
+                move(self.path / outside, self.work / name)
+        if earlier is not None and earlier.moved is not None:
+            earlier.remove()  # its report, and its log
+
+    def sink(
+        self,
+        name: str,
+        spec: ArraySpec,
+        slice_dim: int,
+        *,
+        has_slices: bool = False,
+        info: ResultInfo | None = None,
+    ) -> Sink:
+        """Make the sink for a result called `name`.
+
+        With slices that were written before the run was stopped, it continues that result. `info`
+        is kept with it as far as its format can.
+        """
+        info = info or self.origin
+        return self._results.add(name, spec, slice_dim, info, has_slices=has_slices)
+
+    def slice_name(self, path: Path, index: int) -> str:
+        """Name of a slice of a result, such as "row 42"."""
+        return self._results.slice_name(path.name, index)
+
+    def finish(
+        self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
+    ) -> tuple[Path, ...]:
+        """Complete all results in the hidden folder; their paths once the run is published.
+
+        Parameters
+        ----------
+        found : mapping of str to value, optional
+            Text of a reference -> its value, to be kept with the parameters.
+        progress : Progress, optional
+            Shows how far other formats are.
+        """
+        self._results.complete(found or {}, progress or ProgressOnAll([]))
+        taken = [] if self.snapshots is None else [*self.snapshots.names.values()]
+        names = [name for name in taken if os.path.lexists(self.work / name)]
+        names += self._results.all_names
+        return tuple(self.path / name for name in names)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a text into the hidden folder; its path once the run is published.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+        _write(self.work / name, text)
+        return self.path / name
+
+    def write_timeline(self, text: str) -> Path:
+        """Write the timeline; its path once the run is published."""
+        return self.write(TIMELINE_NAME, text)
+
+    def records(self, with_picture: bool) -> tuple[Path, ...]:
+        """Files that describe the run to people."""
+        names = (*RECORD_NAMES, PICTURE_NAME) if with_picture else RECORD_NAMES
+        return tuple(self.path / name for name in names)
+
+    def conclude(self, write: Callable[[RunFolder], str]) -> None:
+        """Write the texts of the whole run, then publish it.
+
+        Parameters
+        ----------
+        write : callable
+            Called with the folder; writes all texts but the report, which it returns.
+        """
+        self.write(REPORT_NAME, write(self))
+        if self.journal is not None:
+            self.journal.moving()
+        publish(self.path, self.scratch_folder)
+        self._is_complete = True
+
+    def keep_finished(
+        self, error: MethodError, counts: Sequence[int], report: Mapping[str, Any]
+    ) -> MethodError:
+        """Move finished slices of a failed run out of the hidden folder, with a report.
+
+        The names of incomplete results say so. Nothing is moved where there is an earlier run.
+
+        Parameters
+        ----------
+        error : MethodError
+            Why it failed.
+        counts : sequence of int
+            Finished slices of each sink, in the order in which the sinks were made.
+        report : mapping
+            Entries of the report.
+
+        Returns
+        -------
+        MethodError
+            Error to raise: the same, with the names of what was kept; `error` itself if nothing is.
+        """
+        if not any(counts) or (self.path / REPORT_NAME).exists():
+            return error
+        try:
+            kept = self._results.shorten(counts)
+            entries = {
+                "failed": str(error),
+                "files": [str(self.path / name) for _, name, _ in kept],
+                "slices": [count for *_, count in kept],
+                "moved": {path.name: name for path, name, _ in kept},
+                "timeline": None,
+                "records": [LOG_NAME],
+                **report,
+            }
+            # Before anything is moved: the report says where the slices are, to resume the run.
+            _write(self.path / REPORT_NAME, json.dumps(entries, indent=2))
+            self._has_failed = True
+            for path, name, _ in kept:
+                move(path, self.path / name)
+        except (StoreError, MemoryError) as other:
+            why = str(other) or "memory ran out"
+            return type(error)(f"{error}; what was finished could not be kept: {why}")
+        files = ", ".join(f"{name} ({count} slices)" for _, name, count in kept)
+        return type(error)(f"{error}; kept in {self.path}: {files}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        journal, self.journal = self.journal, None
+        with self._held:  # the lock is the last to go
+            if journal is not None:
+                self._held.callback(journal.close)
+            if not self._is_complete:
+                self._leave(journal, error)
+
+    def _leave(self, journal: Journal | None, error: BaseException | None) -> None:
+        """Remove everything that was written, unless the run can be resumed or failed."""
+        self._results.close()
+        self.is_kept = self._can_resume(journal) and not isinstance(error, ScanChangedError)
+        if self.log is not None and error is not None and (self.is_kept or self._has_failed):
+            self.log.add(f"ended early: {type(error).__name__}: {error}")
+            with suppress(StoreError):  # the disk may be full, which is the error then
+                place = self.path if self._has_failed else self.work
+                _write(place / LOG_NAME, self.log.text)
+        if self.is_kept:
+            return
+        if self._is_begun:
+            clear_work_folder(self.path, self.scratch_folder)
+        for made in self._made:
+            try:
+                made.rmdir()
+            except FileNotFoundError:  # removed or renamed meanwhile
+                continue
+            except OSError:  # something else is in it
+                break
+
+    def _can_resume(self, journal: Journal | None) -> bool:
+        """True if the run has done what it could resume after."""
+        if self.unfinished is not None or journal is None or self._plan is None:
+            return self.unfinished is not None
+        is_computed = journal.n_finished == len(self._plan.sections)
+        return is_computed or (journal.has_progress and can_go_on(self.identity))
+
+    @property
+    def resume_hint(self) -> str:
+        """How a run that is kept can be resumed."""
+        run = find_unfinished(self.path)
+        if run is None and not self.path.exists():
+            return f"{self.path} was removed or renamed during the run"
+        if run is None:
+            return "what is done is kept"
+        return (
+            f"what is done is kept ({run.progress}): go on with "
+            f"`{run.command(self.path, '--resume')}`"
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a text at once."""
+    try:
+        replace_text(path, text)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
