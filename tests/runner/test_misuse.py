@@ -91,7 +91,7 @@ def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypat
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("maxslices.runner.folder.journal.seal", full)
+    monkeypatch.setattr("maxslices.runner.folder.journal.replace_text", full)
     with pytest.raises(StoreError, match="the disk is full"):
         Journal.create(tmp_path / "journal", {})
     assert not list(tmp_path.iterdir())

@@ -137,8 +137,9 @@ class TestTimelineFile:
 
     def finished(self, path, overwrite=False):
         with RunFolder(path, overwrite=overwrite) as folder:
+            folder.begin_without_journal([])
             written = folder.write_timeline(Timeline().to_chrome())
-            folder.write_report(json.dumps({"files": [], "timeline": str(written)}))
+            folder.conclude(lambda _: json.dumps({"files": [], "timeline": str(written)}))
         return written
 
     def test_it_stands_beside_the_report(self, tmp_path):
@@ -149,14 +150,13 @@ class TestTimelineFile:
     def test_it_goes_with_its_run(self, tmp_path):
         self.finished(tmp_path)
         with RunFolder(tmp_path, overwrite=True) as folder:
-            assert len(list(tmp_path.iterdir())) == 2
-            folder.finish()
-            assert list(tmp_path.iterdir()) == []
-            folder.write_report('{"files": []}')
+            folder.begin_without_journal([])
+            folder.conclude(lambda _: '{"files": []}')
         assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
     def test_an_unfinished_run_leaves_none(self, tmp_path):
         with RunFolder(tmp_path / "out") as folder:
+            folder.begin_without_journal([])
             folder.write_timeline("{}")
         assert not (tmp_path / "out").exists()
 

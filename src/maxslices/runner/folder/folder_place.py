@@ -163,7 +163,9 @@ def publish(results: Path, scratch: Path | None = None) -> None:
     if (work / REPORT_NAME).exists():
         if earlier := find_finished(results):
             earlier.remove()
-        for path in sorted(work.iterdir()):
+        with store_errors(work, 0):
+            files = sorted(work.iterdir())
+        for path in files:
             if is_result_name(path.name) or path.name in TEXT_NAMES:
                 move(path, results / path.name)
         move(work / REPORT_NAME, results / REPORT_NAME)
