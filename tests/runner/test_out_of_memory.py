@@ -358,7 +358,7 @@ def test_a_folder_that_cannot_be_listed_without_memory_is_an_error(tmp_path, mon
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(Path, "iterdir", no_memory)
-        with pytest.raises(StoreError, match="Cannot allocate memory.*--resume"):
+        with pytest.raises(StoreError, match=r"Cannot allocate memory.*--resume"):
             run(tmp_path / "scan.npy", ["minus_log"], out, device="cpu", block=4)
     run(tmp_path / "scan.npy", ["minus_log"], out, device="cpu", resume=True)
     assert (out / "report.json").exists()
