@@ -12,7 +12,7 @@ from .core.method_registry import Registry, method, registry
 from .errors import MaxslicesError, MissingPackageError
 
 if TYPE_CHECKING:
-    from .api import check, describe, plan, run, run_scans
+    from .api import check, describe, fit_blocks, map_blocks, plan, run, run_scans
     from .devices import pinned_empty
     from .io import ArrayScan
     from .pipeline import Pipeline
@@ -33,7 +33,9 @@ __all__ = [
     "Report",
     "check",
     "describe",
+    "fit_blocks",
     "from_ledger",
+    "map_blocks",
     "method",
     "pinned_empty",
     "plan",
@@ -48,6 +50,8 @@ _LATER = {
     "Report": "runner",
     "check": "api",
     "describe": "api",
+    "fit_blocks": "api",
+    "map_blocks": "api",
     "pinned_empty": "devices",
     "plan": "api",
     "run": "api",

@@ -1,5 +1,6 @@
 """The functions of Python users: `describe`, `check`, `plan` and `run`."""
 
+from .array_blocks import fit_blocks, map_blocks
 from .check_scan import check
 from .describe_scan import ScanDescription, describe
 from .plan_scan import plan
@@ -12,6 +13,8 @@ __all__ = [
     "ScansReport",
     "check",
     "describe",
+    "fit_blocks",
+    "map_blocks",
     "plan",
     "run",
     "run_scans",

@@ -312,12 +312,12 @@ class LedgerEstimator:
         return MemoryModel(peak_bytes, kept_bytes)
 
     def entered(
-        self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
+        self, axis: int, other_dims: Sequence[int], dtype: DTypeLike, /, **kwargs: Any
     ) -> Callable[[Ledger, int], None]:
-        """Function that enters the allocations of n slices into a ledger; see `model`."""
-        function, given, element = self.function, self._given(slice_dim, kwargs), as_dtype(dtype)
+        """Function that enters the allocations of n slices into a ledger; see `slices_model`."""
+        function, given, element = self.function, self._given(axis, kwargs), as_dtype(dtype)
         return lambda ledger, n: function(
-            ledger, block_shape(slice_dim, n, other_dims), element, **given
+            ledger, block_shape(axis, n, other_dims), element, **given
         )
 
     def _given(self, slice_dim: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
