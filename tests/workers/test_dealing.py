@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import heapq
 import time
 import weakref
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maxslices.errors import MethodError
-from maxslices.workers.dealing import Dealer, sendable
+from maxslices.workers.dealing import MOST_BLOCKS, Dealer, ShareSizes
 from maxslices.workers.section_job import Share
-from maxslices.workers.share_sizes import MOST_BLOCKS, ShareSizes
+from maxslices.workers.worker_calls import WorkerCalls, sendable
 
 
 def nothing(job, share):
@@ -21,10 +24,10 @@ def nothing(job, share):
 
 @pytest.mark.parametrize(("start", "stop", "block"), [(0, 100, 7), (14, 100, 7), (0, 5, 7)])
 def test_each_slice_is_dealt_out_once_in_whole_blocks(client, start, stop, block):
-    dealer = Dealer(client, {})
+    dealer = Dealer(WorkerCalls(client), {})
     shares = sorted(
         (share.start, share.stop)
-        for share, _ in dealer.deal(nothing, 1, [range(start, stop)], block)
+        for share, *_ in dealer.deal(nothing, 1, [range(start, stop)], block)
     )
     assert shares[0][0] == start
     assert shares[-1][1] == stop
@@ -34,13 +37,13 @@ def test_each_slice_is_dealt_out_once_in_whole_blocks(client, start, stop, block
 
 
 def count_tasks(dask_scheduler):
-    return sum(key.startswith("answer") for key in dask_scheduler.tasks)
+    return sum(key.startswith("answer_call") for key in dask_scheduler.tasks)
 
 
 def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
-    dealer, running, known = Dealer(client, {}, most_blocks=1), [], []
+    dealer, running, known = Dealer(WorkerCalls(client), {}, most_blocks=1), [], []
     for number, _ in enumerate(dealer.deal(nothing, 1, [range(200)], 1)):
-        running.append(len(dealer._running))
+        running.append(len(dealer.calls.running))
         if number % 20 == 0:
             known.append(client.run_on_scheduler(count_tasks))
     assert max(running) <= 2
@@ -53,7 +56,7 @@ def sleep(job, share):
 
 def test_shares_are_large_at_first_and_become_smaller_towards_the_end(client):
     sizes = {}
-    for share, _ in Dealer(client, {}).deal(sleep, 1, [range(300)], 1):
+    for share, *_ in Dealer(WorkerCalls(client), {}).deal(sleep, 1, [range(300)], 1):
         sizes[share.start] = share.stop - share.start
     ordered = [size for _, size in sorted(sizes.items())]
     assert ordered[:2] == [MOST_BLOCKS] * 2
@@ -61,34 +64,47 @@ def test_shares_are_large_at_first_and_become_smaller_towards_the_end(client):
     assert ordered[-1] < MOST_BLOCKS
 
 
-def test_the_dealer_notes_what_each_worker_took(client, monkeypatch):
-    begin, named = ShareSizes.begin, []
+def test_sizes_follow_what_each_worker_took(client, monkeypatch):
+    begin, end, noted = ShareSizes.begin, ShareSizes.end, []
 
-    def noted(sizes, key, worker, *given):
-        named.append(worker)
-        begin(sizes, key, worker, *given)
+    def noted_begin(sizes, worker, n_blocks, now_s):
+        begin(sizes, worker, n_blocks, now_s)
+        noted.append([worker, n_blocks])
 
-    monkeypatch.setattr(ShareSizes, "begin", noted)
-    dealer = Dealer(client, {})
-    workers = {answer.worker for _, answer in dealer.deal(sleep, 1, [range(100)], 1)}
-    assert dealer._sizes._block_s.keys() == workers
-    assert min(dealer._sizes._block_s.values()) >= 2e-3  # what a block sleeps
-    assert dealer._sizes._begun == {}
-    assert named[:2] == [None, None]
-    assert set(named[2:]) <= workers
+    def noted_end(sizes, worker, took_s):
+        end(sizes, worker, took_s)
+        next(each for each in noted if len(each) == 2 and each[0] == worker).append(took_s)
+
+    monkeypatch.setattr(ShareSizes, "begin", noted_begin)
+    monkeypatch.setattr(ShareSizes, "end", noted_end)
+    dealer = Dealer(WorkerCalls(client), {})
+    workers = {worker for _, worker, _ in dealer.deal(sleep, 1, [range(100)], 1)}
+    assert {worker for worker, *_ in noted} == workers
+    assert min(took_s / n_blocks for _, n_blocks, took_s in noted) >= 2e-3  # what a block sleeps
 
 
 def test_what_was_done_before_does_not_tell_how_long_the_blocks_of_a_section_take(client):
-    dealer = Dealer(client, {})
+    dealer = Dealer(WorkerCalls(client), {})
     dealer.once(sleep, 1, Share(0, 100))
     sizes = {
-        share.start: share.stop - share.start for share, _ in dealer.deal(sleep, 1, [range(40)], 1)
+        share.start: share.stop - share.start for share, *_ in dealer.deal(sleep, 1, [range(40)], 1)
     }
     assert [sizes[0], sizes[10]] == [10, 10]  # half of what each would do
 
 
 def test_one_share_alone(client):
-    assert Dealer(client, {}).once(nothing, 5, Share(0, 1)).value == 5
+    assert Dealer(WorkerCalls(client), {}).once(nothing, 5, Share(0, 1)) == 5
+
+
+def is_profiled(job, share):
+    """Whether Dask's profiler looks at this worker."""
+    from distributed import get_worker
+
+    return "profile" in get_worker().periodic_callbacks
+
+
+def test_workers_are_not_profiled(client):
+    assert not Dealer(WorkerCalls(client), {}).once(is_profiled, 0, Share(0, 1))
 
 
 class Array:
@@ -113,3 +129,81 @@ def test_an_error_that_is_sent_does_not_keep_the_arrays_of_the_block(cause):
     gc.collect()
     assert str(sent) == "it failed"
     assert kept[0]() is None
+
+
+def simulate(n_blocks, block_s, ends_s=0.0, most_blocks=MOST_BLOCKS):
+    """Deal blocks out to workers; the sizes of all shares, and when each worker ends.
+
+    A share takes `ends_s` beside what its blocks take.
+    """
+    names = [str(number) for number in range(len(block_s))]
+    sizes, left, shares = ShareSizes(most_blocks), n_blocks, []
+    free, ended = [(0.0, name) for name in names], dict.fromkeys(names, 0.0)
+    begun = {}
+    while left:
+        now_s, name = heapq.heappop(free)
+        if name in begun:
+            sizes.end(name, now_s - begun[name])
+        n = sizes.next_blocks(left, name, names, now_s)
+        begun[name] = now_s
+        sizes.begin(name, n, now_s)
+        ended[name] = now_s + ends_s + n * block_s[int(name)]
+        heapq.heappush(free, (ended[name], name))
+        left -= n
+        shares.append(n)
+    return shares, ended
+
+
+@given(
+    st.integers(1, 3000), st.lists(st.floats(0.01, 10), min_size=1, max_size=9), st.integers(1, 40)
+)
+def test_all_blocks_are_dealt_out_in_shares_of_at_most_so_many(n_blocks, block_s, most):
+    shares, _ = simulate(n_blocks, block_s, 0.5, most)
+    assert sum(shares) == n_blocks
+    assert min(shares) >= 1
+    assert max(shares) <= most
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_workers_that_are_equally_fast_have_three_shares_each_and_end_together(count):
+    shares, ended = simulate(32 * count, [1.0] * count, 0.1)
+    assert len(shares) <= 3 * count
+    assert max(ended.values()) <= 32 + 3 * 0.1 + 1  # a block more than without any loss
+
+
+@pytest.mark.parametrize("block_s", [[1, 1.03], [1, 2], [1, 1, 1, 2.5], [1, 1.3, 1.7, 2.9]])
+@pytest.mark.parametrize("per_worker", [16, 32, 100])
+def test_workers_that_differ_end_within_a_block_of_the_slowest(per_worker, block_s):
+    n_blocks = per_worker * len(block_s)
+    _, ended = simulate(n_blocks, block_s)
+    together_s = n_blocks / sum(1 / each for each in block_s)
+    assert max(ended.values()) <= together_s + 1.2 * max(block_s)
+
+
+def test_one_that_is_far_slower_than_the_others_has_its_first_share_alone():
+    shares, ended = simulate(64, [1, 1, 1, 5])
+    assert shares[3] == 8
+    assert max(ended.values()) == 5 * 8
+
+
+def test_the_first_shares_leave_as_much_to_make_up_for_a_slow_worker():
+    shares, _ = simulate(20, [1.0, 1.0])
+    assert shares[:2] == [5, 5]
+
+
+def test_one_that_joins_is_taken_to_be_as_fast_as_the_others():
+    sizes = ShareSizes()
+    sizes.begin("first", 10, 0.0)
+    sizes.end("first", 20.0)  # two seconds a block
+    sizes.begin("first", 8, 20.0)
+    # After 4 s six of its blocks are left, with the others ten for two workers.
+    assert sizes.next_blocks(4, "second", ["first", "second"], 24.0) == 4
+    assert sizes.next_blocks(100, "second", ["first", "second"], 24.0) == MOST_BLOCKS
+    assert sizes.next_blocks(15, "second", ["first", "second"], 24.0) == 10  # of 21 / 2 / 1.05
+
+
+def test_a_share_that_was_not_done_tells_nothing_of_its_worker():
+    sizes = ShareSizes()
+    sizes.begin("first", 10, 0.0)
+    sizes.end("first", None)
+    assert sizes.next_blocks(40, "first", ["first", "second"], 1.0) == 10  # half of its part

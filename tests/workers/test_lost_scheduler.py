@@ -14,7 +14,7 @@ from distributed import Client
 
 from maxslices import run
 from maxslices.errors import DeviceError
-from maxslices.workers.watch import WorkerWatch
+from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import wait_for_workers
 from tests.runner.test_resume import content
 from tests.workers.test_faults import of
@@ -32,7 +32,7 @@ def cluster():
     worker = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
     workers = [subprocess.Popen([*worker, "--memory-limit", "0", *options]) for _ in range(2)]
     with Client(address, set_as_default=False) as client:
-        wait_for_workers(WorkerWatch(client), 2)
+        wait_for_workers(WorkerCalls(client), 2)
     yield address, scheduler
     for process in (scheduler, *workers):
         process.kill()

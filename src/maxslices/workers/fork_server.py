@@ -18,6 +18,8 @@ from ..errors import UsageError
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """What keeps Python from looking for modules in the folder it is started in."""
+ON_GPUS = "MAXSLICES_WORKERS_ON_GPUS"
+"""Set in the process that workers are forked of if they have GPUs."""
 
 
 def start_fork_server(on_gpus: bool) -> str:
@@ -55,11 +57,10 @@ def start_fork_server(on_gpus: bool) -> str:
         )
     if sys.platform != "linux":
         return "spawn"
-    name = "forked_on_gpus" if on_gpus else "forked"
-    forkserver.set_forkserver_preload([f"{__package__}.{name}"])
+    forkserver.set_forkserver_preload([f"{__package__}.forked"])
     # Ctrl-C in a terminal goes to all processes, and would end an import with a traceback. What the
     # server would start itself ends with unblocking it, so it is started before.
-    with _own_path():
+    with _environment(on_gpus):
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -72,21 +73,21 @@ def start_fork_server(on_gpus: bool) -> str:
 
 
 @contextmanager
-def _own_path() -> Iterator[None]:
-    """Have processes that are started find modules where this one does.
+def _environment(on_gpus: bool) -> Iterator[None]:
+    """Have processes that are started find modules where this one does, and know of their GPUs.
 
     multiprocessing starts them by ``python -c``, which looks into the current folder first: a
     numpy.py or types.py of the user's would be imported in place of what workers need.
     """
-    here, before = os.getcwd(), os.environ.get(SAFE_PATH)
-    if before is not None or here in map(os.path.abspath, sys.path):
-        yield
-        return
-    os.environ[SAFE_PATH] = "1"
+    wanted = {ON_GPUS: "1"} if on_gpus else {}
+    if SAFE_PATH not in os.environ and os.getcwd() not in map(os.path.abspath, sys.path):
+        wanted[SAFE_PATH] = "1"
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        del os.environ[SAFE_PATH]
+        for name in wanted:
+            del os.environ[name]
 
 
 def leave_interrupts() -> None:

@@ -10,13 +10,17 @@ from contextlib import suppress
 import numpy as np
 
 from . import worker  # noqa: F401
-from .fork_server import SAFE_PATH, leave_interrupts
+from .fork_server import ON_GPUS, SAFE_PATH, leave_interrupts
 
 # What a worker would import when it is given the pipeline and first asked: each took 1 s for that
 # with the methods of maxslices_methods, and takes 0.3 (two cores, 2026-11-27). The threads that it
-# starts are those of OpenBLAS, which stands being forked, as that of NumPy.
-for _name in ("distributed", "scipy.ndimage", "maxslices.api.on_workers"):
-    with suppress(Exception):  # the command or a method says what it misses, and why
+# starts are those of OpenBLAS, which stands being forked, as that of NumPy. CuPy does not begin to
+# use a GPU when imported, which a forked process could not continue. The modules of methods may do
+# that, so each worker imports these itself, and torch where one needs it: for all workers it would
+# take longer than all else together.
+_GPU_MODULES = ("cupy",) if os.environ.pop(ON_GPUS, None) else ()
+for _name in (*_GPU_MODULES, "distributed", "scipy.ndimage", "maxslices.api.on_workers"):
+    with suppress(Exception):  # the command or a method reports what is missing, and why
         importlib.import_module(_name)
 
 # Else NumPy's own generator would draw the same numbers in all workers.

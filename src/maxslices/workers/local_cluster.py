@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.units import format_bytes
@@ -14,15 +14,29 @@ from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
 from ..errors import DeviceError, UsageError
 from .fork_server import start_fork_server
+from .worker_calls import END_S
 
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
 
 GPU = "GPU"
 """Resource that a worker with a GPU offers."""
-_LEFT_AS_IT_IS: dict[str, str] = {}
-"""What nannies set before they start a worker: nothing. By default they let NumPy use one thread,
-so that results could differ in the last bit from those of a run in one process."""
+SETTINGS = {
+    "distributed.worker.daemon": False,  # methods may start processes of their own
+    # By default nannies let NumPy use one thread, so that results could differ in the last bit
+    # from those of a run in one process.
+    "distributed.nanny.pre-spawn-environ": {},
+    # Every 10 ms the profiler takes the stack of each thread at work. A frame that it holds when
+    # its function returns keeps what the function allocated, while the next call allocates as much
+    # again: of paganin_filter 269 MB, beyond an estimate of 2.47 GB that was right to the byte
+    # (H200, 2026-11-27).
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.log-format": "%(message)s",
+    # Pages have no secret: other users of this machine could read them.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+"""Configuration of Dask for workers of this machine."""
 WORKER_BYTES = 28 * 10**6
 """What a worker that does nothing has for itself on the CPU: anonymous memory of each of three,
 beside what it shares with the process that it is forked of (Python 3.11, 2026-11-27)."""
@@ -30,8 +44,6 @@ REPLACE_MS = 2000
 """Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
 _LOOPBACK = "127.0.0.1"
 """Interface that schedulers, nannies and workers listen on."""
-_DEATHS = 2
-"""Workers that may be killed over one share; with the third one the run ends, as with errors."""
 
 
 @contextmanager
@@ -97,7 +109,7 @@ def _client_of_processes(
     for options, name in zip(own, names, strict=False):
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
-        options["preload"] = ["maxslices.workers.begin_device"]
+        options["preload"] = ["maxslices.workers.worker"]
     security = temporary_certificates()
     common = {
         "nthreads": 1,
@@ -109,16 +121,7 @@ def _client_of_processes(
         "security": security,
         "silence_logs": logging.CRITICAL,
     }
-    settings = {
-        "distributed.worker.multiprocessing-method": way,
-        "distributed.worker.daemon": False,  # methods may start processes of their own
-        "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
-        "distributed.scheduler.allowed-failures": _DEATHS,
-        "distributed.admin.log-format": "%(message)s",
-        # Pages have no secret: other users of this machine could read them.
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-    }
+    settings = {**SETTINGS, "distributed.worker.multiprocessing-method": way}
     scheduler = {
         "cls": Scheduler,
         "options": {
@@ -192,7 +195,22 @@ def _nannies(
     common: dict[str, Any], own: list[dict[str, Any]], folder: str
 ) -> dict[int, dict[str, Any]]:
     """Describe the nanny of each worker, as a cluster wants it."""
-    from .patient_nanny import PatientNanny
+    from distributed import Nanny
+
+    class PatientNanny(Nanny):
+        """A nanny that kills a worker that does not end soon, and waits no longer for its end.
+
+        A worker that ends holds nothing that is needed: a share that is not done is done again. A
+        process that is killed ends when the system has taken back its memory. With pinned memory,
+        or pages of a file that wait for a disk, that can take longer than Dask waits (9 s by
+        default) before it raises a TimeoutError (two H200s, 2026-11-27), although all results are
+        written by then.
+        """
+
+        async def kill(self, timeout: float = END_S, reason: str = "nanny-kill") -> None:
+            """End the worker; the system may still be freeing its memory when this returns."""
+            with suppress(TimeoutError):
+                await super().kill(min(timeout, END_S), reason)
 
     common = {**common, "local_directory": folder}
     return {i: {"cls": PatientNanny, "options": {**common, **each}} for i, each in enumerate(own)}

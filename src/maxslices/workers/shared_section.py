@@ -9,7 +9,7 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.arrays import SLICE_NAMES
 from ..errors import PlanError
@@ -18,12 +18,9 @@ from ..runner.folder.section_state import DoneSlices
 from ..runner.report.run_report import BlockUse, SectionReport
 from ..runner.section_run import SectionRun, first_of
 from . import worker
-from .dealing import Dealer, ShareAnswer
+from .dealing import Dealer
 from .section_job import DoneShare, JobResult, RunJob, SectionJob, Share
-from .watch import call_on_all
-
-if TYPE_CHECKING:
-    from distributed import Client
+from .worker_calls import WorkerAnswer, WorkerCalls, call_on_all
 
 
 @dataclass(slots=True)
@@ -48,8 +45,8 @@ class SharedSection:
 
     here: SectionRun
     """The section as it would run in this process."""
-    client: Client
-    """The cluster."""
+    calls: WorkerCalls
+    """Calls on the workers."""
     run_job: RunJob
     """What is the same for all sections."""
     resources: dict[str, float]
@@ -84,7 +81,7 @@ class SharedSection:
         timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
         name = f"{uuid.uuid4().hex}-{plan.steps[0].index}"
         dealer = Dealer(
-            self.client,
+            self.calls,
             self.resources,
             SLICE_NAMES[plan.slice_dim],
             stop_work=partial(self._stop, name),
@@ -93,16 +90,16 @@ class SharedSection:
             if self._done.count:
                 advance(self._done.count)
             if here.looks_ahead:
-                found = dealer.once(worker.look_ahead, self._job(f"{name}-ahead"), Share(0, 1))
-                for position, value in found.value:
+                job = self._job(f"{name}-ahead")
+                for position, value in dealer.once(worker.look_ahead, job, Share(0, 1)):
                     runner.keep(position, value)
                     runner.known.add(position)
             if plan.on_blocks:
                 job = self._job(name)
                 parts, block = self._done.missing(plan.n_slices), here.before.block or plan.block
                 with closing(dealer.deal(worker.run_share, job, parts, block)) as answers:
-                    for share, answer in answers:
-                        self._take(share, answer)
+                    for share, address, answer in answers:
+                        self._take(share, address, answer)
                         advance(share.stop - share.start)
             else:
                 advance(plan.n_slices)
@@ -132,10 +129,10 @@ class SharedSection:
             warnings=() if here.before.done.count else runner.checks.warnings(runner.store),
         )
 
-    def _take(self, share: Share, answer: ShareAnswer) -> None:
+    def _take(self, share: Share, address: str, answer: WorkerAnswer) -> None:
         """Take what a worker did, and note it."""
         done: DoneShare = answer.value
-        use = self._uses.setdefault(answer.worker, WorkerUse(answer.host))
+        use = self._uses.setdefault(address, WorkerUse(answer.host))
         use.n_slices += share.stop - share.start
         use.busy_s += answer.took_s
         self.here.runner.checks.add_seen(done.seen)
@@ -154,7 +151,7 @@ class SharedSection:
 
     def _stop(self, name: str) -> None:
         """Have the workers end their shares with the next block."""
-        call_on_all(self.client, worker.stop_section, name, limit_s=0)
+        call_on_all(self.calls.client, worker.stop_section, name, limit_s=0)
 
     def _job(self, name: str) -> SectionJob:
         """Describe the section for workers."""

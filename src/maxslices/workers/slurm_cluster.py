@@ -30,6 +30,8 @@ ANSWER_S = 60.0
 (``MessageTimeout``), which busy sites raise."""
 _ASKS_FOR_GPU = re.compile(r"(?:^|\s)(?:--gres|--gpus|-G)")
 """Options of sbatch for GPUs; a partition may be called gpu as well."""
+NO_PROFILE = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+"""Dask's profiler keeps what methods allocate; see `local_cluster.SETTINGS`."""
 _UNASKED = ("--cpus-per-task=", "--mem=", "-t ")
 """Directives that dask-jobqueue makes up where nobody has configured it; without them the site's
 own defaults hold."""
@@ -178,6 +180,7 @@ def job_settings(options: str, on_gpus: bool) -> dict[str, Any]:
         "job_extra_directives": directives,
         "worker_extra_args": [*(configured("worker-extra-args") or []), *extra],
         "python": configured("python") or sys.executable,
+        "job_script_prologue": [*(configured("job-script-prologue") or []), NO_PROFILE],
     }
     if configured("cores") is None:
         settings |= {"cores": 1, "memory": "1GB", "job_directives_skip": _UNASKED}

@@ -41,6 +41,15 @@ class ShareStoppedError(MaxslicesError):
     """A share was given up, because the run ends early."""
 
 
+def dask_setup(_worker: object) -> None:
+    """Begin to use the GPU, as Dask starts a worker that preloads this module.
+
+    It goes on beside connecting to the scheduler and importing methods. Errors are ignored here;
+    the first use raises them again.
+    """
+    WorkThread(lambda: device_of("cuda").free_bytes(), "device").start()
+
+
 def versions_here() -> dict[str, str]:
     """Versions that have to be the same on all workers."""
     python = ".".join(platform.python_version_tuple()[:2])

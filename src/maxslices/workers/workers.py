@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.allocators import Device
-from ..errors import DeviceError, MaxslicesError, UsageError
+from ..errors import DeviceError, UsageError
 from ..pipeline import Pipeline
 from ..runner.section_run import SectionRun
 from . import worker
-from .dealing import told
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
-from .watch import WorkerWatch, call_on_all
+from .worker_calls import MOST_TRIES, WorkerCalls, call_on_all
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
 
 ADDRESS = "dask:"
 """What precedes the address of a scheduler in the name of an engine."""
 WAIT_S = 60
 """Seconds to wait for workers of a cluster that is there: a queue of jobs may take longer, and then
 the run is started when they are there."""
-_LOOK_S = 1.0
-"""Seconds to wait for an answer before looking whether there are workers."""
 _POLL_S = 0.05
-"""Seconds between two questions to the scheduler, each of some ms."""
+"""Seconds between two questions to the scheduler while there are no workers, each of some ms."""
 
 
 @dataclass(slots=True)
@@ -81,22 +78,24 @@ class Workers:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on one worker, and wait for what it returns or raises."""
-        resources = self.resources or None
-        future = self.client.submit(told, function, *args, pure=False, resources=resources)
-        try:
-            found = _awaited(WorkerWatch(self.client), future)
-        except (MemoryError, DeviceError):
-            raise
-        except Exception as error:
-            raise _not_able(error) from error
-        if isinstance(found, MaxslicesError):
-            raise found
-        return found
+        calls, n_lost = WorkerCalls(self.client), 0
+        while True:
+            if not calls.running:
+                worker, *_ = wait_for_workers(calls, 1, self.resources)
+                calls.begin(worker, None, function, *args)
+            for ended in calls.ended():
+                if ended.answer is None:
+                    n_lost += 1
+                    _check_lost(n_lost, ended.worker)
+                elif ended.answer.error is not None:
+                    raise ended.answer.error
+                else:
+                    return ended.answer.value
 
     def section_run(self, here: SectionRun) -> SharedSection:
         """Make the run of a section; see `RunsSections`."""
         assert self.job is not None
-        return SharedSection(here, self.client, self.job, self.resources)
+        return SharedSection(here, WorkerCalls(self.client), self.job, self.resources)
 
 
 @contextmanager
@@ -143,7 +142,7 @@ def opened_workers(client: Client, pipeline: Pipeline) -> Iterator[Workers]:
     DeviceError
         If there are none.
     """
-    device, facts = _described(WorkerWatch(client), pipeline)
+    device, facts = _described(WorkerCalls(client), pipeline)
     try:
         yield Workers(client, device, facts)
     finally:
@@ -154,44 +153,42 @@ def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def wait_for_workers(watch: WorkerWatch, count: int) -> dict[str, Any]:
-    """Wait for workers of a cluster; what the scheduler knows of each, by address.
-
-    The client's own way would replace what a cluster of this process knows of its workers; when one
-    of them ends later, the cluster fails (distributed 2026.8, `SpecCluster._update_worker_status`).
+def wait_for_workers(
+    calls: WorkerCalls, count: int, resources: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Wait for workers with these resources; what the scheduler knows of each, by address.
 
     Raises
     ------
     DeviceError
         If there are fewer after `WAIT_S` seconds.
     """
-    until_s = time.monotonic() + WAIT_S
-    while len(info := watch.look()) < count:
+    until_s, wanted = time.monotonic() + WAIT_S, (resources or {}).keys()
+    while True:
+        info = {
+            a: each for a, each in calls.workers().items() if wanted <= each["resources"].keys()
+        }
+        if len(info) >= count:
+            return info
         if time.monotonic() > until_s:
             raise DeviceError(f"the cluster had {len(info)} workers for {WAIT_S} s")
         time.sleep(_POLL_S)
-    return dict(info)
 
 
-def _described(watch: WorkerWatch, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
+def _described(calls: WorkerCalls, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
     """Kind of device of the workers, and what is known of each.
 
-    One that ends meanwhile is left out: a task for it alone would never finish.
+    One that ends meanwhile is left out.
 
     Raises
     ------
     DeviceError
         If there are none, one has several threads, or several end before they answer.
     """
-    from distributed import KilledWorker
-
-    client = watch.client
-    asked: dict[tuple[str, Device], Future[Any]] = {}
+    facts: dict[tuple[str, Device], WorkerFacts] = {}
+    n_lost = 0
     while True:
-        info = wait_for_workers(watch, 1)
-        for (address, _), future in asked.items():
-            if address not in info and not future.done():
-                watch.died(address)
+        info = wait_for_workers(calls, 1)
         busy = [address for address, each in info.items() if each["nthreads"] != 1]
         if busy:
             raise DeviceError(
@@ -201,37 +198,35 @@ def _described(watch: WorkerWatch, pipeline: Pipeline) -> tuple[Device, tuple[Wo
         on_gpu = [address for address, each in info.items() if each["resources"].get(GPU)]
         device: Device = "cuda" if on_gpu else "cpu"
         wanted: list[tuple[str, Device]] = [(address, device) for address in on_gpu or info]
+        if all(key in facts for key in wanted):
+            return device, tuple(facts[key] for key in wanted)
         for key in wanted:
-            if key not in asked:
-                here = {"workers": [key[0]], "pure": False}
-                asked[key] = client.submit(worker.describe_worker, *key, pipeline, **here)
-        try:
-            return device, tuple([asked[key].result(timeout=_LOOK_S) for key in wanted])
-        except TimeoutError:  # it is at work for another run, has ended, or hangs
-            continue
-        except KilledWorker as error:
-            watch.died(error.last_worker.address)
-            asked.clear()
-        except (MaxslicesError, MemoryError):
-            raise
-        except Exception as error:
-            raise _not_able(error) from error
+            if key not in facts and key[0] not in calls.running:
+                calls.begin(key[0], key, worker.describe_worker, *key, pipeline)
+        for ended in calls.ended():
+            if ended.answer is None:
+                n_lost += 1
+                _check_lost(n_lost, ended.worker)
+            elif ended.answer.error is not None:
+                raise ended.answer.error
+            else:
+                facts[ended.what] = ended.answer.value
 
 
-def _awaited(watch: WorkerWatch, future: Future[Any]) -> Any:
-    """Result of a future, as long as there are workers."""
-    while True:
-        try:
-            return future.result(timeout=_LOOK_S)
-        except TimeoutError:
-            if future.status == "error":  # the function's own
-                return future.result()
-            wait_for_workers(watch, 1)  # a result that is done may still be on its way
+def _check_lost(n_lost: int, worker: str) -> None:
+    """Check how many workers have ended before they answered.
 
-
-def _not_able(error: Exception) -> DeviceError:
-    """The error of a run of which a worker raised one that is not ours."""
-    return DeviceError(f"a worker cannot do its part: {type(error).__name__}: {error}")
+    Raises
+    ------
+    DeviceError
+        If too many did.
+    """
+    if n_lost >= MOST_TRIES:
+        raise DeviceError(
+            f"{n_lost} workers ended before they answered, the last one {worker}: killed by the "
+            "system for their memory, or by a module that the pipeline's methods import; run the "
+            "pipeline in one process to see which"
+        )
 
 
 @contextmanager
