@@ -6,6 +6,7 @@ import logging
 import traceback
 
 from maxslices.cli.methods import methods
+from maxslices.runner.report.run_log import RunLog
 
 
 def test_log_records_are_printed_as_warnings(cli, monkeypatch):
@@ -20,6 +21,18 @@ def test_log_records_are_printed_as_warnings(cli, monkeypatch):
     said = "maxslices: warning: somebodys.methods: the axis is 7 pixels off\n"
     assert cli("methods") == (0, "done\n", said)
     assert logging.getLogger().handlers == before
+
+
+def test_records_of_dask_go_to_the_log_of_the_run_alone(cli, monkeypatch):
+    def answer(**_):
+        with RunLog() as log:
+            logging.getLogger("distributed.nanny").warning("Restarting worker")
+        return log.text
+
+    monkeypatch.setattr(methods, "callback", answer)
+    status, out, err = cli("methods")
+    assert (status, err) == (0, "")
+    assert out.endswith("  warning: Restarting worker\n\n")
 
 
 def test_a_logged_traceback_is_printed_as_its_last_line(cli, monkeypatch):

@@ -275,10 +275,14 @@ _AGAIN_S = 0.01
 callback, and no wait for a user."""
 
 
+_LOGGERS_OF_DASK = ("distributed", "tornado", "asyncio")
+
+
 class _LogPrinter(logging.Handler):
     """Prints log records as warnings are printed, each text once; of a traceback, its last line.
 
     What a library calls an error is a warning here: the command goes on, or ends with its own.
+    Dask's records only go to the log of the run, which reports what becomes of its workers.
     """
 
     def __init__(self, level: int) -> None:
@@ -286,6 +290,8 @@ class _LogPrinter(logging.Handler):
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name.partition(".")[0] in _LOGGERS_OF_DASK:
+            return
         message = record.getMessage().strip()
         if message.startswith("Traceback ("):
             message = message.splitlines()[-1]

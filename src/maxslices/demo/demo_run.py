@@ -20,10 +20,9 @@ from ..errors import StoreError
 from ..pipeline import Pipeline
 from ..runner import Report
 from ..runner.report.progress import progress_shown
+from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import check_free_space, store_errors
-from ..system.packages import require_matplotlib
 from .phantom import Phantom, flower_head
-from .picture import SectionBar, draw
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
@@ -86,9 +85,8 @@ def run_demo(
     StoreError
         If `out` holds something other than an earlier demo, or its disk is full.
     MaxslicesError
-        If Matplotlib is not installed or cannot be used, or the run fails.
+        If the run fails.
     """
-    require_matplotlib("the demo", "pip install 'maxslices[demo]'")
     folder = _prepare(Path(out))
     path = folder / PIPELINE_NAME
     scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns
@@ -128,21 +126,15 @@ def run_demo(
         f"RMSE           {rmse:.3f} /mm, in a phantom of {truth.min():.1f} to {truth.max():.1f} /mm"
     )
     picture = folder / PICTURE_NAME
-    draw(
-        picture,
-        truth=truth,
-        result=result,
-        bars=[
-            SectionBar("\n".join(section.methods), section.estimated_bytes, section.measured_bytes)
-            for section in report.sections
-        ],
-        budget_bytes=parse_bytes(memory),
-        scan_bytes=scan.n_bytes,
-        caption=(
-            f"{rows} sinograms of {n_angles} x {columns}: photon noise, rings, axis off centre.   "
-            f"Axis found {axis:.2f}, true {scan.axis:.2f}.   RMSE {rmse:.2f} /mm."
-        ),
+    caption = (
+        f"{rows} sinograms of {n_angles} x {columns} in {format_bytes(parse_bytes(memory))}: axis "
+        f"found {axis:.2f}, true {scan.axis:.2f}; RMSE {rmse:.2f} /mm"
     )
+    sheet = ContactSheet(3, (columns, columns), caption)
+    for image, label in ((truth, "phantom"), (result, "reconstruction"), (result - truth, "error")):
+        sheet.add(image, label)
+    with store_errors(picture, sheet.n_bytes):
+        sheet.save(picture, None)
     say(f"Picture        {picture}")
     say(f"Report         {report.files[-1].with_name('report.html')}")
     return DemoResult(scan, report, axis, rmse, picture)
