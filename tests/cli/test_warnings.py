@@ -29,6 +29,9 @@ def test_records_of_dask_go_to_the_log_of_the_run_alone(cli, monkeypatch):
             logging.getLogger("distributed.nanny").warning("Restarting worker")
         return log.text
 
+    of_dask = logging.getLogger("distributed")  # as it is where the command imports Dask
+    monkeypatch.setattr(of_dask, "propagate", True)
+    monkeypatch.setattr(of_dask, "handlers", [])
     monkeypatch.setattr(methods, "callback", answer)
     status, out, err = cli("methods")
     assert (status, err) == (0, "")
