@@ -209,6 +209,12 @@ def _softmax_backward(args: Any) -> list[tuple[str, int]]:
     return [("product", args[0].numel() * args[0].element_size())]
 
 
+def _complex_result(args: Any) -> list[tuple[str, int]]:
+    """Complex result of which the real part is copied to that of an operator such as abs."""
+    x = args[0]
+    return [("complex", x.numel() * x.element_size())] if x.is_complex() else []
+
+
 _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -260,6 +266,8 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 }
 
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
+    aten.abs.default: _complex_result,
+    aten.angle.default: _complex_result,
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._cudnn_rnn_backward.default: recurrent.taken_by_backward,
