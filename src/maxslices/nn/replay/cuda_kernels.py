@@ -213,17 +213,87 @@ def _fast_attention(real: Any) -> Any:
                 self, query, key, value, key_padding_mask, need_weights, attn_mask,
                 average_attn_weights, is_causal,
             )  # fmt: skip
-        batch = query.shape[0]
+        return _fused_attention(self, query, None), None
+
+    return forward
+
+
+def _fused_attention(
+    layer: torch.nn.MultiheadAttention, x: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Attention of a layer on itself as one operator, ``_native_multi_head_attention``."""
+    batch, length = x.shape[:2]
+    weight, bias = layer.in_proj_weight, layer.in_proj_bias
+    heads, width = layer.num_heads, layer.head_dim
+    if mask is None and width % 8 == 0:
         q, k, v = (
-            part.view(batch, -1, self.num_heads, self.head_dim).transpose(1, 2)
-            for part in torch.nn.functional.linear(query, weight, bias).chunk(3, -1)
+            part.view(batch, -1, heads, width).transpose(1, 2)
+            for part in torch.nn.functional.linear(x, weight, bias).chunk(3, -1)
         )
         made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
         # q, k and v stay alive to the end, as in torch's operator.
-        made = made.transpose(1, 2).reshape(batch, -1, self.embed_dim)
-        result = self.out_proj(made)
+        made = made.transpose(1, 2).reshape(batch, -1, layer.embed_dim)
+        result: torch.Tensor = layer.out_proj(made)
         del made
-        return result, None
+        return result
+    projected = torch.mm(x.reshape(-1, x.shape[-1]), weight.t())
+    q, k, v = torch.empty_like(projected).view(3, batch * heads, length, width)
+    del projected
+    scores = torch.bmm(q, k.transpose(1, 2))
+    scores = torch.empty_like(scores)  # of the softmax, next to its operand
+    del scores
+    flat = q.view(-1, layer.embed_dim)  # torch writes the result of the heads there
+    out = layer.out_proj
+    return torch.addmm(out.bias, flat, out.weight.t()).view(batch, length, -1)
+
+
+def _fast_encoder_layer(real: Any) -> Any:
+    """Make a `TransformerEncoderLayer.forward` that runs without gradients as CUDA does.
+
+    One operator, ``_transformer_encoder_layer_fwd``, adds in place and applies the activation in
+    the product before it.
+    """
+
+    def forward(
+        self: torch.nn.TransformerEncoderLayer,
+        src: torch.Tensor,
+        src_mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Any:
+        attention_of = self.self_attn
+        has_graph = torch.is_grad_enabled() and (
+            src.requires_grad or any(p.requires_grad for p in self.parameters())
+        )
+        if (
+            not torch.backends.mha.get_fastpath_enabled()
+            or not (src.is_meta and src.dim() == 3)
+            or self.training
+            or has_graph
+            or not (attention_of.batch_first and attention_of._qkv_same_embed_dim)
+            or attention_of.in_proj_bias is None
+            or attention_of.num_heads % 2
+            or not self.activation_relu_or_gelu
+            or self.norm1.eps != self.norm2.eps
+            or self.linear1.bias is None
+            or src.dtype != self.linear1.weight.dtype
+            or torch.is_autocast_enabled("cuda")
+        ):
+            return real(self, src, src_mask, src_key_padding_mask, is_causal)
+        mask = src_key_padding_mask if src_mask is None else src_mask
+        x = self.norm1(src) if self.norm_first else src
+        x = _fused_attention(attention_of, x, mask).add_(src)
+        if not self.norm_first:
+            x = self.norm1(x)
+        kept = x
+        if self.norm_first:
+            x = self.norm2(x)
+        flat = x.reshape(-1, x.shape[-1])
+        hidden = torch.addmm(self.linear1.bias, flat, self.linear1.weight.t())
+        x = torch.addmm(self.linear2.bias, hidden, self.linear2.weight.t()).view(src.shape)
+        del hidden, flat
+        x = x.add_(kept)
+        return x if self.norm_first else self.norm2(x)
 
     return forward
 
@@ -246,12 +316,16 @@ def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
     }
     library = torch.library.Library("aten", "IMPL")
     attention_of = torch.nn.MultiheadAttention
-    fast = mock.patch.object(attention_of, "forward", _fast_attention(attention_of.forward))
+    encoder_of = torch.nn.TransformerEncoderLayer
+    fast = mock.patch.multiple(attention_of, forward=_fast_attention(attention_of.forward))
+    layer = mock.patch.multiple(encoder_of, forward=_fast_encoder_layer(encoder_of.forward))
     fast.start()
+    layer.start()
     try:
         for operator, function in made.items():
             library.impl(operator.name().removeprefix("aten::"), function, "AutogradMeta")
         yield made
     finally:
+        layer.stop()
         fast.stop()
         library._destroy()
