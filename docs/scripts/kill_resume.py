@@ -371,7 +371,7 @@ def without_journal() -> None:
     """Have nothing noted in this process, and nothing of the input looked up."""
     for name in ("begin", "store", "side", "done", "finish", "whole", "went_on"):
         mock.patch(f"maxslices.runner.folder.journal.Journal.{name}", return_value=True).start()
-    mock.patch("maxslices.api.carry_out.run_identity", return_value={}).start()
+    mock.patch("maxslices.api.team.run_identity", return_value={}).start()
     mock.patch("maxslices.runner.folder.journal.SYNC_INTERVAL_S", 1e9).start()
 
 

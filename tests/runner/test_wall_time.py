@@ -85,7 +85,7 @@ def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
     delays = {
         "runner.folder.run_folder.check_free_space": 5.5,
         "api.carry_out.select_backend": 0.25,
-        "api.carry_out.plan_pipeline": 0.75,
+        "api.team.plan_pipeline": 0.75,
         "runner.execute.require_libraries": 1.5,
         "api.carry_out.correct_records": 0.5,
     }
@@ -118,7 +118,7 @@ def test_the_printed_line_adds_up_to_the_first_one(manual, monkeypatch, tmp_path
 
 
 def test_what_is_short_counts_as_other(manual, monkeypatch, tmp_path):
-    report = run_slowly(manual, monkeypatch, tmp_path, {"api.carry_out.plan_pipeline": 0.25})
+    report = run_slowly(manual, monkeypatch, tmp_path, {"api.team.plan_pipeline": 0.25})
     line = next(line for line in str(report).splitlines() if "wall time:" in line)
     assert "opening" not in line
     assert "planning 0.3 s" in line

@@ -6,43 +6,34 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..core.units import format_bytes
 from ..devices import Backend, select_backend
-from ..devices.cpu import CpuBackend
-from ..devices.in_place import is_direct
 from ..devices.out_of_memory import is_out_of_memory
-from ..errors import LostResultError, MaxslicesError, PlanError, StoreError, UsageError
-from ..estimate import ModelResolver
+from ..errors import LostResultError, MaxslicesError, StoreError, UsageError
 from ..io import HasDetectorStart, Source, parse_loader
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
-from ..planner import Budgets, Plan
+from ..planner import Plan
 from ..runner import Report, Results, RunFolder, Timeline
 from ..runner.blocks.side_results import SideResults
 from ..runner.correct_records import correct_records
-from ..runner.execute import RunsSections, SectionsHere, execute
+from ..runner.execute import execute
 from ..runner.folder.finished_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
 from ..runner.folder.results_of_steps import infos_of_steps
-from ..runner.folder.run_identity import run_identity
-from ..runner.folder.snapshots import snapshot_bytes
 from ..runner.report.progress import progress_shown
 from ..runner.report.provenance import Provenance, as_run
 from ..runner.report.provenance import provenance as provenance_of
 from ..runner.report.run_log import RunLog
 from ..runner.report.wall_time import WallTime
 from ..tuning.heap import trim_heap
-from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
-from .find_values import ValueFinder
 from .on_workers import check_for_workers, workers_of
-from .plan_scan import plan_pipeline
-from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .run_speeds import keep_speeds
 from .scan_and_output import (
@@ -50,10 +41,9 @@ from .scan_and_output import (
     check_result,
     facts_not_applied,
     facts_of,
-    files_read,
     opened,
-    spec_of,
 )
+from .team import RunHere, Team, plan_run
 
 
 def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
@@ -85,7 +75,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         team = held.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
         folder.describe(lambda: _identity(request, pipeline, preview, team))
-        made, resolver = team.plan(folder, source)
+        made, resolver = plan_run(team, request, folder, source)
         if folder.unfinished is None and request.plan is None:
             made = _with_formats(made, pipeline, folder)
         if request.given is not None:
@@ -143,26 +133,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         return report
 
 
-class Team(Protocol):
-    """What carries a plan out: this process, or workers."""
-
-    @property
-    def backend(self) -> Backend:
-        """Device of this process."""
-
-    def identity(self) -> dict[str, Any]:
-        """Describe the run; see `run_identity`."""
-
-    def plan(self, folder: Results, source: Source) -> tuple[Plan, ModelResolver | None]:
-        """The plan of the unfinished run, the one that is given, or a new one with its resolver."""
-
-    def begin(self, plan: Plan, folder: Results) -> RunsSections:
-        """Begin to carry a plan out; what runs its sections."""
-
-    def device_of(self, plan: Plan) -> str:
-        """Name of the device that a plan runs on."""
-
-
 @contextlib.contextmanager
 def _team(
     request: RunRequest, pipeline: Pipeline, source: Source, folder: Results, log: RunLog
@@ -173,73 +143,8 @@ def _team(
             log.add(team.workers.text)
             yield team
     else:
-        yield RunHere(request, pipeline, select_backend(request.device_for(folder)))
-
-
-@dataclass(frozen=True, slots=True)
-class RunHere:
-    """A run whose blocks this process runs."""
-
-    request: RunRequest
-    """What is asked of the run."""
-    pipeline: Pipeline
-    """The pipeline as it runs."""
-    backend: Backend
-    """Its device."""
-
-    def identity(self) -> dict[str, Any]:
-        """Describe the run; see `run_identity`."""
-        has_path = isinstance(self.request.scan, str | os.PathLike)
-        read = files_read(self.request.scan, self.pipeline) if has_path else None
-        return run_identity(self.pipeline, self.backend, read)
-
-    def plan(self, folder: Results, source: Source) -> tuple[Plan, ModelResolver | None]:
-        """The plan of the unfinished run, the one that is given, or a new one with its resolver."""
-        request, pipeline, backend = self.request, self.pipeline, self.backend
-        if folder.unfinished is not None:
-            now = folder.path, folder.unfinished, folder.identity
-            check_unchanged(*now, pipeline, source, backend)
-            return folder.unfinished.plan, None
-        if request.plan is not None:
-            check_plan_here(request.plan, pipeline, source, backend, in_memory=folder.path is None)
-            return request.plan, None
-        spec = spec_of(source, backend)
-        if earlier := request.plans.find(spec):
-            with contextlib.suppress(PlanError):  # there is less memory now
-                check_memory(earlier, backend)
-                return earlier, None
-        budgets = budgets_here(backend, request.memory, request.host_memory)
-        resolver = chooser_for(spec, budgets, backend, request.estimator)
-        given = request.given
-        finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
-
-        def planned(within: Budgets) -> Plan:
-            return plan_pipeline(
-                pipeline,
-                spec,
-                within,
-                resolver,
-                block=request.block,
-                result_in_memory=folder.path is None,
-                result_is_direct=given is not None and is_direct(given, backend),
-                values=finder,
-            )
-
-        made = planned(budgets)
-        if request.save_snapshots:
-            made = planned(budgets.without(snapshot_bytes(made)))
-        if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
-            check_host_free(made, backend.name, CpuBackend().free_bytes())
-        request.plans.keep(spec, made)
-        return made, resolver
-
-    def begin(self, plan: Plan, folder: Results) -> RunsSections:
-        """Nothing has to be started."""
-        return SectionsHere()
-
-    def device_of(self, plan: Plan) -> str:
-        """The name of the backend."""
-        return self.backend.name
+        backend = select_backend(request.device_for(folder))
+        yield RunHere(request, pipeline, source, backend)
 
 
 def _with_formats(plan: Plan, pipeline: Pipeline, folder: Results) -> Plan:

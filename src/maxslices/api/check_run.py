@@ -28,9 +28,9 @@ from .values_first import as_planned
 
 
 def check_plan_here(
-    plan: Plan, pipeline: Pipeline, source: Source, backend: Backend, *, in_memory: bool
+    plan: Plan, in_memory: bool, pipeline: Pipeline, source: Source, backend: Backend
 ) -> None:
-    """Check that a plan is for this run, and that there is memory for it.
+    """Check that a plan is for this run.
 
     Raises
     ------
@@ -46,7 +46,6 @@ def check_plan_here(
     check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
     _check_sections_of(plan, pipeline, spec)
     _check_destination(plan, pipeline, in_memory=in_memory)
-    check_memory(plan, backend)
 
 
 def check_unchanged(
@@ -76,7 +75,6 @@ def check_unchanged(
         )
     _check_sections_of(plan, pipeline, spec_of(source, backend))
     _check_destination(plan, pipeline, in_memory=False)
-    check_memory(plan, backend)
 
 
 def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:

@@ -6,9 +6,10 @@ import importlib
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +18,17 @@ from ..devices import Backend, select_backend
 from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
 from ..errors import DoesNotFitError, PlanError, UsageError
-from ..io import Source
 from ..measure.resident_memory import held_bytes
-from ..pipeline import Pipeline, ScanSpec
+from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
-from ..planner.block_size import BlockChoice
 from ..runner import Results, RunFolder
-from ..runner.folder.run_identity import run_identity
-from ..runner.folder.snapshots import snapshot_bytes
-from ..runner.folder.unfinished_run import UnfinishedRun
 from ..system.process_state import told_elsewhere
 from ..system.threads import MOST_THREADS, N_CORES
-from .check_run import check_free, check_host_free, check_plan_here, check_unchanged
-from .find_values import ValueFinder
-from .plan_scan import plan_pipeline
-from .resources import check_limits, chooser_for
+from .check_run import check_free, check_host_free
+from .resources import check_limits
 from .run_request import RunRequest
-from .scan_and_output import files_read, opened, spec_of
+from .scan_and_output import files_read, opened
+from .team import identity_of, plan_source
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -141,13 +136,6 @@ class RunOnWorkers:
     scan: Path
     """Path of the scan, absolute."""
 
-    def identity(self) -> dict[str, Any]:
-        """Have a worker describe the run; see `run_identity`."""
-        found: dict[str, Any] = self.workers.submit(
-            _identity, self.scan, self.pipeline, self.workers.device
-        )
-        return found
-
     @property
     def backend(self) -> Backend:
         """The CPU: shares are put together here."""
@@ -157,70 +145,50 @@ class RunOnWorkers:
         """Kind of device that the plan is for."""
         return plan.device
 
-    def plan(self, folder: Results, source: Source) -> tuple[Plan, None]:
-        """The plan of the unfinished run, the one that is given, an earlier scan's, or a new one.
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Have a worker call a function with the pipeline, the scan and its device too."""
+        missing, kind = self.request.allow_missing_frames, self.workers.device
+        run = self.scan, self.pipeline, missing, kind
+        return self.workers.submit(_call_with_scan, function, args, *run)
 
-        Workers that measure methods correct no records: the last element is None.
-        """
-        return self._plan(folder, spec_of(source)), None
+    def identity(self) -> dict[str, Any]:
+        """Have a worker describe the run; see `run_identity`."""
+        files = files_read(self.scan, self.pipeline)
+        identity: dict[str, Any] = self.call(identity_of, files)
+        return identity
 
-    def _plan(self, folder: Results, scan: ScanSpec) -> Plan:
-        request, run = self.request, (self.scan, self.pipeline)
-        if folder.unfinished is not None:
-            self._check(folder.unfinished.plan)
-            state = folder.path, folder.unfinished, folder.identity
-            self.workers.submit(_check_unchanged, *state, *run)
-            return folder.unfinished.plan
-        if request.plan is not None:
-            self._check(request.plan)
-            self.workers.submit(_check_plan, request.plan, *run)
-            return request.plan
-        if earlier := request.plans.find(scan):
-            with suppress(PlanError):  # there is less memory now
-                self._check(earlier)
-                self.workers.submit(_check_plan, earlier, *run)
-                return earlier
-        budgets = replace(
-            worker_budgets(
-                self.workers.facts, self.workers.device, request.memory, request.host_memory
-            ),
-            shares_memory=self.workers.share_memory,
-        )
-        uneven = "" if request.memory is not None else _uneven(self._free())
-        try:
-            made: Plan = self.workers.submit(
-                _plan,
-                *run,
-                budgets,
-                request.block,
-                request.estimator,
-                request.allow_missing_frames,
-                request.save_snapshots,
-                request.scratch,
-            )
-        except DoesNotFitError as error:
-            if not uneven:
-                raise
-            raise DoesNotFitError(f"{error}; {uneven}") from None
-        self._check_host(made)
-        if uneven and any(each.is_bound_by_memory for each in made.sections):
-            made = replace(made, notes=(*made.notes, uneven))
-        request.plans.keep(scan, made)
-        return made
-
-    def _free(self) -> list[_Free]:
-        return _free_of_each(self.workers.facts, self.workers.device)
-
-    def _check(self, plan: Plan) -> None:
+    def check(self, plan: Plan) -> None:
         """Check that these workers can carry a plan out, each of them."""
         _check_in_files(plan)
         for each in self._free():
             check_free(plan, each.worker, each.device_bytes, each.host_bytes)
 
-    def _check_host(self, plan: Plan) -> None:
-        """Check that each machine has the host memory that a new plan needs."""
+    def new_plan(self, folder: Results) -> tuple[Plan, None]:
+        """Have a worker plan the run; workers that measure methods correct no records."""
+        request, facts, kind = self.request, self.workers.facts, self.workers.device
+        budgets = worker_budgets(facts, kind, request.memory, request.host_memory)
+        uneven = "" if request.memory is not None else _uneven(self._free())
+        plan = partial(
+            _plan,
+            block=request.block,
+            estimator=request.estimator,
+            saves_snapshots=request.save_snapshots,
+            scratch=request.scratch,
+        )
+        try:
+            made: Plan = self.call(plan, replace(budgets, shares_memory=self.workers.share_memory))
+        except DoesNotFitError as error:
+            if not uneven:
+                raise
+            raise DoesNotFitError(f"{error}; {uneven}") from None
         for each in self._free():
-            check_host_free(plan, each.worker, each.host_bytes)
+            check_host_free(made, each.worker, each.host_bytes)
+        if uneven and any(each.is_bound_by_memory for each in made.sections):
+            made = replace(made, notes=(*made.notes, uneven))
+        return made, None
+
+    def _free(self) -> list[_Free]:
+        return _free_of_each(self.workers.facts, self.workers.device)
 
     def begin(self, plan: Plan, folder: Results) -> Workers:
         """Tell workers what the run is; they run its sections then."""
@@ -367,61 +335,24 @@ def _check_in_files(plan: Plan) -> None:
             )
 
 
-def _plan(
+def _plan(*args: Any, **options: Any) -> Plan:
+    """`plan_source` without the resolver, which cannot be sent."""
+    return plan_source(*args, **options)[0]
+
+
+def _call_with_scan(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
     scan: Path,
     pipeline: Pipeline,
-    budgets: Budgets,
-    block: BlockChoice,
-    estimator: str | None,
     allow_missing_frames: bool,
-    saves_snapshots: bool,
-    scratch: str | os.PathLike[str] | None,
-) -> Plan:
-    backend = _backend(budgets.kind)
+    kind: str,
+) -> Any:
+    """Call a function on a worker; see `RunOnWorkers.call`."""
+    backend = select_backend("cuda:0" if kind == "cuda" else "cpu")
     with ExitStack() as held:
         with told_elsewhere():
             source = held.enter_context(
                 opened(scan, pipeline, allow_missing_frames=allow_missing_frames)
             )
-        spec = spec_of(source, backend)
-        resolver = chooser_for(spec, budgets, backend, estimator)
-        alone = replace(budgets, n_workers=None)
-        finder = ValueFinder(source, backend, spec, alone, resolver, scratch)
-
-        def planned(within: Budgets) -> Plan:
-            return plan_pipeline(pipeline, spec, within, resolver, block=block, values=finder)
-
-        made = planned(budgets)
-        if saves_snapshots:
-            made = planned(budgets.without(snapshot_bytes(made)))
-    return made
-
-
-def _check_plan(plan: Plan, scan: Path, pipeline: Pipeline) -> None:
-    backend = _backend_of(plan)
-    with opened(scan, pipeline, allow_missing_frames=True) as source:
-        check_plan_here(plan, pipeline, source, backend, in_memory=False)
-
-
-def _check_unchanged(
-    out: Path,
-    unfinished: UnfinishedRun,
-    identity: dict[str, Any],
-    scan: Path,
-    pipeline: Pipeline,
-) -> None:
-    backend = _backend_of(unfinished.plan)
-    with opened(scan, pipeline, allow_missing_frames=True) as source:
-        check_unchanged(out, unfinished, identity, pipeline, source, backend)
-
-
-def _identity(scan: Path, pipeline: Pipeline, kind: str) -> dict[str, Any]:
-    return run_identity(pipeline, _backend(kind), files_read(scan, pipeline))
-
-
-def _backend_of(plan: Plan) -> Backend:
-    return _backend(plan.device.partition(":")[0])
-
-
-def _backend(kind: str) -> Backend:
-    return select_backend("cuda:0" if kind == "cuda" else "cpu")
+        return function(*args, pipeline, source, backend)

@@ -1,0 +1,187 @@
+"""Who carries a run out, this process or workers, and how a run is planned for either."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..devices import Backend
+from ..devices.cpu import CpuBackend
+from ..devices.in_place import is_direct
+from ..errors import PlanError
+from ..estimate import ModelResolver
+from ..io import Source
+from ..pipeline import Pipeline
+from ..planner import Budgets, Plan
+from ..planner.block_size import BlockChoice
+from ..runner import Results
+from ..runner.execute import RunsSections, SectionsHere
+from ..runner.folder.run_identity import run_identity
+from ..runner.folder.snapshots import snapshot_bytes
+from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
+from .find_values import ValueFinder
+from .plan_scan import plan_pipeline
+from .resources import budgets_here, chooser_for
+from .run_request import RunRequest
+from .scan_and_output import files_read, spec_of
+
+
+class Team(Protocol):
+    """What carries a plan out: this process, or workers."""
+
+    @property
+    def backend(self) -> Backend:
+        """Device of this process."""
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function where blocks run, with the pipeline, the scan and the device too."""
+
+    def identity(self) -> dict[str, Any]:
+        """Describe the run; see `run_identity`."""
+
+    def check(self, plan: Plan) -> None:
+        """Check that the memory that a plan needs is free."""
+
+    def new_plan(self, folder: Results) -> tuple[Plan, ModelResolver | None]:
+        """Plan the run; the resolver's records can be corrected by what the run measures."""
+
+    def begin(self, plan: Plan, folder: Results) -> RunsSections:
+        """Begin to carry a plan out; what runs its sections."""
+
+    def device_of(self, plan: Plan) -> str:
+        """Name of the device that a plan runs on."""
+
+
+def plan_run(
+    team: Team, request: RunRequest, folder: Results, source: Source
+) -> tuple[Plan, ModelResolver | None]:
+    """Plan of the unfinished run, the one that is given, that of an earlier scan, or a new one.
+
+    Returns
+    -------
+    (Plan, ModelResolver or None)
+        With a new plan comes the resolver whose records the run may correct.
+
+    Raises
+    ------
+    PlanError
+        If an earlier plan is for something else, or needs more memory than is free.
+    MaxslicesError
+        If an estimator fails, or the pipeline does not fit.
+    """
+    if folder.unfinished is not None:
+        team.call(check_unchanged, folder.path, folder.unfinished, folder.identity)
+        team.check(folder.unfinished.plan)
+        return folder.unfinished.plan, None
+    if request.plan is not None:
+        team.call(check_plan_here, request.plan, folder.path is None)
+        team.check(request.plan)
+        return request.plan, None
+    spec = spec_of(source, team.backend)
+    if earlier := request.plans.find(spec):
+        with contextlib.suppress(PlanError):  # there is less memory now
+            team.check(earlier)
+            return earlier, None
+    made, resolver = team.new_plan(folder)
+    request.plans.keep(spec, made)
+    return made, resolver
+
+
+def plan_source(
+    budgets: Budgets,
+    pipeline: Pipeline,
+    source: Source,
+    backend: Backend,
+    *,
+    block: BlockChoice,
+    estimator: str | None,
+    saves_snapshots: bool,
+    scratch: str | os.PathLike[str] | None,
+    result_in_memory: bool = False,
+    result_is_direct: bool = False,
+) -> tuple[Plan, ModelResolver]:
+    """Plan a pipeline on an open scan, where its blocks will run."""
+    spec = spec_of(source, backend)
+    resolver = chooser_for(spec, budgets, backend, estimator)
+    finder = ValueFinder(source, backend, spec, replace(budgets, n_workers=None), resolver, scratch)
+    planned = partial(
+        plan_pipeline,
+        pipeline,
+        spec,
+        resolver=resolver,
+        block=block,
+        result_in_memory=result_in_memory,
+        result_is_direct=result_is_direct,
+        values=finder,
+    )
+    made = planned(budgets)
+    if saves_snapshots:
+        made = planned(budgets.without(snapshot_bytes(made)))
+    return made, resolver
+
+
+@dataclass(frozen=True, slots=True)
+class RunHere:
+    """A run whose blocks this process runs."""
+
+    request: RunRequest
+    """What is asked of the run."""
+    pipeline: Pipeline
+    """The pipeline as it runs."""
+    source: Source
+    """The scan."""
+    backend: Backend
+    """Its device."""
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function with the pipeline, the scan and the device too."""
+        return function(*args, self.pipeline, self.source, self.backend)
+
+    def identity(self) -> dict[str, Any]:
+        """Describe the run; see `run_identity`."""
+        has_path = isinstance(self.request.scan, str | os.PathLike)
+        read = files_read(self.request.scan, self.pipeline) if has_path else None
+        return identity_of(read, self.pipeline, self.source, self.backend)
+
+    def check(self, plan: Plan) -> None:
+        """Check that the memory that a plan needs is free."""
+        check_memory(plan, self.backend)
+
+    def new_plan(self, folder: Results) -> tuple[Plan, ModelResolver]:
+        """Plan the run for the device of this process."""
+        request, backend = self.request, self.backend
+        made, resolver = plan_source(
+            budgets_here(backend, request.memory, request.host_memory),
+            self.pipeline,
+            self.source,
+            backend,
+            block=request.block,
+            estimator=request.estimator,
+            saves_snapshots=request.save_snapshots,
+            scratch=request.scratch,
+            result_in_memory=folder.path is None,
+            result_is_direct=request.given is not None and is_direct(request.given, backend),
+        )
+        if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
+            check_host_free(made, backend.name, CpuBackend().free_bytes())
+        return made, resolver
+
+    def begin(self, plan: Plan, folder: Results) -> RunsSections:
+        """Nothing has to be started."""
+        return SectionsHere()
+
+    def device_of(self, plan: Plan) -> str:
+        """The name of the backend."""
+        return self.backend.name
+
+
+def identity_of(
+    files: list[Path] | None, pipeline: Pipeline, source: Source, backend: Backend
+) -> dict[str, Any]:
+    """`run_identity` where blocks run; see `Team.call`."""
+    return run_identity(pipeline, backend, files)
