@@ -19,6 +19,8 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
+from maxslices.core.angles import typical_step
+
 from .namespaces import on_gpu
 
 WEDGE_GAPS = 3.0
@@ -153,8 +155,7 @@ def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
     half of the gap to its two neighbours there, and projections in one direction share that. Thus
     evenly spaced angles over 180 or 360 degrees get the same weight each, in any order, and the
     two ends of a scan from 0 to 180 degrees inclusive share one. A gap over `WEDGE_GAPS` times the
-    typical one is a missing wedge and counts as a typical one: gaps up to its size make up half of
-    what is covered without the largest.
+    typical one is a missing wedge and counts as a typical one, which is that without the largest.
     """
     n = len(angles)
     folded = np.mod(angles, np.pi)
@@ -163,8 +164,7 @@ def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
     by_size = np.sort(gaps)[:-1]
     if not by_size.any():  # one direction
         return np.full(n, np.pi / n)
-    covered = by_size.cumsum()
-    typical = by_size[np.searchsorted(covered, covered[-1] / 2)]
+    typical = typical_step(by_size)
     gaps[gaps > WEDGE_GAPS * typical] = typical
     ends = np.cumsum(gaps > SAME_GAPS * typical)
     direction = np.roll(ends, 1) % ends[-1]

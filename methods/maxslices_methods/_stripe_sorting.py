@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxslices import Ledger
 
+from ._angles import is_stored_order
 from .namespaces import array_namespace, on_gpu
 
 SORT_CHUNK = {"cuda": 2**23, "cpu": 2**16}
@@ -74,8 +76,8 @@ def _flip_negative(signed: Any) -> None:
     signed ^= mask
 
 
-def sort_columns(chunk: Any) -> tuple[Any, Any]:
-    """Sort the columns of sinograms, equal values in the order of their rows.
+def sort_columns(chunk: Any, order: NDArray[np.intp]) -> tuple[Any, Any]:
+    """Sort the columns of sinograms, equal values in the order of their angles.
 
     Value and row are packed into one integer, so that a plain sort orders both. On a GPU the
     column is packed first, so that one radix sort sorts all columns.
@@ -83,6 +85,8 @@ def sort_columns(chunk: Any) -> tuple[Any, Any]:
     Parameters
     ----------
     chunk : array, float32 or uint16, shape (angles, slices, columns)
+    order : ndarray of int
+        Rows by angle.
 
     Returns
     -------
@@ -99,7 +103,7 @@ def sort_columns(chunk: Any) -> tuple[Any, Any]:
     packed[...] = _to_order(values) if is_float else values
     del values
     packed <<= row_bits
-    packed |= xp.arange(n_angles, dtype=xp.uint64)
+    packed |= xp.asarray(np.argsort(order).view(np.uint64))  # place of each row by angle
     if on_gpu(chunk):
         columns = xp.arange(n_slices * width, dtype=xp.uint64)
         columns <<= 32 + row_bits
@@ -110,4 +114,7 @@ def sort_columns(chunk: Any) -> tuple[Any, Any]:
     values = xp.empty(packed.shape, dtype=xp.uint32 if is_float else xp.uint16)
     xp.right_shift(packed, row_bits, out=values)
     packed &= (1 << row_bits) - 1
-    return _from_order(values) if is_float else values, packed.view(xp.int64)
+    rows = packed.view(xp.int64)
+    if not is_stored_order(order):  # in place, which NumPy does if it need not check
+        xp.take(xp.asarray(order), rows, out=rows, mode="clip")
+    return _from_order(values) if is_float else values, rows

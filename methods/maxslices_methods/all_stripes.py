@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 
+from ._angles import is_stored_order, order_by_angle
 from ._threads import n_workers_for
 from .namespaces import to_device_of, to_host
 
@@ -67,6 +68,7 @@ def remove_all_stripe(
     sm_size: int = 21,
     dim: Literal[1, 2] = 1,
     normalize: bool = False,
+    angles: Any = None,
 ) -> Any:
     """Remove dead, fluctuating, large and small stripes, one kind after the other.
 
@@ -87,6 +89,9 @@ def remove_all_stripe(
         1: the second filter is a line across the columns. 2: a square, along the sorted values too.
     normalize : bool
         Whether each column is divided by its factor before large stripes are replaced.
+    angles : array, optional
+        Angles in radians, (angles,): projections are taken in the order of their angles; without,
+        as stored.
 
     Returns
     -------
@@ -111,15 +116,18 @@ def remove_all_stripe(
         raise ValueError(f"dim must be 1 or 2, not {dim!r}")
     source = to_host(data)
     result = np.empty(source.shape, np.float32)
-    n_slices = source.shape[1]
+    n_angles, n_slices, _ = source.shape
+    order = order_by_angle("remove_all_stripe", angles, n_angles)
     window = (sm_size if dim == 2 else 1, sm_size)
 
     def work(worker: int) -> None:
         for index in range(worker, n_slices, n_workers):
-            sinogram = source[:, index].astype(np.float32)
+            sinogram = np.empty((n_angles, source.shape[2]), np.float32)
+            for row, projection in zip(sinogram, order, strict=True):
+                row[...] = source[projection, index]
             _interpolate_dead(sinogram, snr, la_size)
             _replace_large(sinogram, snr, la_size, normalize)
-            _filter_sorted(sinogram, window, result[:, index])
+            _filter_sorted(sinogram, window, order, result[:, index])
 
     n_workers = n_workers_for(n_slices)
     with ThreadPoolExecutor(n_workers) as pool:
@@ -163,13 +171,18 @@ def _replace_large(sinogram: Sinogram, snr: float, size: int, normalize: bool) -
         sinogram[order[:, column], column] = smooth[:, column]
 
 
-def _filter_sorted(sinogram: Sinogram, window: tuple[int, int], out: Sinogram) -> None:
-    """Median across columns of sorted values, sorted back into `out`."""
+def _filter_sorted(
+    sinogram: Sinogram, window: tuple[int, int], by_angle: NDArray[np.intp], out: Sinogram
+) -> None:
+    """Median across columns of sorted values, sorted back into `out` as projections are stored."""
     order = np.argsort(sinogram, axis=0, kind="stable")
     values = np.take_along_axis(sinogram, order, axis=0)
     ndimage.median_filter(values, window, output=sinogram)
     del values
     np.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    if not is_stored_order(by_angle):
+        for rows in order:
+            rows[...] = by_angle[rows]
     np.put_along_axis(out, order, sinogram, axis=0)
 
 

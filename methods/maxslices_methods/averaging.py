@@ -1,18 +1,75 @@
-"""Means of neighbouring projections."""
+"""Projections by angle: sorted, and means of neighbours."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maxslices import Ledger, from_ledger, method
+from maxslices.core.angles import AngleTable, angle_table
 
+from ._angles import is_stored_order, table_of
 from .namespaces import array_namespace
 
+logger = logging.getLogger(__name__)
+
+WIDE = 3.0
+"""Steps of more than this many typical ones are gaps across which means blur: one of two steps, in
+uneven scans, does not."""
 SMALL_BYTES = 2**16
 """Bytes of NumPy's buffers for a mean, which count where the data are small."""
+
+
+@from_ledger
+def _sorting_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+    if m.device == "cpu":
+        m.alloc_bytes(SMALL_BYTES)
+
+
+def _sorted_angles(angles: NDArray[Any]) -> NDArray[Any]:
+    return angles[angle_table(angles).order]
+
+
+@method(
+    "sinogram",
+    calc_max_slices=_sorting_bytes,
+    output_angles=_sorted_angles,
+    gives="same",
+)
+def sort_by_angle(data: Any, angles: Any) -> Any:
+    """Sort projections by angle, for methods that take them as they are stored.
+
+    Methods of this package do not need it: they take projections by angle themselves.
+
+    Parameters
+    ----------
+    data : array
+        Sinograms (angles, slices, detector_x) of any real dtype.
+    angles : array
+        Angles in radians, (angles,).
+
+    Returns
+    -------
+    array
+        Of the same shape and dtype. Where a stage turned one way the order does not change;
+        otherwise projections are in the order of their angles within one turn, from the largest
+        gap on.
+
+    Raises
+    ------
+    ValueError
+        If there is not one angle for each projection.
+    """
+    order = table_of("sort_by_angle", angles, data.shape[0]).order
+    out = array_namespace(data).empty_like(data)
+    for place, projection in zip(out, order, strict=True):
+        place[...] = data[projection]
+    return out
 
 
 def _check(projection_averaging_factor: int) -> None:
@@ -43,8 +100,8 @@ def _averaging_bytes(
 
 
 def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:
-    """Mean angle of each group of projections; the last group may be smaller."""
-    angles = np.unwrap(angles)  # of 359 and 1 degree the mean is 360
+    """Mean angle of each group of neighbours; the last group may be smaller."""
+    angles = np.unwrap(angles[angle_table(angles).order])  # of 359 and 1 degree the mean is 360
     starts = range(0, len(angles), projection_averaging_factor)
     groups = [angles[i : i + projection_averaging_factor] for i in starts]
     return np.array([group.mean() for group in groups], angles.dtype)
@@ -58,8 +115,12 @@ def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2)
     check_values=_check,
     gives="same",
 )
-def average_projection_frames(data: Any, projection_averaging_factor: int = 2) -> Any:
+def average_projection_frames(
+    data: Any, projection_averaging_factor: int = 2, angles: Any = None
+) -> Any:
     """Replace each group of neighbouring projections by their mean, and their angles by the mean.
+
+    The result is in the order of the angles.
 
     Parameters
     ----------
@@ -67,6 +128,9 @@ def average_projection_frames(data: Any, projection_averaging_factor: int = 2) -
         Sinograms (angles, slices, detector_x) of any real dtype.
     projection_averaging_factor : int
         Projections in a group; the last group may be smaller.
+    angles : array, optional
+        Angles in radians, (angles,): neighbours are those next in angle; without, as stored. A
+        warning is logged for groups across a gap.
 
     Returns
     -------
@@ -83,6 +147,36 @@ def average_projection_frames(data: Any, projection_averaging_factor: int = 2) -
     xp = array_namespace(data)
     step = projection_averaging_factor
     out = xp.empty((-(-data.shape[0] // step), *data.shape[1:]), dtype=data.dtype)
+    order = np.arange(data.shape[0])
+    if angles is not None:
+        table = table_of("average_projection_frames", angles, data.shape[0])
+        order = table.order
+        _warn_of_gaps(table, step)
+    if is_stored_order(order):
+        for group, mean in enumerate(out):
+            mean[...] = xp.mean(data[group * step : (group + 1) * step], axis=0, dtype=xp.float32)
+        return out
     for group, mean in enumerate(out):
-        mean[...] = xp.mean(data[group * step : (group + 1) * step], axis=0, dtype=xp.float32)
+        projections = order[group * step : (group + 1) * step]
+        total = data[projections[0]].astype(xp.float32)
+        for projection in projections[1:]:
+            total += data[projection]
+        total /= len(projections)
+        mean[...] = total
     return out
+
+
+def _warn_of_gaps(table: AngleTable, step: int) -> None:
+    """Log a warning if projections on both sides of a gap are in one group."""
+    group_of = np.empty(len(table.order), np.intp)
+    group_of[table.order] = np.arange(len(table.order)) // step
+    for before, after, degrees in table.gaps:
+        if group_of[before] == group_of[after] and degrees > WIDE * table.step:
+            logger.warning(
+                "average_projection_frames: projections %d and %d are averaged, across a gap of "
+                "%.4g degrees",
+                before,
+                after,
+                degrees,
+            )
+            return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from maxslices import method
 from maxslices.core.ledger import Ledger, from_ledger
 
-from ._turn import warn_of_turn
+from ._angles import Rows, halves
 from .namespaces import array_namespace, on_gpu
 
 PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
@@ -62,15 +62,18 @@ def _stitch_memory(m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], over
         m.alloc_bytes(VIEWS_BYTES)
 
 
-def _first_half(angles: np.ndarray) -> np.ndarray:
-    return angles[: len(angles) // 2]
+def _stitched_angles(angles: np.ndarray) -> np.ndarray:
+    """Angles of the projections from the front."""
+    half = len(angles) // 2
+    front, _ = halves("sino_360_to_180", angles, len(angles), half, half, warns=False)
+    return angles[front]
 
 
 @method(
     "sinogram",
     calc_max_slices=_stitch_memory,
     output_dims=_stitched_dims,
-    output_angles=_first_half,
+    output_angles=_stitched_angles,
     keeps_pixel_size=True,
     gives="same",
 )
@@ -83,7 +86,8 @@ def sino_360_to_180(
     """Stitch the two halves of a full turn into sinograms of half a turn, twice as wide.
 
     The view from behind, mirrored, continues the view from the front on the side of the
-    rotation axis. If the number of angles is odd the last one is left out.
+    rotation axis. Projections half a turn apart are stitched. If the number of angles is odd one
+    is left out.
 
     Parameters
     ----------
@@ -96,13 +100,15 @@ def sino_360_to_180(
     side : {"left", "right"}
         Side of the field of view that the rotation axis is on.
     angles : array, optional
-        Angles in radians, (angles,): a warning is logged if they do not cover 360 degrees.
+        Angles in radians, (angles,): where projections are not stored in order over a full turn,
+        or some are missing, views are paired by angle, and some pairs may be repeated. A warning is
+        logged if few have a partner. Without angles the first half is stitched to the second.
 
     Returns
     -------
     array
-        Shape (angles // 2, detector_y, 2 * detector_x), wider by what neither view sees, of
-        the same dtype; the rotation axis is in the middle of a row.
+        Shape (angles // 2, detector_y, 2 * detector_x), by angle, wider by what neither view sees,
+        of the same dtype; the rotation axis is in the middle of a row.
 
     Raises
     ------
@@ -120,35 +126,58 @@ def sino_360_to_180(
     .. [1] N. T. Vo et al., "Data processing methods and data acquisition for samples
        larger than the field of view in parallel-beam tomography", Opt. Express 29, 2021.
     """
-    if angles is not None:
-        warn_of_turn("sino_360_to_180", angles[0], angles[-1], 360)
     n_angles, n_rows, width = data.shape
     half, stitched_width = _stitched_dims((n_angles, width), overlap)
     pixels = _even(overlap)
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     xp = array_namespace(data)
-    front, behind = data[:half], data[half : 2 * half, :, ::-1]
-    left, right = (behind, front) if side == "left" else (front, behind)
-
+    front, behind = halves("sino_360_to_180", angles, n_angles, half, half)
+    n_blended = 1
+    if isinstance(front, slice):
+        n_blended = _blend_angles(n_rows, half, pixels, "cuda" if on_gpu(data) else "cpu")
     out = xp.empty((half, n_rows, stitched_width), dtype=data.dtype)
+    rising = xp.linspace(0, 1, max(0, pixels), dtype=xp.float32)
+    buffers = xp.empty((2, n_blended, n_rows, max(0, pixels)), dtype=xp.float32)
+    for own, near, far in _views(half, front, behind):
+        seen, mirrored = data[near], data[far, :, ::-1]
+        left, right = (mirrored, seen) if side == "left" else (seen, mirrored)
+        _stitch(left, right, pixels, rising, buffers, out[own])
+    return out
+
+
+def _views(half: int, front: Rows, behind: Rows) -> Iterator[tuple[slice, slice, slice]]:
+    """Rows of the result, and those of the views that are stitched to them.
+
+    Where pairs are not stored in order these are single rows: all at once would need other arrays.
+    """
+    if isinstance(front, slice) and isinstance(behind, slice):
+        yield slice(half), front, behind
+        return
+    pairs = zip(np.asarray(front), np.asarray(behind), strict=True)
+    for row, (near, far) in enumerate(pairs):
+        yield slice(row, row + 1), slice(near, near + 1), slice(far, far + 1)
+
+
+def _stitch(left: Any, right: Any, pixels: int, rising: Any, buffers: Any, out: Any) -> None:
+    """Stitch views from the front and from behind, as many at one time as buffers have."""
+    xp = array_namespace(out)
+    width = left.shape[2]
     if pixels <= 0:
         out[:, :, :width] = left
         if pixels < 0:
             out[:, :, width : width - pixels] = left[:, :, -1:]
         out[:, :, width - pixels :] = right
-        return out
+        return
     seam, margin = width - pixels, pixels // 2
     out[:, :, :margin] = left[:, :, :1]
-    out[:, :, stitched_width - margin :] = right[:, :, -1:]
-    stitched = out[:, :, margin : stitched_width - margin]
+    out[:, :, out.shape[2] - margin :] = right[:, :, -1:]
+    stitched = out[:, :, margin : out.shape[2] - margin]
     stitched[:, :, :seam] = left[:, :, :seam]
     stitched[:, :, width:] = right[:, :, pixels:]
-    rising = xp.linspace(0, 1, pixels, dtype=xp.float32)
-    step = _blend_angles(n_rows, half, pixels, "cuda" if on_gpu(data) else "cpu")
-    buffers = xp.empty((2, step, n_rows, pixels), dtype=xp.float32)
-    for first in range(0, half, step):
-        own = slice(first, min(first + step, half))
+    step = buffers.shape[1]
+    for first in range(0, len(out), step):
+        own = slice(first, min(first + step, len(out)))
         fading, growing = buffers[:, : own.stop - first]
         growing[...] = right[own, :, :pixels]
         growing *= rising
@@ -156,10 +185,9 @@ def sino_360_to_180(
         # left * (1 - rising) + right * rising, with the weights mirrored in place.
         fading *= rising[::-1]
         fading += growing
-        if data.dtype.kind in "iu":
+        if out.dtype.kind in "iu":
             xp.rint(fading, out=fading)
         stitched[own, :, seam:width] = fading
-    return out
 
 
 def _check_new_shape(newshape: list[int]) -> None:

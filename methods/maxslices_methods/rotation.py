@@ -7,17 +7,20 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxslices import method
 from maxslices.core.ledger import Ledger, from_ledger
 
-from ._turn import warn_of_turn
+from ._angles import table_of, warn_of_short_turn
 from .namespaces import array_namespace, on_gpu, scipy_module
 
 logger = logging.getLogger(__name__)
 
 WIDE, MANY = 2000, 2000
 """With more columns or angles than these, the coarse search averages 4 columns or 2 angles."""
+REACH = 50
+"""Columns to either side of a given axis that are searched."""
 SMALL_BYTES = {"cpu": 3 * 2**13, "cuda": 512}
 """Bytes of sums over an array: NumPy's buffers, of which there are three before 2.3; the granule of
 CuPy's pool."""
@@ -62,10 +65,16 @@ def _find_center_vo_bytes(
 
 
 def _check_search(
-    smin: float, smax: float, srad: float, step: float, ratio: float, drop: int
+    smin: float | None,
+    smax: float | None,
+    srad: float,
+    step: float,
+    ratio: float,
+    drop: int,
 ) -> None:
     sizes_are_right = all(0 < size < math.inf for size in (srad, step, ratio))
-    if not (smin < smax and sizes_are_right and drop >= 0):
+    is_range = smin is None or smax is None or smin < smax
+    if not (is_range and sizes_are_right and drop >= 0):
         raise ValueError(
             "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
             f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
@@ -84,8 +93,8 @@ def find_center_vo(
     ind: int | Literal["mid"] | None = None,
     average_radius: int = 0,
     cor_initialisation_value: float | None = None,
-    smin: int = -50,
-    smax: int = 50,
+    smin: int | None = None,
+    smax: int | None = None,
     srad: float = 6.0,
     step: float = 0.5,
     ratio: float = 0.5,
@@ -97,8 +106,8 @@ def find_center_vo(
     Parameters
     ----------
     data : array
-        Sinograms (angles, slices, detector_x) of any real dtype, with angles in even steps from
-        0 to 180 degrees. All that are given are averaged.
+        Sinograms (angles, slices, detector_x) of any real dtype, over 180 degrees in even steps, or
+        over more with `angles`. All that are given are averaged.
     ind : int or "mid", optional
         The sinogram to look at, of the whole scan; the middle one by default. It says which one
         the runner gives, and the function itself does not read it.
@@ -107,8 +116,10 @@ def find_center_vo(
     cor_initialisation_value : float, optional
         Where the axis is about, in pixels counted as in the result; the middle of the detector by
         default.
-    smin, smax : int
-        Where to search, in pixels from there.
+    smin, smax : int, optional
+        Where to search, in pixels from there. By default 50 to either side of
+        `cor_initialisation_value`, and without that a quarter of the detector's columns: up to
+        there half of the columns see the object from both sides, which the method needs.
     srad : float
         How far around the coarse result the fine search goes, in pixels.
     step : float
@@ -118,7 +129,9 @@ def find_center_vo(
     drop : int
         Rows around the middle of the spectrum that do not count.
     angles : array, optional
-        Angles in radians, (angles,): a warning is logged if they do not cover 180 degrees.
+        Angles in radians, (angles,): projections are taken in their order, of a longer scan those
+        of half a turn. A warning is logged if they do not cover 180 degrees. Without angles,
+        projections are taken as stored.
 
     Returns
     -------
@@ -141,18 +154,22 @@ def find_center_vo(
     through the three smallest values gives the fraction of a step.
     """
     _check_search(smin, smax, srad, step, ratio, drop)
-    if angles is not None:
-        warn_of_turn("find_center_vo", angles[0], angles[-1], 180)
     xp = array_namespace(data)
     n_angles, _, width = data.shape
     middle = (width - 1) / 2
+    half_turn = _half_turn(angles, n_angles)
     sinogram = xp.mean(data, axis=1, dtype=xp.float32)
     xp.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    if half_turn is not None:
+        sinogram = sinogram[half_turn]
+        n_angles = len(half_turn)
 
     by_rows, by_columns = _reductions(n_angles, width)
     columns = width // by_columns
     about = 0.0 if cor_initialisation_value is None else cor_initialisation_value - middle
-    low, high = math.floor(about + smin), math.ceil(about + smax)
+    reach = width / 4 if cor_initialisation_value is None else REACH
+    low = math.floor(about + (-reach if smin is None else smin))
+    high = math.ceil(about + (reach if smax is None else smax))
     steps = np.arange(math.floor(low / by_columns), math.ceil(high / by_columns) + 1)
     steps = steps[np.abs(steps) <= (columns - 1) / 2]
     if len(steps) == 0:
@@ -169,6 +186,8 @@ def find_center_vo(
             low,
             high,
         )
+        if smin is None and smax is None:
+            best = _deepest_within(metrics, best)
     coarse = (steps[best] + (columns - 1) / 2) * by_columns + (by_columns - 1) / 2 - middle
 
     n_steps = math.ceil(max(srad, by_columns) / step)
@@ -177,6 +196,27 @@ def find_center_vo(
     metrics = _metrics(_stacked(sinogram, (2, 2), 1, 1), 2 * offsets, ratio, drop)
     best = int(np.argmin(metrics))
     return float(middle + offsets[best] + step * _vertex(metrics, best))
+
+
+def _half_turn(angles: Any, n_angles: int) -> NDArray[np.intp] | None:
+    """Projections of half a turn by angle; None for all, as they are stored."""
+    if angles is None:
+        return None
+    table = table_of("find_center_vo", angles, n_angles)
+    warn_of_short_turn("find_center_vo", table)
+    half_turn = table.half_turn()
+    return None if np.array_equal(half_turn, np.arange(n_angles)) else half_turn
+
+
+def _deepest_within(metrics: Any, end: int) -> int:
+    """Index of the least value that is lower than both beside it; `end` if there is none.
+
+    The measure falls towards the ends of a wide search, where one view no longer overlaps the
+    other: a minimum in between is more likely the axis.
+    """
+    lower = (metrics[1:-1] < metrics[:-2]) & (metrics[1:-1] < metrics[2:])
+    within = np.flatnonzero(lower) + 1
+    return int(within[np.argmin(metrics[within])]) if len(within) else end
 
 
 def _reductions(n_angles: int, width: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,27 +13,27 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
+from maxslices.core.angles import HALF_TURN, TOLERANCE, angle_table
 
-from ._turn import warn_of_turn
 from .namespaces import to_host
+
+logger = logging.getLogger(__name__)
 
 Frame = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class OppositeFrames:
-    """First and last projection of a block, in host memory, and how they are to be compared."""
+    """The two projections that are compared, in host memory, as far as a block has them."""
 
-    first: Frame
+    first: Frame | None
     """Shape (detector_y, detector_x)."""
-    last: Frame
+    last: Frame | None
     """Likewise."""
     tol: float
     """Accuracy in pixels."""
     guess: float | None
     """Where the axis is about; None: in the middle."""
-    angles: tuple[float, float] | None = None
-    """Their angles in radians; None if they are not known."""
 
 
 @from_ledger
@@ -48,10 +49,9 @@ def _check(tol: float) -> None:
 
 
 def _combine(blocks: list[OppositeFrames]) -> float:
-    ends = blocks[0].angles, blocks[-1].angles
-    if ends[0] is not None and ends[1] is not None:
-        warn_of_turn("find_center_pc", ends[0][0], ends[1][1], 180)
-    return _axis(blocks[0].first, blocks[-1].last, blocks[0].tol, blocks[0].guess)
+    first = next(block.first for block in blocks if block.first is not None)
+    last = next(block.last for block in reversed(blocks) if block.last is not None)
+    return _axis(first, last, blocks[0].tol, blocks[0].guess)
 
 
 @method(
@@ -68,24 +68,29 @@ def find_center_pc(
     proj2: Literal["auto"] = "auto",
     tol: float = 0.5,
     rotc_guess: float | None = None,
-    angles: Any = None,
+    scan_angles: Any = None,
+    first_slice: int = 0,
 ) -> OppositeFrames:
-    """Find the axis of a 180-degree scan from its first and last projection.
+    """Find the axis from two projections half a turn apart.
 
     The second one is mirrored, and found in the first by phase correlation.
 
     Parameters
     ----------
     data : array
-        Projections (angles, detector_y, detector_x) of any real dtype, from 0 to 180 degrees.
+        Projections (angles, detector_y, detector_x) of any real dtype.
     proj1, proj2 : "auto"
-        The first and the last projection of the scan.
+        The two projections of the scan that are closest to half a turn apart.
     tol : float
         Accuracy of the result, in pixels.
     rotc_guess : float, optional
         Where the axis is about, in pixels counted as in the result.
-    angles : array, optional
-        Angles in radians, (angles,): a warning is logged if they do not cover 180 degrees.
+    scan_angles : array, optional
+        Angles in radians of all projections of the scan, (n,): a warning is logged if none are half
+        a turn apart. Without angles the first and the last projection are compared.
+    first_slice : int
+        Index in the scan of the first projection of `data`; filled in where the method runs in a
+        pipeline.
 
     Returns
     -------
@@ -105,9 +110,24 @@ def find_center_pc(
     33, 156, 2008).
     """
     _check(tol)
-    first, last = (np.array(to_host(data[at]), np.float32) for at in (0, -1))
-    ends = None if angles is None else (float(angles[0]), float(angles[-1]))
-    return OppositeFrames(first, last, tol, rotc_guess, ends)
+    front, behind = first_slice, first_slice + len(data) - 1
+    if scan_angles is not None:
+        front, behind, apart = angle_table(to_host(scan_angles)).opposite_pair()
+        if first_slice == 0 and abs(apart - HALF_TURN) > TOLERANCE * HALF_TURN:
+            logger.warning(
+                "find_center_pc compares projections half a turn apart, and the closest, %d and "
+                "%d, are %.4g degrees apart: its result is likely wrong",
+                front,
+                behind,
+                apart,
+            )
+    first, last = (
+        np.array(to_host(data[at - first_slice]), np.float32)
+        if 0 <= at - first_slice < len(data)
+        else None
+        for at in (front, behind)
+    )
+    return OppositeFrames(first, last, tol, rotc_guess)
 
 
 def _axis(first: Frame, last: Frame, tol: float, guess: float | None) -> float:

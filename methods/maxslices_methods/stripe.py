@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.fft
+from numpy.typing import NDArray
 
 from maxslices import Ledger, from_ledger, method
 from maxslices.core.cufft import work_bytes
 
+from ._angles import is_stored_order, order_by_angle
 from ._stripe_sorting import account as account_sorting
 from ._stripe_sorting import sort_columns, sort_slices
 from ._stripe_wavelet import (
@@ -61,7 +63,9 @@ def _check_size(size: int) -> None:
     check_values=_check_size,
     gives="same",
 )
-def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 1) -> Any:
+def remove_stripe_based_sorting(
+    data: Any, size: int = 11, dim: Literal[1, 2] = 1, angles: Any = None
+) -> Any:
     """Remove stripes by sorting every column, a median across the columns, and sorting back.
 
     Algorithm 3 of Vo et al. 2018, good for partial stripes.
@@ -74,6 +78,8 @@ def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 
         Width of the median filter in pixels; 1 changes nothing.
     dim : {1, 2}
         1: the filter is a line across the columns. 2: a square, along the sorted values too.
+    angles : array, optional
+        Angles in radians, (angles,): equal values are sorted by angle; without, as stored.
 
     Returns
     -------
@@ -95,14 +101,15 @@ def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 
     xp, ndimage = array_namespace(data), scipy_module(data, "ndimage")
     if size == 1:
         return data.copy()
-    _, n, width = data.shape
+    n_angles, n, width = data.shape
+    order = order_by_angle("remove_stripe_based_sorting", angles, n_angles)
     result = xp.empty(data.shape, dtype=data.dtype)
     flat = result.reshape(-1)
     window = (1, size, size if dim == 2 else 1)
     step = sort_slices(data.shape, "cuda" if on_gpu(data) else "cpu")
     for start in range(0, n, step):
         stop = min(start + step, n)
-        values, place = sort_columns(data[:, start:stop])
+        values, place = sort_columns(data[:, start:stop], order)
         medians = xp.empty(values.shape, dtype=data.dtype)
         ndimage.median_filter(values, size=window, output=medians)
         del values
@@ -162,6 +169,7 @@ def _check_beta(beta: float) -> None:
 @method(
     "sinogram",
     calc_max_slices=_ti_max_slices,
+    order_matters=False,
     check_values=_check_beta,
     gives="same",
 )
@@ -284,7 +292,11 @@ def _check_wavelet(sigma: float, wname: str) -> None:
     gives="same",
 )
 def remove_stripe_fw(
-    data: Any, sigma: float = 2, wname: str = "db5", level: int | None = None
+    data: Any,
+    sigma: float = 2,
+    wname: str = "db5",
+    level: int | None = None,
+    angles: Any = None,
 ) -> Any:
     """Remove stripes by wavelets along the detector and Fourier filters along the angles.
 
@@ -303,6 +315,9 @@ def remove_stripe_fw(
     level : int, optional
         Number of levels; by default, and at most, the logarithm to base 2, rounded up, of
         the longer side of the sinogram.
+    angles : array, optional
+        Angles in radians, (angles,): projections are filtered in the order of their angles;
+        without, as stored.
 
     Returns
     -------
@@ -327,6 +342,7 @@ def remove_stripe_fw(
     _check_wavelet(sigma, wname)
     xp = array_namespace(data)
     n_angles, n, width = data.shape
+    order = order_by_angle("remove_stripe_fw", angles, n_angles)
     levels = level_count(n_angles, width, level)
     arguments = (n_angles, width, float(sigma), wname, levels)
     tables = cached_tables(*arguments).on(xp) if on_gpu(data) else make_tables(*arguments)
@@ -337,7 +353,26 @@ def remove_stripe_fw(
     for start in range(0, n, step):
         stop = min(start + step, n)
         used = block[:, : stop - start]
-        used[...] = data[:, start:stop]
+        _take(data[:, start:stop], order, used)
         stripes_into(block, tables)
-        xp.subtract(data[:, start:stop], used, out=result[:, start:stop])
+        _subtract(data[:, start:stop], order, used, result[:, start:stop])
     return result
+
+
+def _take(data: Any, order: NDArray[np.intp], out: Any) -> None:
+    """Copy projections by angle."""
+    if is_stored_order(order):
+        out[...] = data
+        return
+    for place, projection in enumerate(order):  # all at once would need another array
+        out[place] = data[projection]
+
+
+def _subtract(data: Any, order: NDArray[np.intp], by_angle: Any, out: Any) -> None:
+    """Subtract values that are by angle from projections as they are stored."""
+    xp = array_namespace(data)
+    if is_stored_order(order):
+        xp.subtract(data, by_angle, out=out)
+        return
+    for place, projection in enumerate(order):
+        xp.subtract(data[projection], by_angle[place], out=out[projection])

@@ -52,7 +52,7 @@ def sides(source):
     return {name: source.read_side(name, 0, 0, n_rows) for name in ("flats", "darks")}
 
 
-def run(source, steps):
+def run(source, steps, **options):
     """Run steps on the CPU; a step is a name or (name, parameters)."""
     named = [
         {"method": step, "parameters": {}}
@@ -60,7 +60,7 @@ def run(source, steps):
         else {"method": step[0], "parameters": step[1]}
         for step in steps
     ]
-    return maxslices.run(source, named, device="cpu")
+    return maxslices.run(source, named, device="cpu", **options)
 
 
 def difference(result, reference, edge=30):

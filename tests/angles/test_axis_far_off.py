@@ -38,8 +38,8 @@ def test_the_axis_is_found_by_default(n_angles, columns, off):
     assert report.side_results["find_center_vo.cor"] == pytest.approx(axis, abs=1)
 
 
-def test_the_end_of_the_range_of_overlaps_is_warned_of(caplog):
-    degrees = np.arange(360.0)
-    source = scan(degrees, columns=160, axis=170.0, reach=170.0, rows=2, scale=1.0)
+@pytest.mark.parametrize("axis, why", [(158.0, "at an end"), (175.0, "unlike")])
+def test_an_overlap_that_cannot_be_is_warned_of(axis, why, caplog):
+    source = scan(np.arange(360.0), columns=160, axis=axis, reach=axis, rows=2, scale=1.0)
     run(source, [*CORRECT, ("find_center_360", {"side": "right"})])
-    assert any("find_center_360" in text and "end" in text for text in warnings_in(caplog))
+    assert any("find_center_360" in text and why in text for text in warnings_in(caplog))

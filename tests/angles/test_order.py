@@ -19,6 +19,8 @@ from maxslices import ArrayScan
 
 from .made_scans import CORRECT, GOLDEN, difference, line_integrals, run, scan, sides, warnings_in
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*the angles in radians cover")
+
 ORDERS = {
     "golden over a half turn": np.arange(180) * GOLDEN % 180,
     "golden over a full turn": np.arange(360) * 2 * GOLDEN % 360,
@@ -69,6 +71,22 @@ def test_means_are_of_neighbours(order):
     one = run(source, [*CORRECT, *tail]).result
     two = run(source, [*CORRECT, *averaged]).result
     assert difference(two, one) < 0.2
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *STRIPES,
+        ("remove_stripe_based_sorting", {"dim": 2}),
+        "average_projection_frames",
+        ("sino_360_to_180", {"overlap": 6}),
+    ],
+)
+def test_results_are_the_same_for_any_block(step):
+    source = scan(ORDERS["golden over a full turn"], columns=64, rows=7)
+    whole, one, three = (run(source, [*CORRECT, step], block=n).result for n in (7, 1, 3))
+    np.testing.assert_array_equal(one, whole)
+    np.testing.assert_array_equal(three, whole)
 
 
 @pytest.mark.parametrize("n_angles", [233, 280, 330, 377])

@@ -139,6 +139,8 @@ CASES = [
     Case("find_center_pc", (64, 60, 67)),
     Case("find_center_pc", (50, 101, 97), "uint16", {"rotc_guess": 50.0, "tol": 1.0}),
     Case("average_projection_frames", (64, 60, 67)),
+    Case("sort_by_angle", (64, 60, 72)),
+    Case("sort_by_angle", (67, 50, 71), "uint16"),
     Case("average_projection_frames", (67, 50, 71), "uint16", {"projection_averaging_factor": 5}),
     Case("distortion_correction_proj_discorpy", (64, 60, 67), parameters=LENS),
     Case("distortion_correction_proj_discorpy", (50, 61, 53), "uint16", LENS | {"order": 1}),

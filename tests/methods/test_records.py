@@ -17,6 +17,7 @@ RECORDS = [record for path in sorted(FOLDER.glob("*.json")) for record in read_r
 
 NEVER_MEASURED = {
     "maxslices_methods.averaging.average_projection_frames",
+    "maxslices_methods.averaging.sort_by_angle",
     *(
         f"maxslices_methods.httomo_names.{name}"
         for name in (
@@ -28,7 +29,7 @@ NEVER_MEASURED = {
         )
     ),
 }
-"""Methods that were written on 2026-11-23 without a GPU at hand. All but the first are `fbp` and
+"""Methods that were written without a GPU at hand. All but the first two are `fbp` and
 total variation under other names, with their estimators."""
 
 

@@ -60,6 +60,7 @@ class MethodOptions(TypedDict, total=False):
     saved_by_default: bool
     keeps_pixel_size: bool
     host_only: bool
+    order_matters: bool | None
     takes: Quantity | tuple[Quantity, ...]
     gives: Quantity | Literal["same"] | None
 
@@ -117,6 +118,9 @@ class MethodMeta:
     """Quantity of its result, "same" as its data, or None where nothing is known."""
     keeps_pixel_size: bool = False
     """Whether pixels have the size that they had, where there are other numbers of them."""
+    order_matters: bool | None = None
+    """Whether the result depends on the order in which projections are stored; None: as
+    `depends_on_order` finds."""
     side_results: tuple[str, ...] = ()
     """Names of what it returns in place of an array; the data then pass through unchanged."""
     sample_slices: Callable[..., Iterable[int]] | None = None
@@ -434,6 +438,18 @@ class MethodMeta:
     def reconstructs(self) -> bool:
         """True if the method makes slices of projections."""
         return self.saved_by_default and "angles" in self.supplied
+
+    def depends_on_order(self, parameters: Mapping[str, Any]) -> bool:
+        """True if the result may depend on the order in which projections are stored.
+
+        Unless it is declared, this is so of methods without angles that are given whole sinograms,
+        or a halo around a block.
+        """
+        if self.order_matters is not None:
+            return self.order_matters
+        if {"angles", "scan_angles"} & set(self.supplied):
+            return False
+        return self.pattern == "sinogram" or self.halo_slices(**parameters) != (0, 0)
 
     @property
     def declares_dims(self) -> bool:

@@ -353,6 +353,10 @@ def method(
     keeps_pixel_size : bool
         Whether pixels have the size that they had, where `output_dims` says that there are other
         numbers of them: frames are cut or joined, and not scaled. A reconstruction always does.
+    order_matters : bool, optional
+        Whether the result depends on the order in which projections are stored. By default it
+        does for methods that take no angles and are given whole sinograms or a halo. A run on
+        projections that are not stored by angle warns of such methods.
     takes : str or tuple of str, optional
         What its data may be: "counts", "transmission", "line integrals", "thickness" or
         "slices". A pipeline that gives it something else is warned about.

@@ -17,15 +17,16 @@ SUPPLIED = (
     "flats",
     "darks",
     "angles",
+    "scan_angles",
     "slice_dim",
     "first_slice",
     "detector_start",
     "results_folder",
 )
 """Names that the runner fills in: flats and darks as stacks of frames, projection
-angles in radians, the axis along which the block is cut, the index in the whole of the
-block's first slice, the (row, column) of the detector at which the loader's preview starts,
-and the folder of the run's results (None where the result is kept in memory)."""
+angles in radians of the block and of the scan, the axis along which the block is cut, the index in
+the whole of the block's first slice, the (row, column) of the detector at which the loader's
+preview starts, and the folder of the run's results (None where the result is kept in memory)."""
 
 _LISTS: tuple[Any, ...] = (
     list,

@@ -264,6 +264,7 @@ def _rotation(
         "side_results": names,
         "combine": combine,
         "host_only": entry.implementation == "cpu",
+        "order_matters": True,
         "calc_max_slices": _pair_bytes if of_two else _sinogram_bytes,
     }
 

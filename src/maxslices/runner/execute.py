@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..core.angles import angle_table
 from ..core.json_values import plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
 from ..io import HasDetectorStart, MemoryStore, Source, Store, SupportsChangeCheck
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, Step
 from ..planner import Plan, SectionPlan
 from ..system.plain_records import to_plain
 from .blocks.block_runner import BlockRunner
@@ -33,6 +36,8 @@ from .report.run_timeline import Timeline
 from .report.wall_time import WallTime
 from .section_run import SectionRun
 from .stores_between import StoresBetween
+
+logger = logging.getLogger(__name__)
 
 
 class RunsBlocks(Protocol):
@@ -185,6 +190,7 @@ def execute(
                 store, note = stores.reopen(number, before), ""
             else:
                 store, note = stores.make(number)
+            _warn_of_order(pipeline.steps[position:stop], angles, side_results)
             block_runner = BlockRunner(
                 section,
                 pipeline.steps[position:stop],
@@ -246,6 +252,26 @@ def _entries(plan: Plan, reports: Sequence[SectionReport]) -> dict[str, Any]:
     """What the report of a failed run holds of its sections."""
     sections = [plain(dataclasses.asdict(report)) for report in reports]
     return {"sections": sections, "plan": plan.to_dict()}
+
+
+def _warn_of_order(
+    steps: Sequence[Step], angles: NDArray[np.float32] | None, side_results: SideResults
+) -> None:
+    """Log a warning of methods that get projections in another order than that of their angles."""
+    for index, step in enumerate(steps):
+        with contextlib.suppress(KeyError):  # a side result that the section has yet to find
+            given = side_results.angles_after(steps[:index], angles)
+            known = step.known_parameters()
+            if given is None or not step.meta.depends_on_order(known):
+                continue
+            table = angle_table(given)
+            if not table.in_order:
+                logger.warning(
+                    "%s takes projections as they are stored, and these are not stored by angle "
+                    "(%s): its result is likely wrong; put sort_by_angle before it",
+                    step.meta.name,
+                    table,
+                )
 
 
 def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:

@@ -281,6 +281,7 @@ class BlockRunner:
             # Where an earlier method left fewer projections, these are the first ones.
             span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
             supplied["angles"] = angles[span]
+            supplied["scan_angles"] = angles
         parameters = self._parameters(index)
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
         n_left = -(-(self.plan.n_slices - first) // (last - first))
