@@ -68,6 +68,7 @@ def test_fields_are_written_and_read_as_they_are_declared():
         ({"pairs": {"a": [[1.5, "a"]]}}, r"kept.pairs\[...\]\[0\]\[0\]: Expected `int`"),
         ({"either": "c"}, "kept.either: Expected `float . array`"),
         ({"by_number": {"seven": 0.5}}, "kept.by_number: Expected `int`"),
+        ({"by_number": {"\ud800": 0.5}}, r"kept: .*ud800.* is not valid text"),
         ({"time_s": None}, "kept.time_s: Expected `float`"),
         ({"dims": [8]}, "kept.dims"),
         ({"dims": [8, 2**70]}, r"kept.dims\[1\] must be at most 9223372036854775807"),

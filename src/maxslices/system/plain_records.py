@@ -57,6 +57,8 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
         message, _, place = str(error).partition(" - at ")
         place = place.rpartition("$")[2].rstrip("`")
         raise UsageError(f"{where}{place}: {message}") from None
+    except UnicodeEncodeError as error:  # JSON may hold half of a surrogate pair
+        raise UsageError(f"{where}: {error.object!r} is not valid text") from None
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     _check_numbers(value, where)
