@@ -35,7 +35,6 @@ for _function in (by_largest, saturated_replaced, holes_filled):
     registry.register(_function, pattern="projection", module="tests_of_claims")
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("name", ["by_largest", "saturated_replaced"])
 def test_equal_blocks_are_claimed_only_of_values_that_were_tried(name, tmp_path, monkeypatch):
     """DiamondLightSource/httomo issues 28 and 97."""
@@ -47,7 +46,6 @@ def test_equal_blocks_are_claimed_only_of_values_that_were_tried(name, tmp_path,
     assert "is the same between blocks" not in notes or "made-up" in notes
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_method_without_a_difference_is_said_to_be_tried_on_made_up_values(tmp_path, monkeypatch):
     """A statement names what it was tried on."""
     monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path))

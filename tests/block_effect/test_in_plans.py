@@ -57,4 +57,7 @@ def test_what_agrees_is_said_and_nothing_warned(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = planned("plain", memory="7.15MB")
-    assert any("is the same between blocks of 5 slices and one of 16" in n for n in plan.notes)
+    assert any(
+        "made-up values give the same result in blocks of 5 slices as in one of 16" in n
+        for n in plan.notes
+    )

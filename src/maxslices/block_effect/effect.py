@@ -49,10 +49,15 @@ class BlockEffect:
         return self.multiple if self.depends else 1
 
     def __str__(self) -> str:
-        between = f"between blocks of {self.small} slices and one of {self.large}"
         if self.difference <= ROUNDING:
-            return f"its result is the same {between}"
-        gap = f"its result differs by {self.difference:.2g} of its range {between}"
+            return (
+                f"made-up values give the same result in blocks of {self.small} slices as in one "
+                f"of {self.large}, other values were not tried"
+            )
+        between = f"between blocks of {self.small} slices and one of {self.large}"
+        gap = (
+            f"its result for made-up values differs by {self.difference:.2g} of its range {between}"
+        )
         if not self.is_repeatable:
             return f"{gap}; it differs from call to call as well"
         if self.halo is not None:
