@@ -15,6 +15,7 @@ from ..devices import Backend, select_backend
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, StoreError, UsageError
 from ..io import HasDetectorStart, Source, parse_loader
+from ..io.paths import path_of
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
 from ..measure.resident_memory import ResidentPeak
@@ -170,7 +171,7 @@ def _provenance(
     folder: Results,
 ) -> Provenance:
     """How the results of a run are made."""
-    path = Path(request.scan) if isinstance(request.scan, str | os.PathLike) else None
+    path = path_of(request.scan)
     device = folder.identity.get("device", backend.name)
     found = provenance_of(plan, pipeline, path, source.name, device)
     formats = tuple(map(str, folder.result_formats))

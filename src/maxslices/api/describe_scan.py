@@ -6,7 +6,6 @@ import dataclasses
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from ..core.units import format_bytes
 from ..errors import SourceError
 from ..io import Source
+from ..io.paths import path_of
 from ..io.scans.likely_parts import open_likely
 from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
 from .scan_and_output import facts_of
@@ -117,7 +117,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
     SourceError
         If it cannot be read, or there are no 3D data in it.
     """
-    path = Path(scan) if isinstance(scan, str | os.PathLike) and os.fspath(scan) else None
+    path = path_of(scan)
     try:
         source, parts = open_likely(scan)
     except SourceError as error:

@@ -18,6 +18,7 @@ from ..devices import Backend, select_backend
 from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
 from ..errors import DoesNotFitError, PlanError, UsageError
+from ..io.paths import path_of
 from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
@@ -62,7 +63,9 @@ def workers_of(request: RunRequest, pipeline: Pipeline, folder: Results) -> Iter
             )
         request.announce_workers(found.text)
         assert isinstance(request.scan, str | os.PathLike)
-        yield RunOnWorkers(found, request, pipeline, Path(request.scan).absolute())
+        path = path_of(request.scan)
+        scan = os.fspath(request.scan) if path is None else path.absolute()
+        yield RunOnWorkers(found, request, pipeline, scan)
 
 
 @contextmanager
@@ -133,8 +136,8 @@ class RunOnWorkers:
     """What is asked of the run."""
     pipeline: Pipeline
     """The pipeline as it runs."""
-    scan: Path
-    """Path of the scan, absolute."""
+    scan: Path | str
+    """Path of the scan, absolute, or its address."""
 
     @property
     def backend(self) -> Backend:
@@ -343,7 +346,7 @@ def _plan(*args: Any, **options: Any) -> Plan:
 def _call_with_scan(
     function: Callable[..., Any],
     args: tuple[Any, ...],
-    scan: Path,
+    scan: Path | str,
     pipeline: Pipeline,
     allow_missing_frames: bool,
     kind: str,

@@ -15,6 +15,7 @@ from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import ArrayScan, HasDummies, ReadsRows, Source, open_source
+from ..io.paths import path_of
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.facts import CONFLICT, one_fact, one_number
@@ -119,7 +120,7 @@ def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
     given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
     if isinstance(pipeline.loader.rotation_angles, AngleFile):
         given.append(pipeline.loader.rotation_angles.file)
-    return [Path(each) for each in given if isinstance(each, str | os.PathLike)]
+    return [path for each in given if (path := path_of(each)) is not None]
 
 
 def check_out(out: object, scan: Scan) -> None:

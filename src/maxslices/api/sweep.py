@@ -7,10 +7,8 @@ that the pictures depend on; the others read what it left.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from ..devices.backend import device_name
 from ..errors import ParameterError
 from ..io import HasDetectorStart, SideName, Source
 from ..io.frames.frames import ArrayFrames, Selection
+from ..io.paths import path_of
 from ..io.scans.frame_source import FrameSource
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, ScanSpec
@@ -79,7 +78,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
         wall_time.begin("preparing")
         request.announce(plan)
         log.add(str(plan))
-        path = Path(scan) if isinstance(scan, str | os.PathLike) else None
+        path = path_of(scan)
         provenance = replace(
             provenance_of(plan, pipeline, path, source.name, device_name(backend)),
             input=None if path is None else input_state(files_read(scan, pipeline)),

@@ -16,6 +16,7 @@ from ..devices.in_place import is_direct
 from ..errors import PlanError
 from ..estimate import ModelResolver
 from ..io import Source
+from ..io.paths import path_of
 from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
@@ -144,7 +145,7 @@ class RunHere:
 
     def identity(self) -> dict[str, Any]:
         """Describe the run; see `run_identity`."""
-        has_path = isinstance(self.request.scan, str | os.PathLike)
+        has_path = path_of(self.request.scan) is not None
         read = files_read(self.request.scan, self.pipeline) if has_path else None
         return identity_of(read, self.pipeline, self.source, self.backend)
 

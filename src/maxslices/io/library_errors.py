@@ -18,7 +18,10 @@ import numpy as np
 
 from ..errors import SourceError
 
-_LIBRARIES = ("h5py", "hdf5plugin", "tifffile", "imagecodecs", "numpy")
+_LIBRARIES = (
+    *("h5py", "hdf5plugin", "tifffile", "imagecodecs", "numpy"),
+    *("zarr", "numcodecs", "fsspec"),
+)
 """Packages that read files for this one."""
 _NO_MEMORY = re.compile(
     "memory allocation failed|no space available for allocation|unable to allocate", re.IGNORECASE

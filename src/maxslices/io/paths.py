@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,28 @@ _SHOWN = 60
 """Characters of a path that is too long for a file."""
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file (HDF5 File Format Specification)."""
+
+
+def is_url(scan: object) -> bool:
+    """True for an address of fsspec, such as ``s3://bucket/scan.zarr``."""
+    return isinstance(scan, str) and "://" in scan
+
+
+def path_of(scan: object) -> Path | None:
+    """Path of a scan in the file system; None for an array, a Source or an address of fsspec."""
+    if isinstance(scan, str | os.PathLike) and os.fspath(scan) and not is_url(scan):
+        return Path(scan)
+    return None
+
+
+def is_zarr(scan: object) -> bool:
+    """True for an address of fsspec, a Zarr group or array in a folder, and one in a ZIP file."""
+    path = path_of(scan)
+    if path is None:
+        return is_url(scan)
+    if path.suffix.lower() == ".zip":
+        return path.is_file()
+    return any((path / name).is_file() for name in ("zarr.json", ".zgroup", ".zarray"))
 
 
 def check_readable(path: Path) -> Literal["file", "folder"]:

@@ -30,7 +30,7 @@ from ..system.resource_limits import MemoryLimit
 class RunJob:
     """What is the same for all sections of a run."""
 
-    scan: Path
+    scan: Path | str
     """Path of the scan, absolute and the same on all workers."""
     files: tuple[Path, ...]
     """Files and folders that the run reads."""

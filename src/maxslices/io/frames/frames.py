@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,6 +244,29 @@ class Selection:
         """Read some rows of a range of the selected frames into `out`."""
         box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
         self.frames.read(self.part(frames).indices, box_rows, self.columns, out)
+
+
+_ANGLE_AXIS = re.compile("theta|angle|rot|omega|phi", re.IGNORECASE)
+"""Names of the axis of angles: theta in Data Exchange, rotation_angle in NeXus."""
+
+
+def with_axes(frames: Frames, axes: Sequence[str]) -> Frames:
+    """Frames of a stack whose axes have names; of sinograms if its second axis is of angles.
+
+    Raises
+    ------
+    SourceError
+        If its last axis is of angles.
+    """
+    of_angles = [n for n, axis in enumerate(axes) if _ANGLE_AXIS.search(axis)]
+    if len(axes) != 3 or of_angles not in ([1], [2]):
+        return frames
+    if of_angles == [1]:
+        return SinogramFrames(frames)
+    raise SourceError(
+        f"{frames.name}: its axes are {':'.join(axes)}, which cannot be read: save it with axes "
+        "(angles, rows, columns) or (rows, angles, columns)"
+    )
 
 
 class SinogramFrames:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import zlib
 from collections.abc import Iterable
@@ -24,8 +23,8 @@ from ..frames.frames import (
     Frames,
     FramesWritten,
     IndexRange,
-    SinogramFrames,
     as_slice,
+    with_axes,
 )
 from ..frames.plain_frames import PlainFrames
 from ..library_errors import (
@@ -171,10 +170,6 @@ class Hdf5Frames:
         self._file.close()
 
 
-_ANGLE_AXIS = re.compile("theta|angle|rot|omega|phi", re.IGNORECASE)
-"""Names of the axis of angles: theta in Data Exchange, rotation_angle in NeXus."""
-
-
 def stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
     """Names of the axes of a data set, by itself as in Data Exchange, or by its NXdata group."""
     own = _texts(read_attribute(data, "axes", ()))
@@ -199,15 +194,7 @@ def hdf5_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
     frames = Hdf5Frames(path, file, data_path)
     with library_errors(frames.name):
         axes = stored_axes(dataset(path, file, data_path, "data_path"))
-    of_angles = [n for n, axis in enumerate(axes) if _ANGLE_AXIS.search(axis)]
-    if len(axes) != 3 or of_angles not in ([1], [2]):
-        return frames
-    if of_angles == [1]:
-        return SinogramFrames(frames)
-    raise SourceError(
-        f"{frames.name}: its axes are {':'.join(axes)}, which cannot be read: save it with axes "
-        "(angles, rows, columns) or (rows, angles, columns)"
-    )
+    return with_axes(frames, axes)
 
 
 def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Dataset:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,15 @@ from ...system.files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
 from ..frames.frames import IndexRange, Selection
 from ..hdf5.frames import dataset, read_column
-from ..hdf5.links import read_attribute
 from ..hdf5.open_hdf5 import open_file
 from ..paths import check_readable, is_hdf5
-from .loader import AngleFile, LoaderOptions, Preview
+from .angle_search import angles_by_steps
+from .facts import unit_of
+from .hdf5_layout import Layout
+from .loader import AngleFile, AngleRange, LoaderOptions, Preview
+from .stored_facts import StoredFacts
+
+logger = logging.getLogger(__name__)
 
 
 def previewed(data: Selection, preview: Preview) -> IndexRange:
@@ -102,11 +110,106 @@ def stored_angles(
             f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
             "rotation_angles"
         )
-    check_angle_count(name, stored.shape[0], data, options.preview)
-    convert = check_angles if _in_radians(name, stored) else radians_from_degrees
+    check_angle_count(name, stored.shape[0], data, options.preview)  # before they are read
     read = read_column(name, stored, options.allow_missing_frames)
+    return angles_of_column(name, read, unit_of(stored), options, data)
+
+
+def angles_of_column(
+    name: str, values: NDArray[Any], unit: str, options: LoaderOptions, data: Selection
+) -> NDArray[np.float32]:
+    """Angles in radians of a column with a unit, as many as `previewed_angles` takes.
+
+    Raises
+    ------
+    SourceError
+        If they are not angles, or there are more or fewer.
+    """
+    check_angle_count(name, values.size, data, options.preview)
+    convert = check_angles if _in_radians(name, unit) else radians_from_degrees
     # Some beamlines write NaN for flats and darks.
-    return convert(name, projections_angles(read, data, options.preview))
+    return convert(name, projections_angles(values, data, options.preview))
+
+
+def find_angles(
+    path: str,
+    layout: Layout,
+    options: LoaderOptions,
+    data: Selection,
+    read: Callable[[str], NDArray[np.float32]],
+    facts: Callable[[Layout], StoredFacts],
+) -> tuple[NDArray[np.float32] | None, StoredFacts]:
+    """Find the angles of a scan in a file, and what it stores next to the frames.
+
+    Angles that are given come before those of the layout, these before a data set with their name,
+    and that before start and step.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    layout : Layout
+        Paths of the scan's parts.
+    options : LoaderOptions
+        What is given.
+    data : Selection
+        All projections.
+    read : callable
+        Reads the angles at a path of the file.
+    facts : callable
+        Collects the stored facts; where the layout has no angles, it searches for a column.
+
+    Returns
+    -------
+    (ndarray or None, StoredFacts)
+        Angles in radians, as many as `previewed_angles` takes.
+    """
+    given = angles_option(path, options, data)
+    if isinstance(given, np.ndarray):
+        return given, replace(facts(layout), angle_note="")
+    if given is not None:
+        layout = replace(layout, angles=given)
+    angles = None
+    if layout.angles is not None:
+        angles = read(layout.angles)
+        if angles.size > 1 and not angles.any() and given is None:
+            logger.warning("%s: %s holds only zeros, which are not angles", path, layout.angles)
+            layout, angles = replace(layout, angles=None), None
+    stored = facts(layout)
+    found = None if stored.layout is None else stored.layout.angles
+    if angles is None and found is not None:
+        angles = read(found)
+    if angles is None and not stored.angle_note:
+        degrees, fault = angles_by_steps(stored.values, data.spec.shape[0])
+        stored = replace(stored, angle_note=fault)
+        angles = None if degrees is None else radians_from_degrees(path, degrees)
+    if stored.angle_note:
+        logger.warning("%s: %s", path, stored.angle_note)
+    return angles, stored
+
+
+def angles_option(
+    name: str, options: LoaderOptions, data: Selection
+) -> NDArray[np.float32] | str | None:
+    """Angles given by the options, in radians; a path in the file, or None for "auto".
+
+    `data` are all projections of the scan.
+
+    Raises
+    ------
+    SourceError
+        If they are not finite numbers, or a range has another number of them than `data` may have.
+    """
+    given: Any = options.rotation_angles
+    if isinstance(given, str):
+        return None if given == "auto" else given
+    if isinstance(given, AngleRange):
+        # Before they are computed: a wrong number may be a huge one.
+        check_angle_count(name, given.count, data, options.preview)
+        return radians_from_degrees(name, given.degrees())
+    if isinstance(given, AngleFile):
+        return angles_in_file(given, options, data)
+    return radians_from_degrees(name, given)
 
 
 def angles_in_file(
@@ -138,12 +241,9 @@ def angles_in_file(
     return radians_from_degrees(str(path), degrees)
 
 
-def _in_radians(name: str, stored: h5py.Dataset) -> bool:
+def _in_radians(name: str, unit: str) -> bool:
     """True if stored angles are in radians; without units they are in degrees."""
-    units = np.ravel(np.asarray(read_attribute(stored, "units", "")))
-    unit = units[0] if units.size else ""
-    text = unit.decode(errors="replace") if isinstance(unit, bytes) else str(unit)
-    text = text.strip().lower()
+    text = unit.lower()
     if text.startswith("rad"):
         return True
     if text.startswith(("deg", "°")) or text in ("", "none", "null"):

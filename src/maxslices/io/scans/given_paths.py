@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import SourceError
-from ..paths import check_readable, is_hdf5
+from ..paths import check_readable, is_hdf5, path_of
 from .loader import AngleFile, LoaderFault, LoaderOptions, SideData
 
 
@@ -16,7 +15,7 @@ def path_faults(scan: object, options: LoaderOptions) -> list[LoaderFault]:
 
     Files that cannot be opened are left out: opening the scan says why.
     """
-    path = Path(scan) if isinstance(scan, str | os.PathLike) and os.fspath(scan) else None
+    path = path_of(scan)
     faults = []
     for file, keys, name in _given(path, options):
         if file is not None and name not in (None, "auto"):

@@ -25,7 +25,7 @@ _ANGLES = ("data/rotation_angle", "sample/rotation_angle")
 """Paths of the rotation angles in an NXtomo entry."""
 _KEY_GROUPS = ("instrument/detector", "data")
 """Groups of an NXtomo entry that may have the image key."""
-_SEPARATE = (
+SEPARATE = (
     (
         "exchange/data",
         ("exchange/theta",),
@@ -108,7 +108,7 @@ def _search(file: h5py.File, contents: FileContents) -> Layout | None:
         if layout is not None and not _is_broken(file, layout.data):
             return layout
         broken = broken or layout
-    for paths in _SEPARATE:
+    for paths in SEPARATE:
         layout = _separate(file, *paths)
         if layout is not None and not _is_broken(file, layout.data):
             return layout
@@ -187,7 +187,7 @@ def _n_frames(file: h5py.File, name: str) -> int | None:
 
 def _tried() -> list[str]:
     known = [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA]
-    return known + [data for data, *_ in _SEPARATE]
+    return known + [data for data, *_ in SEPARATE]
 
 
 def other_entries(file: h5py.File, layout: Layout) -> list[str]:

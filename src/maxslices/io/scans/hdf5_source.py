@@ -9,25 +9,21 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
-from ..check_arrays import radians_from_degrees
-from ..frames.frames import ArrayFrames, Selection
+from ..frames.frames import Selection
 from ..hdf5.frames import hdf5_frames
 from ..hdf5.links import LISTED, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
-from .angle_search import angles_by_steps
-from .angles import stored_angles
-from .facts import one_fact, one_number
+from .angles import find_angles, stored_angles
 from .frame_source import FrameSource
 from .hdf5_layout import Layout, find_layout, other_entries
 from .loader import LoaderOptions, SideData
 from .side_data import (
     KIND_PROJECTION,
-    angles_option,
+    add_constant_sides,
     dummies_of,
     frames_of_kind,
     hdf5_side,
@@ -36,7 +32,7 @@ from .side_data import (
     side_of_layout,
     side_option,
 )
-from .stored_facts import StoredFacts, facts_of_file
+from .stored_facts import facts_of_file
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +97,20 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
                     )
             elif given == "auto":
                 sides[side] = side_of_layout(side, path, file, layout, frames, keys)
-        angles, stored = _angles_and_facts(path, file, layout, options, data)
+        for side in SIDE_NAMES:
+            option = side_option(options, side)
+            if isinstance(option, SideData) and option.file is None and option.data_path != "auto":
+                layout = replace(layout, **{side: option.data_path})
+        angles, stored = find_angles(
+            str(path),
+            layout,
+            options,
+            data,
+            lambda where: stored_angles(path, file, where, options, data),
+            lambda layout: facts_of_file(file, layout, data),
+        )
         if not options.dummies:
-            _add_constant_sides(sides, stored, options, data)
+            add_constant_sides(sides, stored, options, data)
         source = FrameSource(
             frames.name,
             data,
@@ -155,58 +162,3 @@ def _say_unused_key(path: Path, file: h5py.File, options: LoaderOptions) -> None
                 key,
                 others,
             )
-
-
-def _add_constant_sides(
-    sides: dict[SideName, Selection | None],
-    stored: StoredFacts,
-    options: LoaderOptions,
-    data: Selection,
-) -> None:
-    """Add flats and darks that are stored as one value, as tomoScan writes them."""
-    subjects: dict[SideName, str] = {"flats": "flat value", "darks": "dark value"}
-    for side, subject in subjects.items():
-        fact, value = one_fact(stored.values, subject), one_number(stored.values, subject)
-        if fact is None or value is None or side_option(options, side) != "auto":
-            continue
-        if sides.get(side) is None:
-            dtype = data.spec.dtype
-            kept = dtype if np.array(value).astype(dtype) == value else np.dtype(np.float32)
-            frame = np.full((1, *data.frames.spec.shape[1:]), value, kept)
-            sides[side] = Selection.of(ArrayFrames(f"{data.frames.name}: {fact.where}", frame))
-
-
-def _angles_and_facts(
-    path: Path, file: h5py.File, layout: Layout, options: LoaderOptions, data: Selection
-) -> tuple[NDArray[np.float32] | None, StoredFacts]:
-    """Angles in radians, as many as `previewed_angles` takes, or None; and the stored facts.
-
-    Angles that are given come before those of the layout, these before a data set with their name,
-    and that before start and step.
-    """
-    for side in SIDE_NAMES:
-        option = side_option(options, side)
-        if isinstance(option, SideData) and option.file is None and option.data_path != "auto":
-            layout = replace(layout, **{side: option.data_path})
-    given = angles_option(str(path), options, data)
-    if isinstance(given, np.ndarray):
-        return given, replace(facts_of_file(file, layout, data), angle_note="")
-    if given is not None:
-        layout = replace(layout, angles=given)
-    angles = None
-    if layout.angles is not None:
-        angles = stored_angles(path, file, layout.angles, options, data)
-        if angles.size > 1 and not angles.any() and options.rotation_angles == "auto":
-            logger.warning("%s: %s holds only zeros, which are not angles", path, layout.angles)
-            layout, angles = replace(layout, angles=None), None
-    stored = facts_of_file(file, layout, data)
-    found = None if stored.layout is None else stored.layout.angles
-    if angles is None and found is not None:
-        angles = stored_angles(path, file, found, options, data)
-    if angles is None and not stored.angle_note:
-        degrees, fault = angles_by_steps(stored.values, data.spec.shape[0])
-        stored = replace(stored, angle_note=fault)
-        angles = None if degrees is None else radians_from_degrees(str(path), degrees)
-    if stored.angle_note:
-        logger.warning("%s: %s", path, stored.angle_note)
-    return angles, stored

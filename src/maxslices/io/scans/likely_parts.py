@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ...errors import SourceError
 from ..hdf5.links import FileObjects, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
-from ..paths import check_readable, is_hdf5
+from ..paths import check_readable, is_hdf5, is_zarr, path_of
 from .angle_search import own_name
 from .frame_source import FrameSource
 from .hdf5_layout import Layout, find_layout
@@ -66,7 +67,8 @@ def open_likely(
     SourceError
         As `open_source` does.
     """
-    parts = likely_parts(Path(scan)) if isinstance(scan, str | os.PathLike) else None
+    path = None if is_zarr(scan) else path_of(scan)
+    parts = None if path is None else likely_parts(path)
     source = open_source(scan, None if parts is None else parse_loader(parts.parameters)[0])
     if parts is not None and isinstance(source, FrameSource) and source.stored is not None:
         found = None if source.stored.layout is None else source.stored.layout.angles
@@ -94,22 +96,43 @@ def likely_parts(scan: Path) -> LikelyParts | None:
                 for name, item in FileObjects(file)
                 if isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf"
             }
-        stacks = {name: item for name, item in found.items() if item.ndim == 3}
-        sides = [_named(stacks, kind) for kind in ("flats", "darks")]
-        others = {name: item.size for name, item in stacks.items() if name not in sides}
-        most = max(others.values(), default=0)
-        largest = [name for name, size in others.items() if size == most]
-        if len(largest) != 1:
-            return None
-        data = largest[0]
-        n_frames, *frame = stacks[data].shape
-        lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
-        key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
-        if key is not None:
-            return LikelyParts(Layout(data, key))
-        like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
-        flats, darks = (_side(file, like, kind, data) for kind in ("flats", "darks"))
-    return LikelyParts(Layout(data, flats=flats, darks=darks))
+
+        def title_of(entry: str) -> str:
+            title = look_up(file, f"{entry}/title")
+            if isinstance(title, h5py.Dataset) and not title.shape:
+                return str(title[()])
+            return ""
+
+        layout = likely_layout(found, title_of)
+    return None if layout is None else LikelyParts(layout)
+
+
+def likely_layout(found: Mapping[str, Any], title_of: Callable[[str], str]) -> Layout | None:
+    """Find what is likely to be a scan among data sets; None if nothing stands out.
+
+    Parameters
+    ----------
+    found : mapping of str to h5py.Dataset or zarr.Array
+        Path -> data set of numbers.
+    title_of : callable
+        Title of an entry; empty without one.
+    """
+    stacks = {name: item for name, item in found.items() if item.ndim == 3}
+    sides = [_named(stacks, kind) for kind in ("flats", "darks")]
+    others = {name: item.size for name, item in stacks.items() if name not in sides}
+    most = max(others.values(), default=0)
+    largest = [name for name, size in others.items() if size == most]
+    if len(largest) != 1:
+        return None
+    data = largest[0]
+    n_frames, *frame = stacks[data].shape
+    lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
+    key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
+    if key is not None:
+        return Layout(data, key)
+    like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
+    flats, darks = (_side(title_of, like, kind, data) for kind in ("flats", "darks"))
+    return Layout(data, flats=flats, darks=darks)
 
 
 def _named(found: dict[str, Any], kind: str) -> str | None:
@@ -118,14 +141,12 @@ def _named(found: dict[str, Any], kind: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | None:
+def _side(title_of: Callable[[str], str], stacks: list[str], kind: str, data: str) -> str | None:
     """The flats or darks among stacks; None without any, or of several."""
 
     def tells(name: str) -> bool:
-        entry = name.split("/")[1]
-        title = look_up(file, f"{entry}/title")
-        text = str(title[()]) if isinstance(title, h5py.Dataset) and not title.shape else ""
-        return _NAMES[kind].search(f"{name} {text}") is not None
+        title = title_of(name.split("/")[1])
+        return _NAMES[kind].search(f"{name} {title}") is not None
 
     names = [name for name in stacks if name != data and tells(name)]
     own = [name for name in names if _NAMES[kind].search(own_name(name))]

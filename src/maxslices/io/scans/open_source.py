@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..frames.frames import Selection
-from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5
+from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .loader import LoaderOptions
 from .plain_source import plain_source
 from .source import Source
@@ -27,8 +27,9 @@ def open_source(
     ----------
     scan : path, ndarray or Source
         An HDF5 or NeXus file, an ``.npy`` file, a folder of TIFFs (one a projection, in
-        natural order of their names), one TIFF of many pages, a 3D array, or an open
-        source, which is returned as it is.
+        natural order of their names), one TIFF of many pages, Zarr or OME-Zarr (a folder, a
+        ZIP file, or an address of fsspec such as ``s3://bucket/scan.zarr``), a 3D array, or an
+        open source, which is returned unchanged.
     options : LoaderOptions, optional
         Where the parts of the scan are; by default they are searched for.
 
@@ -55,6 +56,10 @@ def open_source(
         )
     if not os.fspath(scan):
         raise SourceError("the path of the scan is empty; '.' is the folder one is in")
+    if is_zarr(scan):
+        from .zarr_source import zarr_source
+
+        return zarr_source(scan, options)
     path = Path(scan)
     kind = check_readable(path)
     suffix = path.suffix.lower()
@@ -78,5 +83,5 @@ def open_source(
         return hdf5_source(path, options)
     raise SourceError(
         f"{path}: {suffix or 'a file without a suffix'} is not a kind of scan that can be read: "
-        f"give HDF5 ({' '.join(HDF5_SUFFIXES)}), .npy, a TIFF or a folder of TIFFs"
+        f"give HDF5 ({' '.join(HDF5_SUFFIXES)}), Zarr, .npy, a TIFF or a folder of TIFFs"
     )

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
 from ..frames.frames import Selection
+from .angles import angles_option
 from .frame_source import FrameSource
 from .loader import LoaderOptions, SideData
-from .side_data import angles_option, dummies_of, open_side, side_option
+from .side_data import dummies_of, open_side, side_option
 
 
 def plain_source(

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..access import SideName
-from ..check_arrays import radians_from_degrees
 from ..frames.frames import ArrayFrames, Frames, Selection
 from ..hdf5.frames import dataset, hdf5_frames, read_column
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
-from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5
-from .angles import check_angle_count
+from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
+from .facts import one_fact, one_number
 from .hdf5_layout import Layout, find_layout
-from .loader import AngleFile, AngleRange, LoaderOptions, SideData
+from .loader import LoaderOptions, SideData
+from .stored_facts import StoredFacts
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
 """Values of a NeXus image key (NXtomo); 3 marks an invalid frame, -1 one taken for alignment."""
@@ -82,24 +82,46 @@ def read_image_key(
 ) -> NDArray[Any]:
     """Read and check the kind of each frame."""
     data = dataset(path, file, name, "image_key_path")
+    check_image_key(f"{path}: {name}", data, n_frames)
+    keys = read_column(f"{path}: {name}", data, allow_missing)
+    check_kinds(f"{path}: {name}", keys)
+    return keys
+
+
+def check_image_key(name: str, data: Any, n_frames: int) -> None:
+    """Check that a data set has a number for each frame.
+
+    Raises
+    ------
+    SourceError
+        If it does not.
+    """
     if data.dtype.kind not in "uif" or data.ndim != 1:
         raise SourceError(
-            f"{path}: {name} is {data.ndim}-dimensional {data.dtype}, not an image key: that has "
+            f"{name} is {data.ndim}-dimensional {data.dtype}, not an image key: that has "
             "a whole number for each frame"
         )
     if data.shape[0] != n_frames:
         raise SourceError(
-            f"{path}: {name} has {data.shape[0]} entries for {n_frames} frames: give the image "
+            f"{name} has {data.shape[0]} entries for {n_frames} frames: give the image "
             "key of this scan, or null if all frames are projections (image_key_path)"
         )
-    keys = read_column(f"{path}: {name}", data, allow_missing)
+
+
+def check_kinds(name: str, keys: NDArray[Any]) -> None:
+    """Check that an image key has known kinds only.
+
+    Raises
+    ------
+    SourceError
+        If it has others.
+    """
     unknown = sorted(set(np.unique(keys).tolist()) - set(_KINDS))
     if unknown:
         raise SourceError(
-            f"{path}: {name} holds {', '.join(map(str, unknown[:3]))}: an image key has 0 for a "
+            f"{name} holds {', '.join(map(str, unknown[:3]))}: an image key has 0 for a "
             "projection, 1 for a flat, 2 for a dark and 3 for an invalid frame"
         )
-    return keys
 
 
 def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Selection | None:
@@ -108,6 +130,11 @@ def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Sele
         return Selection.of(frames) if kind == KIND_PROJECTION else None
     indices = np.flatnonzero(keys == kind)
     return Selection.of(frames, indices) if indices.size else None
+
+
+def side_of_kind(side: SideName, frames: Frames, keys: NDArray[Any] | None) -> Selection | None:
+    """Select flats or darks by the image key; None without a key, or without such frames."""
+    return frames_of_kind(frames, keys, _SIDE_KIND[side])
 
 
 def side_of_layout(
@@ -121,7 +148,7 @@ def side_of_layout(
     """Select flats or darks as the layout has them."""
     separate = layout.flats if side == "flats" else layout.darks
     if separate is None:
-        return frames_of_kind(frames, keys, _SIDE_KIND[side])
+        return side_of_kind(side, frames, keys)
     return Selection.of(_side_frames(path, file, separate))
 
 
@@ -146,30 +173,23 @@ def dummies_of(options: LoaderOptions) -> tuple[SideName, ...]:
     return tuple(s for s in sides if options.dummies or side_option(options, s) == "ignore")
 
 
-def angles_option(
-    name: str, options: LoaderOptions, data: Selection
-) -> NDArray[np.float32] | str | None:
-    """Angles given by the options, in radians; a path in the file, or None for "auto".
-
-    `data` are all projections of the scan.
-
-    Raises
-    ------
-    SourceError
-        If they are not finite numbers, or a range has another number of them than `data` may have.
-    """
-    given: Any = options.rotation_angles
-    if isinstance(given, str):
-        return None if given == "auto" else given
-    if isinstance(given, AngleRange):
-        # Before they are computed: a wrong number may be a huge one.
-        check_angle_count(name, given.count, data, options.preview)
-        return radians_from_degrees(name, given.degrees())
-    if isinstance(given, AngleFile):
-        from .angles import angles_in_file
-
-        return angles_in_file(given, options, data)
-    return radians_from_degrees(name, given)
+def add_constant_sides(
+    sides: dict[SideName, Selection | None],
+    stored: StoredFacts,
+    options: LoaderOptions,
+    data: Selection,
+) -> None:
+    """Add flats and darks that are stored as one value, as tomoScan writes them."""
+    subjects: dict[SideName, str] = {"flats": "flat value", "darks": "dark value"}
+    for side, subject in subjects.items():
+        fact, value = one_fact(stored.values, subject), one_number(stored.values, subject)
+        if fact is None or value is None or side_option(options, side) != "auto":
+            continue
+        if sides.get(side) is None:
+            dtype = data.spec.dtype
+            kept = dtype if np.array(value).astype(dtype) == value else np.dtype(np.float32)
+            frame = np.full((1, *data.frames.spec.shape[1:]), value, kept)
+            sides[side] = Selection.of(ArrayFrames(f"{data.frames.name}: {fact.where}", frame))
 
 
 def open_side(
@@ -193,6 +213,10 @@ def open_side(
     kind, suffix = check_readable(path), path.suffix.lower()
     if kind == "file" and is_hdf5(path):
         selection = hdf5_side(side, path, given, allow_missing=allow_missing)
+    elif is_zarr(path):
+        from .zarr_source import zarr_side
+
+        selection = zarr_side(side, path, given)
     elif kind == "folder" or suffix in TIFF_SUFFIXES:
         from ..tiff.frames import open_tiffs
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -86,26 +87,14 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """What an HDF5 file says of a scan without its frames being read."""
+    """What a file says of a scan without its frames being read."""
 
     layout: Layout | None
     """Paths of the parts of the scan; None if no layout is recognised."""
-    axes: tuple[str, ...]
-    """Names of the axes of the frames, as NeXus has them; none if they are not stored."""
-    chunks: tuple[int, ...] | None
-    """Chunk of the frames; None if they lie in one piece, or are elsewhere."""
-    compression: str
-    """Filters of the frames by name; empty without."""
-    stored_bytes: int
-    """Bytes of the frames in the file; 0 if they are in others."""
-    frame_kinds: dict[int, int]
-    """Number of frames of each value of the image key."""
     values: tuple[ScanFact, ...]
-    """Pixel size, energy, distance and the like; of several that differ, all."""
+    """Energy, distance, sizes and the like; of several that differ, all."""
     stacks: tuple[Stack, ...]
     """Other 3D data sets."""
-    is_complete: bool
-    """False if the file has more objects than are looked at."""
     pixel_size: PixelSize | None
     """Size of a pixel at the sample; None if it is not known."""
     pixel_size_note: str
@@ -114,6 +103,18 @@ class StoredFacts:
     """What changes a reconstruction and is not applied."""
     angle_note: str
     """Which data sets may be the angles, where several differ; else empty."""
+    axes: tuple[str, ...] = ()
+    """Names of the axes of the frames, as NeXus has them; none if they are not stored."""
+    chunks: tuple[int, ...] | None = None
+    """Chunk of the frames; None if they lie in one piece, or are elsewhere."""
+    compression: str = ""
+    """Filters of the frames by name; empty without."""
+    stored_bytes: int = 0
+    """Bytes of the frames in the file; 0 if they are in others, or were not counted."""
+    frame_kinds: dict[int, int] = field(default_factory=dict)
+    """Number of frames of each value of the image key."""
+    is_complete: bool = True
+    """False if the file has more objects than are looked at."""
 
     @property
     def is_volume(self) -> bool:
@@ -155,44 +156,69 @@ def facts_of_file(
         The projections among the frames.
     """
     used = [] if layout is None else [*_used(file, layout)]
-    stacks: list[Stack] = []
-    columns: list[tuple[str, h5py.Dataset]] = []
-    search = FactSearch("" if layout is None else layout.data)
     objects = FileObjects(file, follows_links=False)  # where they lead to, a pipe may wait
-    for where, stored in objects:
-        if not isinstance(stored, h5py.Dataset):
-            continue
-        if stored.ndim == 3 and stored not in used:
-            stacks.append(Stack(where, stored.shape, str(stored.dtype)))
-        if may_be_angles(where, stored.shape):
-            columns.append((where, stored))
-        search.add(where, stored)
+    data_sets = ((where, item) for where, item in objects if isinstance(item, h5py.Dataset))
+    stored = collect_facts(data_sets, layout, projections, lambda item: item in used)
     frames = None if layout is None else _data_set(file, layout.data)
     key = None if layout is None else layout.image_key
+    return replace(
+        stored,
+        axes=() if frames is None else stored_axes(frames),
+        chunks=None if frames is None else frames.chunks,
+        compression="" if frames is None else _filters(frames),
+        stored_bytes=0 if frames is None else int(frames.id.get_storage_size()),
+        frame_kinds={} if key is None else _kinds(_data_set(file, key)),
+        is_complete=objects.is_complete,
+    )
+
+
+def collect_facts(
+    data_sets: Iterable[tuple[str, Any]],
+    layout: Layout | None,
+    projections: Selection | None,
+    is_used: Callable[[Any], bool],
+) -> StoredFacts:
+    """Collect facts, other stacks, and the angles where a layout has none.
+
+    Parameters
+    ----------
+    data_sets : iterable of (str, h5py.Dataset or zarr.Array)
+        Data sets of a file with their paths.
+    layout : Layout or None
+        Paths of the scan's parts.
+    projections : Selection, optional
+        The projections among the frames.
+    is_used : callable
+        Whether a stack is a part of the scan.
+    """
+    stacks: list[Stack] = []
+    columns: list[tuple[str, Any]] = []
+    search = FactSearch("" if layout is None else layout.data)
+    for where, item in data_sets:
+        if item.ndim == 3 and not is_used(item):
+            stacks.append(Stack(where, item.shape, str(item.dtype)))
+        if may_be_angles(where, item.shape):
+            columns.append((where, item))
+        search.add(where, item)
     values = search.facts()
     pixel_size, why_unknown = stored_pixel_size(values)
     angle_note = ""
     if layout is not None and layout.angles is None and projections is not None:
         found, angle_note = choose_column(_columns(columns, projections), layout.data)
         layout = replace(layout, angles=None if found is None else found.where)
+    unused = () if projections is None else search.unused(values, projections.indices, pixel_size)
     return StoredFacts(
-        layout,
-        () if frames is None else stored_axes(frames),
-        None if frames is None else frames.chunks,
-        "" if frames is None else _filters(frames),
-        0 if frames is None else int(frames.id.get_storage_size()),
-        {} if key is None else _kinds(_data_set(file, key)),
-        values,
-        tuple(stacks),
-        objects.is_complete,
-        pixel_size,
-        why_unknown,
-        () if projections is None else search.unused(values, projections.indices, pixel_size),
-        angle_note,
+        layout=layout,
+        values=values,
+        stacks=tuple(stacks),
+        pixel_size=pixel_size,
+        pixel_size_note=why_unknown,
+        unused=unused,
+        angle_note=angle_note,
     )
 
 
-def _columns(columns: list[tuple[str, h5py.Dataset]], projections: Selection) -> list[AngleColumn]:
+def _columns(columns: list[tuple[str, Any]], projections: Selection) -> list[AngleColumn]:
     """Columns with a value for each projection, perhaps among those of flats and darks."""
     n_projections, n_frames = projections.spec.shape[0], projections.frames.spec.shape[0]
     found = []
