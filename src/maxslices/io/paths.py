@@ -39,9 +39,12 @@ def is_zarr(scan: object) -> bool:
     path = path_of(scan)
     if path is None:
         return is_url(scan)
-    if path.suffix.lower() == ".zip":
-        return path.is_file()
-    return any((path / name).is_file() for name in ("zarr.json", ".zgroup", ".zarray"))
+    try:
+        if path.suffix.lower() == ".zip":
+            return path.is_file()
+        return any((path / name).is_file() for name in ("zarr.json", ".zgroup", ".zarray"))
+    except (OSError, ValueError):  # which `check_readable` reports
+        return False
 
 
 def check_readable(path: Path) -> Literal["file", "folder"]:
