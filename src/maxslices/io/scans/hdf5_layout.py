@@ -7,14 +7,18 @@ APS's (https://dxfile.readthedocs.io).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import h5py
 
 from ...errors import SourceError
 from ..hdf5.links import BrokenPath, FileContents, is_nxtomo, look_up, names_in
+from .angle_search import own_name
 from .loader import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
@@ -37,6 +41,12 @@ SEPARATE = (
 """Layouts with flats and darks in data sets of their own: frames, angles, flats and darks, each in
 order of preference. Data Exchange, in which flats may be from before and after the projections, as
 at the SLS and Sirius: the first ones are taken. NSLS-II FXI (dxchange, read_nsls2_fxi18_h5)."""
+_NAMES = {
+    "image key": re.compile(r"image_?key$", re.IGNORECASE),
+    "flats": re.compile(r"flat|white|bright|open|bkg|background|(?<![a-z])ref", re.IGNORECASE),
+    "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
+}
+"""What names of data sets have in them."""
 _MOST_ENTRIES = 100
 """Most groups of a file that are looked at for further scans: 3 ms."""
 
@@ -201,3 +211,50 @@ def other_entries(file: h5py.File, layout: Layout) -> list[str]:
         and is_nxtomo(group)
         and _nxtomo(file, name) is not None
     ]
+
+
+def likely_layout(found: Mapping[str, Any], title_of: Callable[[str], str]) -> Layout | None:
+    """Find what is likely to be a scan among data sets; None if nothing stands out.
+
+    Parameters
+    ----------
+    found : mapping of str to h5py.Dataset or zarr.Array
+        Path -> data set of numbers.
+    title_of : callable
+        Title of an entry; empty without one.
+    """
+    stacks = {name: item for name, item in found.items() if item.ndim == 3}
+    sides = [_named(stacks, kind) for kind in ("flats", "darks")]
+    others = {name: item.size for name, item in stacks.items() if name not in sides}
+    most = max(others.values(), default=0)
+    largest = [name for name, size in others.items() if size == most]
+    if len(largest) != 1:
+        return None
+    data = largest[0]
+    n_frames, *frame = stacks[data].shape
+    lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
+    key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
+    if key is not None:
+        return Layout(data, key)
+    like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
+    flats, darks = (_side(title_of, like, kind, data) for kind in ("flats", "darks"))
+    return Layout(data, flats=flats, darks=darks)
+
+
+def _named(found: dict[str, Any], kind: str) -> str | None:
+    """The only data set whose own name is of a kind; None without one, or of several."""
+    names = [name for name in found if _NAMES[kind].search(own_name(name))]
+    return names[0] if len(names) == 1 else None
+
+
+def _side(title_of: Callable[[str], str], stacks: list[str], kind: str, data: str) -> str | None:
+    """The flats or darks among stacks; None without any, or of several."""
+
+    def tells(name: str) -> bool:
+        title = title_of(name.split("/")[1])
+        return _NAMES[kind].search(f"{name} {title}") is not None
+
+    names = [name for name in stacks if name != data and tells(name)]
+    own = [name for name in names if _NAMES[kind].search(own_name(name))]
+    names = own or ([] if tells(data) else names)
+    return names[0] if len(names) == 1 else None

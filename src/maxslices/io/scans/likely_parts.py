@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,11 @@ from ..hdf5.links import FileObjects, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
 from ..paths import check_readable, is_hdf5, is_zarr, path_of
-from .angle_search import own_name
 from .frame_source import FrameSource
-from .hdf5_layout import Layout, find_layout
+from .hdf5_layout import Layout, find_layout, likely_layout
 from .loader import LoaderOptions, parse_loader
 from .open_source import open_source
 from .source import Source
-
-_NAMES = {
-    "image key": re.compile(r"image_?key$", re.IGNORECASE),
-    "flats": re.compile(r"flat|white|bright|open|bkg|background|(?<![a-z])ref", re.IGNORECASE),
-    "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
-}
-"""What names of data sets have in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,50 +95,3 @@ def likely_parts(scan: Path) -> LikelyParts | None:
 
         layout = likely_layout(found, title_of)
     return None if layout is None else LikelyParts(layout)
-
-
-def likely_layout(found: Mapping[str, Any], title_of: Callable[[str], str]) -> Layout | None:
-    """Find what is likely to be a scan among data sets; None if nothing stands out.
-
-    Parameters
-    ----------
-    found : mapping of str to h5py.Dataset or zarr.Array
-        Path -> data set of numbers.
-    title_of : callable
-        Title of an entry; empty without one.
-    """
-    stacks = {name: item for name, item in found.items() if item.ndim == 3}
-    sides = [_named(stacks, kind) for kind in ("flats", "darks")]
-    others = {name: item.size for name, item in stacks.items() if name not in sides}
-    most = max(others.values(), default=0)
-    largest = [name for name, size in others.items() if size == most]
-    if len(largest) != 1:
-        return None
-    data = largest[0]
-    n_frames, *frame = stacks[data].shape
-    lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
-    key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
-    if key is not None:
-        return Layout(data, key)
-    like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
-    flats, darks = (_side(title_of, like, kind, data) for kind in ("flats", "darks"))
-    return Layout(data, flats=flats, darks=darks)
-
-
-def _named(found: dict[str, Any], kind: str) -> str | None:
-    """The only data set whose own name is of a kind; None without one, or of several."""
-    names = [name for name in found if _NAMES[kind].search(own_name(name))]
-    return names[0] if len(names) == 1 else None
-
-
-def _side(title_of: Callable[[str], str], stacks: list[str], kind: str, data: str) -> str | None:
-    """The flats or darks among stacks; None without any, or of several."""
-
-    def tells(name: str) -> bool:
-        title = title_of(name.split("/")[1])
-        return _NAMES[kind].search(f"{name} {title}") is not None
-
-    names = [name for name in stacks if name != data and tells(name)]
-    own = [name for name in names if _NAMES[kind].search(own_name(name))]
-    names = own or ([] if tells(data) else names)
-    return names[0] if len(names) == 1 else None

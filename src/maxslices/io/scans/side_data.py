@@ -214,9 +214,9 @@ def open_side(
     if kind == "file" and is_hdf5(path):
         selection = hdf5_side(side, path, given, allow_missing=allow_missing)
     elif is_zarr(path):
-        from .zarr_source import zarr_side
+        from ..frames.zarr_frames import zarr_stack
 
-        selection = zarr_side(side, path, given)
+        selection = Selection.of(zarr_stack(path, given.data_path))
     elif kind == "folder" or suffix in TIFF_SUFFIXES:
         from ..tiff.frames import open_tiffs
 
