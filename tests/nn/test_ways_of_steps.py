@@ -334,3 +334,108 @@ def test_a_report_reaches_its_number_in_seven_calls():
 
     memory_report(Looking(8, 8), (4, 8), workspaces=NONE)
     assert max(chains) <= 5  # and two from an operator to the storage that it allocates
+
+
+NUMBERS = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("where", ["a file", "a closure"])
+def test_generators_of_numpy_that_the_code_names_are_set_and_restored(where):
+    numbers = np.random.default_rng(3)
+
+    def of_a_closure():
+        return numbers.random() < 0.9
+
+    def of_a_file():
+        return NUMBERS.random() > 0.9
+
+    used, keep = (NUMBERS, of_a_file) if where == "a file" else (numbers, of_a_closure)
+    whole = memory_report(Dropping(lambda: True), (32, 64), workspaces=NONE)
+    before = used.bit_generator.state
+    report = memory_report(Dropping(keep), (32, 64), workspaces=NONE)
+    assert report.allocated_bytes == whole.allocated_bytes
+    assert used.bit_generator.state == before
+    assert type(used.bit_generator).__name__ == "PCG64"
+
+
+def test_hooks_of_a_copy_are_those_of_its_own_modules():
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 512), nn.Linear(512, 64)
+            self.seen = {}
+            self.first.register_forward_hook(lambda m, i, o: self.seen.update(first=o))
+
+        def forward(self, x):
+            y = self.second(self.first(x).relu())
+            return y + self.seen["first"].mean()
+
+    class Plain(Hooked):
+        def __init__(self):
+            super().__init__()
+            self.first._forward_hooks.clear()
+
+        def forward(self, x):
+            self.seen["first"] = self.first(x)
+            return self.second(self.seen["first"].relu()) + self.seen["first"].mean()
+
+    model = Hooked()
+    report = memory_report(model, (32, 64), workspaces=NONE)
+    assert (
+        report.allocated_bytes == memory_report(Plain(), (32, 64), workspaces=NONE).allocated_bytes
+    )
+    assert model.seen == {}
+
+
+def test_lengths_of_sequences_are_known_on_the_host():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.GRU(8, 16, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = nn.utils.rnn.pack_padded_sequence(
+                x, lengths.cpu(), batch_first=True, enforce_sorted=False
+            )
+            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
+
+    lengths = torch.tensor([9, 3, 5, 7])
+    report = memory_report(Reads(), (Spec((4, 10, 8)), lengths), workspaces=NONE)
+    assert {s.shape for s in report.trace.storages if s.op == "aten::_cudnn_rnn"} >= {(24, 16)}
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([4, 6]), torch.tensor([6, 6])])
+def test_ctc_is_replayed(lengths):
+    class Labels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 5)
+
+        def forward(self, x, labels):
+            probabilities = self.layer(x).log_softmax(2).transpose(0, 1)
+            return functional.ctc_loss(probabilities, labels, torch.tensor([20, 20]), lengths)
+
+    report = memory_report(Labels(), ((2, 20, 8), Spec((2, 6), torch.long)))
+    kept = [s for s in report.trace.storages if s.op.startswith("aten::_ctc_loss")]
+    assert (2, 20, 13) in {s.shape for s in kept}
+
+
+def test_checks_of_torch_s_own_losses_find_arguments_valid():
+    class Unsure(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 2)
+
+        def forward(self, x):
+            mean, variance = self.layer(x).chunk(2, -1)
+            return functional.gaussian_nll_loss(mean, x[:, :1], variance.exp())
+
+    assert memory_report(Unsure(), (4, 8)).allocated_bytes > 0
+
+
+def test_a_spectrogram_is_inverted():
+    def sounds(x):
+        window = torch.hann_window(64, device=x.device)
+        return torch.istft(torch.stft(x, 64, return_complex=True, window=window), 64, window=window)
+
+    assert replay(sounds, Spec((2, 1000))).peak_bytes > 2 * 1000 * 4

@@ -63,6 +63,12 @@ class StorageDispatchMode(DispatchMode):
             kwargs = {**kwargs, "device": _META}
         if func is aten._local_scalar_dense.default and args[0].is_meta:
             return self.values.item(args[0])
+        if func is aten.equal.default and (args[0].is_meta or args[1].is_meta):
+            return self.values.equal(args[0], args[1])
+        if func is aten._to_copy.default and device is not None and device.type == "cpu":
+            known = self.values.given(args[0])
+            if known is not None:  # such as lengths of sequences, which are wanted on the host
+                return func(known, **kwargs)
         if func is aten._pack_padded_sequence.default:
             args = (args[0], self.values.read(args[1]), *args[2:])
         given, args = args, self._without_real_operands(func, args)

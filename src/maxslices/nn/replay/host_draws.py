@@ -7,7 +7,10 @@ go one way.
 
 from __future__ import annotations
 
+import os
 import random
+from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,47 +25,17 @@ _N_EXTREME = _N_WORDS // 2
 suits them."""
 _HIGHEST = 0x12DD9BB3
 """Word that a Mersenne twister returns as 0xFFFFFFFF."""
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_KINDS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 _WORDS_AT = 24
 """Place of the words in the state of a generator of torch, 8 bytes each."""
 
 
-def _state_of(generator: Any) -> Any:
-    """State of a generator, to be compared."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return repr(generator.get_state())
-    return repr(generator.bit_generator.state)
-
-
-def _set(generator: Any, words: Any) -> None:
-    """Set a generator so that it draws from these words first; others stay as they are."""
-    if isinstance(generator, torch.Generator):
-        state = generator.get_state().numpy().copy()
-        state[8:16].view(np.int32)[:] = _N_WORDS, 1  # words that are left, and "seeded"
-        state[16:24].view(np.uint64)[0] = 0
-        end = _WORDS_AT + 8 * _N_WORDS
-        state[_WORDS_AT:end].view(np.uint64)[:] = words
-        state[end:] = 0  # no half of a pair of normal numbers
-        generator.set_state(torch.from_numpy(state))
-    elif isinstance(generator, random.Random):
-        generator.setstate((3, (*map(int, words), 0), None))
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(("MT19937", words, 0, 0, 0.0))
-
-
-def _words(draws: str) -> Any:
-    seed = int(draws.removeprefix("seed ")) if draws.startswith("seed") else 0
-    words = np.random.RandomState(seed).randint(0, 2**32, _N_WORDS, dtype=np.uint32)
-    if draws in ("low", "high"):
-        words[:_N_EXTREME] = 0 if draws == "low" else _HIGHEST
-    return words
-
-
 class HostGenerators:
     """Generators on the host that a replay may draw from.
+
+    These are the global ones, and those that the code of a model names: attributes of its modules,
+    variables of the files that define these, and of closures.
 
     Parameters
     ----------
@@ -72,29 +45,133 @@ class HostGenerators:
 
     def __init__(self, draws: str) -> None:
         self._words = _words(draws) if draws else None
-        self._before: dict[str, tuple[Any, Any]] = {}
-        self.add("torch", torch.default_generator)
-        self.add("random", random._inst)
-        self.add("numpy.random", np.random.mtrand._rand)
+        self._watched: list[_Watched] = []
+        self._tables: set[int] = set()
+        for name, generator in (
+            ("torch", torch.default_generator),
+            ("random", random._inst),
+            ("numpy.random", np.random.mtrand._rand),
+        ):
+            self._add(name, generator)
 
-    def add(self, name: str, generator: Any) -> None:
-        """Watch one more generator."""
+    def _add(self, name: str, generator: Any) -> None:
+        if any(watched.generator is generator for watched in self._watched):
+            return
+        watched = _Watched(name, generator, _state_of(generator))
         if self._words is not None:
-            _set(generator, self._words)
-        self._before[name] = generator, _state_of(generator)
+            watched.set(self._words)
+        self._watched.append(watched)
 
-    def add_those_of(self, model: torch.nn.Module) -> None:
-        """Watch the generators that the modules of a copy have of their own."""
-        kinds = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
-        for path, module in model.named_modules():
-            for name, held in vars(module).items():
-                if isinstance(held, kinds):
-                    self.add(f"{path}.{name}" if path else name, held)
+    def add_those_of(self, code: Any, path: str = "") -> None:
+        """Watch the generators that a module, the modules in it, or a function names."""
+        if isinstance(code, torch.nn.Module):
+            for name, module in code.named_modules():
+                where = ".".join(filter(None, (path, name)))
+                self._add_table(vars(module), f"{where}." if where else "")
+                self._add_function(type(module).forward)
+                for held in vars(module).values():
+                    self._add_function(held)
+        else:
+            self._add_function(code)
+
+    def _add_function(self, function: Any) -> None:
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_filename.startswith(_TORCH):
+            return
+        self._add_table(function.__globals__, "")
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # a variable that has no value yet
+                held = cell.cell_contents
+                if type(held) in _KINDS:
+                    self._add(name, held)
+                elif isinstance(held, FunctionType) and id(held) not in self._tables:
+                    self._tables.add(id(held))
+                    self._add_function(held)
+
+    def _add_table(self, table: dict[str, Any], prefix: str) -> None:
+        if id(table) in self._tables:
+            return
+        self._tables.add(id(table))
+        for name, held in list(table.items()):
+            if type(held) in _KINDS:
+                self._add(prefix + name, held)
 
     def drawn_from(self) -> tuple[str, ...]:
         """Names of the generators that have drawn something."""
-        return tuple(
-            name
-            for name, (generator, state) in self._before.items()
-            if _state_of(generator) != state
-        )
+        return tuple(watched.name for watched in self._watched if watched.has_drawn())
+
+    def restore(self) -> None:
+        """Set all generators to the states that they had."""
+        for watched in self._watched:
+            watched.restore()
+
+
+class _Watched:
+    """A generator with its state before a replay."""
+
+    def __init__(self, name: str, generator: Any, state: Any) -> None:
+        self.name, self.generator, self._state = name, generator, state
+        self._begun = state
+        self._stream: Any = None
+
+    def set(self, words: Any) -> None:
+        """Have the generator draw from these words first."""
+        generator = self.generator
+        if isinstance(generator, torch.Generator):
+            state = generator.get_state().numpy().copy()
+            state[8:16].view(np.int32)[:] = _N_WORDS, 1  # words that are left, and "seeded"
+            state[16:24].view(np.uint64)[0] = 0
+            end = _WORDS_AT + 8 * _N_WORDS
+            state[_WORDS_AT:end].view(np.uint64)[:] = words
+            state[end:] = 0  # no half of a pair of normal numbers
+            generator.set_state(torch.from_numpy(state))
+        elif isinstance(generator, random.Random):
+            generator.setstate((3, (*map(int, words), 0), None))
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(("MT19937", words, 0, 0, 0.0))
+        else:  # of any kind, and made anew in place to draw from a Mersenne twister
+            self._stream, twister = generator.bit_generator, np.random.MT19937(0)
+            twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 0}}
+            generator.__init__(twister)
+        self._begun = _state_of(generator)
+
+    def has_drawn(self) -> bool:
+        """True if the generator has drawn since it was set."""
+        return bool(_plain(_state_of(self.generator)) != _plain(self._begun))
+
+    def restore(self) -> None:
+        """Set the generator to the state that it had."""
+        generator = self.generator
+        if isinstance(generator, torch.Generator):
+            generator.set_state(self._state)
+        elif isinstance(generator, random.Random):
+            generator.setstate(self._state)
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(self._state)
+        else:
+            if self._stream is not None:
+                generator.__init__(self._stream)
+            generator.bit_generator.state = self._state
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    return generator.bit_generator.state
+
+
+def _plain(state: Any) -> Any:
+    """State of a generator to be compared."""
+    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state)
+
+
+def _words(draws: str) -> Any:
+    seed = int(draws.removeprefix("seed ")) if draws.startswith("seed") else 0
+    words = np.random.RandomState(seed).randint(0, 2**32, _N_WORDS, dtype=np.uint32)
+    if draws in ("low", "high"):
+        words[:_N_EXTREME] = 0 if draws == "low" else _HIGHEST
+    return words

@@ -147,6 +147,11 @@ class KnownValues:
             if tensor.untyped_storage()._cdata in written:
                 del self._known[tensor]
 
+    def given(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Values on the host of a tensor without data, if they were given or follow from those."""
+        known = self._known.get(tensor) if tensor.is_meta else None
+        return known.value if known is not None and known.is_given else None
+
     def item(self, tensor: torch.Tensor) -> Any:
         """Value of a scalar.
 
@@ -155,8 +160,10 @@ class KnownValues:
         DataDependentError
             If it is not known, naming the user's line.
         """
-        if tensor.dtype == torch.bool and _is_validation():
-            return True
+        if tensor.dtype == torch.bool:
+            valid = _answer_if_valid()
+            if valid is not None:
+                return valid
         known = self._known.get(tensor)
         if known is not None and not known.is_given and tensor.dtype == torch.bool:
             self._note(
@@ -165,6 +172,11 @@ class KnownValues:
             )
             return known.value.item()
         return self.read(tensor).item()
+
+    def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors are equal; istft asks so whether its window leaves a gap."""
+        valid = _answer_if_valid()
+        return valid if valid is not None else torch.equal(self.read(one), self.read(other))
 
     def number(self, tensor: torch.Tensor) -> Any:
         """Value of a scalar for ``Tensor.item``: one that is not known may be computed with."""
@@ -227,14 +239,22 @@ class UnknownNumber:
         return "nan"
 
 
-def _is_validation() -> bool:
-    """True if torch.distributions asks whether its arguments are valid: they are taken to be."""
+_CHECKS = {"__init__": True, "_validate_sample": True, "gaussian_nll_loss": False, "istft": False}
+"""Answers by which functions of torch find their arguments valid: the first two are those of
+``torch.distributions``."""
+
+
+def _answer_if_valid() -> bool | None:
+    """Answer by which torch's own code finds its arguments valid; None if other code asks."""
     frame = sys._getframe(2)
-    while frame is not None and not frame.f_code.co_filename.startswith(_DISTRIBUTIONS):
-        if not frame.f_code.co_filename.startswith((_OWN, _TORCH)):
-            return False
+    while frame is not None:
+        name, path = frame.f_code.co_name, frame.f_code.co_filename
+        if not path.startswith((_OWN, _TORCH)):
+            return None
+        if name in _CHECKS and (not name.startswith("_") or path.startswith(_DISTRIBUTIONS)):
+            return _CHECKS[name]
         frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and frame.f_code.co_name in ("__init__", "_validate_sample")
+    return None
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:

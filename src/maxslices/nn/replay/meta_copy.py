@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -129,12 +130,51 @@ def meta_copy(model: torch.nn.Module) -> torch.nn.Module:
     memo = {id(t): copies.without_data(t) for t in (*model.parameters(), *model.buffers())}
     try:
         with copies:
-            return copy.deepcopy(model, memo)
+            made = copy.deepcopy(model, memo)
+            _rebind(made, memo)
+            return made
     except (TypeError, RuntimeError) as error:
         raise TraceError(
             f"{type(model).__name__} cannot be copied to be replayed ({error}); what it holds "
             "beside modules and tensors must be something that copy.deepcopy copies"
         ) from error
+
+
+def _rebind(made: torch.nn.Module, memo: dict[int, Any]) -> None:
+    """Have hooks and functions that a copy holds use its own modules, not those of the original.
+
+    ``copy.deepcopy`` keeps functions as they are, with the variables of their closures.
+    """
+    for module in made.modules():
+        hooks = [held for name, held in vars(module).items() if name.endswith("_hooks") and held]
+        for table in (vars(module), *hooks):
+            for name, held in table.items():
+                if isinstance(held, FunctionType) and held.__closure__:
+                    table[name] = _rebound(held, memo)
+
+
+def _rebound(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """Function with the copies of what its closure refers to; itself if there are none."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # a variable that has no value yet
+            cells.append(cell)
+            continue
+        if isinstance(held, FunctionType) and held is not function and held.__closure__:
+            cells.append(CellType(_rebound(held, memo)))
+        else:
+            cells.append(CellType(memo[id(held)]) if id(held) in memo else cell)
+    if all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
+        return function
+    made = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__,
+        tuple(cells),
+    )  # fmt: skip
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(vars(function))
+    return made
 
 
 def optimizers_in(optimizer: Any) -> list[torch.optim.Optimizer]:

@@ -171,6 +171,25 @@ COPIES = frozenset(
 """Operators whose operands may lie on different devices."""
 
 
+def _ctc_loss(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make the losses of CTC, and the probabilities of paths that it keeps."""
+    log_probs, targets, _, target_lengths = args[:4]
+    n_steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
+    longest = targets.shape[-1] if targets.dim() == 2 else int(max(target_lengths))
+    losses = log_probs.new_empty(batch)
+    return losses, log_probs.new_empty(batch, n_steps, 2 * longest + 1)
+
+
+def _like_second(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make a result of the shape of the second operand: on meta the operator is missing."""
+    return torch.empty_like(args[1])
+
+
+def _yes(func: Any, args: Any, kwargs: Any) -> bool:
+    """Answer that a padding mask leaves the first tokens: nested tensors are not replayed."""
+    return True
+
+
 def _like_last(func: Any, args: Any, kwargs: Any) -> Any:
     """Make a result of the shape of the last operand: on meta the operator is missing."""
     return torch.empty_like(args[-1])
@@ -178,7 +197,13 @@ def _like_last(func: Any, args: Any, kwargs: Any) -> Any:
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten._cudnn_rnn.default: recurrent.forward,
+    aten._ctc_loss.default: _ctc_loss,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.default: _like_second,
+    aten._ctc_loss_backward.Tensor: _like_second,
     aten._dirichlet_grad.default: _like_last,
+    aten._nested_tensor_from_mask_left_aligned.default: _yes,
+    aten.multi_margin_loss_backward.default: _like_second,
     aten._standard_gamma_grad.default: _like_last,
     aten._cudnn_rnn_backward.default: recurrent.backward,
     aten._unsafe_view.default: _view,

@@ -209,6 +209,12 @@ def _softmax_backward(args: Any) -> list[tuple[str, int]]:
     return [("product", args[0].numel() * args[0].element_size())]
 
 
+def _ctc_backward(args: Any) -> list[tuple[str, int]]:
+    """Probabilities of paths from the end, next to those from the beginning."""
+    log_alpha = args[6]
+    return [("log_beta", log_alpha.numel() * log_alpha.element_size())]
+
+
 def _complex_result(args: Any) -> list[tuple[str, int]]:
     """Complex result of which the real part is copied to that of an operator such as abs."""
     x = args[0]
@@ -266,6 +272,8 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 }
 
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
+    aten._ctc_loss_backward.default: _ctc_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_backward,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,
     aten._safe_softmax.default: _safe_softmax,

@@ -10,7 +10,6 @@ from unittest import mock
 
 import torch
 
-from ...system.process_state import HostDraws
 from ...tuning.garbage_collection import quick_collections
 from .allocation_log import AllocationLog
 from .autocast import cuda_autocast
@@ -85,9 +84,8 @@ class Replay(AllocationLog):
         self._mode.handlers = {**HANDLERS, **parts}
         # One thread runs forward and backward, so events are in the order of the calls.
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        self._stack.enter_context(torch.random.fork_rng(devices=()))
-        self._stack.enter_context(HostDraws().again())
         self._generators = HostGenerators(self._draws)
+        self._stack.callback(self._generators.restore)
         self._stack.enter_context(cuda_autocast())
         if not torch.cuda.is_available():
             # device="cuda" means the replayed device, which needs no initialization.
@@ -95,6 +93,8 @@ class Replay(AllocationLog):
         for name in ("to", "cuda"):
             own = self._to_meta.method(getattr(torch.nn.Module, name), name)
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
+        for of in (torch, torch.Tensor):
+            self._stack.enter_context(mock.patch.object(of, "istft", _istft(of.istft)))
         item = _item(torch.Tensor.item, self._mode)
         self._stack.enter_context(mock.patch.object(torch.Tensor, "item", item))
         self._stack.enter_context(self._mode)
@@ -166,6 +166,10 @@ class Replay(AllocationLog):
         with self.paused():
             return mapped(convert, value)
 
+    def watch_draws(self, function: Any) -> None:
+        """Watch the generators on the host that a function names."""
+        self._generators.add_those_of(function)
+
     def uncounted(self, value: Any) -> Any:
         """Make tensors without data that are not counted.
 
@@ -210,6 +214,15 @@ def _item(real: Any, mode: StorageDispatchMode) -> Any:
         return mode.values.number(tensor)
 
     return item
+
+
+def _istft(real: Any) -> Any:
+    """Make a function whose frame tells that istft looks at its window, which is valid."""
+
+    def istft(*args: Any, **kwargs: Any) -> Any:
+        return real(*args, **kwargs)
+
+    return istft
 
 
 def _nothing() -> None:

@@ -241,11 +241,15 @@ def replay(
     record = Replay(workspaces=workspaces, capability=capability, lines=lines, draws=draws)
     with record:
         run = target
+        if loop.loss is not None:
+            record.watch_draws(loop.loss)
         if isinstance(target, torch.nn.Module):
             run = record.model(target, is_on_meta=is_on_meta)
             if watch is not None:
                 watch(record, run)
-        elif loop.mode == "training":
+        else:
+            record.watch_draws(target)
+        if loop.mode == "training" and run is target and not isinstance(target, torch.nn.Module):
             raise TraceError("training needs a torch.nn.Module, not a function")
         record.mark("model")
         given = record.input(inputs), record.input(keywords)
