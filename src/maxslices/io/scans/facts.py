@@ -72,8 +72,8 @@ _TABLE: Mapping[str, tuple[str, ...]] = {
         "sample_pixel_size|effective_pixel_size(_x)?",
         r"\A((?-i:Pixel Size)|entry/x_pixel_size)",
     ),
-    "detector row size": ("y_pixel_size|pixel_size_y", "pixel_size|real_y_pixel_size"),
-    "detector column size": ("x_pixel_size|pixel_size_x", "pixel_size|real_x_pixel_size"),
+    "detector row size": ("y_pixel_size|pixel_size_y", "pixel_size|real_y_pixel_size|pixelsize"),
+    "detector column size": ("x_pixel_size|pixel_size_x", "pixel_size|real_x_pixel_size|pixelsize"),
     "row binning": ("binning_y", "binning"),
     "column binning": ("binning_x", "binning"),
     "field of view": ("field_of_view",),
@@ -81,7 +81,8 @@ _TABLE: Mapping[str, tuple[str, ...]] = {
     "flipped rows": ("y_flipped",),
     "detector rotation": ("detector/transformations/r[xyz]",),
     "tilt": ("((z_)?camera_|axis_|rotation_axis_)?tilt(_angle)?|lamino(graphy)?_angle",),
-    "sample shift along x": ("(?<!instrument/)sample/x_translation|x_shifts?",),
+    # s_stage_x moves the sample at DESY's P05 and P07.
+    "sample shift along x": ("(?<!instrument/)sample/x_translation|x_shifts?|s_stage_x(/value)?",),
     "sample shift along y": ("(?<!instrument/)sample/y_translation|y_shifts?",),
     "sample shift along z": ("(?<!instrument/)sample/z_translation",),
 }

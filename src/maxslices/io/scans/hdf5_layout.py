@@ -47,6 +47,8 @@ _NAMES = {
     "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
 }
 """What names of data sets have in them."""
+_FILE_NAMES = "/entry/scan/data/image_file/value"
+"""Names of the files of frames, in the logs of DESY's P05 and P07."""
 _MOST_ENTRIES = 100
 """Most groups of a file that are looked at for further scans: 3 ms."""
 
@@ -84,6 +86,11 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     contents = FileContents(file)
     found = _search(file, contents)
     if options.data_path == "auto":
+        if found is None and isinstance(look_up(file, _FILE_NAMES), h5py.Dataset):
+            raise SourceError(
+                f"{path}: has no frames, and their files by name ({_FILE_NAMES}): give the folder "
+                "of the TIFFs as the scan, and this file for rotation_angles (file and data_path)"
+            )
         if found is None:
             raise SourceError(
                 f"{path}: no scan is found in it. Looked for {', '.join(_tried())} and any other "
