@@ -16,7 +16,7 @@ from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets, make_plan
 from maxslices.planner.block_size import AUTO_SLICES, wanted_block
 from maxslices.planner.section_model import SectionModel, StepModel
-from maxslices.runner.blocks.block_ranges import blocks_of
+from maxslices.runner.blocks.block_feed import blocks_of
 from tests.estimate.record_cases import PROBE
 from tests.planner.ledgers import two
 

@@ -33,14 +33,10 @@ def on_fake_gpu(monkeypatch):
         """
         with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
             patch.setattr("maxslices.api.carry_out.select_backend", lambda device: gpu)
-            patch.setattr("maxslices.runner.blocks.section_meter.measure_peak", measure)
+            patch.setattr("maxslices.runner.blocks.section_memory.measure_peak", measure)
             patch.setattr(
                 "maxslices.runner.folder.run_identity.device_name", lambda device: "simulated"
             )
-            if seed is not None:  # else results leave as a whole
-                patch.setattr("maxslices.runner.blocks.fetcher._PART_BYTES", 500)
-                patch.setattr("maxslices.runner.blocks.fetcher._PARTS", 2)
-                patch.setattr("maxslices.runner.blocks.result_queue.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
                     "maxslices.planner.planning.PlacementSearch._can_be_held",

@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import run
 from maxslices.errors import OutOfMemoryError
-from maxslices.runner.blocks.read_ahead import ReadAhead
+from maxslices.runner.blocks.block_feed import ReadAhead
 
 DATA = np.arange(40 * 6 * 8, dtype=np.float32).reshape(40, 6, 8)
 

@@ -28,7 +28,7 @@ def gpu(monkeypatch):
         yield Peak(kind, cupy_in_use_bytes=123)
 
     monkeypatch.setattr("maxslices.api.carry_out.select_backend", lambda device: backend)
-    monkeypatch.setattr("maxslices.runner.blocks.section_meter.measure_peak", measure)
+    monkeypatch.setattr("maxslices.runner.blocks.section_memory.measure_peak", measure)
     return backend
 
 

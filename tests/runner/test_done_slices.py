@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxslices.runner.blocks.block_ranges import blocks_of
-from maxslices.runner.folder.section_state import DoneSlices
+from maxslices.runner.blocks.block_feed import blocks_of
+from maxslices.runner.folder.unfinished_run import DoneSlices
 
 
 @given(st.sets(st.integers(0, 30)), st.randoms(use_true_random=False))

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import maxslices
-from maxslices.runner.blocks.frame_check import FrameCheck, sampled_mean
-from maxslices.runner.blocks.result_checks import ResultChecks
+from maxslices.runner.blocks.result_checks import FrameCheck, ResultChecks, sampled_mean
 
 SHAPE = (9, 70, 130)
 RANDOM = np.random.default_rng(5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from maxslices.runner.folder.journal_lines import decode, encode
+from maxslices.runner.folder.journal import decode, encode
 
 DTYPES = st.sampled_from(["?", "<i2", ">u4", "<f4", "<f8", "<c8", "<U3", "S2"])
 ARRAYS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_side=3))

@@ -288,7 +288,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
         monkeypatch.setattr(cls, name, call)
 
-    monkeypatch.setattr("maxslices.runner.blocks.read_ahead.np", Told())
+    monkeypatch.setattr("maxslices.runner.blocks.block_feed.np", Told())
     told(FileSink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")

@@ -13,7 +13,7 @@ from maxslices.io.frames.frames import ArrayFrames, Selection
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
 from maxslices.io.scans.loader import Preview
-from maxslices.runner.blocks.block_ranges import blocks_of
+from maxslices.runner.blocks.block_feed import blocks_of
 from tests.planner.fakes import fakes
 
 NAMES = (

@@ -25,8 +25,7 @@ from maxslices.runner import RunFolder
 from maxslices.runner.blocks import block_runner
 from maxslices.runner.folder import finished_run, journal, result_sinks, run_folder, unfinished_run
 from maxslices.runner.folder.finished_run import RECORD_NAMES
-from maxslices.runner.folder.journal import Journal
-from maxslices.runner.folder.journal_lines import seal, unseal
+from maxslices.runner.folder.journal import Journal, seal, unseal
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system import disk_space
 from tests.planner.fakes import fakes
@@ -433,7 +432,7 @@ class TestJournal:
         noted.close()
         may_end.set()
         (syncer,) = started
-        syncer.join()  # raises what failed in it
+        syncer.join(60)  # raises what failed in it
         assert (tmp_path / "journal").read_bytes().count(b"\n") == 1
 
     @pytest.mark.parametrize("text", ["", "{}\n", "[]\n", "\n", '{"journal": 99}\n'])

@@ -12,7 +12,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from maxslices.system.threads import NO_THREAD, WorkThread, next_of, wait_for
+from maxslices.errors import MaxslicesError
+from maxslices.system.threads import NO_THREAD, WorkThread, next_of, wait_for, wait_for_event
 from tests.fuzz.refusals import build
 
 DIES = """
@@ -30,7 +31,7 @@ except RuntimeError as error:
 finally:
     refuse(1, 0, 2**14)
 assert said == NO_THREAD
-thread.join()
+thread.join(60)
 assert not thread.is_alive and not done
 """
 
@@ -55,10 +56,10 @@ def no_thread_begins(monkeypatch):
 @pytest.mark.usefixtures("no_thread_begins")
 def test_a_thread_that_never_began_is_not_waited_for():
     thread = WorkThread(int, "test")
-    thread.join()
+    thread.join(60)
     with pytest.raises(RuntimeError, match=NO_THREAD):
         thread.start()
-    thread.join()
+    thread.join(60)
     assert not thread.is_alive
 
 
@@ -69,7 +70,7 @@ def test_work_is_done_once_and_waited_for():
     thread.start()
     assert thread.is_alive
     may_end.set()
-    thread.join()
+    thread.join(60)
     assert done == [1]
     assert not thread.is_alive
 
@@ -82,16 +83,16 @@ def test_an_error_of_the_work_is_raised_once_where_it_is_waited_for():
     thread = WorkThread(fail, "test")
     thread.start()
     with pytest.raises(MemoryError, match="in the thread"):
-        thread.join()
-    thread.join()
+        thread.join(60)
+    thread.join(60)
 
 
 def test_who_waits_for_a_thread_that_broke_off_is_told():
     thread = WorkThread(fail, "test")
     thread.start()
-    wait_for(threading.Event(), thread)
+    wait_for_event(threading.Event(), thread, 60)
     with pytest.raises(MemoryError, match="in the thread"):
-        next_of(SimpleQueue(), thread)
+        next_of(SimpleQueue(), thread, 60)
 
 
 def test_an_item_that_came_before_the_thread_ended_is_taken():
@@ -100,4 +101,20 @@ def test_an_item_that_came_before_the_thread_ended_is_taken():
     thread.start()
     while thread.is_alive:
         pass
-    assert next_of(queue, thread) == 5
+    assert next_of(queue, thread, 60) == 5
+
+
+def test_a_wait_ends_by_its_limit():
+    with pytest.raises(MaxslicesError, match="the copying thread has not answered for 0 ms"):
+        wait_for(lambda timeout_s: None, lambda: True, 0.0, "copying")
+
+
+def test_a_thread_that_was_waited_for_in_vain_is_not_waited_for_again():
+    end = threading.Event()
+    thread = WorkThread(lambda: end.wait(60), "reader")
+    thread.start()
+    with pytest.raises(MaxslicesError, match="the reader thread"):
+        thread.join(0.01)
+    assert not thread.is_alive
+    thread.join(60)
+    end.set()

@@ -22,8 +22,8 @@ from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..runner import Results
 from ..runner.execute import RunsSections, SectionsHere
+from ..runner.folder.result_sinks import snapshot_bytes
 from ..runner.folder.run_identity import run_identity
-from ..runner.folder.snapshots import snapshot_bytes
 from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
 from .find_values import ValueFinder
 from .plan_scan import plan_pipeline

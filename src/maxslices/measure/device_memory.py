@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import DeviceError
 from ..system.process_state import loaded, torch_on_gpu
-from ..system.threads import WorkThread
+from ..system.threads import HANG_S, WorkThread
 
 
 class DeviceMeter:
@@ -60,7 +60,7 @@ class DeviceMeter:
         """Take the last sample and end the thread."""
         if self._thread is not None:
             self._done.set()
-            self._thread.join()
+            self._thread.join(HANG_S)
             with suppress(RuntimeError):  # a device that failed raises where it is used
                 self.after_bytes = self.sample()
 

@@ -21,15 +21,14 @@ from ..io import HasDetectorStart, MemoryStore, Source, Store, SupportsChangeChe
 from ..pipeline import Pipeline, Step
 from ..planner import Plan, SectionPlan
 from ..system.plain_records import to_plain
+from .blocks.block_feed import Readable
 from .blocks.block_runner import BlockRunner
 from .blocks.device_store import DeviceStore
-from .blocks.read_ahead import Readable
 from .blocks.side_frames import SideFrames
 from .blocks.side_results import SideResults
 from .folder.results_in_memory import Results
 from .folder.results_of_steps import make_sinks
-from .folder.section_state import SectionState
-from .folder.unfinished_run import ResumedSections
+from .folder.unfinished_run import ResumedSections, SectionState
 from .report.progress import Progress
 from .report.run_report import SectionReport
 from .report.run_timeline import Timeline

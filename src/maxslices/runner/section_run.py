@@ -11,16 +11,12 @@ from ..core.arrays import SLICE_NAMES
 from ..core.author_code import what_raised
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..planner import SectionPlan
-from .blocks.block_clock import BlockClock, BlockClocks
-from .blocks.block_feed import BlockFeed, make_block_feed
-from .blocks.block_ranges import Block, blocks_of
+from .blocks.block_feed import Block, BlockFeed, Readable, blocks_of, make_block_feed
 from .blocks.block_runner import BlockRunner
 from .blocks.device_store import DeviceStore
-from .blocks.pool_cache import PoolCache
-from .blocks.read_ahead import Readable
 from .blocks.result_queue import ResultQueue
-from .blocks.section_meter import SectionMeter
-from .folder.section_state import SectionState
+from .blocks.section_memory import PoolCache, SectionMeter
+from .folder.unfinished_run import SectionState
 from .report.run_report import BlockUse, SectionReport
 from .report.run_timeline import Timeline
 
@@ -186,9 +182,7 @@ class SectionRun:
             blocks = blocks_of(self._left(start, total), size, plan.halo, plan.n_slices)
             if not self._sizes or self._sizes[-1].block != size:
                 self._sizes.append(BlockUse(start, size, why))
-            clocks = BlockClocks(self.timeline, plan)
-            retry = self._blocks_of_one_size(blocks, size, advance, meter, clocks)
-            clocks.note()
+            retry = self._blocks_of_one_size(blocks, size, advance, meter)
             is_retry = is_retry and self.n_done == start
             if retry is None:
                 break
@@ -227,7 +221,6 @@ class SectionRun:
         size: int,
         advance: Callable[[int], None],
         meter: SectionMeter,
-        clocks: BlockClocks,
     ) -> _Retry | None:
         """Run blocks of one size, until all are done or an error ends them.
 
@@ -245,6 +238,7 @@ class SectionRun:
             most_slices=max(block.stop - block.start for block in blocks),
             overlaps=overlaps,
             is_shared=self.part is not None,
+            look=runner.checks.written,
         )
         feed: BlockFeed | None = None
         try:
@@ -265,12 +259,10 @@ class SectionRun:
                 self._pool.change_to(block.n_given)
                 beside = runner.resident_bytes + feed.resident_bytes + results.resident_bytes
                 with meter.part(block is measured, beside):
-                    clock = BlockClock(runner.backend.copy_engine(), block)
-                    values = runner.run(block, feed, results, clock)
+                    values = runner.run(block, feed, results, self.timeline)
                     feed.release()
                 if block is measured:
                     meter.measured_slices = block.n_given
-                clocks.add(clock)
                 for index, value in values.items():
                     self._partial.setdefault(index, []).append((block.start, value))
                 if self.on_block is not None:
@@ -278,9 +270,7 @@ class SectionRun:
                     results.mark(block.start, note)
                 self.n_done = block.stop
                 advance(block.stop - block.start)
-            # This goes on beside the copies of the last result.
-            feed.close()
-            clocks.note(but=1)
+            feed.close()  # while the last result is copied
             results.flush()
         except Exception as error:
             results.settle()  # write what was computed before

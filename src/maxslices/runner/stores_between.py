@@ -12,8 +12,7 @@ from ..planner import Plan
 from ..system import threads
 from .blocks.device_store import DeviceStore
 from .folder.journal import Journal
-from .folder.section_state import SectionState
-from .folder.unfinished_run import store_names
+from .folder.unfinished_run import SectionState, store_names
 
 _ON_DISK = (
     "its output was to stay in memory, which workers on other machines cannot read: it went to a "

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from ..core.units import format_bytes
 from ..errors import StoreError
-from .threads import WorkThread
+from .threads import HANG_S, WorkThread
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a quota that is used up."""
@@ -62,7 +62,7 @@ def wait_until_freed() -> None:
     """Wait for all threads that free disk space."""
     for thread in list(_freeing_threads):
         with suppress(OSError):  # of a file whose content nobody wants any more
-            thread.join()
+            thread.join(HANG_S)
 
 
 def check_absent(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.block_memory import THREAD_BUFFER_BYTES
+from ..core.units import format_duration
+from ..errors import MaxslicesError
 from .resource_limits import core_limit
 
 T = TypeVar("T")
@@ -32,6 +35,10 @@ NO_LOCK = "can't allocate lock"
 _LOOK_S = 0.05
 """Seconds between two looks at whether a thread still lives. Only who waits for one that died, or
 for work that takes longer than that, looks at all."""
+HANG_S = 4 * 3600.0
+"""Longest wait for a thread that reads, copies or writes: 100 GB at 10 MB/s take three hours."""
+CALL_S = 90 * 86400.0
+"""Longest wait of such a thread for the one that calls methods, one of which may take days."""
 
 
 class WorkThread:
@@ -83,16 +90,31 @@ class WorkThread:
             if self._token() is None and not self._begun.acquire(blocking=False):
                 raise RuntimeError(NO_THREAD)
 
-    def join(self) -> None:
+    def join(self, limit_s: float) -> None:
         """Wait until the work has ended; return at once if it never began.
+
+        Parameters
+        ----------
+        limit_s : float
+            Longest wait.
 
         Raises
         ------
         BaseException
             What the work raised, the first time.
+        MaxslicesError
+            If the work takes longer; the thread is left to itself, and no longer counts as alive.
         """
-        while self._token() is not None and not self._ended.acquire(timeout=_LOOK_S):
-            pass
+        try:
+            wait_for(
+                lambda timeout_s: self._ended.acquire(timeout=timeout_s) or None,
+                lambda: self._token() is not None,
+                limit_s,
+                self.name,
+            )
+        except MaxslicesError:
+            self._token = _no_token
+            raise
         self._token = _no_token
         error, self._error = self._error, None
         if error is not None:
@@ -108,29 +130,94 @@ class WorkThread:
             self._ended.release()
 
 
-def wait_for(event: threading.Event, thread: WorkThread | None) -> None:
+def wait_for(
+    attempt: Callable[[float], T | None],
+    is_alive: Callable[[], bool],
+    limit_s: float,
+    name: str,
+) -> T | None:
+    """Wait for what another thread provides; the threads of a run wait in no other way.
+
+    Parameters
+    ----------
+    attempt : callable
+        Called again and again with the seconds that it may wait; None if there is nothing yet.
+    is_alive : callable
+        Whether the other thread can still provide it.
+    limit_s : float
+        Longest wait; see `HANG_S` and `CALL_S`.
+    name : str
+        What the other thread does, for the error.
+
+    Returns
+    -------
+    object or None
+        What `attempt` returned; None if the other thread has ended without providing it.
+
+    Raises
+    ------
+    MaxslicesError
+        If nothing comes within the limit.
+    """
+    until_s = time.monotonic() + limit_s
+    while True:
+        may_come = is_alive()  # before the attempt, after which it may end
+        found = attempt(min(_LOOK_S, max(0.0, until_s - time.monotonic())))
+        if found is not None or not may_come:
+            return found
+        if time.monotonic() >= until_s:
+            raise MaxslicesError(
+                f"the {name} thread has not answered for {format_duration(limit_s)}: a disk or a "
+                "device hangs; end the program, and see to it"
+            )
+
+
+def wait_for_event(event: threading.Event, thread: WorkThread | None, limit_s: float) -> None:
     """Wait for an event that a thread sets, or until that thread has ended."""
-    while not event.wait(_LOOK_S) and thread is not None and thread.is_alive:
-        pass
+    wait_for(
+        lambda timeout_s: event.wait(timeout_s) or None,
+        lambda: thread is not None and thread.is_alive,
+        limit_s,
+        "ended" if thread is None else thread.name,
+    )
 
 
-def next_of(queue: SimpleQueue[T], thread: WorkThread | None) -> T:
+def next_of(queue: SimpleQueue[T], thread: WorkThread | None, limit_s: float) -> T:
     """Next item that a thread puts into a queue.
 
     Raises
     ------
     BaseException
         What ended the thread, if it ended without another item.
+    MaxslicesError
+        If none comes within the limit.
     """
-    while True:
-        may_come = thread is None or thread.is_alive  # looked at before the queue
-        try:
-            return queue.get(timeout=_LOOK_S)
-        except Empty:
-            if not may_come:
-                assert thread is not None
-                thread.join()
-                raise RuntimeError(NO_THREAD) from None
+    found = wait_for(
+        lambda timeout_s: _taken(queue, timeout_s),
+        lambda: thread is not None and thread.is_alive,
+        limit_s,
+        "ended" if thread is None else thread.name,
+    )
+    if found is not None:
+        return found[0]
+    if thread is not None:
+        thread.join(limit_s)
+    raise RuntimeError(NO_THREAD)
+
+
+def next_for(queue: SimpleQueue[T], owner: threading.Thread, limit_s: float) -> T | None:
+    """Next item that the owner of a thread gives it; None if the owner has ended."""
+    found = wait_for(
+        lambda timeout_s: _taken(queue, timeout_s), owner.is_alive, limit_s, owner.name
+    )
+    return None if found is None else found[0]
+
+
+def _taken(queue: SimpleQueue[T], timeout_s: float) -> tuple[T] | None:
+    try:
+        return (queue.get(timeout=timeout_s),)
+    except Empty:
+        return None
 
 
 def _no_token() -> None:
@@ -206,7 +293,8 @@ def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | N
         run()
     finally:
         begun = [helper for helper in helpers if not helper.cancel()]
-        wait(begun)
+        if begun:
+            wait_for(lambda t: not wait(begun, t).not_done or None, lambda: True, HANG_S, "helper")
     for helper in begun:
         helper.result()
 

@@ -49,7 +49,7 @@ from mmap import PAGESIZE
 
 import numpy as np
 
-from ..system.threads import WorkThread
+from ..system.threads import HANG_S, WorkThread
 
 _POPULATE_WRITE = 23
 """``MADV_POPULATE_WRITE`` of madvise (Linux 5.14 and later). It makes pages as if they were written
@@ -92,7 +92,7 @@ class PagePrefault:
 
     def wait(self) -> None:
         """Wait until all pages exist, or cannot be made."""
-        self._thread.join()
+        self._thread.join(HANG_S)
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.arrays import SLICE_NAMES
 from ..errors import PlanError
 from ..io import ScratchStore
-from ..runner.folder.section_state import DoneSlices
+from ..runner.folder.unfinished_run import DoneSlices
 from ..runner.report.run_report import BlockUse, SectionReport
 from ..runner.section_run import SectionRun, first_of
 from . import worker

@@ -26,14 +26,14 @@ from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_frames import SideFrames
 from ..runner.blocks.side_results import SideResults
+from ..runner.folder.result_sinks import Snapshots
 from ..runner.folder.run_identity import changes, run_identity
-from ..runner.folder.snapshots import Snapshots
 from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun
 from ..system.packages import installed_version
 from ..system.process_state import told_elsewhere
 from ..system.resource_limits import memory_limits
-from ..system.threads import N_THREADS, WorkThread
+from ..system.threads import HANG_S, N_THREADS, WorkThread
 from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
 
 
@@ -73,7 +73,7 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
     try:
         backend = device_of(device)
     finally:
-        imports.join()
+        imports.join(HANG_S)
     host, boot = machine_here()
     return WorkerFacts(
         address=address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,15 +23,12 @@ from ...io.access import SIDE_NAMES
 from ...pipeline import Step
 from ...planner import SectionPlan
 from ..folder.journal import Journal
-from ..folder.snapshots import Snapshots
+from ..folder.result_sinks import Snapshots
 from ..report.long_calls import LongCalls
-from .block_clock import BlockClock
-from .block_feed import BlockFeed
-from .block_ranges import Block
+from ..report.run_timeline import Timeline
+from .block_feed import Block, BlockFeed, Readable
 from .device_store import DeviceStore
-from .frame_check import sampled_mean
-from .read_ahead import Readable
-from .result_checks import ResultChecks
+from .result_checks import ResultChecks, sampled_mean
 from .result_queue import ResultQueue
 from .side_frames import SideFrames
 from .side_results import SideResults
@@ -100,7 +98,7 @@ class BlockRunner:
         self._frames = []
 
     def run(
-        self, block: Block, feed: BlockFeed, results: ResultQueue, clock: BlockClock
+        self, block: Block, feed: BlockFeed, results: ResultQueue, timeline: Timeline
     ) -> dict[int, Any]:
         """Run the methods on the next block of `feed`, and queue their results.
 
@@ -112,8 +110,8 @@ class BlockRunner:
             Brings it.
         results : ResultQueue
             Takes the results.
-        clock : BlockClock
-            Times computing alone, without waiting before and after it.
+        timeline : Timeline
+            Records computing alone, without waiting before and after it.
 
         Returns
         -------
@@ -125,7 +123,8 @@ class BlockRunner:
         # Memory that a later block reuses stays; any other is freed as soon as nothing needs it.
         place = data if feed.reuses else None
         given = id(_owner(data))
-        clock.start()
+        engine = self.backend.copy_engine()
+        began = time.perf_counter() if engine is None else engine.record()
         frames = self._frames or self._side_data(block.first, block.last)
         values: dict[int, Any] = {}
         last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
@@ -145,12 +144,14 @@ class BlockRunner:
             if index in self.sinks and index < last:
                 # Waits until it has left, as later methods may write to it.
                 cropped = self._cropped(data, block)
-                results.put(cropped, block.start, [self.checks.target(index)], waits=True)
+                results.put(cropped, block.start, [self.sinks[index]], waits=True)
                 del cropped
         if isinstance(self.store, DeviceStore):
             self.store.write(slice_dim, block.start, self._cropped(data, block))
-        clock.stop()
-        targets: list[Target] = [self.checks.target(i) for i in self.sinks if i >= last]
+        ended = time.perf_counter() if engine is None else engine.record()
+        n_bytes = self.plan.input.with_slices(slice_dim, block.n_given).nbytes
+        timeline.add("compute", began, ended, block.first, block.last, n_bytes)
+        targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
         if self.store is not None and not isinstance(self.store, DeviceStore):
             targets.append(self.store)
         # A result in the block's own memory must have left it before the next block comes there.

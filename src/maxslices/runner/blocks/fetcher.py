@@ -13,18 +13,9 @@ from numpy.typing import NDArray
 
 from ...core import block_memory
 from ...devices import CopyEngine, DeviceEvent, as_block
-from ...system.threads import WorkThread, wait_for
-from .writer import ResultPiece, ResultTransfer, Target, Writer, WrittenMark
-
-_PART_BYTES, _PARTS = 2**26, 8
-"""Bytes of one copy to pinned memory, and the number of copies that are queued at one time.
-
-A GPU makes copies in the order in which they are queued, so a copy that a method asks for waits for
-these: 10 ms at most. LPRec3d takes 7 % longer beside them, and 18 % beside copies of whole results;
-with four at a time the link had gaps of 5 ms in 200 (H200, 2026-11-21). Without parts httomo's
-pipeline takes 3.2 % longer (H200, 2026-11-22)."""
-AT_ONCE_BYTES = _PART_BYTES * _PARTS
-"""Largest result that is copied as a whole."""
+from ...system.threads import CALL_S, WorkThread, next_for, wait_for_event
+from ..report.run_timeline import Timeline
+from .writer import ResultPiece, Target, Writer, WrittenMark
 
 
 @dataclass(slots=True)
@@ -32,6 +23,8 @@ class _PendingResult:
     """A result that waits to be copied from a device."""
 
     data: Any
+    start: int
+    """First of its slices."""
     target: Target
     ready: DeviceEvent
     """Reached when the result is computed."""
@@ -39,9 +32,6 @@ class _PendingResult:
     """Whether computing waits for the copy."""
     left: threading.Event
     """Set when all of it has left the device."""
-    transfer: ResultTransfer
-    place: NDArray[Any] | None
-    """Pinned memory that it is copied to; None if it passes through staging memory."""
 
 
 @dataclass(slots=True)
@@ -53,7 +43,7 @@ class _StagingPool:
 
 
 class Fetcher:
-    """Copies results to pinned memory, or to staging memory from which a writer writes them.
+    """Copies results to staging memory, from which a writer writes them.
 
     Parameters
     ----------
@@ -61,8 +51,10 @@ class Fetcher:
         Axis of the slices.
     engine : CopyEngine
         Copies from the device.
+    timeline : Timeline
+        Records the copies.
     writer : Writer
-        Writes what was copied to staging memory.
+        Writes what was copied.
     most_slices : int
         Slices of the largest result.
     overlaps : bool
@@ -75,13 +67,15 @@ class Fetcher:
         self,
         slice_dim: int,
         engine: CopyEngine,
+        timeline: Timeline,
         writer: Writer,
         most_slices: int,
         *,
         overlaps: bool,
         is_shared: bool = False,
     ) -> None:
-        self._slice_dim, self._engine, self._writer = slice_dim, engine, writer
+        self._slice_dim, self._engine, self._timeline = slice_dim, engine, timeline
+        self._writer = writer
         self._staging_for = partial(
             block_memory.result_staging, most_slices, overlaps=overlaps, is_shared=is_shared
         )
@@ -90,13 +84,7 @@ class Fetcher:
         self._thread: WorkThread | None = None
 
     def put(
-        self,
-        data: Any,
-        target: Target,
-        ready: DeviceEvent,
-        transfer: ResultTransfer,
-        waits: bool,
-        place: NDArray[Any] | None = None,
+        self, data: Any, start: int, target: Target, ready: DeviceEvent, *, waits: bool
     ) -> threading.Event:
         """Queue a result; the event is set when it has left the device.
 
@@ -104,19 +92,17 @@ class Fetcher:
         ----------
         data : device array
             Slices along `slice_dim`, contiguous except along the first axis.
+        start : int
+            First of them.
         target : Target
             Where they go.
         ready : DeviceEvent
             Reached when they are computed.
-        transfer : ResultTransfer
-            Records the copies.
         waits : bool
             Whether computing waits until they have left.
-        place : array, optional
-            Pinned memory to copy them to.
         """
         left = threading.Event()
-        self._queue(_PendingResult(data, target, ready, waits, left, transfer, place))
+        self._queue(_PendingResult(data, start, target, ready, waits, left))
         return left
 
     def put_mark(self, mark: WrittenMark) -> None:
@@ -138,43 +124,25 @@ class Fetcher:
 
     def wait_for(self, left: threading.Event) -> None:
         """Wait until a result has left the device, or the thread has broken off."""
-        wait_for(left, self._thread)
+        wait_for_event(left, self._thread, self._writer.hang_s)
 
     def close(self) -> None:
         """Free all staging memory; fetcher and writer have stopped."""
         self._staging = {}
 
     def _work(self) -> None:
-        while (result := self._results.get()) is not None:
+        while (result := next_for(self._results, self._writer.owner, CALL_S)) is not None:
             if isinstance(result, WrittenMark):
                 self._writer.put(result)
                 continue
             try:
-                if result.place is not None:
-                    self._copy(result, result.place)
-                elif not self._writer.is_lost(result.transfer.start):
+                if not self._writer.is_lost(result.start):
                     self._fetch(result)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-                self._writer.fail(result.transfer.start, error)
+                self._writer.fail(result.start, error)
             left = result.left
             del result
             left.set()
-
-    def _copy(self, result: _PendingResult, place: NDArray[Any]) -> None:
-        """Copy a result to its place, and wait until it has left the device."""
-        data, transfer = result.data, result.transfer
-        n_rows = len(data)
-        step = max(1, _PART_BYTES * n_rows // int(data.nbytes))
-        copies: list[tuple[DeviceEvent, DeviceEvent]] = []
-        for at in range(0, n_rows, step):
-            if len(copies) >= _PARTS:
-                copies[-_PARTS][1].synchronize()
-            part = slice(at, at + step)
-            copies.append(self._engine.fetch(data[part], place[part], result.ready))
-        (begin, _), (_, end) = copies[0], copies[-1]
-        stop = transfer.start + data.shape[self._slice_dim]
-        transfer.copies.append((transfer.start, stop, int(data.nbytes), begin, end))
-        end.synchronize()
 
     def _fetch(self, result: _PendingResult) -> None:
         """Copy a result to staging memory, and wait until it has left the device."""
@@ -195,11 +163,11 @@ class Fetcher:
             piece = self._writer.next_released(pieces.free)
             place = as_block(piece, part.shape, part.dtype)
             begin, last = self._engine.fetch(part, place, result.ready)
-            first, stop = result.transfer.start + at, result.transfer.start + span.stop
-            result.transfer.copies.append((first, stop, int(part.nbytes), begin, last))
+            first, stop = result.start + at, result.start + span.stop
+            self._timeline.add("out", begin, last, first, stop, int(part.nbytes))
             release = partial(pieces.free.put, piece)
             self._writer.put(
-                ResultPiece(place, first, [result.target], result.transfer, release, last)
+                ResultPiece(place, first, result.start, [result.target], release, last)
             )
         if last is not None:
             last.synchronize()

@@ -11,8 +11,8 @@ from typing import Any
 from ...devices import Backend, CopyEngine, DeviceEvent, is_copyable
 from ...devices.in_place import slices_to_copy
 from ..report.run_timeline import Timeline
-from .fetcher import AT_ONCE_BYTES, Fetcher
-from .writer import ResultPiece, ResultTransfer, Target, Writer, WrittenMark
+from .fetcher import Fetcher
+from .writer import ResultPiece, Target, Writer, WrittenMark
 
 
 class ResultQueue:
@@ -35,6 +35,8 @@ class ResultQueue:
         Whether results are copied and written while blocks are computed.
     is_shared : bool
         Whether other processes write other blocks of the same results.
+    look : callable
+        Called with each target and what was written there.
     """
 
     def __init__(
@@ -46,18 +48,19 @@ class ResultQueue:
         most_slices: int,
         overlaps: bool,
         is_shared: bool = False,
+        look: Callable[[Target, Any], object] = lambda target, data: None,
     ) -> None:
         self._slice_dim, self._backend, self._timeline = slice_dim, backend, timeline
         self._engine = backend.copy_engine()
         self._overlaps = overlaps
         self._leaving: deque[tuple[Any, DeviceEvent | threading.Event]] = deque()
-        self._transfers: list[ResultTransfer] = []
-        self._writer = Writer(slice_dim, timeline)
+        self._writer = Writer(slice_dim, timeline, look)
         self._fetcher: Fetcher | None = None
         if self._engine is not None:
             self._fetcher = Fetcher(
                 slice_dim,
                 self._engine,
+                timeline,
                 self._writer,
                 most_slices,
                 overlaps=overlaps,
@@ -102,12 +105,10 @@ class ResultQueue:
         self._writer.raise_error()
         if not targets:
             return
-        transfer = ResultTransfer(start)
-        self._transfers.append(transfer)
         if self._engine is None:
             self._leave_until(0)
             written = threading.Event()
-            self._writer.put(ResultPiece(data, start, targets, transfer, written.set))
+            self._writer.put(ResultPiece(data, start, start, targets, written.set))
             self._leaving.append((data, written))
         else:
             if not is_copyable(data):
@@ -115,7 +116,7 @@ class ResultQueue:
                 data = self._backend.contiguous(data)
             ready = self._engine.record()
             for target in targets:
-                left = self._send(self._engine, data, target, ready, transfer, waits)
+                left = self._send(self._engine, data, start, target, ready, waits)
                 self._leaving.append((data, left))
         self._held_bytes = held_bytes
         self._leave_until(0 if waits or not self._overlaps else len(targets))
@@ -144,7 +145,6 @@ class ResultQueue:
         StoreError
             If one could not be written.
         """
-        self._note(but=1)  # of those that have left, while the last one leaves
         self._wait_until(0)
         self._stop()
         self._writer.raise_error()
@@ -164,39 +164,28 @@ class ResultQueue:
         """Wait for copies and writes, and free all memory; a second call does nothing."""
         self._stop()
         with suppress(RuntimeError):  # of a device that failed, raised before
-            # Results are freed only below, after all copies from them have ended.
-            self._note()
+            self._wait_until(0)  # results are freed after all copies from them have ended
         self._leaving.clear()
-        self._transfers = []
         if self._fetcher is not None:
             self._fetcher.close()
-
-    def _note(self, but: int = 0) -> None:
-        """Wait for copies and put them on the timeline, except those of the last `but` results."""
-        while len(self._transfers) > but:
-            for start, stop, n_bytes, begin, end in self._transfers.pop(0).copies:
-                end.synchronize()
-                self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
 
     def _send(
         self,
         engine: CopyEngine,
         data: Any,
+        start: int,
         target: Target,
         ready: DeviceEvent,
-        transfer: ResultTransfer,
         waits: bool,
     ) -> DeviceEvent | threading.Event:
         """Start copying a result to its place, or to staging memory on the way there."""
-        start, stop = transfer.start, transfer.start + data.shape[self._slice_dim]
+        stop = start + data.shape[self._slice_dim]
         place = slices_to_copy(target, engine, self._slice_dim, start, stop)
-        assert self._fetcher is not None
         if place is None:
-            return self._fetcher.put(data, target, ready, transfer, waits)
-        if self._overlaps and not waits and data.nbytes > AT_ONCE_BYTES:
-            return self._fetcher.put(data, target, ready, transfer, waits, place)
+            assert self._fetcher is not None
+            return self._fetcher.put(data, start, target, ready, waits=waits)
         begin, end = engine.fetch(data, place, ready)
-        transfer.copies.append((start, stop, int(data.nbytes), begin, end))
+        self._timeline.add("out", begin, end, start, stop, int(data.nbytes))
         return end
 
     def _leave_until(self, count: int) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ...core.arrays import ArraySpec
 from ...devices import DeviceEvent
-from ...system.threads import WorkThread, next_of, wait_for
+from ...system.threads import (
+    CALL_S,
+    HANG_S,
+    WorkThread,
+    next_for,
+    next_of,
+    wait_for_event,
+)
 from ..report.run_timeline import Timeline
-
-T = TypeVar("T")
 
 
 class Target(Protocol):
@@ -29,16 +34,6 @@ class Target(Protocol):
 
 
 @dataclass(slots=True)
-class ResultTransfer:
-    """Copies of a result from the device."""
-
-    start: int
-    """First slice of the result."""
-    copies: list[tuple[int, int, int, DeviceEvent, DeviceEvent]] = field(default_factory=list)
-    """First slice, one past the last, bytes, begin and end of each copy from the device."""
-
-
-@dataclass(slots=True)
 class ResultPiece:
     """Slices of a result in host memory, to be written."""
 
@@ -46,10 +41,10 @@ class ResultPiece:
     """The slices."""
     first: int
     """First of them."""
+    result: int
+    """First slice of the result that they are part of."""
     targets: Sequence[Target]
     """Where they are written."""
-    transfer: ResultTransfer
-    """Times of the result that they are part of."""
     release: Callable[[], None]
     """Called once they are written, or given up."""
     copied: DeviceEvent | None = None
@@ -75,20 +70,30 @@ class Writer:
         Axis of the slices.
     timeline : Timeline
         Records what is written.
+    look : callable, optional
+        Called with the target and the data of each piece after it is written.
+    hang_s : float
+        Longest wait for the thread.
     """
 
-    def __init__(self, slice_dim: int, timeline: Timeline) -> None:
-        self._slice_dim, self._timeline = slice_dim, timeline
+    def __init__(
+        self,
+        slice_dim: int,
+        timeline: Timeline,
+        look: Callable[[Target, Any], object] = lambda target, data: None,
+        hang_s: float = HANG_S,
+    ) -> None:
+        self._slice_dim, self._timeline, self._look = slice_dim, timeline, look
+        self.hang_s = hang_s
+        """Longest wait for a thread that results pass."""
+        self.owner = threading.current_thread()
+        """Thread that computes the results."""
         self._pieces: SimpleQueue[ResultPiece | WrittenMark | None] = SimpleQueue()
         self._failing = threading.Lock()
         self._error: BaseException | None = None
-        self._lost_from: int | None = None
-        self._thread: WorkThread | None = None
-
-    @property
-    def lost_from(self) -> int | None:
+        self.lost_from: int | None = None
         """First slice of the first result that could not be written; None if there is none."""
-        return self._lost_from
+        self._thread: WorkThread | None = None
 
     def put(self, piece: ResultPiece | WrittenMark) -> None:
         """Queue a piece, or a mark behind all pieces so far."""
@@ -99,13 +104,13 @@ class Writer:
 
     def is_lost(self, start: int) -> bool:
         """True if the result that begins with slice `start` is given up after an error."""
-        return self._lost_from is not None and start >= self._lost_from
+        return self.lost_from is not None and start >= self.lost_from
 
     def fail(self, start: int, error: BaseException) -> None:
         """Give up the result that begins with slice `start`, and all after it."""
         with self._failing:
             if not self.is_lost(start):
-                self._lost_from, self._error = start, error
+                self.lost_from, self._error = start, error
 
     def raise_error(self) -> None:
         """Raise the error of the first result that was given up, once."""
@@ -123,15 +128,15 @@ class Writer:
     def join(self, thread: WorkThread) -> None:
         """Wait for a thread that results pass; if it broke off, all of them are given up."""
         try:
-            thread.join()
+            thread.join(self.hang_s)
         except BaseException as error:  # noqa: BLE001 - raised where the next result is put
             self.fail(0, error)
 
     def wait_for(self, event: threading.Event) -> None:
         """Wait for an event that the thread sets, or until the thread has broken off."""
-        wait_for(event, self._thread)
+        wait_for_event(event, self._thread, self.hang_s)
 
-    def next_released(self, pieces: SimpleQueue[T]) -> T:
+    def next_released(self, pieces: SimpleQueue[Any]) -> Any:
         """Next piece that the thread has released.
 
         Raises
@@ -139,34 +144,27 @@ class Writer:
         BaseException
             What ended the thread, if it has broken off.
         """
-        return next_of(pieces, self._thread)
+        return next_of(pieces, self._thread, self.hang_s)
 
     def _work(self) -> None:
-        while (piece := self._pieces.get()) is not None:
-            if isinstance(piece, WrittenMark):
-                self._reach(piece)
-                continue
+        while (item := next_for(self._pieces, self.owner, CALL_S)) is not None:
+            start = item.start if isinstance(item, WrittenMark) else item.result
             try:
-                if piece.copied is not None:
-                    piece.copied.synchronize()
-                if not self.is_lost(piece.transfer.start):
-                    self._write(piece)
+                if isinstance(item, ResultPiece) and item.copied is not None:
+                    item.copied.synchronize()
+                if not self.is_lost(start):
+                    item.reached() if isinstance(item, WrittenMark) else self._write(item)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-                self.fail(piece.transfer.start, error)
-            release = piece.release
-            del piece
-            release()
-
-    def _reach(self, mark: WrittenMark) -> None:
-        try:
-            if not self.is_lost(mark.start):
-                mark.reached()
-        except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-            self.fail(mark.start, error)
+                self.fail(start, error)
+            release = None if isinstance(item, WrittenMark) else item.release
+            del item
+            if release is not None:
+                release()
 
     def _write(self, piece: ResultPiece) -> None:
         began = time.perf_counter()
         for target in piece.targets:
             target.write(self._slice_dim, piece.first, piece.data)
+            self._look(target, piece.data)
         ended, stop = time.perf_counter(), piece.first + piece.data.shape[self._slice_dim]
         self._timeline.add("write", began, ended, piece.first, stop, int(piece.data.nbytes))

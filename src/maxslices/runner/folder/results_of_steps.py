@@ -16,9 +16,9 @@ from ...io.results.result_info import ProcessNote, ResultInfo
 from ...pipeline import Pipeline, Step
 from ...planner import Plan
 from ..report.wall_time import WallTime
+from .result_sinks import snapshot_names
 from .results_in_memory import Results
-from .section_state import SectionState
-from .snapshots import snapshot_names
+from .unfinished_run import SectionState
 
 
 def make_sinks(

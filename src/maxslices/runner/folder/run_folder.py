@@ -46,9 +46,8 @@ from .folder_place import (
     scratch_place,
 )
 from .journal import Journal
-from .result_sinks import ResultSinks
+from .result_sinks import PREFIX, ResultSinks, Snapshots
 from .run_identity import can_go_on
-from .snapshots import PREFIX, Snapshots
 from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from ...planner.section_plan import LONG_S
-from ...system.threads import WorkThread
+from ...system.threads import HANG_S, WorkThread
 
 FIRST_S = 30.0
 """Seconds after which a call is spoken of; then after twice as many each time. Until then a user
@@ -42,7 +42,7 @@ class LongCalls:
         if self._thread is not None:
             # Without memory, also for a lock to wait with, nothing more was said.
             with suppress(MemoryError, RuntimeError):
-                self._thread.join()
+                self._thread.join(HANG_S)
             self._thread = None
 
     @contextmanager

@@ -10,9 +10,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+from ...devices import DeviceEvent
 
 Stage = Literal["read", "in", "compute", "out", "write"]
 Bound = Literal["read", "link in", "compute", "link out", "write", "overhead", "pipeline stalls"]
@@ -24,6 +28,8 @@ _BOUND_BY: dict[Stage, Bound] = {
     "out": "link out",
     "write": "write",
 }
+MOST_PENDING = 16
+"""Spans whose events are not read yet: those of the stages of two or three blocks."""
 BUSY = 0.6
 """Least share of the wall time for a stage to bound a section. A convention, not a measurement: a
 stage that is at work for less waits so much that a faster one would gain little."""
@@ -149,6 +155,7 @@ class Timeline:
         self._done: list[SectionTimeline] = []
         self._open: tuple[str, float] | None = None
         self._spans: list[Span] = []
+        self._pending: deque[tuple[Stage, DeviceEvent, DeviceEvent, int, int, int]] = deque()
 
     def begin_section(self, name: str, at_s: float | None = None) -> None:
         """Begin a section, now or at `at_s`.
@@ -167,21 +174,23 @@ class Timeline:
     def add(
         self,
         stage: Stage,
-        start_s: float,
-        stop_s: float,
+        start: float | DeviceEvent,
+        stop: float | DeviceEvent,
         first_slice: int,
         last_slice: int,
         n_bytes: int,
     ) -> None:
         """Add a span of the section that is open; from any thread.
 
+        The times of events are read some spans later, when the device has long reached them.
+
         Parameters
         ----------
         stage : {"read", "in", "compute", "out", "write"}
             Which stage was at work.
-        start_s, stop_s : float
-            Begin and end in seconds of `time.perf_counter`. What lies outside of the section does
-            not count.
+        start, stop : float or DeviceEvent
+            Begin and end, both in seconds of `time.perf_counter` or both as events of a device.
+            What lies outside of the section does not count.
         first_slice, last_slice : int
             The block, and one past its last slice.
         n_bytes : int
@@ -196,11 +205,28 @@ class Timeline:
         """
         if stage not in _BOUND_BY:
             raise ValueError(f"{stage!r} is not a stage: choose {', '.join(STAGES)}")
-        span = Span(stage, start_s, stop_s, first_slice, last_slice, n_bytes)
         with self._lock:
             if self._open is None:
                 raise RuntimeError(f"a span of {stage!r} belongs to no section: begin one first")
-            self._spans.append(span)
+            if isinstance(start, int | float):
+                assert isinstance(stop, int | float)
+                self._spans.append(Span(stage, start, stop, first_slice, last_slice, n_bytes))
+                return
+            assert not isinstance(stop, int | float)
+            self._pending.append((stage, start, stop, first_slice, last_slice, n_bytes))
+        self._read_events(MOST_PENDING)
+
+    def _read_events(self, most: int) -> None:
+        """Read the times of the oldest spans given by events, until at most `most` are left."""
+        while len(self._pending) > most:
+            try:
+                stage, start, stop, *block = self._pending.popleft()
+            except IndexError:  # another thread did
+                return
+            stop.synchronize()
+            span = Span(stage, start.time_s(), stop.time_s(), *block)
+            with self._lock:
+                self._spans.append(span)
 
     def end_section(self, at_s: float | None = None) -> SectionTimeline:
         """End the section that is open, now or at `at_s`, and return it.
@@ -210,9 +236,12 @@ class Timeline:
         RuntimeError
             If no section was begun.
         """
+        with suppress(RuntimeError):  # of a device that failed, raised where it is used
+            self._read_events(0)
         with self._lock:
             if self._open is None:
                 raise RuntimeError("no section was begun")
+            self._pending.clear()
             name, start_s = self._open
             stop_s = time.perf_counter() if at_s is None else at_s
             section = SectionTimeline(name, start_s, stop_s, self._spans)

@@ -1,0 +1,166 @@
+"""Threads that read, copy and write results, whose partner breaks off or hangs."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from maxslices.core.arrays import ArraySpec
+from maxslices.devices.cpu import CpuBackend
+from maxslices.errors import MaxslicesError
+from maxslices.runner.blocks.block_feed import ReadAhead, blocks_of
+from maxslices.runner.blocks.fetcher import Fetcher
+from maxslices.runner.blocks.writer import ResultPiece, Writer
+from maxslices.runner.report.run_timeline import Timeline
+from tests.runner.fake_gpu import FakeGpu
+from tests.system.started_threads import record_started
+
+DATA = np.ones((9, 5, 4), np.float32)
+SHORT_S = 0.1
+"""Limit of waits that are to end by it."""
+
+
+@pytest.fixture
+def timeline():
+    timeline = Timeline()
+    timeline.begin_section("one")
+    return timeline
+
+
+@pytest.fixture
+def hangs():
+    """A call that hangs until the end of the test."""
+    end = threading.Event()
+    yield lambda *_: end.wait(60) and None
+    end.set()
+
+
+def break_off(*_):
+    raise MemoryError("no memory is left")
+
+
+def target(write=lambda *_: None):
+    return SimpleNamespace(spec=ArraySpec(DATA.shape, DATA.dtype), write=write)
+
+
+def reader(timeline, read=lambda *_: None, hang_s=60.0):
+    source = SimpleNamespace(spec=ArraySpec(DATA.shape, DATA.dtype), read=read)
+    blocks = blocks_of([range(9)], 3, (0, 0), 9)
+    return ReadAhead(source, 0, blocks, CpuBackend(), timeline, True, hang_s)
+
+
+def piece(release=lambda: None, write=lambda *_: None):
+    return ResultPiece(DATA, 0, 0, [target(write)], release)
+
+
+def in_thread(make):
+    """What a thread that has ended made."""
+    made = []
+    owner = threading.Thread(target=lambda: made.append(make()))
+    owner.start()
+    owner.join()
+    return made[0]
+
+
+class TestReader:
+    def test_one_that_breaks_off(self, timeline, monkeypatch):
+        monkeypatch.setattr(ReadAhead, "_work", break_off)
+        with pytest.raises(MemoryError, match="no memory is left"):
+            reader(timeline).take()
+
+    def test_one_that_hangs(self, timeline, hangs):
+        feed = reader(timeline, hangs, SHORT_S)
+        with pytest.raises(MaxslicesError, match=r"the reader thread has not answered for 0\.1 s"):
+            feed.take()
+        with pytest.raises(MaxslicesError, match="the reader thread has not answered"):
+            feed.close()
+
+    def test_one_whose_owner_has_ended(self, timeline, monkeypatch):
+        (started,) = in_thread(lambda: (record_started(monkeypatch), reader(timeline))[0])
+        started.join(60)
+
+
+class TestWriter:
+    def test_one_that_breaks_off(self, timeline):
+        writer = Writer(0, timeline)
+        writer.put(piece(break_off))
+        writer.stop()
+        with pytest.raises(MemoryError, match="no memory is left"):
+            writer.raise_error()
+
+    def test_one_that_hangs(self, timeline, hangs):
+        writer, written = Writer(0, timeline, hang_s=SHORT_S), threading.Event()
+        writer.put(piece(written.set, hangs))
+        with pytest.raises(MaxslicesError, match="the writer thread has not answered"):
+            writer.wait_for(written)
+        writer.stop()
+        with pytest.raises(MaxslicesError, match="the writer thread has not answered"):
+            writer.raise_error()
+
+    def test_one_whose_owner_has_ended(self, timeline, monkeypatch):
+        def make():
+            started = record_started(monkeypatch)
+            Writer(0, timeline).put(piece())
+            return started
+
+        (started,) = in_thread(make)
+        started.join(60)
+
+
+class TestFetcher:
+    @pytest.fixture
+    def engine(self):
+        with FakeGpu() as gpu:
+            yield gpu.copy_engine()
+
+    def fetcher(self, engine, timeline, writer):
+        return Fetcher(0, engine, timeline, writer, 2, overlaps=True)  # three pieces of one slice
+
+    def test_one_that_breaks_off(self, engine, timeline, monkeypatch):
+        monkeypatch.setattr(Fetcher, "_work", break_off)
+        writer = Writer(0, timeline)
+        fetcher = self.fetcher(engine, timeline, writer)
+        fetcher.wait_for(fetcher.put(DATA, 0, target(), engine.record(), waits=False))
+        fetcher.stop()
+        with pytest.raises(MemoryError, match="no memory is left"):
+            writer.raise_error()
+
+    def test_one_that_hangs(self, engine, timeline, hangs, monkeypatch):
+        monkeypatch.setattr(engine, "fetch", hangs)
+        writer = Writer(0, timeline, hang_s=SHORT_S)
+        fetcher = self.fetcher(engine, timeline, writer)
+        left = fetcher.put(DATA, 0, target(), engine.record(), waits=False)
+        with pytest.raises(MaxslicesError, match="the fetcher thread has not answered"):
+            fetcher.wait_for(left)
+
+    def test_one_whose_writer_breaks_off(self, engine, timeline):
+        """It waited without end for staging memory that nobody would release."""
+        writer = Writer(0, timeline)
+        fetcher = self.fetcher(engine, timeline, writer)
+        writer.put(piece(break_off))
+        fetcher.wait_for(fetcher.put(DATA, 0, target(), engine.record(), waits=False))
+        fetcher.stop()
+        writer.stop()
+        with pytest.raises(MemoryError, match="no memory is left"):
+            writer.raise_error()
+
+    def test_one_whose_writer_hangs(self, engine, timeline, hangs):
+        writer = Writer(0, timeline, hang_s=SHORT_S)
+        fetcher = self.fetcher(engine, timeline, writer)
+        left = fetcher.put(DATA, 0, target(hangs), engine.record(), waits=False)
+        assert left.wait(60)
+        with pytest.raises(MaxslicesError, match="the writer thread has not answered"):
+            writer.raise_error()
+
+    def test_one_whose_owner_has_ended(self, engine, timeline, monkeypatch):
+        def make():
+            started = record_started(monkeypatch)
+            fetcher = self.fetcher(engine, timeline, Writer(0, timeline))
+            fetcher.put(DATA, 0, target(), engine.record(), waits=False)
+            return started
+
+        for started in in_thread(make):
+            started.join(60)
