@@ -46,3 +46,30 @@ def test_methods_are_declared_and_checked_without_what_runs_scans():
         f"import sys; sys.modules |= dict.fromkeys({missing!r}); import maxslices;"
         "from maxslices.testing import check_max_slices"
     )
+
+
+POSIX = ("fcntl", "resource", "termios", "pwd", "grp")
+ONLY_LINUX = ("sched_getaffinity", "posix_fallocate", "getuid", "O_DIRECTORY", "pread", "statvfs")
+CHECK = """
+from maxslices import from_ledger, method
+from maxslices.testing import check_max_slices
+
+@from_ledger
+def needs(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+@method("projection", calc_max_slices=needs)
+def twice(data):
+    return data * 2
+
+print(check_max_slices(twice, (60, 50, 40), "float32", device="cpu").verdict)
+"""
+
+
+def test_methods_are_declared_and_checked_without_posix():
+    code = (
+        f"import os, sys; sys.modules |= dict.fromkeys({POSIX!r})\n"
+        f"for name in {ONLY_LINUX!r}: delattr(os, name)\n"
+    )
+    assert python(code + CHECK) == "ok\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from weakref import WeakSet
 
 from ..core.units import format_bytes
 from ..errors import StoreError
+from .resource_limits import process_limit
 from .threads import HANG_S, WorkThread
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -204,7 +204,7 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
         if _is_limited(path, n_bytes, error.errno):
             raise StoreError(
                 f"{path}: cannot be written: files of this process may have no more than "
-                f"{format_bytes(resource.getrlimit(resource.RLIMIT_FSIZE)[0])}: raise the limit "
+                f"{format_bytes(process_limit('RLIMIT_FSIZE') or 0)}: raise the limit "
                 "(ulimit -f)"
             ) from None
         if error.errno not in _FULL:
@@ -229,8 +229,8 @@ def _is_limited(path: Path, n_bytes: int, error: int | None) -> bool:
 
     HDF5 goes on after the error of the limit, and what it did not write looks like a full disk.
     """
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit == resource.RLIM_INFINITY:
+    limit = process_limit("RLIMIT_FSIZE")
+    if limit is None:
         return False
     return error == errno.EFBIG or (error in _FULL and limit < n_bytes <= _free_bytes(path))
 

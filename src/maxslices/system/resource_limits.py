@@ -8,7 +8,6 @@ cgroup-v2.rst; sched-bwc.rst for cores).
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,6 +46,16 @@ def available_bytes() -> int:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     raise OSError("/proc/meminfo has no MemAvailable: Linux 3.14 or newer is needed")
+
+
+def process_limit(name: str) -> int | None:
+    """Soft limit of this process, such as ``RLIMIT_AS``; None without one, as on Windows."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None
+    limit, _ = resource.getrlimit(getattr(resource, name))
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def memory_limits() -> list[MemoryLimit]:
@@ -131,8 +140,8 @@ def _slurm_limits() -> Iterator[MemoryLimit]:
 
 def _process_limits() -> Iterator[MemoryLimit]:
     """Limit of the process's address space (``ulimit -v``)."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < _NO_LIMIT:
+    limit = process_limit("RLIMIT_AS")
+    if limit is not None and limit < _NO_LIMIT:
         free = limit - _status_bytes("VmSize") - _AS_SPARE_BYTES
         name = "the process's address space (ulimit -v)"
         yield MemoryLimit(name, limit, max(0, free), is_of_process=True)
