@@ -20,7 +20,7 @@ from maxslices.nn import (
     max_batch_size,
     max_patch_shape,
 )
-from maxslices.nn.fit import batch, real_step
+from maxslices.nn.fit import batch
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
@@ -172,7 +172,7 @@ def test_the_answer_is_an_int_that_survives_pickling():
         (Small(), (64, 64), {"mode": "train"}, "'training', not 'train'"),
         (Small(), (64, 64), {"optimizer": "adam"}, "goes with mode='training'"),
         (Small(), (64, 64), {"mode": "training", "optimizer": "lion"}, "sgd, momentum, adam"),
-        (Small(), (64, 64), {"mode": "training", "optimizer": 5}, "5 is no optimizer known"),
+        (Small(), (64, 64), {"mode": "training", "optimizer": 5}, "5 is not an optimizer known"),
         (Small(), (64, 64), {"mode": "training", "optimizer": lambda p: 5}, "it made a int"),
         (
             Small(),
@@ -210,15 +210,15 @@ def device(monkeypatch):
         most = 10**9
         error = None
 
-    def run(self, size, inputs, allocated_bytes):
+    def run(step, size, inputs, device, limit_bytes):
         tried.append(size)
         if Card.error is not None:
             raise Card.error
         ran = inputs[0].shape[0] <= Card.most
-        return VerifiedStep(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
+        return VerifiedStep(size, ran, limit_bytes, limit_bytes, 0.1)
 
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(real_step.RealSteps, "run", run)
+    monkeypatch.setattr(batch, "verified_step", run)
     monkeypatch.setattr(batch, "device_of", lambda *_: place)
     monkeypatch.setattr(batch, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
     monkeypatch.setattr(batch, "measured_workspaces", lambda *_: (Workspaces.none(), 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import re
@@ -182,24 +181,6 @@ def test_a_model_that_looks_at_its_weights_is_made_for_real(cli):
     status, out, _ = cli("report own_networks:Decides --input 4x4")
     assert status == 0
     assert out.startswith("Decides: inference")
-
-
-def test_progress_of_a_search_is_shown_on_a_terminal_alone(monkeypatch):
-    from maxslices.nn import replay_progress
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(replay_progress, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(replay_progress, "EVERY_S", 0.0)
-    for stream, is_shown in ((Terminal(), True), (io.StringIO(), False)):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with replay_progress.shown("reduce"):
-            replay_progress.count_replay()
-            replay_progress.count_replay()
-        assert ("reduce: 2 steps replayed" in stream.getvalue()) is is_shown
-    replay_progress.count_replay()  # nobody listens
 
 
 def test_a_snapshot_is_written(cli, tmp_path):

@@ -27,7 +27,6 @@ from .command_arguments import (
     shape_of_text,
     targets_of_texts,
 )
-from .replay_progress import shown
 from .step import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def _question(
 
             ask, arguments = prepare(**options), parse_parameters(parameters)
             made = model_named(model, arguments)
-            with _named(model), shown(prepare.__name__):
+            with _named(model):
                 try:
                     found = ask(made)
                 except DataDependentError:

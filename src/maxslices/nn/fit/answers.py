@@ -8,8 +8,6 @@ from typing import Any, Literal, Self
 
 from ...core.units import format_bytes
 
-Where = Literal["another process", "this process"]
-
 
 @dataclass(frozen=True, slots=True)
 class VerifiedStep:
@@ -19,8 +17,6 @@ class VerifiedStep:
     """Batch size, or shape of the patch."""
     fits: bool
     """True if it ran within the limit."""
-    where: Where
-    """Process that ran it; `SearchLog.notes` has the reason if it was this one."""
     allocated_bytes: int
     """Peak of allocated memory; 0 if the step did not fit."""
     reserved_bytes: int
@@ -101,10 +97,7 @@ class SearchLog:
                 )
             else:
                 text = "out of memory"
-            lines.append(
-                f"  tried      {_shown(trial.size)} in {trial.where}: {text}; "
-                f"{trial.duration_s:.1f} s"
-            )
+            lines.append(f"  tried      {_shown(trial.size)}: {text}; {trial.duration_s:.1f} s")
         if not self.tried:
             lines.append("  tried      nothing: there is no device for it here")
         lines += [f"  note       {note}" for note in self.notes]

@@ -24,7 +24,7 @@ from ..step.layer_state import ResettingStep
 from ..step.model_step import ModelStep, Targets, optimizer_named, precision
 from .answers import BatchSize, SearchLog, VerifiedStep
 from .input_trials import input_channels
-from .real_step import RealSteps
+from .real_step import verified_step
 
 ROUNDS = 4
 """Maximum number of batch sizes at which workspaces are measured. Each size is predicted with
@@ -247,11 +247,11 @@ def _verified(
     assert isinstance(n, int)
     if budget.device is None:
         return n, search
-    trials = RealSteps(step, budget.device, budget.limit_bytes)
+    device, limit_bytes = budget.device, budget.limit_bytes
     tried: list[VerifiedStep] = []
 
     def runs(n: int) -> bool:
-        tried.append(trials.run(n, inputs(n), family.allocated_bytes(n)))
+        tried.append(verified_step(step, n, inputs(n), device, limit_bytes))
         return tried[-1].fits
 
     part, step_down, failed = 1.0, STEP_DOWN, None
@@ -262,8 +262,7 @@ def _verified(
         # This size fitted by chance, between sizes that do not: so the next must fit steadily.
         n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
     n = _largest_tried(runs, n, failed, most)
-    notes = (*search.notes, *in_process_note(trials.in_process_reason))
-    return n, replace(search, tried=tuple(tried), notes=notes)
+    return n, replace(search, tried=tuple(tried))
 
 
 def _largest_tried(runs: Callable[[int], bool], ran: int, failed: int | None, most: int) -> int:
@@ -352,11 +351,6 @@ def _measured(family: StepFamily, budget: MemoryBudget, bound: int) -> tuple[Ste
 def margin_bytes(margin: str | int) -> int:
     """Size of a margin; unlike other amounts of memory it may be 0."""
     return 0 if margin == 0 else parse_bytes(margin)
-
-
-def in_process_note(in_process_reason: str) -> tuple[str, ...]:
-    """Note on why a step was run in this process."""
-    return (f"the step was run in this process: {in_process_reason}",) if in_process_reason else ()
 
 
 def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:

@@ -19,10 +19,10 @@ from ..replay.replay_step import Mode
 from ..step.call_inputs import SAFETY_FACTOR, check_safety, divisors_of, dtype_of, ndim_of, positive
 from ..step.model_step import Targets
 from .answers import PatchShape, SearchLog, VerifiedStep
-from .batch import MOST, STEP_DOWN, in_process_note, make_step, margin_bytes, too_large
+from .batch import MOST, STEP_DOWN, make_step, margin_bytes, too_large
 from .input_trials import example_of, input_channels, input_divisors
 from .patch_finder import PatchFinder, Shape, grid_of
-from .real_step import RealSteps
+from .real_step import verified_step
 
 
 def max_patch_shape(
@@ -176,11 +176,11 @@ def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]
     budget = finder.budget
     if budget.device is None:
         return shape, search
-    trials = RealSteps(finder.step, budget.device, budget.limit_bytes)
     tried: list[VerifiedStep] = []
     part = 1.0
     while True:
-        tried.append(trials.run(shape, finder.inputs(shape), finder.trace(shape).allocated_bytes))
+        inputs = finder.inputs(shape)
+        tried.append(verified_step(finder.step, shape, inputs, budget.device, budget.limit_bytes))
         if tried[-1].fits:
             break
         if shape == finder.grid.start or part <= STEP_DOWN:
@@ -190,8 +190,7 @@ def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]
             part -= STEP_DOWN
             smaller = finder.largest(int(budget.limit_bytes * part))
         shape = smaller
-    notes = (*search.notes, *in_process_note(trials.in_process_reason))
-    return shape, replace(search, tried=tuple(tried), notes=notes)
+    return shape, replace(search, tried=tuple(tried))
 
 
 def _too_large(shape: Shape, needed: int, budget: MemoryBudget, margin: int = 0) -> TooLargeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from ..replay.meta_copy import meta_copy, optimizer_for, optimizers_in
 from ..replay.nested import leaves, mapped, tensors_in
 from ..replay.replay_step import Mode, StepLoop
 from ..replay.step_family import largest_path
-from ..replay_progress import count_replay
 from . import OPTIMIZERS
 from .call_inputs import called, is_sized
 from .losses import Loss, OutputLoss, completed, names_of, picked_by, predictions_in, targets_like
@@ -36,9 +35,9 @@ Targets = Callable[..., Any]
 
 def optimizer_named(optimizer: Any) -> Any:
     """Optimizer of a name in `OPTIMIZERS`; one, or what makes one, is returned unchanged."""
-    if not isinstance(optimizer, str):
+    if optimizer is None or callable(optimizer) or optimizers_in(optimizer):
         return optimizer
-    if optimizer.lower() not in OPTIMIZERS:
+    if not isinstance(optimizer, str) or optimizer.lower() not in OPTIMIZERS:
         raise ModelArgumentError(
             f"{optimizer!r} is not an optimizer known by name, which are {', '.join(OPTIMIZERS)}; "
             "or give a class such as torch.optim.Adam"
@@ -153,7 +152,6 @@ class ModelStep:
         for draws in ("", *PATHS):
             try:
                 targets = targets or self.target_specs(inputs)
-                count_replay()
                 made = self.meta_copy()
                 given = meta_optimizer(self.optimizer, self.model, made)
                 if change is not None:
@@ -230,28 +228,36 @@ def run_step(
     loop: StepLoop,
     optimizer: Any = None,
     targets: Sequence[Any] = (),
+    turns: Iterable[int] | None = None,
 ) -> None:
     """Run steps on real tensors in the way in which they are replayed.
 
-    They are as many as are replayed, or more on a CUDA device: until they take no memory from it.
+    They are as many as `turns` has items. By default they are as many as are replayed, or more on a
+    CUDA device: until they take no memory from it.
     """
-    device = next(t.device for t in tensors_in(tuple(inputs)))
-    turns = range(1) if loop.mode == "forward" else _until_calm(device)
+    if turns is None:
+        device = next(t.device for t in tensors_in(tuple(inputs)))
+        if loop.mode == "forward" or device.type != "cuda":
+            turns = range(1 if loop.mode == "forward" else N_STEPS)
+        else:
+            turns = until_calm(partial(_taken_bytes, device))
     loop.run(model, (tuple(inputs), {}), targets, optimizer, turns)
 
 
-def _until_calm(device: torch.device) -> Iterator[int]:
-    """Count steps: `N_STEPS`, or on a CUDA device those that an allocator is simulated for.
+def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
+    """Count steps until they take no memory from the device, or as many as are simulated.
 
     A step may run out of memory after others ran, as long as it takes memory from the device.
+
+    Parameters
+    ----------
+    taken_bytes : callable
+        Returns the bytes that the allocator has ever taken from the device.
     """
-    if device.type != "cuda":
-        yield from range(N_STEPS)
-        return
-    calm, taken = 0, _taken_bytes(device)
+    calm, taken = 0, taken_bytes()
     for turn in range(steady_state.N_STEPS):
         yield turn
-        before, taken = taken, _taken_bytes(device)
+        before, taken = taken, taken_bytes()
         calm = calm + 1 if taken == before else 0
         if calm == steady_state.N_CALM:
             return
