@@ -240,3 +240,57 @@ def _range_of(glob_stats: Sequence[float] | None) -> tuple[float, float]:
             f"glob_stats must be a finite minimum and a maximum not below it, not {low} and {high}"
         )
     return low, high
+
+
+def _per_length_max_slices(
+    slice_dim: int,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    available_memory: int,
+    device: str = "cuda",
+) -> tuple[int, np.dtype[np.float32]]:
+    """How many slices fit: the input and a float32 result, each of which a pool rounds up."""
+    rounding = 0 if device == "cpu" else 2 * 511
+    per_slice = other_dims[0] * other_dims[1] * (dtype.itemsize + 4)
+    return max(0, available_memory - rounding) // per_slice, np.dtype(np.float32)
+
+
+@method("all", calc_max_slices=_per_length_max_slices, takes="slices", gives="slices")
+def per_length(
+    data: Any, unit: Literal["mm", "cm", "um"] = "mm", *, pixel_size_um: float | None = None
+) -> Any:
+    """Convert attenuation per pixel to attenuation per length.
+
+    Reconstructions have values per pixel. They are divided by the size of a pixel at the sample,
+    which the scan's file stores or ``--pixel-size`` gives.
+
+    Parameters
+    ----------
+    data : array
+        Slices with values per pixel of the detector, any real dtype.
+    unit : {"mm", "cm", "um"}
+        The result is in 1/mm, 1/cm or 1/um.
+    pixel_size_um : float, optional
+        Size of a pixel in micrometres; supplied by the runner.
+
+    Returns
+    -------
+    array
+        float32, of the same shape.
+
+    Raises
+    ------
+    ValueError
+        If the pixel size is not known.
+    """
+    if pixel_size_um is None:
+        raise ValueError(
+            "the size of a pixel at the sample is not known: give it with --pixel-size (pixel_size)"
+        )
+    xp = array_namespace(data)
+    out = data.astype(xp.float32)  # first: NumPy casts within an operation through buffers
+    return xp.divide(out, np.float32(pixel_size_um / _UNIT_UM[unit]), out=out)
+
+
+_UNIT_UM = {"um": 1.0, "mm": 1e3, "cm": 1e4}
+"""Micrometres in a unit."""

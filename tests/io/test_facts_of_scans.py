@@ -11,6 +11,7 @@ import pytest
 import tifffile
 
 import maxslices
+import maxslices.errors
 from maxslices import describe
 from maxslices.cli.main import main
 from tests.io.made_scans import (
@@ -328,6 +329,21 @@ def test_images_carry_the_sample_too(tmp_path, format):
             text = file.imagej_metadata["Info"]
     assert "rock 7" in text
     assert "25 keV" in text
+
+
+def test_slices_are_per_length_where_it_is_asked_for(tmp_path):
+    """mantidproject/mantidimaging pull request 511: attenuation is divided by the pixel size."""
+    scan = nxtomo(tmp_path / "x.nx", **{"sample/x_pixel_size": (2e-6, "m")})
+    per_pixel = maxslices.run(scan, STEPS, device="cpu").result
+    for options, um in (({}, 2.0), ({"pixel_size": "0.5um"}, 0.5)):
+        per_mm = maxslices.run(scan, [*STEPS, "per_length"], device="cpu", **options).result
+        np.testing.assert_allclose(per_mm, per_pixel * np.float32(1000 / um), rtol=1e-6)
+
+
+def test_slices_are_not_per_length_of_an_unknown_pixel(tmp_path):
+    """As above."""
+    with pytest.raises(maxslices.errors.MethodError, match="give it with --pixel-size"):
+        maxslices.run(nxtomo(tmp_path / "x.nx"), [*STEPS, "per_length"], device="cpu")
 
 
 # Axes, flips and motion

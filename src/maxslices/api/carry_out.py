@@ -92,6 +92,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         sections_run = team.begin(made, folder)
         trim_heap()  # what it holds and nobody uses would hide as much of the run's own memory
         timeline, process_peak = Timeline(), ResidentPeak()
+        pixel_size = request.found_pixel_size(source)
         sections, side, result = execute(
             made,
             pipeline,
@@ -103,6 +104,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             wall_time,
             request.given,
             sections_run,
+            pixel_size_um=None if pixel_size is None else pixel_size.column_um,
         )
         wall_time.begin("finishing")
         if resolver is not None:

@@ -22,11 +22,13 @@ SUPPLIED = (
     "first_slice",
     "detector_start",
     "results_folder",
+    "pixel_size_um",
 )
-"""Names that the runner fills in: flats and darks as stacks of frames, projection
-angles in radians of the block and of the scan, the axis along which the block is cut, the index in
-the whole of the block's first slice, the (row, column) of the detector at which the loader's
-preview starts, and the folder of the run's results (None where the result is kept in memory)."""
+"""Names that the runner fills in: flats and darks as stacks of frames, projection angles in radians
+of the block and of the scan, the axis along which the block is cut, the index in the whole of the
+block's first slice, the (row, column) of the detector at which the loader's preview starts, the
+folder of the run's results (None where the result is kept in memory), and the size of a pixel at
+the sample in micrometres (None where it is not known)."""
 
 _LISTS: tuple[Any, ...] = (
     list,

@@ -90,6 +90,7 @@ def execute(
     wall_time: WallTime,
     result: np.ndarray | None = None,
     sections: RunsSections | None = None,
+    pixel_size_um: float | None = None,
 ) -> tuple[tuple[SectionReport, ...], SideResults, np.ndarray | None]:
     """Run a plan.
 
@@ -116,6 +117,8 @@ def execute(
     sections : RunsSections, optional
         Runs each section, by default in this process. Where others do, the device is theirs, and
         `backend` the CPU.
+    pixel_size_um : float, optional
+        Size of a pixel at the sample in micrometres, for methods that scale by it.
 
     Returns
     -------
@@ -145,6 +148,7 @@ def execute(
             if isinstance(source, HasDetectorStart)
             else (0, 0),
             "results_folder": folder.path,
+            "pixel_size_um": pixel_size_um,
         }
         # Before anything runs, so that a missing library, a name that is taken or a full disk
         # ends the run now.

@@ -87,6 +87,7 @@ def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
         "first_slice": 0,
         "detector_start": (0, 0),
         "results_folder": None,
+        "pixel_size_um": 1.0,
     }
     return {name: value for name, value in known.items() if name in meta.supplied}
 
