@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
+from torch.nn.utils import rnn
 
 from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import RewriteError, TooLargeError
@@ -108,14 +109,40 @@ def test_comparisons_share_random_numbers_and_take_none_of_the_programs():
         assert (random.random(), numpy.random.rand()) == expected  # noqa: NPY002
 
 
-@pytest.mark.parametrize("make", [own.HostDraws, own.Hooks, own.Forces])
+class Penalty(nn.Module):
+    """A gradient by the input is in the loss, computed where gradients are on anyway."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = nn.Sequential(*(own.block(norm=None) for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.critic(torch.where(x > 0, x, 0.1 * x).requires_grad_())
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.critic(x).sum(), x, create_graph=True)
+        return y + slope
+
+
+class Adapts(nn.Module):
+    """Differentiates a part of itself by torch.func, and uses another part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = own.block(norm=None), nn.Sequential(own.block(), own.block())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(x) + torch.func.grad(lambda y: self.inner(y).square().sum())(x)
+
+
+@pytest.mark.parametrize("make", [own.HostDraws, own.Hooks, own.Forces, Penalty, Adapts])
 def test_steps_that_cannot_run_without_gradients_or_draw_on_the_host_are_reduced(make):
     model, spec = make(), Spec((4, own.N, 96, 96))
     step = ModelStep(model, "training", torch.optim.SGD)
     needed = step.trace([spec], Workspaces.allowance()).needed_bytes
     _, summary = reduce_memory(
-        model, spec, int(0.8 * needed) + CONTEXT_BYTES, optimizer="sgd", means=("offload",)
-    )
+        model, spec, int(0.8 * needed) + CONTEXT_BYTES, optimizer="sgd",
+        means=("offload", "pack", "split", "in-place"),
+    )  # fmt: skip
     assert summary.rewrites
     assert not [note for note in summary.notes if "differs" in note]
 
@@ -130,6 +157,60 @@ def test_a_second_backward_pass_restores_the_state_again():
         total.backward(retain_graph=keep)
         grads.append([p.grad.clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def gradients_by(step, rewrites) -> list[torch.Tensor]:
+    """Gradients that a function of a model and its input returns, in double precision."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(n, 16), nn.Softplus(), nn.LayerNorm(16)) for n in (8, 16)]
+    model = nn.Sequential(*layers, nn.Linear(16, 4)).double()
+    apply_rewrites(model, rewrites)
+    return step(model, torch.randn(6, 8, dtype=torch.float64))
+
+
+def sharpness(model, x):
+    loss = model(x).square().sum()
+    slopes = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+    (loss + sum(slope.square().sum() for slope in slopes)).backward()
+    return [p.grad for p in model.parameters()]
+
+
+def called_with_others(model, x):
+    others = {name: (p * 0.9).detach().requires_grad_() for name, p in model.named_parameters()}
+    torch.func.functional_call(model, others, (x,)).square().sum().backward()
+    return [p.grad for p in others.values()]
+
+
+def by_torch_func(model, x):
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(some):
+        return torch.func.functional_call(model, some, (x,)).square().sum()
+
+    return [*torch.func.grad(loss)(parameters).values()]
+
+
+AGAIN = {"[0:2]": Rewrite("checkpoint"), "0": Rewrite("checkpoint"), "1": Rewrite("offload")}
+
+
+@pytest.mark.parametrize("step", [sharpness, called_with_others])
+@pytest.mark.parametrize("rewrites", [AGAIN, {"": Rewrite("checkpoint", (), 2)}])
+def test_gradients_of_gradients_and_other_parameters_are_those_of_the_unreduced(step, rewrites):
+    pairs = zip(gradients_by(step, {}), gradients_by(step, rewrites), strict=True)
+    for whole, made in pairs:
+        torch.testing.assert_close(made, whole, rtol=0, atol=1e-12 * float(whole.abs().max()))
+
+
+def test_kept_results_serve_one_backward_pass_and_an_error_says_so():
+    with pytest.raises(RewriteError, match=r"1 cannot .* one backward pass.*without 'selective'"):
+        gradients_by(sharpness, {"1": Rewrite("selective")})
+
+
+@pytest.mark.parametrize("rewrites", [AGAIN, {"": Rewrite("checkpoint", (), 2)}])
+def test_torch_func_of_a_reduced_model_is_an_error_with_the_way_out(rewrites):
+    assert gradients_by(by_torch_func, {})
+    with pytest.raises(RewriteError, match=r"inside of torch\.func.*`restore`"):
+        gradients_by(by_torch_func, rewrites)
 
 
 def test_the_state_of_several_steps_is_that_of_the_unreduced_model():
@@ -234,6 +315,94 @@ def test_buffers_that_each_part_would_change_are_an_error(make):
     apply_rewrites(model, {"": Rewrite("checkpoint", (), 2)})
     with pytest.raises(RewriteError, match="cannot be run in 2 parts, as its forward pass changes"):
         model(torch.randn(INPUT.shape))
+
+
+class FromTheThirdStep(nn.Module):
+    """Starts to change something after it has been used twice."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.body, self.what, self.n, self.is_on = own.block(norm=None), what, 0.0, False
+        self.register_buffer("mean", torch.zeros(1))
+        self.norm = nn.BatchNorm2d(own.N).eval()
+        self.tracked = nn.InstanceNorm2d(own.N, track_running_stats=True).eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.tracked(self.norm(self.body(x)))
+        if self.is_on and self.what == "buffer":
+            with torch.no_grad():
+                self.mean.add_(y.mean())
+        if self.is_on and self.what == "parameter":
+            with torch.no_grad():
+                self.body[0].weight.mul_(0.99)
+        if self.is_on and self.what == "attribute":
+            self.n += 1
+        return y * (1 + self.n)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "split"])
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [("buffer", "mean"), ("parameter", "body.0.weight"), ("attribute", "n"),
+     ("norm", "the statistics of norm"), ("tracked", "the statistics of tracked")],
+)  # fmt: skip
+def test_what_changes_at_a_later_step_alone_is_an_error_in_parts(kind, what, named):
+    model = FromTheThirdStep(what)
+    apply_rewrites(model, {"": Rewrite(kind, (), 2)})
+    for _ in range(2):
+        model(torch.randn(INPUT.shape)).sum().backward()
+    model.is_on = True
+    if what in ("norm", "tracked"):
+        getattr(model, what).train()
+    with pytest.raises(RewriteError, match=f"cannot be run in 2 parts, as .* changes {named},"):
+        model(torch.randn(INPUT.shape))
+
+
+class Table(nn.Module):
+    """Makes a constant when it is used first."""
+
+    table = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.arange(x.shape[-1], dtype=x.dtype)
+        return (x * self.table).sin()
+
+
+def test_a_constant_that_the_first_part_makes_is_none_of_these():
+    model, x = Table(), torch.randn(INPUT.shape, requires_grad=True)
+    apply_rewrites(model, {"": Rewrite("checkpoint", (), 2)})
+    assert torch.equal(model(x), Table()(x))
+
+
+class Reader(nn.Module):
+    """Reads sequences of given lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [
+            nn.Sequential(nn.Linear(32, 1024), nn.Tanh(), nn.Linear(1024, 32)) for _ in range(8)
+        ]
+        self.cells, self.last = nn.LSTM(32, 32, batch_first=True), nn.Sequential(*blocks)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = rnn.pack_padded_sequence(
+            x, [int(n) for n in lengths], batch_first=True, enforce_sorted=False
+        )
+        return self.last(rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0])
+
+
+LENGTHS = torch.tensor([64, 12, 40, 7] * 8)
+
+
+def test_lengths_that_were_given_reach_every_part_of_the_search():
+    model, inputs = Reader(), (Spec((32, 64, 32)), LENGTHS)
+    step = ModelStep(model, "training", torch.optim.SGD)
+    needed = step.trace(inputs, Workspaces.allowance()).needed_bytes
+    memory = int(0.8 * needed) + CONTEXT_BYTES
+    _, summary = reduce_memory(model, inputs, memory, optimizer="sgd", means=("checkpoint",))
+    assert summary.rewrites
+    assert summary.needed_before_bytes == needed
 
 
 def test_dropout_in_parts_is_the_same_but_for_its_random_numbers():

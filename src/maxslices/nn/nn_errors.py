@@ -28,16 +28,18 @@ class TooLargeError(DoesNotFitError, RuntimeError):
 class RewriteError(MaxslicesError, RuntimeError):
     """A rewritten module whose gradients or state would not be those of the module as it was."""
 
-    def __init__(self, path: str, how: str, reason: str) -> None:
-        super().__init__(path, how, reason)
+    def __init__(self, path: str, how: str, reason: str, advice: str = "") -> None:
+        super().__init__(path, how, reason, advice)
         self.path = path
         """Dotted path of the module."""
 
     def __str__(self) -> str:
-        path, how, reason = self.args
-        return (
-            f"{path or 'the model'} cannot be {how}, as {reason}: gradients or state would be "
-            "wrong. Reduce the model again with inputs like these, or leave this module as it is"
+        path, how, reason, advice = self.args
+        return f"{path or 'the model'} cannot be {how}, as {reason}" + (
+            f". {advice}"
+            if advice
+            else ": gradients or state would be wrong. Reduce the model again with inputs like "
+            "these, or leave this module as it is"
         )
 
 

@@ -29,6 +29,10 @@ _NORMS = (
     nn.SyncBatchNorm,
 )
 _NORM_FORWARDS = [norm.forward for norm in _NORMS]
+CARRIED_NAMES = frozenset({"_memories"})
+"""Attributes with states that layers carry on, so that each part continues the one before."""
+_ATTRIBUTE = "."
+"""Prefix of the marks of attributes."""
 
 
 class _Slot(NamedTuple):
@@ -173,14 +177,28 @@ class BlockState:
         if before.changed or before.copies.changed():
             return before.changed or before.copies.changed()
         for old, slot in zip(before.fixed, self.staying, strict=True):
-            now = self._table(slot).get(slot.name)
-            if now is not old.tensor or (now is not None and version_of(now) != old.version):
+            if old.tensor is not None and version_of(old.tensor) != old.version:
                 return self._path(slot)
         return ""
 
-    def changing_buffers(self) -> list[str]:
-        """Paths of the buffers that the forward pass changes, as far as it is known."""
-        return [self._path(slot) for slot in self.changing or () if slot.table == "_buffers"]
+    def read_marks(self) -> dict[str, list[Any]]:
+        """What each buffer, parameter and attribute holds, by path.
+
+        The states that layers carry from part to part are left out.
+        """
+        slots = [*self._slots()]
+        slots += [
+            _Slot(number, "_parameters", name)
+            for number, module in enumerate(self.modules)
+            for name in module._parameters
+        ]
+        marks: dict[str, list[Any]] = {}
+        for slot in slots:
+            if slot.name not in CARRIED_NAMES:
+                held = [*walked(self._original(slot))]
+                versions = [version_of(item) for item in held if torch.is_tensor(item)]
+                marks[("" if slot.table else _ATTRIBUTE) + self._path(slot)] = [*held, *versions]
+        return marks
 
     @contextmanager
     def restored(self, before: StateBefore, given: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -197,11 +215,18 @@ class BlockState:
         leaves = with_tensors(before.leaves, given)
         # A second backward pass needs the clones again.
         fresh = [_clone(leaf) if i in before.in_place else leaf for i, leaf in enumerate(leaves)]
+        replaced = [
+            (slot, self._original(slot), old.tensor)
+            for old, slot in zip(before.fixed, self.staying, strict=True)
+            if self._table(slot).get(slot.name) is not old.tensor
+        ]  # as by torch.func.functional_call, which has put its own back by now
         added = {slot: self._original(slot) for slot in before.added}
         for slot, old in zip(before.slots, before.copies.made(fresh), strict=True):
             self._put(slot, old)
         for slot in added:
             self._put(slot, _MISSING)
+        for slot, _, old_tensor in replaced:
+            self._put(slot, old_tensor)
         norms = [m for m in self.norms if m.training and m.track_running_stats]
         kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
         for norm in norms:
@@ -217,6 +242,8 @@ class BlockState:
             for slot, new in zip(before.slots, now, strict=True):
                 self._put(slot, new)
             for slot, new in added.items():
+                self._put(slot, new)
+            for slot, new, _ in replaced:
                 self._put(slot, new)
 
     @contextmanager
@@ -288,6 +315,42 @@ class BlockState:
         return [
             _Fixed(t, 0, 0) if t is None else _Fixed(t, version_of(t), t.data_ptr()) for t in found
         ]
+
+
+class StateWatch:
+    """Comparison of a block's state after each part of a batch with that before it.
+
+    The whole would change it once, with all of the batch. An attribute that the first part alone
+    changes is a constant that it has computed, such as a mask.
+    """
+
+    def __init__(self, state: BlockState) -> None:
+        self._state = state
+        self._marks = state.read_marks()
+        self._n_parts = 0
+
+    def changed_by_part(self) -> str:
+        """Path of a buffer, parameter or attribute that the part changed; or ""."""
+        norms = self._state.norms
+        statistics = next((norm for norm in norms if takes_statistics(norm)), None)
+        if statistics is not None:
+            path = self._state.paths[self._state.modules.index(statistics)]
+            return f"the statistics of {path or 'the norm'}"
+        before, self._marks = self._marks, self._state.read_marks()
+        self._n_parts += 1
+        for path in {**before, **self._marks}:
+            if self._n_parts == 1 and path.startswith(_ATTRIBUTE):
+                continue
+            if not same_items(before.get(path, []), self._marks.get(path, [])):
+                return path.removeprefix(_ATTRIBUTE)
+        return ""
+
+
+def takes_statistics(module: nn.Module) -> bool:
+    """True for a norm whose results or buffers differ between parts of a batch and the whole."""
+    is_batch = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+    return is_norm and module.training and (is_batch or bool(module.track_running_stats))
 
 
 def _clone(leaf: Any) -> Any:

@@ -30,10 +30,11 @@ from ..step.model_step import ModelStep
 from .constant_draws import ConstantDraws
 from .inplace import set_in_place
 from .rewrite import Rewrite, Rewrites, apply_rewrites
+from .run_on_device import placed
 
 EXACT = 1e-10
 """Largest error in double precision, of the largest number of a tensor: rounding gives up to
-1e-12 (bands) in docs/benchmarks/reductions.md, and a buffer updated twice 1e-3 and more."""
+1e-12 in docs/benchmarks/reductions.md, and a buffer updated twice 1e-3 and more."""
 ROUNDING = 1e-14
 """Largest error of a tensor, of the largest gradient: a bias before a norm has a gradient that is
 nothing but rounding."""
@@ -88,7 +89,7 @@ class GradientCheck:
             If the unreduced model does not run.
         """
         began = time.perf_counter()
-        parts = max((r.parts for r in rewrites.values() if not r.window), default=1)
+        parts = max((r.parts for r in rewrites.values()), default=1)
         inputs = self._inputs(parts)
         found = self._compared(rewrites, inputs, double=False)
         if found is not None and not found.failure:
@@ -211,8 +212,9 @@ class GradientCheck:
     ) -> dict[str, torch.Tensor]:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         generator = torch.Generator().manual_seed(1)
+        given = placed(inputs, device)
         given = mapped(
-            lambda i: _real(i, generator, double, device) if isinstance(i, Spec) else i, inputs
+            lambda i: _real(i, generator, double, device) if isinstance(i, Spec) else i, given
         )
         cuda = [device] if device.type == "cuda" else []
         amp = self.step.amp if not double else None
@@ -266,7 +268,9 @@ def small_inputs(model: nn.Module, inputs: Sequence[Any], n: int) -> Iterator[tu
             yield made
 
 
-def _small(item: Any, n: int, shrink: int, has_time: bool) -> Spec:
+def _small(item: Any, n: int, shrink: int, has_time: bool) -> Any:
+    if torch.is_tensor(item):  # of integers, whose values count
+        return item[:n] if item.dim() else item
     dtype, shape = item.dtype, list(item.shape)
     # The first axes are samples and channels, or time, samples and channels; of texts there are
     # no channels.

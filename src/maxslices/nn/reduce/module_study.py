@@ -83,6 +83,8 @@ class _CallWatcher:
             module.register_forward_hook(partial(self._leave, path), with_kwargs=True)
 
     def _enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return  # inside of torch.func nothing is rewritten
         given, record = (args, kwargs), self.record
         self._open.append(
             (record.n_events, self._indexes(given), _versions(given),
@@ -90,6 +92,8 @@ class _CallWatcher:
         )  # fmt: skip
 
     def _leave(self, path: str, _module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return
         first, given, before, n_operators, n_in_python = self._open.pop()
         record = self.record
         changed = _versions((args, kwargs)) != before

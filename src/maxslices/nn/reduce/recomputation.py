@@ -14,8 +14,17 @@ from ..replay.object_copies import ObjectCopies, version_of
 from .block_state import BlockState, with_tensors, without_tensors
 
 _AGAIN = "computed again"
-_MUTATED = "cached during selective activation checkpoint has been mutated"
-"""Part of the message with which torch refuses a kept result that was changed in place."""
+_REFUSALS = {
+    "cached during selective activation checkpoint has been mutated": (
+        "a result that it keeps is changed in place later",
+        "",
+    ),
+    "backward an extra time": (
+        "the results that it keeps serve one backward pass",
+        "For several (create_graph, retain_graph), reduce the model without 'selective' in means",
+    ),
+}
+"""Parts of messages with which torch refuses a selective checkpoint, with a reason and advice."""
 
 
 def recomputed(
@@ -74,10 +83,10 @@ def recomputed(
             try:
                 return run(*its_args, **its_kwargs)
             except RuntimeError as error:
-                if _MUTATED not in str(error):
+                known = [why for text, why in _REFUSALS.items() if text in str(error)]
+                if not known:
                     raise
-                reason = "a result that it keeps is changed in place later"
-                raise RewriteError(path, _AGAIN, reason) from error
+                raise RewriteError(path, _AGAIN, *known[0]) from error
 
     made = checkpoint(call, *tensors, use_reentrant=False, **contexts)
     state.after(before)

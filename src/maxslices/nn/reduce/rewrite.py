@@ -25,8 +25,7 @@ from torch.utils.checkpoint import (
 
 from ..nn_errors import RewriteError
 from ..replay.nested import joined, mapped, tensors_in
-from .bands import BandWindow, in_bands
-from .block_state import BlockState
+from .block_state import BlockState, StateWatch
 from .compress import compressor_named
 from .module_ranges import ModuleRange, children_of, range_at
 from .recomputation import recomputed
@@ -72,18 +71,13 @@ class Rewrite:
     """Compressors of its tensor arguments, in order: names, or "none"."""
     parts: int = 1
     """Number of parts along the first axis of its arguments (time or batch)."""
-    window: BandWindow | None = None
-    """If given, the parts are bands of an image axis with their halos."""
 
     def __str__(self) -> str:
         text: str = self.kind
         packed = [name for name in self.compressors if name != "none"]
         if packed:
             text += f", inputs as {' and '.join(dict.fromkeys(packed))}"
-        if self.window is not None:
-            text += f", in {self.parts} bands of axis {self.window.axis}"
-            text += " with {} and {} items around".format(*self.window.halo)
-        elif self.parts > 1:
+        if self.parts > 1:
             text += f", in {self.parts} parts"
         return text
 
@@ -109,11 +103,24 @@ class Rewritten:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
-        parts = self.rewrite.parts
-        if self.rewrite.window is not None:
-            return self._in_bands(self.rewrite.window, args, kwargs)
-        if parts == 1:
+        if not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+            raise RewriteError(
+                self.path, "called inside of torch.func", "it saves tensors by hooks of autograd",
+                "Undo the reduction with `restore`, or differentiate by torch.autograd",
+            )  # fmt: skip
+        if self.rewrite.parts == 1:
             return self._whole(args, kwargs)
+        return self._in_parts(args, kwargs)
+
+    def _in_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run parts of the first axis one after the other, and concatenate their results.
+
+        Raises
+        ------
+        RewriteError
+            If a part changes what the whole would change once, in whichever step it does so first.
+        """
+        parts = self.rewrite.parts
         given = tensors_in((args, kwargs))
         size = given[0].shape[0] if given and given[0].dim() else 0
         if size < parts:
@@ -126,28 +133,17 @@ class Rewritten:
             a.split(sizes) if i < n_cut and a.dim() and a.shape[0] == size else (a,) * parts
             for i, a in enumerate(given)
         ]
+        watch = None if is_compiling() else StateWatch(self.state)
         results = []
         for part in range(parts):
             pieces = iter(cut)
             some = mapped(lambda a: next(pieces)[part] if torch.is_tensor(a) else a, (args, kwargs))  # noqa: B023
             results.append(self._whole(*some))
-            changed = [] if is_compiling() else self.state.changing_buffers()
+            changed = "" if watch is None else watch.changed_by_part()
             if changed:
-                reason = f"its forward pass changes {changed[0]}, which each part would do once"
+                reason = f"its forward pass changes {changed}, which each part would do once"
                 raise RewriteError(self.path, f"run in {parts} parts", reason)
         return joined(results)
-
-    def _in_bands(self, window: BandWindow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run in bands; as a whole where the argument or a mode differs from those studied."""
-        inside = dict(self.module.named_modules())
-        x = args[0] if len(args) == 1 and not kwargs else None
-        if not torch.is_tensor(x) or any(inside[path].training for path in window.frozen):
-            return self._whole(args, kwargs)
-        parts = min(self.rewrite.parts, window.most(x.shape[window.axis]))
-        if parts == 1:
-            return self._whole(args, kwargs)
-        weights = [p for p in self.module.parameters() if p.requires_grad]
-        return in_bands(self._plain, x, window, parts, weights, self.path)
 
     def _plain(self, *args: Any, **kwargs: Any) -> Any:
         if self.inner is not None:

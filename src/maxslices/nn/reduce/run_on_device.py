@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_map
 
 from ...devices.out_of_memory import is_out_of_memory
 from ..memory_budget import limit
@@ -127,6 +129,18 @@ def run_for_real(
     return MeasuredStep(allocated, reserved, sorted(found)[len(found) // 2])
 
 
+def placed(inputs: Any, device: torch.device) -> Any:
+    """Inputs with their real tensors on a device; torch reads lengths of sequences on the host."""
+
+    def moved(item: Any) -> Any:
+        if isinstance(item, PackedSequence):
+            indices = [i if i is None else i.to(device) for i in item[2:]]
+            return PackedSequence(item.data, item.batch_sizes, *indices)
+        return item.to(device) if torch.is_tensor(item) else item
+
+    return tree_map(moved, inputs, is_leaf=lambda item: isinstance(item, PackedSequence))
+
+
 def _steps(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> list[float]:
     model = step.meta_copy()
     optimizer = meta_optimizer(step.optimizer, step.model, model)
@@ -134,7 +148,7 @@ def _steps(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> list
     materialize(model, device, made)
     if made is None and optimizer is not None:
         made = optimizer([p for p in model.parameters() if p.requires_grad])
-    given = real_tensors(tuple(inputs), device)
+    given = real_tensors(placed(tuple(inputs), device), device)
     wanted = real_tensors(step.target_specs(inputs), device)
     durations: list[float] = []
     with torch.cuda.device(device):
