@@ -14,7 +14,7 @@ from torch import nn
 from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction, rewrite_search
+from maxslices.nn.reduce import confirm, reduce_memory, reduction, search
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.run_on_device import MeasuredStep
 from maxslices.nn.replay import Spec, Workspaces
@@ -43,9 +43,7 @@ def device(monkeypatch):
         "budget_of",
         lambda _m, _p, memory: MemoryBudget(memory - CONTEXT_BYTES, "as asked for", None),
     )
-    monkeypatch.setattr(
-        rewrite_search, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0)
-    )
+    monkeypatch.setattr(search, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
@@ -55,7 +53,7 @@ def device(monkeypatch):
         host = dict.fromkeys(times, 0.0002) | {"": 2e-3 * parts}
         return ForwardTimes(rates, times, host, "told by a test")
 
-    monkeypatch.setattr(plan_search, "measure_times", measure_times)
+    monkeypatch.setattr(search, "measure_times", measure_times)
     ran = []
 
     def run(step, inputs, _place, limit_bytes=None):
@@ -128,7 +126,7 @@ def test_parts_of_a_batch_have_the_workspaces_that_the_device_measures_for_them(
         table = {key: tuple(sorted(points.items())) for key, points in known.items()}
         return replace(true, table=table), 0.0
 
-    monkeypatch.setattr(rewrite_search, "measured_workspaces", measured)
+    monkeypatch.setattr(search, "measured_workspaces", measured)
     spec = Spec((16, 64, 64, 64))
     whole = ModelStep(OneStage(), "training", torch.optim.Adam).trace([spec], true)
     limit = int(0.85 * whole.peak_bytes) + CONTEXT_BYTES
@@ -159,8 +157,8 @@ def test_where_no_plan_runs_the_model_is_left_as_it_was(device):
 def plan(path: str, needed: int, added_s: float, first: int = 0) -> SimpleNamespace:
     chosen = [SimpleNamespace(path=path, rewrite="checkpoint", is_usable=True)]
     return SimpleNamespace(
-        chosen=chosen, trace=SimpleNamespace(allocated_bytes=900), needed_bytes=needed,
-        first_bytes=first or needed, added_s=added_s,
+        chosen=chosen, rewrites={path: "checkpoint"}, trace=SimpleNamespace(allocated_bytes=900),
+        needed_bytes=needed, first_bytes=first or needed, added_s=added_s,
     )  # fmt: skip
 
 
@@ -198,7 +196,7 @@ def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch)
         ran.clear()
         runs.clear()
         runs.update(times)
-        found = confirm.fastest(confirm.finalists(searcher, fine), searcher, (), None)
+        found = confirm.fastest(confirm.finalists(searcher, fine), searcher, None)
         return found and found[0]
 
     assert best(a=[2.0, 2.0], b=[1.0, 1.0], c=[0.5]) is slower

@@ -1,4 +1,4 @@
-"""What a search runs for real: models that may make zeros and ones, small local modules."""
+"""What a search runs for real: models that may make zeros and ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from torch import nn
 from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import reduce_memory
-from maxslices.nn.reduce.band_candidates import N_TESTED, band_candidates
 from maxslices.nn.reduce.binary_inputs import may_be_binary
-from maxslices.nn.reduce.locality import find_band_window
-from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 
@@ -78,34 +75,3 @@ def test_a_model_without_steps_is_not_run():
     with suppress(TooLargeError):
         reduce_memory(model, SPEC, limit, means=("pack", "checkpoint"))
     assert not model.runs
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        [nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8)],  # looks at the whole image
-        [nn.Conv2d(3, 512, 7, padding=3), nn.ReLU(), nn.Conv2d(512, 512, 7, padding=3)],  # slow
-    ],
-)
-def test_what_cannot_be_in_bands_or_is_slow_is_not_run(layers):
-    runs = []
-    model = nn.Sequential(*layers)
-    for module in model:
-        module.register_forward_pre_hook(
-            lambda _m, args: runs.append(args[0].shape) if args[0].device.type != "meta" else None
-        )
-    assert find_band_window(model, (1, 3, 512, 512), -1) is None
-    assert not runs
-
-
-def test_a_number_of_modules_is_tested_for_bands(monkeypatch):
-    tested = []
-
-    def refused(module, shape, axis, *, train):
-        tested.append(module)
-
-    monkeypatch.setattr("maxslices.nn.reduce.band_candidates.find_band_window", refused)
-    model = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(3 * N_TESTED)))
-    seen = study_step(ModelStep(model, "training"), [Spec((1, 3, 512, 512))], Workspaces.none())
-    assert band_candidates(seen, model, {}) == []
-    assert len(tested) == N_TESTED

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch import nn
 
 from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
-from maxslices.nn.reduce import reduce_memory, restore, rewrite_search
+from maxslices.nn.reduce import reduce_memory, restore
+from maxslices.nn.reduce.knapsack import Knapsack
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 
@@ -58,60 +59,37 @@ def test_where_nothing_fits_more_is_given_up_than_for_any_uniform_plan():
     assert reduce_memory(deep(), SPEC, f"{float(smallest.split()[0]) * 1.01} MB")[1].fits
 
 
-def found_among(monkeypatch, cheapest, needed_mib, added_s):
-    """Best plan of a search for 1000 MiB among fake sets, each a path; the last is the lowest."""
-    monkeypatch.setattr(
-        rewrite_search.RewriteSearch,
-        "_replayed",
-        lambda _self, _space, picked: SimpleNamespace(
-            chosen=picked,
-            needed_bytes=needed_mib[picked[0].path] * MIB,
-            added_s=added_s[picked[0].path],
-        ),
-    )
-    candidates = [SimpleNamespace(path=path) for path in needed_mib]
-    knapsack = SimpleNamespace(
-        candidates=candidates,
-        cheapest=lambda limit, _: [list(needed_mib).index(cheapest(limit / MIB))],
-        lowest=lambda *_: [len(candidates) - 1],
-        peak=lambda _: 500 * MIB,
-    )
-    monkeypatch.setattr(rewrite_search, "knapsack_of", lambda _: knapsack)
-    monkeypatch.setattr(rewrite_search, "uniform_sets", lambda *_: [])
-    searcher = rewrite_search.RewriteSearch(
-        SimpleNamespace(model=None), [], Workspaces.none(), 1000 * MIB, 64
-    )
-    best = searcher.find(SimpleNamespace(timeline=SimpleNamespace(order=None)), 0)
-    return best.chosen[0].path
+def test_targets_are_lowered_until_no_cheaper_plan_can_follow(monkeypatch):
+    targets: list[float] = []
+    choices: list[frozenset[int]] = []
+    cheapest = Knapsack.cheapest
+
+    def watched(self, limit_bytes):
+        targets.append(limit_bytes)
+        rows = cheapest(self, limit_bytes)
+        choices.append(frozenset(rows or ()))
+        return rows
+
+    monkeypatch.setattr(Knapsack, "cheapest", watched)
+    _, summary = reduce_memory(deep(), SPEC, memory(0.5), means=("checkpoint",))
+    assert targets == sorted(set(targets), reverse=True)
+    assert len(set(choices)) == len(choices)  # no set is proposed again
+    assert summary.fits
+    # The unreduced step, and all sets but the last: it takes longer than the best plan.
+    assert summary.n_replays == len(choices)
 
 
-def test_beside_the_whole_model_the_lowest_set_is_tried(monkeypatch):
-    # ResNet50 at 0.35 of its peak ended with the whole model on the host, 200 ms in place of 106.
-    needed, added = {"": 900, "lowest": 900}, {"": 0.2, "lowest": 0.1}
-    assert found_among(monkeypatch, lambda _: "", needed, added) == "lowest"
-
-
-def test_after_the_whole_model_the_bisection_goes_on(monkeypatch):
-    # With the workspaces of that day ResNet50 at 0.35 ended with 88 ms in place of 63.
-    def cheapest(limit):
-        return "too large" if limit > 950 else "between" if limit > 500 else ""
-
-    needed = {"": 400, "too large": 1100, "between": 950, "lowest": 900}
-    added = {"": 0.2, "too large": 0.05, "between": 0.06, "lowest": 0.1}
-    assert found_among(monkeypatch, cheapest, needed, added) == "between"
-
-
-def test_a_set_is_replayed_once(monkeypatch):
-    searcher = rewrite_search.RewriteSearch(None, [], Workspaces.none(), 1000, 64)
-    traced = []
-    monkeypatch.setattr(
-        rewrite_search.RewriteSearch, "trace", lambda _self, rewrites: traced.append(rewrites)
-    )
-    space = SimpleNamespace(
-        first=[], planned=lambda chosen, *_: SimpleNamespace(chosen=chosen, needed_bytes=900)
-    )
-    a, b = (SimpleNamespace(path=path, rewrite="") for path in "ab")
-    plan = searcher._replayed(space, [a, b])
-    assert searcher._replayed(space, [b, a]) is plan
-    assert searcher._replayed(space, [a]) is not plan
-    assert len(traced) == 2
+def test_the_unreduced_step_competes_with_all_plans():
+    # Convolutions in parts concatenate their gradients, which takes 9 % more here.
+    blocks = [
+        nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.GELU())
+        for _ in range(2)
+    ]
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *blocks, nn.Conv2d(32, 1, 1))
+    spec = Spec((4, 3, 64, 64))
+    step = ModelStep(model, "training", torch.optim.Adam)
+    needed = step.trace([spec], Workspaces.allowance()).needed_bytes
+    with pytest.raises(TooLargeError, match="smallest found needs") as caught:
+        reduce_memory(model, spec, int(0.3 * needed) + CONTEXT_BYTES, means=("split",))
+    smallest = str(caught.value).partition("smallest found needs ")[2].split()
+    assert float(smallest[0]) * {"MB": 1e6, "kB": 1e3}[smallest[1]] <= 1.005 * needed

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.reduce.reduction_plan import needed_bytes
+from maxslices.nn.reduce.plan import ReductionPlan
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from maxslices.nn.step.model_step import ModelStep
@@ -89,5 +89,5 @@ def test_a_step_needs_what_is_in_use_and_begun_pages(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     model = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(6)))
     trace = ModelStep(model, "training").trace([Spec((7, 8, 300, 300))], Workspaces.allowance())
-    needed = needed_bytes(trace)
+    needed = ReductionPlan([], trace).needed_bytes
     assert trace.peak_bytes < needed < trace.peak_bytes + 12 * 20 * MIB

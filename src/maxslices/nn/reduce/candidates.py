@@ -45,8 +45,6 @@ class Candidate:
     """Bytes kept on the host."""
     spared: tuple[str, ...] = ()
     """Modules inside that are not recomputed, as neither they nor later ones keep anything."""
-    halo_factor: float = 1.0
-    """Items computed in bands, as a multiple of those of the whole."""
     device_s: float = 0.0
     """Added time on the device."""
     host_s: float = 0.0

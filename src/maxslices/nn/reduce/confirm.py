@@ -12,11 +12,11 @@ from ...core.units import format_bytes
 from ..replay import Trace
 from ..step.model_step import ModelStep
 from .inplace import set_in_place
-from .reduction_plan import ReductionPlan
+from .plan import ReductionPlan
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrites, apply_rewrites, undo_rewrites
-from .rewrite_search import RewriteSearch, rewrites_of
 from .run_on_device import MeasuredStep, run_for_real
+from .search import PlanSearch
 
 FINALISTS = 3
 """Number of plans run on the device that fit, and of those that need a little more."""
@@ -28,29 +28,28 @@ LIMIT_TOLERANCE = 1.015
 the others runs: measured needs were up to 1.4 % below the predicted ones."""
 
 
-def finalists(searcher: RewriteSearch, best: ReductionPlan) -> list[ReductionPlan]:
+def finalists(search: PlanSearch, best: ReductionPlan) -> list[ReductionPlan]:
     """Plans worth a run on the device: the fastest of those predicted to fit first.
 
     Those predicted to need a little more follow, the smallest need first.
     """
-    limit = searcher.limit_bytes
+    limit = search.limit_bytes
     different: dict[str, ReductionPlan] = {}
-    for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
+    for plan in [best, *sorted(search.tried, key=lambda each: each.added_s)]:
         # A plan beyond the tolerance is run only if it is the best one found.
         may_run = plan is best or plan.first_bytes <= LIMIT_TOLERANCE * limit
         may_run = may_run and all(c.is_usable for c in plan.chosen)
         if may_run and plan.trace.allocated_bytes <= limit:
-            different.setdefault(str(sorted(rewrites_of(plan.chosen).items())), plan)
-    fitting = [plan for plan in different.values() if searcher.fits(plan)]
-    others = [plan for plan in different.values() if not searcher.fits(plan)]
+            different.setdefault(str(sorted(plan.rewrites.items())), plan)
+    fitting = [plan for plan in different.values() if search.fits(plan)]
+    others = [plan for plan in different.values() if not search.fits(plan)]
     others.sort(key=lambda plan: plan.needed_bytes)
     return fitting[:FINALISTS] + others[:FINALISTS]
 
 
 def fastest(
     plans: Sequence[ReductionPlan],
-    searcher: RewriteSearch,
-    specs: Sequence[Any],
+    search: PlanSearch,
     device: torch.device,
 ) -> tuple[ReductionPlan, MeasuredStep] | None:
     """Run steps of plans within the limit; the fastest of them, or None if none runs.
@@ -59,11 +58,11 @@ def fastest(
     run only if none of them runs: where a workspace finds no room, cuDNN takes a slower kernel
     and keeps it for the rest of the process.
     """
-    left = [plan for plan in plans if searcher.fits(plan)]
+    left = [plan for plan in plans if search.fits(plan)]
     found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(REPEATS):
         for plan in list(left):
-            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
+            made = run_plan(plan.rewrites, search, device)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -74,25 +73,23 @@ def fastest(
     if found:
         return min(found.values(), key=lambda each: each[1].step_s)
     for plan in plans:
-        if not searcher.fits(plan):
-            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
+        if not search.fits(plan):
+            made = run_plan(plan.rewrites, search, device)
             if made is not None:
                 return plan, made
     return None
 
 
-def run_plan(
-    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], device: torch.device
-) -> MeasuredStep | None:
+def run_plan(rewrites: Rewrites, search: PlanSearch, device: torch.device) -> MeasuredStep | None:
     """Run steps with rewrites within the limit; None if they run out of memory."""
-    model = searcher.step.model
-    set_in_place(model, searcher.in_place)
+    model = search.step.model
+    set_in_place(model, search.in_place)
     apply_rewrites(model, rewrites)
     try:
-        return run_for_real(searcher.step, specs, device, searcher.limit_bytes or None)
+        return run_for_real(search.step, search.inputs, device, search.limit_bytes or None)
     finally:
         undo_rewrites(model)
-        set_in_place(model, searcher.in_place, False)
+        set_in_place(model, search.in_place, False)
 
 
 def run_unreduced(

@@ -53,6 +53,7 @@ class Knapsack:
     before: Curve
     """(n_candidates,): bytes in use before the recomputation, with its results that still exist."""
     costs: Curve
+    """(n_candidates,): added seconds, infinite for those that a replay has refused."""
 
     @classmethod
     def of(
@@ -94,7 +95,7 @@ class Knapsack:
                     for c in candidates
                 ]
             ),
-            np.array([max(c.cost_s, 1e-9) for c in candidates]),
+            np.zeros(len(candidates)),
         )  # fmt: skip
 
     def curve(self, chosen: Sequence[int]) -> Curve:
@@ -130,29 +131,22 @@ class Knapsack:
         """Time that a set of candidates adds, each by itself."""
         return float(self.costs[list(chosen)].sum())
 
-    def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
-        """Cheapest set found that stays within a limit; None if there is none.
-
-        `seeds` are further sets to choose from.
-        """
+    def cheapest(self, limit_bytes: float) -> list[int] | None:
+        """Cheapest set found that stays within a limit; None if there is none."""
+        self._read_costs()
         if self.usage.max() <= limit_bytes:
             return []
-        # A rewrite of the whole model excludes all others, so a greedy search would end with it:
-        # it is used only if there is nothing else.
-        whole = [i for i, candidate in enumerate(self.candidates) if not candidate.path]
+        # A rewrite of the whole model excludes all others, so a greedy choice would end with it.
+        whole = self.whole()
         best: list[int] | None = None
-        tries = [self._greedy(limit_bytes, power, (), whole) for power in COST_POWERS]
-        tries += [seed for seed in self._feasible(seeds) if self.peak(seed) <= limit_bytes]
-        for chosen in tries:
+        for power in COST_POWERS:
+            chosen = self._greedy(limit_bytes, power, (), whole)
             if chosen is None:
                 continue
             chosen = self._pruned(chosen, limit_bytes)
             if best is None or self.cost(chosen) < self.cost(best):
                 best = chosen
-        if best is None:
-            fine = [i for i in whole if self.peak([i]) <= limit_bytes]
-            return [min(fine, key=lambda i: self.costs[i])] if fine else None
-        return self._improved(best, limit_bytes, whole)
+        return None if best is None else self._improved(best, limit_bytes, whole)
 
     def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
         """Replace the most expensive candidates, one after the other, where others are cheaper."""
@@ -172,13 +166,14 @@ class Knapsack:
                     chosen = other
         return chosen
 
-    def lowest(self, seeds: Sequence[Sequence[int]] = ()) -> list[int]:
+    def lowest(self) -> list[int]:
         """Set that lowers the memory in use, at the peak and elsewhere, at any cost.
 
-        The less memory is in use beside what is indispensable, the fewer gaps lie between.
+        The less memory is in use in addition to what is indispensable, the fewer gaps there are.
         """
-        whole = [i for i, candidate in enumerate(self.candidates) if not candidate.path]
-        chosen = min(self._feasible(seeds), key=self.peak, default=[])
+        self._read_costs()
+        out_of_question = [*self.whole(), *np.flatnonzero(np.isinf(self.costs))]
+        chosen: list[int] = []
         for _ in range(2 * len(self.candidates)):
             curve = self.curve(chosen)
             trials, price = self.with_one_more(np.array(chosen, np.int64), curve)
@@ -186,15 +181,20 @@ class Knapsack:
             level = np.clip(trials / curve.max(), 0, 2).astype(np.float64) ** PEAK_POWER
             now = ((curve / curve.max()) ** PEAK_POWER).sum(dtype=np.float64)
             gain = now - level.sum(axis=1)
-            gain[[*chosen, *whole]] = 0
+            gain[[*chosen, *out_of_question]] = 0
             row = int((gain / np.maximum(price, 1e-9) ** COST_POWERS[-1]).argmax())
             if gain[row] <= LEAST_GAIN * now:
                 break
             chosen = [*(i for i in chosen if not self.conflicts[row, i]), row]
         return chosen
 
-    def _feasible(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [list(s) for s in seeds if len(s) and not self.conflicts[np.ix_(s, s)].any()]
+    def _read_costs(self) -> None:
+        """Read the candidates' costs: those that a replay has refused have an infinite one."""
+        self.costs = np.array([max(c.cost_s, 1e-9) for c in self.candidates])
+
+    def whole(self) -> list[int]:
+        """Usable rewrites of the whole model."""
+        return [i for i, c in enumerate(self.candidates) if not c.path and c.is_usable]
 
     def _greedy(
         self,

@@ -20,12 +20,12 @@ from .device_rates import DeviceRates, ForwardTimes
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .module_ranges import ModuleOrder
 from .module_study import StepStudy, study_step
+from .plan import ReductionPlan
 from .presets import LEVELS
-from .reduction_plan import needed_bytes
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite
 from .rewrite_cost import flops_by_module, price
-from .rewrite_search import RewriteSearch
+from .search import PlanSearch
 from .split import batch_statistics
 from .step_timeline import StepTimeline
 
@@ -45,7 +45,7 @@ class LevelReduction:
         self.max_rounds, self.max_candidates = max_rounds, max_candidates
         self.modules = dict(model.named_modules())
         self.plan: dict[str, Rewrite] = {}
-        self.searcher: RewriteSearch | None = None
+        self.searcher: PlanSearch | None = None
         self.now: Trace | None = None
         self.study: StepStudy | None = None
         self.saved: dict[str, int] = {}
@@ -60,10 +60,10 @@ class LevelReduction:
             limit, self.summary.origin = budget.limit_bytes, budget.origin
         self.summary.limit_bytes = limit
         self.summary.workspaces = workspaces.origin
-        self.searcher = RewriteSearch(step, specs, workspaces, limit, sys.maxsize)
+        self.searcher = PlanSearch(step, specs, limit, sys.maxsize)
         self.now = self.searcher.trace({})
         self.summary.peak_before_bytes = self.now.allocated_bytes
-        self.summary.needed_before_bytes = needed_bytes(self.now, limit)
+        self.summary.needed_before_bytes = ReductionPlan([], self.now, limit).needed_bytes
         self.study = study_step(step, specs, workspaces)
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
@@ -81,7 +81,11 @@ class LevelReduction:
     def is_done(self) -> bool:
         """True if there is a limit and it is reached."""
         limit = self.summary.limit_bytes
-        return bool(limit) and self.now is not None and needed_bytes(self.now, limit) <= limit
+        return (
+            bool(limit)
+            and self.now is not None
+            and ReductionPlan([], self.now, limit).needed_bytes <= limit
+        )
 
     def outermost(self, instance: type | tuple[type, ...]) -> list[str]:
         """Paths of modules of the classes; of nested ones the outermost."""
@@ -223,7 +227,7 @@ class LevelReduction:
             plan = {p: t for p, t in self.plan.items() if p != path}
             trace = self.searcher.trace(plan)
             limit = self.summary.limit_bytes
-            fine = needed_bytes(trace, limit) <= limit if limit else False
+            fine = ReductionPlan([], trace, limit).needed_bytes <= limit if limit else False
             if trace.peak_bytes <= self.now.peak_bytes or fine:
                 self.plan, self.now = plan, trace
                 self.summary.unwrap_count += 1
@@ -255,7 +259,7 @@ class LevelReduction:
         if searcher is None or device is None:
             return
         whole = run_unreduced(self.summary, searcher.step, searcher.inputs, device)
-        made = run_plan(self.plan, searcher, searcher.inputs, device)
+        made = run_plan(self.plan, searcher, device)
         if made is None:
             needed = format_bytes(self.summary.needed_after_bytes)
             raise TooLargeError(
@@ -274,7 +278,7 @@ class LevelReduction:
             summary.recommendation = "Give inputs: the peak is predicted then, and reduced more."
             return
         summary.peak_after_bytes = self.now.allocated_bytes
-        summary.needed_after_bytes = needed_bytes(self.now, summary.limit_bytes)
+        summary.needed_after_bytes = ReductionPlan([], self.now, summary.limit_bytes).needed_bytes
         summary.holds_peak = self.now.peak.by_category()
         summary.holds_peak_modules = dict(list(self.now.peak.by_module().items())[:8])
         summary.n_replays = self.searcher.n_replays

@@ -17,8 +17,9 @@ from ..step.model_step import optimizer_named, precision
 from .binary_inputs import may_be_binary, probe_binary
 from .confirm import describe_holders
 from .level_rounds import LevelReduction
-from .model_inputs import names_of_compressors, with_targets
+from .model_inputs import names_of_compressors
 from .presets import how_many, resolve
+from .reduction import with_targets
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
 

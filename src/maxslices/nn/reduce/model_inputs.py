@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from ..nn_errors import ModelArgumentError
-from ..step.model_step import ModelStep
 from .module_ranges import children_of, ranges_of
-
-
-def with_targets(step: ModelStep) -> ModelStep:
-    """Step that computes its targets only once for each shape of inputs."""
-    if step.loss is None:
-        return step
-    known: dict[Any, tuple[Any, ...]] = {}
-
-    def targets(*inputs: Any) -> tuple[Any, ...]:
-        key = str(inputs)
-        if key not in known:
-            known[key] = step.target_specs(inputs)
-        return known[key]
-
-    return replace(step, targets=targets)
 
 
 def names_of_compressors(

@@ -70,14 +70,14 @@ def modules_and_ranges(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-def ranges_of(model: nn.Module) -> dict[ModuleRange, str]:
-    """Ranges that are worth a rewrite, with their kind.
+def ranges_of(model: nn.Module) -> list[ModuleRange]:
+    """Ranges that are worth a rewrite.
 
     A group is a convolution or product, or a module with one inside, and the layers up to the
     next. The parts of a group before and from its first stateful layer on are ranges as well:
     the latter can be split in time where norms before it cannot.
     """
-    made: dict[ModuleRange, str] = {}
+    made: list[ModuleRange] = []
     for path, module in model.named_modules():
         if not is_plain(module):
             continue
@@ -91,19 +91,16 @@ def ranges_of(model: nn.Module) -> dict[ModuleRange, str]:
         for first, end in pairwise(edges):
             neuron = next((i for i in range(first, end) if stateful(children[i])), end)
             if neuron < end:
-                halves = {
-                    ModuleRange(path, first, neuron): "before a neuron",
-                    ModuleRange(path, neuron, end): "from a neuron on",
-                }
-                made |= {run: kind for run, kind in halves.items() if run.end - run.first > 1}
+                halves = ModuleRange(path, first, neuron), ModuleRange(path, neuron, end)
+                made += [run for run in halves if run.end - run.first > 1]
         for first in range(len(edges) - 1):
             for length in RANGE_LENGTHS:
                 if first + length >= len(edges):
                     break
                 run = ModuleRange(path, edges[first], edges[first + length])
                 if 1 < run.end - run.first < len(children):
-                    made[run] = f"{length} groups"
-    return made
+                    made.append(run)
+    return [*dict.fromkeys(made)]
 
 
 def _is_expensive(module: nn.Module) -> bool:

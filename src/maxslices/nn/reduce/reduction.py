@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,23 +14,20 @@ from torch import nn
 from ...core.units import format_bytes
 from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..replay import Workspaces
-from ..step.call_inputs import CallInputs, called
+from ..replay import Spec
+from ..replay.nested import mapped
+from ..step.call_inputs import CallInputs
 from ..step.layer_state import ResettingStep
 from ..step.model_step import optimizer_named, precision
-from .binary_inputs import may_be_binary, probe_binary
 from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
-from .device_rates import DeviceRates, ForwardTimes
 from .gradient_check import OTHER_DRAWS, GradientCheck
-from .inplace import safe_in_place, set_in_place
-from .model_inputs import names_of_compressors, with_targets
-from .plan_search import PlanSearch
-from .reduction_plan import ReductionPlan, has_expandable_segments
+from .inplace import set_in_place
+from .model_inputs import names_of_compressors
+from .plan import ReductionPlan, has_expandable_segments
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
-from .rewrite_cost import flops_by_module
-from .rewrite_search import RewriteSearch, rewrites_of
 from .run_on_device import resolve_device
+from .search import PlanSearch
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
 """Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
@@ -117,7 +116,7 @@ def reduce_memory(
     if max_replays < 1:
         raise ModelArgumentError(f"max_replays is 1 or more, not {max_replays}")
     call = CallInputs.of(inputs)
-    specs = call.specs
+    given = with_integers(call.values)
     undo_rewrites(model)
     cuda_device = device_of(model, device or _own_device(model), memory)
     budget = budget_of(model, cuda_device, memory)
@@ -127,66 +126,37 @@ def reduce_memory(
             prediction_function, names=call.names, capability=capability_of(cuda_device, memory),
         )
     )  # fmt: skip
-    workspaces = Workspaces.allowance()
     began = time.perf_counter()
-    before = step.trace(specs, workspaces)
-    limit = budget.limit_bytes
-    searcher = RewriteSearch(step, specs, workspaces, limit, max_replays, cuda_device)
-    before = searcher.measured(before)
-    best = ReductionPlan([], before, limit)
+    search = PlanSearch(step, given, budget.limit_bytes, max_replays, means, cuda_device)
+    check = GradientCheck(step, given)
+    before = best = search.unreduced()
+    if not search.fits(before):
+        if "in-place" in means:
+            search.work_in_place(check)
+        search.compressors = names_of_compressors(
+            model, search.binary_inputs(call.values), compressors
+        )
+        search.measure_times()
+        best = search.without_wrong(check, partial(_handed_over, search))
     summary = ReductionSummary(
         device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
-        limit_bytes=limit,
+        limit_bytes=budget.limit_bytes,
         origin=budget.origin,
-        workspaces=searcher.workspaces.origin,
-        peak_before_bytes=before.allocated_bytes,
-        needed_before_bytes=best.needed_bytes,
+        workspaces=search.workspaces.origin,
+        peak_before_bytes=before.trace.allocated_bytes,
+        needed_before_bytes=before.needed_bytes,
         options={"means": tuple(means), "memory": memory},
-        notes=list(before.notes),
+        check_s=check.check_s,
+        search_s=time.perf_counter() - began - search.measuring_s - check.check_s,
     )
-    rates = DeviceRates.stated(step.amp)
-    search = PlanSearch(
-        searcher,
-        means,
-        {},
-        flops_by_module(step, specs),
-        ForwardTimes(rates, origin=rates.origin),
-    )
-    check = GradientCheck(step, specs)
-    if best.needed_bytes > limit:
-        if "in-place" in means:
-            searcher.in_place = check.in_place = safe_in_place(step, specs)
-            if check.in_place and (wrong := check.difference({})) is not None:
-                summary.notes.append(f"activations do not work in place: {wrong}")
-                searcher.in_place = check.in_place = ()
-            if searcher.in_place:
-                in_place = ReductionPlan([], searcher.trace({}), limit)
-                if in_place.trace.peak_bytes < before.peak_bytes:
-                    best = in_place
-                else:
-                    searcher.in_place = check.in_place = ()
-        if best.needed_bytes > limit:
-            search.measure_times()
-            whole_model = called(model, prediction_function, call.names)
-            probed = "pack" in means and may_be_binary(model, before)
-            binary = probe_binary(whole_model, call.values) if probed else {}
-            search.compressors = names_of_compressors(model, binary, compressors)
-            best = search.best(before, summary)
-            while search.refuse_wrong(
-                check, _handed_over(searcher, best, cuda_device), summary.notes
-            ):
-                searcher.max_replays = searcher.n_replays + max_replays  # it begins anew
-                best = search.best(before, summary)
-    summary.check_s = check.check_s
-    summary.search_s = time.perf_counter() - began - searcher.measuring_s - check.check_s
     made = whole = None
     if cuda_device is not None:
-        whole = run_unreduced(summary, step, specs, cuda_device)
-        found = fastest(finalists(searcher, best), searcher, specs, cuda_device)
+        whole = run_unreduced(summary, step, given, cuda_device)
+        found = fastest(finalists(search, best), search, cuda_device)
         best, made = found or (best, None)
-    if check.draws_differ(rewrites_of(best.chosen)):
-        summary.notes.append(OTHER_DRAWS)
-    _fill(summary, searcher, best, search)
+    if check.draws_differ(best.rewrites):
+        search.notes.append(OTHER_DRAWS)
+    _fill(summary, search, best)
     if made is None and (cuda_device is not None or not summary.fits):
         raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
@@ -203,13 +173,43 @@ def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
     return model
 
 
-def _handed_over(
-    searcher: RewriteSearch, best: ReductionPlan, device: torch.device | None
-) -> list[ReductionPlan]:
+def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments with a `Spec` for each tensor but those of integers, whose values decide.
+
+    They are lengths of sequences, indices or classes. Numbers are random wherever they are needed:
+    the zeros of a made-up input have hardly any gradients.
+    """
+
+    def converted(item: Any) -> Any:
+        if not torch.is_tensor(item) or item.is_meta or not item.is_floating_point():
+            is_number = torch.is_tensor(item) and item.is_meta
+            return Spec(tuple(item.shape), item.dtype) if is_number else item
+        return Spec(tuple(item.shape), item.dtype, item.requires_grad)
+
+    return tuple(mapped(converted, value) for value in values)
+
+
+def with_targets(step: ResettingStep) -> ResettingStep:
+    """Step that computes its targets only once for each shape of inputs."""
+    if step.loss is None:
+        return step
+    known: dict[Any, tuple[Any, ...]] = {}
+
+    def targets(*inputs: Any) -> tuple[Any, ...]:
+        specs = CallInputs(inputs).specs
+        key = str(specs)
+        if key not in known:
+            known[key] = step.target_specs(specs)
+        return known[key]
+
+    return replace(step, targets=targets)
+
+
+def _handed_over(search: PlanSearch, best: ReductionPlan) -> list[ReductionPlan]:
     """Plans of which one will be returned."""
-    if device is not None:
-        return finalists(searcher, best)
-    return [best] if searcher.fits(best) else []
+    if search.device is not None:
+        return finalists(search, best)
+    return [best] if search.fits(best) else []
 
 
 def _own_device(model: nn.Module) -> torch.device | None:
@@ -222,24 +222,23 @@ def _own_device(model: nn.Module) -> torch.device | None:
 
 def _fill(
     summary: ReductionSummary,
-    searcher: RewriteSearch,
-    best: ReductionPlan,
     search: PlanSearch,
+    best: ReductionPlan,
 ) -> None:
-    chosen, after, flops = best.chosen, best.trace, search.flops
-    summary.in_place = list(searcher.in_place)
-    summary.rewrites = {c.path: c.rewrite for c in chosen}
-    summary.notes += dict.fromkeys(searcher.notes)
+    chosen, after = best.chosen, best.trace
+    summary.in_place = list(best.in_place)
+    summary.rewrites = best.rewrites
+    summary.notes += dict.fromkeys(search.notes)
     summary.peak_after_bytes = after.allocated_bytes
     summary.needed_after_bytes = best.needed_bytes
-    summary.forward_flops = flops[""].total
+    summary.forward_flops = search.forward_flops
     summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
     summary.predicted_added_s = best.added_s
     summary.refused_s = best.refused_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
-    summary.n_replays = searcher.n_replays + 1
+    summary.n_replays = search.n_replays
     again = [c for c in chosen if c.rewrite.kind in ("checkpoint", "selective")]
     summary.gc_wrap_count = summary.gc_container_count = summary.gc_selected_count = len(again)
     summary.gc_selected_modules = [c.path for c in again]
@@ -266,11 +265,8 @@ def _fill(
     names = [name for c in chosen for name in c.rewrite.compressors]
     summary.bit_compressor_count = names.count("bit")
     summary.null_compressor_count = names.count("none")
-    banded = [c for c in chosen if c.rewrite.window is not None]
-    summary.spatial_split_count = len(banded)
-    summary.tcgc_container_count = summary.temporal_split_count = sum(
-        c.rewrite.parts > 1 for c in chosen if c not in banded
-    )
+    n_parts = sum(c.rewrite.parts > 1 for c in chosen)
+    summary.tcgc_container_count = summary.temporal_split_count = n_parts
     for kind in dict.fromkeys(c.rewrite.kind for c in chosen):
         summary.applied_steps.append(kind)
     if summary.in_place:

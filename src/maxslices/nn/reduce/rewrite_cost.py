@@ -71,9 +71,8 @@ def _set_times(
         for path in candidate.spared:
             forward_s -= timeline.device_of.get(path, 0.0)
         spared = sum(flops_of(all_flops, path, timeline.order).total for path in candidate.spared)
-        candidate.recomputed_flops = (flops.total - spared) * candidate.halo_factor
-        # The halo adds to the forward pass, its recomputation, and twice to the backward pass.
-        candidate.device_s = (4 * candidate.halo_factor - 3) * forward_s
+        candidate.recomputed_flops = flops.total - spared
+        candidate.device_s = forward_s
         # Each part takes the host as long as the whole.
         candidate.wrapped_s = parts * checkpoint_s / 2 + (parts - 1) * host_s + packs_s
         candidate.host_s = candidate.wrapped_s + parts * (checkpoint_s / 2 + again_s)

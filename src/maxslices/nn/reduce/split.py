@@ -14,7 +14,7 @@ from ..replay import Replay, Spec, Workspaces
 from ..replay.nested import leaves, mapped
 from ..step.layer_state import refuses_time_split, stateful
 from ..step.model_step import ModelStep
-from .block_state import BlockState
+from .block_state import BlockState, StateWatch, takes_statistics
 from .candidates import SMALL_BYTES, Candidate
 from .module_ranges import modules_and_ranges
 from .module_study import ForwardCall, StepStudy
@@ -26,11 +26,7 @@ PARTS = (2, 4, 8)
 
 def batch_statistics(module: nn.Module) -> list[str]:
     """Layers whose statistics would differ in parts of a batch."""
-    return [
-        path
-        for path, each in module.named_modules()
-        if isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training
-    ]
+    return [path for path, each in module.named_modules() if takes_statistics(each)]
 
 
 def time_candidates(
@@ -114,39 +110,26 @@ def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
     return made
 
 
-def batch_parts(step: ModelStep, inputs: Sequence[Any], notes: list[str]) -> list[int]:
-    """Numbers of parts of its batch in which the whole model can be run."""
+def batch_parts(step: ModelStep, inputs: Sequence[Any]) -> tuple[list[int], str]:
+    """Numbers of parts of its batch in which the whole model can be run, or why it cannot."""
     model = step.model
     size = _batch_size(inputs)
     if size < 2 or any(getattr(m, "step_mode", "") == "m" for m in model.modules()):
-        return []  # the first axis is time: that is split by `time_candidates`
+        return [], ""  # the first axis is time: that is split by `time_candidates`
     layers = batch_statistics(model)
     if layers:
-        notes.append(
+        return [], (
             f"the batch is not run in parts: {len(layers)} layers take its statistics, the first "
             f"is {layers[0]}"
         )
-        return []
-    buffers = changed_buffers(step, inputs)
-    if buffers:
-        notes.append(
-            f"the batch is not run in parts: the forward pass changes {len(buffers)} buffers, the "
-            f"first is {buffers[0]}"
-        )
-        return []
-    return [parts for parts in PARTS if parts <= size]
-
-
-def changed_buffers(step: ModelStep, inputs: Sequence[Any]) -> list[str]:
-    """Paths of buffers that a forward pass changes, other than statistics of norms."""
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
-        model = record.model(step.meta_copy(), is_on_meta=True)
-        state = BlockState(model)
-        before = state.before()
-        with torch.no_grad():
-            model(*record.input(tuple(inputs)))
-        state.after(before)
-    return state.changing_buffers()
+        made = record.model(step.meta_copy(), is_on_meta=True)
+        watch = StateWatch(BlockState(made))
+        made(*record.input(tuple(inputs)))
+        changed = watch.changed_by_part()
+    if changed:
+        return [], f"the batch is not run in parts: the forward pass changes {changed}"
+    return [parts for parts in PARTS if parts <= size], ""
 
 
 def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
@@ -156,6 +139,8 @@ def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
     def part(item: Any) -> Any:
         if isinstance(item, Spec) and item.shape and item.shape[0] == size:
             return replace(item, shape=(-(-size // parts), *item.shape[1:]))
+        if torch.is_tensor(item) and item.dim() and len(item) == size:
+            return item[: -(-size // parts)]
         return item
 
     return tuple(mapped(part, item) for item in inputs)

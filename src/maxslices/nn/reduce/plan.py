@@ -14,65 +14,38 @@ from ..replay.expandable_segments import ExpandableAllocator, least_expandable_l
 from ..replay.steady_state import Steady, steady
 from .candidates import Candidate
 from .device_rates import DeviceRates
-from .module_study import StepStudy
+from .knapsack import Knapsack
+from .rewrite import Rewrite
 from .step_timeline import StepTimeline
-
-
-def has_expandable_segments() -> bool:
-    """True if an environment variable tells torch's allocator to use expandable segments."""
-    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
-
-
-def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
-    """Smallest limit of the allocator under which a step is expected to run.
-
-    Below it, workspaces may find no room, and cuDNN's kernels without one are several times slower.
-
-    Parameters
-    ----------
-    trace : Trace
-        Replay of two steps.
-    limit_bytes : int
-        If the two steps run under this limit, all further steps must run as well.
-    """
-    return ReductionPlan([], trace, limit_bytes).needed_bytes
-
-
-def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAllocator:
-    """Simulation of the allocator of this process."""
-    kind = ExpandableAllocator if has_expandable_segments() else CachingAllocator
-    return kind(limit_bytes)
 
 
 class SearchSpace(NamedTuple):
     """Candidates and times of the model, or of one of several parts of its batch."""
 
-    study: StepStudy
-    candidates: list[Candidate]
+    knapsack: Knapsack
+    """Candidates, and the memory in use with and without them."""
+    timeline: StepTimeline
     root: Candidate | None
     """Rewrite of the whole model that each plan includes: the parts of its batch."""
-    timeline: StepTimeline
     whole_s: float
     """Duration of the unreduced step."""
     rates: DeviceRates
 
-    @property
-    def first(self) -> list[Candidate]:
-        """Candidates that each plan includes."""
-        return [] if self.root is None else [self.root]
+    def with_root(self, rows: Sequence[int]) -> list[Candidate]:
+        """Candidates of some rows of the knapsack, and those that each plan includes."""
+        picked = [self.knapsack.candidates[row] for row in rows]
+        return picked if self.root is None else [self.root, *picked]
 
-    def added_s(self, chosen: Sequence[Candidate]) -> float:
-        """Time that rewrites add to a step."""
-        return self.timeline.step_s(chosen) - self.whole_s
+    def added_s(self, rows: Sequence[int]) -> float:
+        """Time that rewrites add to a step, without that of the limit."""
+        return self.timeline.step_s(self.with_root(rows)) - self.whole_s
 
-    def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> ReductionPlan:
-        """Plan of rewrites for a limit of the allocator."""
-        plan = ReductionPlan(chosen, trace, limit_bytes, self.added_s(chosen))
+    def timed(self, plan: ReductionPlan) -> ReductionPlan:
+        """The plan with the time that it adds."""
+        chosen, trace = plan.chosen, plan.trace
         plan.refused_s = self.rates.without_workspaces_s(trace, plan.later.refused)
-        plan.reallocation_s = plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
-        plan.reallocation_s += plan.refused_s
-        plan.added_s += plan.reallocation_s
+        plan.added_s = self.timeline.step_s(chosen) - self.whole_s + plan.refused_s
+        plan.added_s += plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
         return plan
 
 
@@ -83,18 +56,19 @@ class ReductionPlan:
     chosen: list[Candidate]
     trace: Trace
     limit_bytes: InitVar[int] = 0
-    """Limit of the allocator."""
+    """Limit of the allocator. If the two steps run under it, all further ones must run as well."""
+    in_place: tuple[str, ...] = ()
+    """Activations that work in place."""
     added_s: float = 0.0
-    """Added time of a step, that of the limit included."""
-    reallocation_s: float = 0.0
-    """Part of it due to the limit: memory is given back to the device and taken again, and
-    convolutions whose workspaces find no room take slower kernels."""
+    """Added time of a step. That of the limit is included: memory is given back to the device and
+    taken again, and convolutions whose workspaces find no room take slower kernels."""
     refused_s: float = 0.0
-    """Part of that due to the slower kernels."""
+    """Part of it due to the slower kernels."""
     first_bytes: int = field(init=False)
     """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)
-    """Smallest limit under which all further steps run too."""
+    """Smallest limit under which all further steps run too. Below it, workspaces may find no room,
+    and cuDNN's kernels without one are several times slower."""
     later: Steady = field(init=False)
     """Effect of the limit on further steps."""
 
@@ -109,6 +83,23 @@ class ReductionPlan:
             self.later = steady(trace, allocator(limit_bytes))
             if not self.later.runs:
                 self.needed_bytes = later_bytes(trace, limit_bytes)
+
+    @property
+    def rewrites(self) -> dict[str, Rewrite]:
+        """Rewrites by path of the module."""
+        return {candidate.path: candidate.rewrite for candidate in self.chosen}
+
+
+def has_expandable_segments() -> bool:
+    """True if an environment variable tells torch's allocator to use expandable segments."""
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
+
+
+def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAllocator:
+    """Simulation of the allocator of this process."""
+    kind = ExpandableAllocator if has_expandable_segments() else CachingAllocator
+    return kind(limit_bytes)
 
 
 def later_bytes(trace: Trace, too_low_bytes: int) -> int:

@@ -1,0 +1,350 @@
+"""Search for the cheapest plan that fits: choose by arithmetic, replay, correct the limit.
+
+The knapsack proposes the cheapest set of rewrites below a target, and a replay shows what it needs.
+The target is lowered until no cheaper plan can follow. The search ends after a number of replays,
+never by the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..nn_errors import ModelArgumentError, RewriteError, first_line
+from ..replay import Trace, TraceError, Workspaces
+from ..step.call_inputs import called
+from ..step.model_step import ModelStep
+from ..workspace_cache import measured_workspaces
+from .binary_inputs import may_be_binary, probe_binary
+from .candidates import Candidate, candidates
+from .device_rates import DeviceRates, ForwardTimes, measure_times
+from .gradient_check import GradientCheck
+from .inplace import safe_in_place, set_in_place
+from .knapsack import Knapsack
+from .module_ranges import ModuleOrder
+from .module_study import study_step
+from .plan import ReductionPlan, SearchSpace
+from .rewrite import Rewrite, apply_rewrites
+from .rewrite_cost import flops_by_module, price, price_of_parts
+from .split import batch_parts, layer_candidates, part_of, time_candidates
+from .step_timeline import Flops, StepTimeline
+
+STEP = 0.01
+"""Part of the limit by which the target is lowered from one plan to the next."""
+
+
+@dataclass(slots=True)
+class PlanSearch:
+    """Search for one model and one limit, with all plans that it replayed."""
+
+    step: ModelStep
+    inputs: Sequence[Any]
+    limit_bytes: int
+    """Limit of the allocator."""
+    max_replays: int
+    """Number of replays after which the best plan so far is taken."""
+    means: Sequence[str] = ()
+    """Kinds of rewrites that may be used."""
+    device: torch.device | None = None
+    """Device that measures workspaces and times, if there is one."""
+    in_place: Sequence[str] = ()
+    """Activations that work in place in all plans."""
+    compressors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Compressors of modules' inputs, by path."""
+    flops: Mapping[str, Flops] = field(default_factory=dict)
+    times: ForwardTimes = field(init=False)
+    workspaces: Workspaces = field(default_factory=Workspaces.allowance)
+    measuring_s: float = 0.0
+    """Time spent measuring on the device."""
+    n_replays: int = 0
+    notes: list[str] = field(default_factory=list)
+    tried: list[ReductionPlan] = field(default_factory=list)
+    """All plans that were replayed, the unreduced step first."""
+    refused: set[tuple[str, str, bool]] = field(default_factory=set)
+    """Rewrites that changed gradients: path, kind, and whether in parts."""
+    _spaces: dict[int, SearchSpace] = field(default_factory=dict)
+    """Search spaces by number of parts of the batch."""
+
+    def __post_init__(self) -> None:
+        rates = DeviceRates.stated(self.step.amp)
+        self.times = ForwardTimes(rates, origin=rates.origin)
+
+    def trace(self, rewrites: Mapping[str, Rewrite]) -> Trace:
+        """Replay two steps of the rewritten model."""
+        self.n_replays += 1
+
+        def change(model: nn.Module) -> None:
+            set_in_place(model, self.in_place)
+            apply_rewrites(model, rewrites)
+
+        return self.measured(self.step.trace(self.inputs, self.workspaces, change=change))
+
+    def measured(self, trace: Trace) -> Trace:
+        """Trace with workspaces measured for its own calls, if there is a device.
+
+        Parts of a batch call convolutions at batches that the unreduced step does not have, and
+        the workspace of a part is not that of the whole.
+        """
+        if self.device is None:
+            return trace
+        self.workspaces, seconds = measured_workspaces(trace.calls, self.device)
+        self.measuring_s += seconds
+        return trace.with_workspaces(self.workspaces)
+
+    def unreduced(self) -> ReductionPlan:
+        """Replay the step as it is: the first of the plans, which all others compete with."""
+        trace = self.trace({})
+        self.notes += trace.notes
+        self.tried.append(ReductionPlan([], trace, self.limit_bytes))
+        return self.tried[0]
+
+    def work_in_place(self, check: GradientCheck) -> None:
+        """Let activations work in place in all plans, if that lowers the peak."""
+        found = self._optional("activations do not work in place", safe_in_place, ())
+        check.in_place = found
+        if found and (wrong := check.difference({})) is not None:
+            self.notes.append(f"activations do not work in place: {wrong}")
+            found = ()
+        self.in_place = check.in_place = found
+        if found:
+            plan = ReductionPlan([], self.trace({}), self.limit_bytes, tuple(found))
+            if plan.trace.peak_bytes < self.tried[0].trace.peak_bytes:
+                self.tried.append(plan)
+            else:
+                self.in_place = check.in_place = ()
+
+    def binary_inputs(self, values: Sequence[Any]) -> dict[str, tuple[bool, ...]]:
+        """Arguments of modules that hold only 0 and 1, by path."""
+        step = self.step
+        if "pack" not in self.means or not may_be_binary(step.model, self.tried[0].trace):
+            return {}
+        model = called(step.model, step.prediction_function, step.names)
+        found: dict[str, tuple[bool, ...]] = self._optional(
+            "inputs of 0 and 1 are not packed", lambda *_: probe_binary(model, values), {}
+        )
+        return found
+
+    def _optional(self, without: str, study: Callable[..., Any], default: Any) -> Any:
+        """Result of a study of the step; a note and a default where the model refuses it."""
+        try:
+            return study(self.step, self.inputs)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, TraceError) as error:
+            self.notes.append(f"{without}: {first_line(error)[:160]}")
+            return default
+
+    def measure_times(self, parts: int = 1) -> ForwardTimes:
+        """Measure times on the device, if there is one, for the whole batch or for its parts."""
+        if self.device is None:
+            return self.times
+        began = time.perf_counter()
+        inputs = self.inputs if parts == 1 else part_of(self.inputs, parts)
+        made = measure_times(self.step, inputs, self.device, parts)
+        if parts == 1:
+            self.times = made
+        self.measuring_s += time.perf_counter() - began
+        return made
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further replay may begin."""
+        return self.n_replays >= self.max_replays
+
+    def fits(self, plan: ReductionPlan) -> bool:
+        """True if the plan's steps run within the limit."""
+        # Not `Trace.fits`: steps that run under one limit may fail under a slightly larger one, by
+        # the addresses of blocks, and a device may differ by that little.
+        return plan.needed_bytes <= self.limit_bytes
+
+    def better(self, plan: ReductionPlan | None, best: ReductionPlan) -> ReductionPlan:
+        """Better of two plans; the first may be missing."""
+        if plan is None:
+            return best
+        if self.fits(plan) != self.fits(best):
+            return plan if self.fits(plan) else best
+        if self.fits(plan):
+            return plan if plan.added_s < best.added_s else best
+        return plan if plan.needed_bytes < best.needed_bytes else best
+
+    def cheapest(self) -> ReductionPlan:
+        """Cheapest plan that fits; the one with the lowest need if none does.
+
+        The whole batch is searched first, then parts of it, as long as more can be cheaper.
+        """
+        best = self.tried[0]
+        for plan in self.tried[1:2]:
+            best = best if plan.chosen else self.better(plan, best)
+        for parts in self._numbers_of_parts():
+            space = self._space(parts)
+            if space is None:
+                continue
+            is_cheaper = space.root is None or best.added_s > space.root.cost_s
+            if self.is_over or (self.fits(best) and not is_cheaper):
+                break
+            best = self.better(self._descended(space), best)
+        return best
+
+    def without_wrong(
+        self, check: GradientCheck, handed_over: Callable[[ReductionPlan], list[ReductionPlan]]
+    ) -> ReductionPlan:
+        """Cheapest plan, without rewrites that change gradients or state.
+
+        Parameters
+        ----------
+        check : GradientCheck
+            Comparison with the unreduced step.
+        handed_over : callable
+            Function of the cheapest plan that returns those of which one will be used.
+        """
+        best, more = self.cheapest(), self.max_replays
+        while self._refuse_wrong(check, handed_over(best)):
+            self.max_replays = self.n_replays + more  # it begins anew
+            best = self.cheapest()
+        return best
+
+    def _refuse_wrong(self, check: GradientCheck, plans: Sequence[ReductionPlan]) -> bool:
+        is_wrong = False
+        for plan in plans:
+            if check.difference(plan.rewrites) is None:
+                continue
+            is_wrong = True
+            for path, difference in check.culprits(plan.rewrites).items():
+                rewrite = plan.rewrites[path]
+                self.refused.add((path, rewrite.kind, rewrite.parts > 1))
+                note = f"{path or 'the model'} is not rewritten ({rewrite}): {difference}"
+                self.notes.append(note)
+        for space in self._spaces.values():
+            self._mark(space.knapsack.candidates)
+        return is_wrong
+
+    def _mark(self, found: Sequence[Candidate]) -> None:
+        for candidate in found:
+            rewrite = candidate.rewrite
+            if (candidate.path, rewrite.kind, rewrite.parts > 1) in self.refused:
+                candidate.cost_s = float("inf")
+
+    def _numbers_of_parts(self) -> list[int]:
+        if "split" not in self.means or ("", "checkpoint", True) in self.refused:
+            return [1]
+        found = self._optional("the batch is not run in parts", batch_parts, ([], ""))
+        numbers, reason = found
+        if reason and reason not in self.notes:
+            self.notes.append(reason)
+        return [1, *numbers]
+
+    @property
+    def forward_flops(self) -> float:
+        """Floating-point operations of one forward pass."""
+        return self._flops()[""].total
+
+    def _flops(self) -> Mapping[str, Flops]:
+        if not self.flops:
+            self.flops = flops_by_module(self.step, self.inputs)
+        return self.flops
+
+    def _descended(self, space: SearchSpace) -> ReductionPlan | None:
+        """Best of the plans that the knapsack proposes for lower and lower targets, each replayed.
+
+        Gaps between blocks, and how rewrites act on each other, are not in the expected peaks, so
+        the first plans need more than was expected. Later ones leave memory free, and the allocator
+        gives back less. The descent ends where no cheaper plan can follow.
+        """
+        knapsack, limit = space.knapsack, self.limit_bytes
+        # The optimizer's state, and what else a step without it lacks.
+        target = limit - (self.tried[0].trace.peak_bytes - self._spaces[1].knapsack.peak(()))
+        best: ReductionPlan | None = None
+        while not self.is_over:
+            rows = knapsack.cheapest(target)
+            if rows is None:
+                break
+            if best is not None and self.fits(best) and space.added_s(rows) >= best.added_s:
+                return best
+            plan = self._replayed(space, rows)
+            if plan is None:
+                continue  # what the replay refused is out of the question
+            best = self.better(plan, best or plan)
+            lower = max(int(STEP * limit), (plan.needed_bytes - limit) // 2)
+            target = min(target - lower, int((1 - STEP / 10) * knapsack.peak(rows)))
+        for rows in (knapsack.lowest(), *([row] for row in knapsack.whole())):
+            is_cheaper = best is None or not self.fits(best) or space.added_s(rows) < best.added_s
+            if is_cheaper and not self.is_over:
+                best = self.better(self._replayed(space, rows), best or self.tried[0])
+        return best
+
+    def _replayed(self, space: SearchSpace, rows: Sequence[int]) -> ReductionPlan | None:
+        """Replay a plan, once; candidates that cannot be replayed get an infinite cost."""
+        chosen = space.with_root(rows)
+        same = frozenset(map(id, chosen))
+        for plan in self.tried:
+            if frozenset(map(id, plan.chosen)) == same:
+                return plan
+        try:
+            trace = self.trace({c.path: c.rewrite for c in chosen})
+            plan = ReductionPlan(chosen, trace, self.limit_bytes, tuple(self.in_place))
+            self.tried.append(space.timed(plan))
+            return plan
+        except (ModelArgumentError, TraceError) as error:
+            self._refuse(chosen, error)
+            return None
+
+    def _refuse(self, chosen: Sequence[Candidate], error: Exception) -> None:
+        """Give the candidates that make a replay fail an infinite cost."""
+        cause = error.__cause__
+        culprits = []
+        if isinstance(cause, RewriteError):
+            culprits = [c for c in chosen if c.path == cause.path]
+        for candidate in () if culprits else chosen:
+            try:
+                self.trace({candidate.path: candidate.rewrite})
+            except (ModelArgumentError, TraceError):
+                culprits.append(candidate)
+        for candidate in culprits:
+            candidate.cost_s = float("inf")
+            self.notes.append(f"{candidate.path} cannot be rewritten ({candidate.rewrite})")
+        if not culprits:
+            # Together they cannot be replayed: some code has no nested checkpoints.
+            self.notes.append(f"a plan was given up: {str(error)[-160:]}")
+            for candidate in chosen[1:]:
+                candidate.cost_s = float("inf")
+
+    def _space(self, parts: int) -> SearchSpace | None:
+        """Search space of the model or of parts of its batch; None if these cannot be replayed."""
+        if parts in self._spaces:
+            return self._spaces[parts]
+        model = self.step.model
+        inputs = self.inputs if parts == 1 else part_of(self.inputs, parts)
+        try:
+            study = study_step(self.step, inputs, self.workspaces, self.in_place)
+        except (ModelArgumentError, TraceError) as error:
+            if parts == 1:
+                raise
+            self.notes.append(f"the batch is not run in {parts} parts: {str(error)[:160]}")
+            return None
+        study = study.with_trace(self.measured(study.trace))
+        found = candidates(study, model, self.means, self.compressors)
+        if "split" in self.means:
+            found += time_candidates(study, model, self.compressors)
+            found += layer_candidates(study, model)
+        root = None
+        order = ModuleOrder(model)
+        times = self.times if parts == 1 else self.measure_times(parts)
+        timeline = StepTimeline.of(study, order, self._flops(), times, parts)
+        whole_s = timeline.step_s()
+        if parts > 1:
+            whole = self._spaces[1].timeline
+            whole_s = whole.step_s()
+            root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
+            root.recomputed_ops = next(call.n_operators for call in study.calls if not call.path)
+            price_of_parts(root, timeline, whole, self._flops()[""], times)
+            # The cache of a selective checkpoint cannot be read twice, as inside of a checkpoint
+            # it would be.
+            found = [c for c in found if c.rewrite.kind != "selective"]
+        price(found, timeline, self._flops(), times)
+        self._mark(found)
+        knapsack = Knapsack.of(study.usage, found, order)
+        self._spaces[parts] = SearchSpace(knapsack, timeline, root, whole_s, times.rates)
+        return self._spaces[parts]
