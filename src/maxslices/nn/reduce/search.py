@@ -17,9 +17,9 @@ from torch import nn
 
 from ..nn_errors import ModelArgumentError, RewriteError, first_line
 from ..replay import Trace, TraceError, Workspaces
+from ..replay.measure_workspaces import measured_workspaces
 from ..step.call_inputs import called
 from ..step.model_step import ModelStep
-from ..workspace_cache import measured_workspaces
 from .binary_inputs import may_be_binary, probe_binary
 from .candidates import Candidate, candidates
 from .device_rates import DeviceRates, ForwardTimes, measure_times
