@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, run
-from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import MethodError, PlanError, StoreError, UsageError
 from maxslices.io.scans.chosen_part import with_choice
 from maxslices.io.scans.loader import Preview
@@ -28,27 +26,9 @@ from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.runner.folder.journal import Journal, seal, unseal
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system import disk_space
-from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
+from tests.runner.resumable import ALL, CASES, SAVED, SCRATCH, SHAPE, content, of, stop_after
 from tests.system.started_threads import record_started
-
-SHAPE = (23, 17, 64)
-SCRATCH = PYTHON_BYTES + 120_000
-FIND = {"method": "find_middle", "id": "f", "side_outputs": {"cor": "axis"}}
-ALL = {"method": "extremes", "id": "e", "side_outputs": {"low": "low", "high": "high"}}
-SCALED = {"method": "scaled_by", "parameters": {"centre": "${{f.side_outputs.axis}}"}}
-RAISED = {"method": "scaled_by", "parameters": {"centre": "${{e.side_outputs.high}}"}}
-SAVED = {"method": "negate", "save_result": True}
-CASES = {
-    "one section": (["to_float", "negate"], {"block": 4}),
-    "TIFF": (["to_float", SAVED, "neighbours"], {"block": 4, "format": "tiff"}),
-    "in memory": (["to_float", SAVED, "work", "negate"], {"block": 5}),
-    "scratch files": (["to_float", "reaching", SAVED, "work"], {"memory": SCRATCH}),
-    "few slices": (["to_float", FIND, SCALED, "neighbours"], {"block": 4}),
-    "all slices": (["to_float", ALL, RAISED, "extremes"], {"block": 6}),
-    "all slices in scratch files": (["to_float", ALL, RAISED], {"memory": SCRATCH}),
-    "nothing saved": ([{**ALL, "save_result": False}], {"block": 6}),
-}
 
 
 @pytest.fixture
@@ -56,28 +36,6 @@ def scan(tmp_path):
     path = tmp_path / "scan.npy"
     np.save(path, np.random.default_rng(1).integers(0, 4000, SHAPE, np.uint16))
     return path
-
-
-def of(steps):
-    return Pipeline.from_steps(steps, fakes)
-
-
-def content(folder: Path):
-    """Names in a folder, and what its results and side results are."""
-    found = {}
-    for path in folder.rglob("*"):
-        name = str(path.relative_to(folder))
-        if name.startswith(".run/"):
-            continue
-        if path.suffix == ".h5":
-            with h5py.File(path) as file:
-                found[name] = file["entry/data/data"][()].tobytes()
-        elif path.suffix == ".tif":
-            found[name] = path.read_bytes()
-        else:
-            found[name] = ""
-    report = json.loads((folder / "report.json").read_text())
-    return found, report["side_results"], [section["methods"] for section in report["sections"]]
 
 
 @pytest.fixture
@@ -164,20 +122,6 @@ def calls_of_resumed(scan, folder, steps):
         patch.setattr("maxslices.runner.blocks.block_runner.call_method", call)
         run(scan, of(steps), folder, device="cpu", resume=True)
     return called
-
-
-def stop_after(monkeypatch, n_blocks, error=KeyboardInterrupt):
-    """Have runs stop when that many blocks are noted."""
-    original, counted = Journal.done, []
-
-    def done(self, *args):
-        result = original(self, *args)
-        counted.append(args)
-        if len(counted) == n_blocks:
-            raise error
-        return result
-
-    monkeypatch.setattr(Journal, "done", done)
 
 
 def test_no_finished_block_is_repeated(tmp_path, scan, monkeypatch):

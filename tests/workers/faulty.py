@@ -10,7 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
-from maxslices import Registry, method
+from maxslices import Pipeline, Registry, method
 from tests.planner.ledgers import two
 
 faulty = Registry()
@@ -104,3 +104,9 @@ def with_a_warning(data, first_slice):
     if not first_slice:
         warnings.warn("the lamp is weak", stacklevel=1)
     return ~data
+
+
+def of_faulty(name, folder, at=8):
+    """Pipeline of one method that fails at slice `at`, as files in a folder say."""
+    step = {"method": name, "parameters": {"folder": str(folder), "at": at}}
+    return Pipeline.from_steps([step], faulty)

@@ -24,8 +24,8 @@ from maxslices.workers.local_cluster import local_client
 from maxslices.workers.section_job import Share
 from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import opened_workers, wait_for_workers
-from tests.runner.test_resume import content
-from tests.workers.faulty import faulty
+from tests.runner.resumable import content
+from tests.workers.faulty import faulty, of_faulty
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,6 @@ def client():
     """Workers that other tests do not see killed."""
     with local_client(2, None) as found:
         yield found
-
-
-def of(name, folder, at=8):
-    step = {"method": name, "parameters": {"folder": str(folder), "at": at}}
-    return Pipeline.from_steps([step], faulty)
 
 
 @pytest.fixture
@@ -57,7 +52,7 @@ def due(tmp_path):
 @pytest.mark.parametrize(("name", "count"), [("killed", 1), ("killed", 2), ("failing", 2)])
 def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, count):
     folder = due(count)
-    pipeline = of(name, folder)
+    pipeline = of_faulty(name, folder)
     run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     assert list(folder.iterdir()) == []
     alone = run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
@@ -66,7 +61,7 @@ def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, c
 
 
 def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
-    pipeline = of("failing", due(10), at=20)
+    pipeline = of_faulty("failing", due(10), at=20)
     with pytest.raises(MethodError) as raised:
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     text = str(raised.value)
@@ -102,7 +97,7 @@ def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, ca
 PROGRAM = """
 import sys
 from maxslices import Pipeline, run
-from tests.workers.faulty import faulty
+from tests.workers.faulty import faulty, of_faulty
 
 if __name__ == "__main__":
     loader = {"method": "standard_tomo", "parameters": {"rotation_angles": [1.0] * 23}}
@@ -142,7 +137,7 @@ def test_what_cannot_be_sent_is_an_error_of_the_method(client):
 
 
 def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):
-    pipeline = of("killed", due(10), at=0)
+    pipeline = of_faulty("killed", due(10), at=0)
     with pytest.raises(
         MethodError, match=r"projections 0 to \d+: each of 3 workers failed or was killed"
     ):
@@ -205,9 +200,9 @@ def test_a_worker_that_hangs_is_named_and_another_does_its_share(tmp_path, scan,
         local_client(2, None) as client,
         pytest.warns(UserWarning, match=r"worker tls://.* has not answered for \d+ s: .* 6 s"),
     ):
-        run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
+        run(scan, of_faulty("stopped", folder), tmp_path / "out", engine=client, block=2)
     assert list(folder.iterdir()) == []
-    alone = run(scan, of("stopped", folder), tmp_path / "alone", device="cpu", block=2)
+    alone = run(scan, of_faulty("stopped", folder), tmp_path / "alone", device="cpu", block=2)
     assert len(alone.files) == 1
     assert content(tmp_path / "out") == content(tmp_path / "alone")
 
@@ -223,7 +218,7 @@ def test_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path, scan, due, monkeypatch):
     with local_client(1, None) as client:
         pid = next(iter(client.run(os.getpid).values()))
         with pytest.raises(KeyboardInterrupt):
-            run(scan, of("stopped", folder), tmp_path / "out", engine=client, block=2)
+            run(scan, of_faulty("stopped", folder), tmp_path / "out", engine=client, block=2)
     assert not Path(f"/proc/{pid}").exists()
 
 

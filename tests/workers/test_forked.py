@@ -17,7 +17,7 @@ from distributed.nanny import WorkerProcess
 from maxslices import Pipeline, run
 from maxslices.workers import local_cluster
 from maxslices.workers.local_cluster import local_client
-from tests.runner.test_resume import content
+from tests.runner.resumable import content
 from tests.workers.faulty import faulty
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")

@@ -16,8 +16,8 @@ from maxslices import run
 from maxslices.errors import DeviceError
 from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import wait_for_workers
-from tests.runner.test_resume import content
-from tests.workers.test_faults import of
+from tests.runner.resumable import content
+from tests.workers.faulty import of_faulty
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
     address, scheduler = cluster
     out, pause = tmp_path / "out", tmp_path / "pause"
     pause.touch()
-    pipeline = of("waiting", pause, at=20)  # not in the first share
+    pipeline = of_faulty("waiting", pause, at=20)  # not in the first share
 
     def end_scheduler():
         while (

@@ -16,7 +16,7 @@ from maxslices import run
 from maxslices.cli.main import main
 from maxslices.errors import DeviceError, PlanError, UsageError
 from maxslices.planner import Plan
-from tests.runner.test_resume import of
+from tests.runner.resumable import of
 
 STEPS = ["negate", "work"]
 

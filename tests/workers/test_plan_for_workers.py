@@ -17,7 +17,7 @@ from maxslices.planner import Plan
 from maxslices.system.resource_limits import MemoryLimit
 from maxslices.workers import worker, workers
 from maxslices.workers.section_job import WorkerFacts, machine_here
-from tests.runner.test_resume import content, of
+from tests.runner.resumable import content, of
 
 STEPS = ["negate", "work", "negate"]
 

@@ -13,7 +13,7 @@ from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.planner import Plan
 from maxslices.workers import worker
 from maxslices.workers.workers import Workers
-from tests.runner.test_resume import CASES, content, of
+from tests.runner.resumable import CASES, content, of
 
 CASES = {
     **CASES,
@@ -38,7 +38,7 @@ def test_two_workers_make_what_one_process_makes(tmp_path, scan, client, case):
 
 
 def test_a_run_made_alone_goes_on_with_workers_and_back(tmp_path, scan, client, monkeypatch):
-    from tests.runner.test_resume import stop_after
+    from tests.runner.resumable import stop_after
 
     steps = ["to_float", {"method": "negate", "save_result": True}, "work", "negate"]
     first = run(scan, of(steps), tmp_path / "whole", engine=client, block=2)
@@ -88,7 +88,7 @@ def test_workers_elsewhere_find_them_on_disk(tmp_path, scan, client, monkeypatch
 def test_what_was_in_memory_is_made_again_by_a_run_that_goes_on(
     tmp_path, scan, client, monkeypatch
 ):
-    from tests.runner.test_resume import stop_after
+    from tests.runner.resumable import stop_after
 
     steps = of(["negate", "work"])
     first = run(scan, steps, tmp_path / "first", engine=client, block=2)

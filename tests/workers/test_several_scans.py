@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from maxslices import run, run_scans
-from tests.runner.test_resume import content, of
+from tests.runner.resumable import content, of
 
 
 def test_scans_of_one_shape_share_workers_and_a_plan(tmp_path):

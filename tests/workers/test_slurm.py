@@ -11,12 +11,12 @@ from pathlib import Path
 import dask
 import pytest
 
-from maxslices import Pipeline, run
+from maxslices import run
 from maxslices.errors import DeviceError, UsageError
 from maxslices.workers import dealing, slurm_cluster
 from maxslices.workers.slurm_cluster import job_settings, slurm_client
-from tests.runner.test_resume import content
-from tests.workers.faulty import faulty
+from tests.runner.resumable import content
+from tests.workers.faulty import of_faulty
 from tests.workers.listeners import can_call
 from tests.workers.slurm_site import called, slurm_site, why_not
 
@@ -49,8 +49,7 @@ def pause(tmp_path):
 
 
 def waiting(pause):
-    step = {"method": "waiting", "parameters": {"folder": str(pause), "at": 14}}
-    return Pipeline.from_steps([step], faulty)
+    return of_faulty("waiting", pause, at=14)
 
 
 @contextmanager
@@ -66,7 +65,7 @@ def running(site, scan, pause, n_jobs, slurm=""):
 
     thread = threading.Thread(target=go)
     thread.start()
-    journal = Path("out/.run.journal")
+    journal = Path("out/.run/journal")
     try:
         site.wait_for(lambda: journal.exists() and b'"done"' in journal.read_bytes())
         yield errors

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from maxslices import run
-from tests.runner.test_resume import content
+from tests.runner.resumable import content
 
 PIPELINE = """
 - method: standard_tomo
