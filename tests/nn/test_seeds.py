@@ -62,9 +62,34 @@ def test_a_table_is_printed_with_its_columns_aligned():
     ]  # fmt: skip
     assert lines[2].startswith("Small ")
     assert any(line.startswith("    Conv2d (0)") for line in lines)
-    assert {len(line) for line in lines[2:]} == {len(lines[0])}
+    end = lines.index(lines[1], 2)  # the rule before the totals
+    assert {len(line) for line in lines[2:end]} == {len(lines[0])}
     with pytest.raises(EstimatorError, match="cannot take 4x64"):
         layer_table(Small(), (4, 64))
+
+
+def test_totals_are_those_that_torchinfo_prints():
+    """Of torchinfo 1.8.0, but for its multiply-adds of norms."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
+    model[0].weight.requires_grad_(False)
+    table = layer_table(model, (4, 3, 8, 8), depth=0)
+    assert str(table).splitlines()[4:] == [
+        "Total params: 5,370",
+        "Trainable params: 5,154",
+        "Non-trainable params: 216",
+        "Total mult-adds (M): 0.08",
+        "Input size (MB): 0.00",
+        "Forward/backward pass size (MB): 0.03",
+        "Params size (MB): 0.02",
+        "Estimated Total Size (MB): 0.06",
+    ]
+    assert (table.output_bytes, table.parameter_bytes) == (33_088, 21_480)
 
 
 @pytest.mark.parametrize("name", ["RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090"])

@@ -36,6 +36,8 @@ class LayerRow:
     """Kernel of a convolution or a pooling layer; () of others."""
     n_parameters: int
     """Parameters of the module and of those inside it."""
+    n_trainable: int
+    """Those of them that are trained."""
     mult_adds: int
     """Multiplications and additions, a pair counted once, of all its calls."""
     output_bytes: int
@@ -47,6 +49,20 @@ class LayerTable:
     """Layers of a model in the order of their first calls. ``print`` shows them as a table."""
 
     rows: tuple[LayerRow, ...]
+    n_parameters: int
+    n_trainable: int
+    mult_adds: int
+    input_bytes: int
+    """Bytes of all inputs."""
+    output_bytes: int
+    """Bytes of the results of layers with parameters and no layers inside, and of their gradients.
+    torchinfo calls them the forward and backward pass; a `MemoryReport` has what a step holds."""
+    parameter_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Inputs, results and parameters."""
+        return self.input_bytes + self.output_bytes + self.parameter_bytes
 
     def __str__(self) -> str:
         cells = [_HEADS, *(_cells(row) for row in self.rows)]
@@ -58,7 +74,18 @@ class LayerTable:
             ).rstrip()
             for line in cells
         ]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+        rule = "-" * max(map(len, lines))
+        totals = [
+            f"Total params: {self.n_parameters:,}",
+            f"Trainable params: {self.n_trainable:,}",
+            f"Non-trainable params: {self.n_parameters - self.n_trainable:,}",
+            f"Total mult-adds (M): {self.mult_adds / 1e6:,.2f}",
+            f"Input size (MB): {self.input_bytes / 1e6:,.2f}",
+            f"Forward/backward pass size (MB): {self.output_bytes / 1e6:,.2f}",
+            f"Params size (MB): {self.parameter_bytes / 1e6:,.2f}",
+            f"Estimated Total Size (MB): {self.total_bytes / 1e6:,.2f}",
+        ]
+        return "\n".join([lines[0], rule, *lines[1:], rule, *totals])
 
 
 def layer_table(
@@ -102,17 +129,30 @@ def layer_table(
         counted = module_flops(made, lambda: made(*given))
     flops = {path: sum(by_op.values()) for path, by_op in counted.items()}
     modules = dict(model.named_modules())
-    return LayerTable(
-        tuple(
-            LayerRow(
-                path, kind, path.count(".") + 1 if path else 0, before, after, kernel,
-                sum(p.numel() for p in modules[path].parameters()), flops.get(path, 0) // 2, size,
-            )
-            for path in order
-            if path.count(".") + bool(path) <= depth and path in seen
-            for kind, before, after, kernel, size in (seen[path],)
+    rows = tuple(
+        LayerRow(
+            path, kind, path.count(".") + 1 if path else 0, before, after, kernel,
+            *_counts(modules[path]), flops.get(path, 0) // 2, size,
         )
+        for path in order
+        if path in seen
+        for kind, before, after, kernel, size in (seen[path],)
     )  # fmt: skip
+    leaves = [row for row in rows if row.n_parameters and not any(modules[row.path].children())]
+    return LayerTable(
+        tuple(row for row in rows if row.depth <= depth),
+        *_counts(model),
+        flops.get("", 0) // 2,
+        sum(t.numel() * t.element_size() for t in tensors_in(given)),
+        2 * sum(row.output_bytes for row in leaves),
+        sum(p.numel() * p.element_size() for p in model.parameters()),
+    )
+
+
+def _counts(module: nn.Module) -> tuple[int, int]:
+    """Parameters of a module, and those that are trained."""
+    sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
+    return sum(n for n, _ in sizes), sum(n for n, is_trained in sizes if is_trained)
 
 
 def _entered(path: str, order: list[str]) -> Any:
