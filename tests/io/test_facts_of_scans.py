@@ -157,6 +157,24 @@ def test_measured_angles_come_before_those_that_were_set(tmp_path, measured, set
     assert describe(scan).angles.first == pytest.approx(MEASURED[0], abs=1e-5)
 
 
+def test_measured_angles_with_another_zero_than_the_set_ones_are_read(tmp_path):
+    """GDA and EPICS: a demand in the user's coordinates, and an encoder's own zero."""
+    columns = {"scan/data/theta": MEASURED + 30, "scan/data/theta_demand": HALF_TURN}
+    scan = odd(tmp_path / "x.h5", **columns)
+    assert describe(scan).angles.first == pytest.approx(MEASURED[0] + 30, abs=1e-4)
+
+
+def test_times_and_speeds_of_the_stage_are_not_its_angles(tmp_path):
+    """areaDetector and PandA boxes record times of triggers next to positions."""
+    columns = {
+        "scan/data/theta": (HALF_TURN, "deg"),
+        "scan/data/theta_timestamp": np.arange(61) * 10.0,
+        "scan/data/rot_rate": (np.arange(61) * 1e3, "deg/s"),
+        "scan/data/rot": (np.arange(61) * 1e3, "counts"),
+    }
+    assert describe(odd(tmp_path / "x.h5", **columns)).angles.last == pytest.approx(180)
+
+
 def test_equal_copies_of_the_angles_are_one(tmp_path):
     """BLISS stores a motor under measurement and under instrument; Diamond's DIAD in several NXdata
     (DiamondLightSource/httomo issue 157)."""
@@ -233,6 +251,19 @@ def test_pixels_of_a_camera_are_binned_and_divided_by_the_magnification(tmp_path
         },
     )
     assert pixel_um(scan, tmp_path)[0] == pytest.approx(1.38)
+
+
+def test_a_magnification_may_be_text_and_a_resolution_that_is_0_is_not_set(tmp_path):
+    """APS 7-BM and 2-BM: the objective is 5x; EPICS has 0 for values that are not set."""
+    scan = exchange(
+        tmp_path / "x.h5",
+        **{
+            f"{DETECTOR}/pixel_size_x": (3.45, "um/pixel"),
+            f"{OBJECTIVE}/magnification": "5x",
+            f"{OBJECTIVE}/resolution": (0.0, "um"),
+        },
+    )
+    assert pixel_um(scan, tmp_path)[0] == pytest.approx(0.69)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,11 @@ def stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
     own = _texts(read_attribute(data, "axes", ()))
     if len(own) == 1:
         own = tuple(own[0].replace(",", ":").split(":"))
-    return own if len(own) == data.ndim else _texts(read_attribute(data.parent, "axes", ()))
+    if len(own) == data.ndim:
+        return own
+    group, name = data.parent, data.name.rpartition("/")[2]
+    signal = _texts(read_attribute(group, "signal", name))
+    return _texts(read_attribute(group, "axes", ())) if signal == (name,) else ()
 
 
 def _texts(attribute: Any) -> tuple[str, ...]:

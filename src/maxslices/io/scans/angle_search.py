@@ -28,6 +28,8 @@ _SET = re.compile(
     re.IGNORECASE,
 )
 """Names of positions that were set and not measured: of GDA, EPICS, NXpositioner and Bluesky."""
+_NOT_ANGLES = re.compile("time|velo|speed|accel|current|error|delta|trig|epoch", re.IGNORECASE)
+"""What names of other columns of a rotation stage have in them."""
 _WHOLE_SCAN = 170.0
 """Degrees that a scan covers at least; another stage that is recorded moves little or not."""
 
@@ -91,15 +93,20 @@ def choose_column(columns: list[AngleColumn], data: str) -> tuple[AngleColumn | 
     """
     near = data.strip("/").split("/")[:-1]
 
+    def was_set(column: AngleColumn) -> bool:
+        names = column.where.rpartition("/")[2], own_name(column.where)
+        return any(_SET.fullmatch(name) for name in names)
+
     def order(column: AngleColumn) -> tuple[bool, int, int, str]:
         path = column.where.strip("/").split("/")
-        is_set = _SET.fullmatch(path[-1]) is not None
-        return is_set, -n_shared_groups(near, path), len(column.where), column.where
+        return was_set(column), -n_shared_groups(near, path), len(column.where), column.where
 
     different: list[AngleColumn] = []
     for column in sorted((each for each in columns if each.range), key=order):
         if not any(column.agrees_with(each) for each in different):
             different.append(column)
+    # Set positions may have another zero than the measured ones.
+    different = [each for each in different if not was_set(each)] or different
     if len(different) < 2:
         return (different[0] if different else None), ""
     text = f"several data sets may be the angles: {', '.join(map(str, different))}"
@@ -155,6 +162,13 @@ def _degrees(fact: ScanFact) -> float | None:
     return float(np.rad2deg(value)) if fact.unit.lower().startswith("rad") else value
 
 
+def is_angle_unit(unit: str) -> bool:
+    """True for degrees and radians, and for columns without a unit."""
+    return re.fullmatch(r"(deg(ree)?s?|rad(ian)?s?|°|none|null)?", unit, re.IGNORECASE) is not None
+
+
 def may_be_angles(where: str, shape: tuple[int, ...]) -> bool:
     """True if a data set is a column with the name of angles."""
-    return len(shape) == 1 and shape[0] > 1 and bool(_ANGLE_NAME.search(own_name(where)))
+    name = own_name(where)
+    is_named = _ANGLE_NAME.search(name) is not None and _NOT_ANGLES.search(name) is None
+    return len(shape) == 1 and shape[0] > 1 and is_named

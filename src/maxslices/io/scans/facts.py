@@ -52,9 +52,11 @@ _TABLE: Mapping[str, tuple[str, ...]] = {
     ),
     "rotation start": ("rotation_start|rotation_start_angle|start_angle",),
     "rotation step": ("rotation_step|angular_step|angle_step",),
-    "rotation end": ("rotation_end_angle|rotation_end|end_angle|stop_angle",),
-    "rotation range": ("rotation/range|angular_range|scan_range",),
-    "number of angles": ("num_angles|number_of_angles|number_of_projections|tomo_n",),
+    "rotation end": ("rotation_(end|stop)(_angle)?|end_angle|stop_angle",),
+    "rotation range": ("rotation/range|rotation_range|angular_range|scan_range",),
+    "number of angles": (
+        "num(ber_of)?_(angles|projections)|n_?(angles|projections)|n_angle|tomo_n",
+    ),
     "flat value": ("flat_field_value",),
     "dark value": ("dark_field_value",),
     # Sizes that are known to be those at the sample: nxtomo and nxtomomill (sample,
@@ -105,6 +107,8 @@ _UM = {
     "micrometre": 1.0, "nm": 1e-3, "nanometer": 1e-3, "nanometre": 1e-3,
 }  # fmt: skip
 """Micrometres in a unit, as beamlines write it, without the s of a plural."""
+_TIMES = re.compile(r"\s*x?\s*([0-9]+(?:\.[0-9]*)?)\s*x?\s*", re.IGNORECASE)
+"""A magnification as text: 5x, x5, 5."""
 _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
 
 
@@ -214,6 +218,8 @@ class FactSearch:
             if value is None:
                 continue
             fact = ScanFact(subject, *value, where.encode(errors="backslashreplace").decode())
+            if subject.endswith("size") and fact.value == 0:  # EPICS has 0 for what is not set
+                continue
             place_of_best = place
             if not any(_is_same(fact, each) for each in best):
                 best.append(fact)
@@ -249,6 +255,14 @@ def one_number(facts: tuple[ScanFact, ...], subject: str) -> float | None:
     return float(fact.value)
 
 
+def _magnification(facts: tuple[ScanFact, ...]) -> float | None:
+    """Magnification of the optics, a number or such as 5x; None without one."""
+    fact = one_fact(facts, "magnification")
+    match = None if fact is None else _TIMES.fullmatch(str(fact.value))
+    times = 0.0 if match is None else float(match[1])
+    return times if math.isfinite(times) and times > 0 else None
+
+
 def stored_pixel_size(facts: tuple[ScanFact, ...]) -> tuple[PixelSize | None, str]:
     """Pixel size at the sample; or None, and why it is not known although something is stored.
 
@@ -266,8 +280,8 @@ def stored_pixel_size(facts: tuple[ScanFact, ...]) -> tuple[PixelSize | None, st
     listed = ", ".join(dict.fromkeys(f"{fact.where} = {fact}" for fact in stored))
     why = "several values differ, or their unit is unknown"
     is_of_detector = all(f.subject.startswith("detector") and _um(f) for f in stored)
-    if is_of_detector and one_number(facts, "magnification") is None:
-        why = "that is the size of the detector's pixels, and no magnification is stored"
+    if is_of_detector and _magnification(facts) is None:
+        why = "that is the size of the detector's pixels, and no magnification is known"
     return None, f"no pixel size at the sample is known ({listed}): {why}; give it with pixel_size"
 
 
@@ -277,8 +291,8 @@ def _effective(facts: tuple[ScanFact, ...], axis: str) -> tuple[float, str] | No
     if fact is not None and (um := _um(fact)) is not None:
         return um, fact.where
     fact, magnified = one_fact(facts, f"detector {axis} size"), one_fact(facts, "magnification")
-    times = one_number(facts, "magnification")
-    if fact is None or magnified is None or times is None or times <= 0:
+    times = _magnification(facts)
+    if fact is None or magnified is None or times is None:
         return None
     um, binning = _um(fact), one_number(facts, f"{axis} binning") or 1.0
     if um is None:
@@ -313,7 +327,7 @@ def parse_pixel_size(given: str | float) -> PixelSize:
 
 def length_um(text: str) -> float | None:
     """Length in micrometres, of a number with a unit; None if it is not a length."""
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(re.sub(r"/\s*(px|pix|pixel)\s*\Z", "", text, flags=re.IGNORECASE))
     factor = None if match is None else _UM.get(match[2].lower().removesuffix("s"))
     if match is None or factor is None:
         return None

@@ -22,7 +22,7 @@ from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors, raised_by_library
 from ..paths import check_readable, is_hdf5
 from ..results.result_info import VOLUME_AXES, PixelSize, ScanFact
-from .angle_search import AngleColumn, choose_column, may_be_angles
+from .angle_search import AngleColumn, choose_column, is_angle_unit, may_be_angles
 from .facts import FactSearch, UnusedFact, number_column, stored_pixel_size, unit_of
 from .hdf5_layout import Layout, find_layout
 from .loader import LoaderOptions
@@ -226,10 +226,11 @@ def _columns(columns: list[tuple[str, Any]], projections: Selection) -> list[Ang
         if stored.size not in (n_projections, n_frames):
             continue
         values = number_column(where, stored)
-        if values is not None:
+        unit = unit_of(stored).lower()
+        if values is not None and is_angle_unit(unit):
             of_all = values.size != n_projections
             values = values[projections.indices] if of_all else values
-            found.append(AngleColumn.of(where, values, unit_of(stored)))
+            found.append(AngleColumn.of(where, values, unit))
     return found
 
 
