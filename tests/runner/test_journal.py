@@ -1,8 +1,9 @@
-"""What a journal has when writing it is interrupted, or fails."""
+"""A journal that is interrupted or fails, the values in it, and slices that are done."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 import warnings
@@ -10,11 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 import maxslices
 from maxslices.errors import StoreError
+from maxslices.runner.blocks.block_feed import blocks_of
 from maxslices.runner.folder import journal as journal_module
-from maxslices.runner.folder.journal import Journal
+from maxslices.runner.folder.journal import Journal, decode, encode
+from maxslices.runner.folder.unfinished_run import DoneSlices
 
 
 def test_ctrl_c_once_a_block_is_noted_leaves_it_noted(tmp_path, monkeypatch):
@@ -111,3 +117,71 @@ def test_data_that_cannot_be_put_on_disk_are_never_called_safe(
     noted.close()
     assert len(calls) == 1
     assert b"synced" not in (tmp_path / "journal").read_bytes()
+
+
+DTYPES = st.sampled_from(["?", "<i2", ">u4", "<f4", "<f8", "<c8", "<U3", "S2"])
+ARRAYS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_side=3))
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+KEYS = st.integers() | st.text()
+VALUES = st.recursive(
+    PLAIN | ARRAYS | ARRAYS.map(lambda array: array.reshape(-1)[0]),
+    lambda each: st.lists(each) | st.lists(each).map(tuple) | st.dictionaries(KEYS, each),
+    max_leaves=5,
+)
+
+
+def same(one, other):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(same, one.values(), other.values()))
+    if isinstance(one, (np.ndarray, np.generic)):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    return one == other or (one != one and other != other)
+
+
+@given(VALUES)
+def test_a_value_comes_back_bit_for_bit_and_of_its_type(value):
+    assert same(decode(json.loads(json.dumps(encode(value)))), value)
+
+
+class Array(np.ndarray):
+    """An array of another type."""
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, [object()], np.array([object()]), np.zeros(2).view(Array), b"x"]
+)
+def test_what_cannot_be_written_down_is_said(value):
+    with pytest.raises(TypeError, match="cannot be written down"):
+        encode(value)
+
+
+@given(st.sets(st.integers(0, 30)), st.randoms(use_true_random=False))
+def test_intervals_and_what_is_missing_are_those_of_a_set(wanted, random):
+    done, order = DoneSlices(), sorted(wanted)
+    random.shuffle(order)
+    for each in order:
+        done.add(each, each + 1)
+    assert {i for start, stop in done.parts for i in range(start, stop)} == wanted
+    assert all(a[1] < b[0] for a, b in zip(done.parts, done.parts[1:], strict=False))
+    assert {i for part in done.missing(31) for i in part} == set(range(31)) - wanted
+    assert done.count == len(wanted)
+    assert done.n_first == next(i for i in range(32) if i not in wanted)
+
+
+@pytest.mark.parametrize("part", [(2, 2), (5, 4), (3, 6), (0, 3), (2, 9), (4, 5), (-1, 1)])
+def test_what_is_done_already_or_empty_is_refused(part):
+    done = DoneSlices()
+    done.add(2, 5)
+    with pytest.raises(ValueError, match="slices"):
+        done.add(*part)
+
+
+def test_blocks_of_intervals_do_not_cross_them():
+    blocks = blocks_of([range(1, 4), range(7, 8)], 2, (1, 2), 9)
+    assert [(b.start, b.stop, b.first, b.last) for b in blocks] == [
+        (1, 3, 0, 5), (3, 4, 2, 6), (7, 8, 6, 9)
+    ]  # fmt: skip

@@ -124,6 +124,15 @@ def calls_of_resumed(scan, folder, steps):
     return called
 
 
+def raises(error):
+    """A function that raises an error."""
+
+    def function(*_):
+        raise error
+
+    return function
+
+
 def test_no_finished_block_is_repeated(tmp_path, scan, monkeypatch):
     steps, out = ["to_float", "negate"], tmp_path / "out"
     stop_after(monkeypatch, 3)
@@ -157,6 +166,32 @@ def test_blocks_that_are_done_behind_a_gap_are_not_repeated(tmp_path, scan, monk
     blocks = [shape[0] for name, shape in called if name == "to_float"]
     assert blocks == ([7, 7, 5] if case == "TIFF" else [4, 4, 3])  # with a halo
     run(scan, of(steps), tmp_path / "whole", device="cpu", **options)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_slices_behind_a_gap_outlive_a_method_that_fails(tmp_path, scan, monkeypatch):
+    """They were removed from a folder of TIFFs, and never made again."""
+    steps, options = ["to_float"], {"device": "cpu", "block": 4, "format": "tiff"}
+    original, counted = Journal.done, []
+
+    def some(self, *args):
+        counted.append(args)
+        if len(counted) == 2:  # as if another worker had this block, and was lost
+            return True
+        if len(counted) == 4:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "done", some)
+        with pytest.raises(KeyboardInterrupt):
+            run(scan, of(steps), tmp_path / "out", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(block_runner, "call_method", raises(MethodError("no")))
+        with pytest.raises(MethodError, match=r"^no; what is done is kept .*8 of 23 projections"):
+            run(scan, of(steps), tmp_path / "out", device="cpu", resume=True)
+    run(scan, of(steps), tmp_path / "out", device="cpu", resume=True)
+    run(scan, of(steps), tmp_path / "whole", **options)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from maxslices import run
 from maxslices.core.arrays import ArraySpec
 from maxslices.devices.cpu import CpuBackend
-from maxslices.errors import MaxslicesError
+from maxslices.errors import MaxslicesError, OutOfMemoryError
 from maxslices.runner.blocks.block_feed import ReadAhead, blocks_of
 from maxslices.runner.blocks.fetcher import Fetcher
 from maxslices.runner.blocks.writer import ResultPiece, Writer
@@ -164,3 +165,26 @@ class TestFetcher:
 
         for started in in_thread(make):
             started.join(60)
+
+
+class Unable:
+    """An event that cannot be set."""
+
+    def __init__(self):
+        self.set = break_off
+
+    def wait(self, timeout=None):
+        return False
+
+
+@pytest.mark.parametrize("thread", ["reader", "writer"])
+def test_the_run_ends_with_an_error_and_does_not_hang(tmp_path, monkeypatch, thread):
+    if thread == "reader":
+        monkeypatch.setattr(ReadAhead, "_work", break_off)
+    else:
+        # Events of results alone: the journal's thread would never end without its own.
+        events = SimpleNamespace(Event=Unable)
+        monkeypatch.setattr("maxslices.runner.blocks.result_queue.threading", events)
+    np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
+    with pytest.raises((OutOfMemoryError, MemoryError)):
+        run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)

@@ -134,8 +134,7 @@ def clear_work_folder(results: Path, scratch: Path | None = None) -> None:
     without a journal is not continued.
     """
     work = results / WORK_NAME
-    if scratch is not None and scratch != work:
-        shutil.rmtree(scratch, ignore_errors=True)
+    _remove_scratch(work, scratch)
     journal = results / JOURNAL_NAME
     if os.path.lexists(journal):
         with store_errors(journal, 0):
@@ -146,6 +145,12 @@ def clear_work_folder(results: Path, scratch: Path | None = None) -> None:
             finally:
                 os.close(fd)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _remove_scratch(work: Path, scratch: Path | None) -> None:
+    """Remove the folder of scratch files, if it is not the work folder."""
+    if scratch is not None and scratch != work:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def publish(results: Path, scratch: Path | None = None) -> None:
@@ -168,8 +173,9 @@ def publish(results: Path, scratch: Path | None = None) -> None:
         for path in files:
             if is_result_name(path.name) or path.name in TEXT_NAMES:
                 move(path, results / path.name)
+        _remove_scratch(work, scratch)
         move(work / REPORT_NAME, results / REPORT_NAME)
-    clear_work_folder(results, scratch)
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def move(path: Path, to: Path) -> None:

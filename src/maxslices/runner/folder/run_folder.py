@@ -403,7 +403,8 @@ class RunFolder:
     ) -> MethodError:
         """Move finished slices of a failed run out of the hidden folder, with a report.
 
-        The names of incomplete results say so. Nothing is moved where there is an earlier run.
+        The names of incomplete results say so. Nothing is moved where there is an earlier run, or
+        where slices would be lost that the resumed run counts on.
 
         Parameters
         ----------
@@ -419,7 +420,7 @@ class RunFolder:
         MethodError
             Error to raise: the same, with the names of what was kept; `error` itself if nothing is.
         """
-        if not any(counts) or (self.path / REPORT_NAME).exists():
+        if not any(counts) or (self.path / REPORT_NAME).exists() or self._would_lose_slices():
             return error
         try:
             kept = self._results.shorten(counts)
@@ -442,6 +443,11 @@ class RunFolder:
             return type(error)(f"{error}; what was finished could not be kept: {why}")
         files = ", ".join(f"{name} ({count} slices)" for _, name, count in kept)
         return type(error)(f"{error}; kept in {self.path}: {files}")
+
+    def _would_lose_slices(self) -> bool:
+        """True if slices are done behind a gap, which a folder of TIFFs has no place for."""
+        run = find_unfinished(self.path) if self.streamed == "tiff" else None
+        return run is not None and any(s.done.count > s.done.n_first for s in run.sections)
 
     def __exit__(
         self,
