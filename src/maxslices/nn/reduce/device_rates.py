@@ -16,7 +16,6 @@ from ..replay import OperatorCall, Trace
 from ..replay.meta_copy import materialize
 from ..replay.workspaces import CONVOLUTIONS, ITEM_BYTES
 from ..step.model_step import ModelStep, real_tensors
-from .run_on_device import placed
 
 N_TIMED = 3
 """Timed forward passes, of which the shortest counts, as a host may be slower for a while."""
@@ -129,7 +128,7 @@ def _forward_s(
 ) -> tuple[dict[str, float], dict[str, float]]:
     model = step.meta_copy()
     materialize(model, device)
-    given = real_tensors(placed(tuple(inputs), device), device)
+    given = real_tensors(tuple(inputs), device)
 
     def run() -> None:
         with torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp)):

@@ -26,11 +26,10 @@ from ..replay.nested import mapped, tensors_in
 from ..replay.object_copies import walked
 from ..step.call_inputs import is_sized
 from ..step.layer_state import reset_states
-from ..step.model_step import ModelStep
+from ..step.model_step import ModelStep, placed
 from .constant_draws import ConstantDraws
 from .inplace import set_in_place
 from .rewrite import Rewrite, Rewrites, apply_rewrites
-from .run_on_device import placed
 
 EXACT = 1e-10
 """Largest error in double precision, of the largest number of a tensor: rounding gives up to

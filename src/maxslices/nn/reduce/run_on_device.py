@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_map
 
-from ...devices.out_of_memory import is_out_of_memory
-from ..memory_budget import limit
+from ..fit.real_step import run_within
 from ..nn_errors import NoDeviceError
-from ..replay.meta_copy import materialize
-from ..replay.nested import total_of
-from ..step.layer_state import reset_states
-from ..step.model_step import ModelStep, meta_optimizer, real_tensors
+from ..step.model_step import ModelStep
 
 RANK_VARIABLES = (
     "LOCAL_RANK",
@@ -103,69 +95,21 @@ def run_for_real(
     Measured or None
         None if the memory does not suffice.
     """
-    gc.collect()
-    torch.cuda.synchronize(device)
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:
-        clear()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    beside = torch.cuda.memory_allocated(device)
-    held = torch.cuda.memory_reserved(device)
-    guard = nullcontext() if limit_bytes is None else limit(limit_bytes + held, device)
-    found: list[float] | None = None
-    try:
-        with guard:
-            found = _steps(step, inputs, device)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    allocated = torch.cuda.max_memory_allocated(device) - beside
-    reserved = torch.cuda.max_memory_reserved(device) - held
-    gc.collect()
-    torch.cuda.empty_cache()
-    if found is None:
-        return None
-    return MeasuredStep(allocated, reserved, sorted(found)[len(found) // 2])
-
-
-def placed(inputs: Any, device: torch.device) -> Any:
-    """Inputs with their real tensors on a device; torch reads lengths of sequences on the host."""
-
-    def moved(item: Any) -> Any:
-        if isinstance(item, PackedSequence):
-            indices = [i if i is None else i.to(device) for i in item[2:]]
-            return PackedSequence(item.data, item.batch_sizes, *indices)
-        return item.to(device) if torch.is_tensor(item) else item
-
-    return tree_map(moved, inputs, is_leaf=lambda item: isinstance(item, PackedSequence))
-
-
-def _steps(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> list[float]:
-    model = step.meta_copy()
-    optimizer = meta_optimizer(step.optimizer, step.model, model)
-    made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-    materialize(model, device, made)
-    if made is None and optimizer is not None:
-        made = optimizer([p for p in model.parameters() if p.requires_grad])
-    given = real_tensors(placed(tuple(inputs), device), device)
-    wanted = real_tensors(step.target_specs(inputs), device)
     durations: list[float] = []
-    with torch.cuda.device(device):
-        while len(durations) < N_STEPS[0] or (
-            len(durations) < N_STEPS[1] and sum(durations[N_WARM:]) < TIMED_S
-        ):
-            torch.cuda.synchronize(device)
-            began = time.perf_counter()
-            model.zero_grad(set_to_none=True)
-            casting = nullcontext() if step.amp is None else torch.autocast("cuda", dtype=step.amp)
-            with casting:
-                output = model(*given)
-                value = total_of(output) if step.loss is None else step.loss(output, *wanted)
-            value.backward()
-            if made is not None:
-                made.step()
-            reset_states(model)
-            torch.cuda.synchronize(device)
-            durations.append(time.perf_counter() - began)
-    return durations[N_WARM:]
+    peak = run_within(step, inputs, device, limit_bytes, _timed(durations, device))
+    if peak is None:
+        return None
+    times = sorted(durations[N_WARM:])
+    return MeasuredStep(peak.allocated_bytes, peak.reserved_bytes, times[len(times) // 2])
+
+
+def _timed(durations: list[float], device: torch.device) -> Iterator[int]:
+    """Count steps while their times are noted, until enough were timed."""
+    while len(durations) < N_STEPS[0] or (
+        len(durations) < N_STEPS[1] and sum(durations[N_WARM:]) < TIMED_S
+    ):
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        yield len(durations)
+        torch.cuda.synchronize(device)
+        durations.append(time.perf_counter() - began)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_map
 
 from ..nn_errors import ModelArgumentError, TraceError, first_line
 from ..replay import Replay, Spec, Trace, Workspaces, replay, steady_state
@@ -277,10 +279,23 @@ def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
     return lambda _: optimizer_for(optimizer, copies, made.parameters())
 
 
+def placed(inputs: Any, device: torch.device) -> Any:
+    """Inputs with their real tensors on a device; torch reads lengths of sequences on the host."""
+
+    def moved(item: Any) -> Any:
+        if isinstance(item, PackedSequence):
+            indices = [i if i is None else i.to(device) for i in item[2:]]
+            return PackedSequence(item.data, item.batch_sizes, *indices)
+        return item.to(device) if torch.is_tensor(item) else item
+
+    return tree_map(moved, inputs, is_leaf=lambda item: isinstance(item, PackedSequence))
+
+
 def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> Any:
     """Tensors with data on a device: random numbers, or zeros.
 
-    Integers are always zeros, which are valid as indices and classes.
+    Integers are always zeros, which are valid as indices and classes. Tensors that have data are
+    moved to the device.
     """
 
     def convert(item: Any) -> Any:
@@ -290,7 +305,7 @@ def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> An
         made = made.normal_() if random and made.is_floating_point() else made.zero_()
         return made.requires_grad_(item.requires_grad)
 
-    return mapped(convert, specs)
+    return mapped(convert, placed(specs, device))
 
 
 def shape_text(item: Any) -> str:
