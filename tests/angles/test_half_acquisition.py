@@ -14,6 +14,8 @@
   https://github.com/tomopy/tomopy/issues/463
 """
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ import yaml
 
 from maxslices.cli.main import main
 
-from .made_scans import difference, line_integrals, scan, sides
+from .made_scans import line_integrals, scan, sides
 
 TURN = np.arange(360.0)
 
@@ -92,7 +94,9 @@ def test_a_full_turn_around_the_middle_is_not(axis, tmp_path, capsys):
     assert main(["try", str(path), str(tmp_path / "out"), "--device", "cpu"]) == 0
     assert "sino_360_to_180" not in methods_of(tmp_path / "out")
     printed = capsys.readouterr()
-    assert f"{axis:.0f}"[:2] in printed.out + printed.err
+    found = re.search(r"the axis is at column ([0-9.]+) of 160", printed.out + printed.err)
+    assert float(found[1]) == pytest.approx(axis, abs=0.5)
+    assert "warning" not in printed.err
 
 
 def tiffs(folder, frames):
@@ -132,8 +136,8 @@ def test_flats_darks_and_angles_are_options(tmp_path):
     command[1:3] = [str(tmp_path / "half"), str(tmp_path / "other")]
     command[-1] = "0:180"
     assert main(command) == 0
-    turned, straight = (reconstructed(tmp_path / name)[0][:, None] for name in ("out", "other"))
-    assert difference(turned, straight, edge=20) < 0.1
+    turned, straight = (reconstructed(tmp_path / name) for name in ("out", "other"))
+    assert _correlation(turned, straight) > 0.95
 
 
 def test_a_small_slice_is_shown_enlarged(tmp_path):

@@ -144,7 +144,7 @@ def test_the_printed_command_repeats_what_was_done(
     monkeypatch.chdir(tmp_path)
     assert main(["try", str(full_turn), *options, "--device", "cpu"]) == 0
     printed, notes = capsys.readouterr()
-    assert "a full turn: its first half is read" in notes
+    assert "a full turn: the axis is at column 26.0 of 64" in notes
     command = shlex.split(printed.splitlines()[-1])
     assert command[:4] == ["maxslices", "run", str(full_turn), "turn-try/pipeline.yaml"]
     limits = [word for word in options if "rows" not in word and word != "5:7"]
@@ -159,7 +159,7 @@ def test_the_printed_command_repeats_what_was_done(
         np.testing.assert_array_equal(tried["entry/data/data"], run["entry/data/data"][rows])
 
 
-def test_a_try_that_is_stopped_resumes_with_its_rows(full_turn, tmp_path, monkeypatch, capsys):
+def test_a_try_that_is_stopped_resumes_with_its_rows(flower, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
 
     def stop(*_):
@@ -168,7 +168,7 @@ def test_a_try_that_is_stopped_resumes_with_its_rows(full_turn, tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr("maxslices.runner.execute.correct_records", stop, raising=False)
         patch.setattr("maxslices.api.carry_out.correct_records", stop)
-        assert main(["try", str(full_turn), str(out), "--rows", "5:7", "--device", "cpu"]) == 130
+        assert main(["try", str(flower), str(out), "--rows", "5:7", "--device", "cpu"]) == 130
     hint = capsys.readouterr().err.partition("`maxslices ")[2].partition("`")[0]
     assert main([*shlex.split(hint), "-q"]) == 0
     with h5py.File(out / "result.h5") as file:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import numpy as np
 import yaml
 
 from ..core.units import readable
-from ..errors import SourceError, StoreError
+from ..errors import SourceError, StoreError, UsageError
 from ..io import Preview, Source
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
-from ..io.scans.frame_source import FrameSource
 from ..io.scans.likely_parts import LikelyParts, open_likely
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
@@ -23,13 +22,11 @@ from ..runner import Report
 from ..runner.folder.folder_place import check_usable
 from ..system.disk_space import check_absent
 from ..system.files import replace_text
+from .full_turn import LEAST_COLUMNS, find_turn_axis, is_full_turn
 from .run_request import RunRequest
 from .run_scan import run_requested
 from .scan_and_output import check_out, facts_of
 
-MORE_THAN_HALF = 1.25 * np.pi
-"""Range of angles in radians above which a scan is of a full turn: some go a little beyond 180
-degrees."""
 PIPELINE_NAME = "pipeline.yaml"
 """Name of the pipeline in the folder of the results."""
 
@@ -40,6 +37,24 @@ _CORRECT = """\
 _REMOVE_STRIPES = """\
 - method: remove_stripe_based_sorting
 """
+_STITCH = """\
+- method: find_center_360
+  parameters:
+    ind: {row}
+  id: centering
+  side_outputs:
+    cor: centre_of_rotation
+    overlap: overlap
+    side: side
+- method: sino_360_to_180
+  parameters:
+    overlap: ${{{{centering.side_outputs.overlap}}}}
+    side: ${{{{centering.side_outputs.side}}}}
+- method: fbp
+  parameters:
+    center: ${{{{centering.side_outputs.centre_of_rotation}}}}
+"""
+"""Reconstruction of a half acquisition."""
 _RECONSTRUCT = """\
 - method: find_center_vo
   parameters:
@@ -63,6 +78,14 @@ class TrialPipeline:
     """The steps that correct the projections and remove stripes, as text of a file."""
     notes: tuple[str, ...]
     """What was assumed."""
+    is_stitched: bool = False
+    """Whether the views of a full turn are stitched."""
+
+    @property
+    def loader_steps(self) -> list[dict[str, Any]]:
+        """The loader's step, if it is needed."""
+        step = {"method": LOADER_METHOD, "parameters": self.loader}
+        return [step] if self.loader else []
 
     def text(self, axis_row: int | str, rows: PartLike | None = None) -> str:
         """Write the pipeline file.
@@ -82,10 +105,13 @@ class TrialPipeline:
         if loader:
             step = {"method": LOADER_METHOD, "parameters": loader}
             text += yaml.safe_dump([step], sort_keys=False)
-        return text + self.steps + _RECONSTRUCT.format(row=axis_row)
+        rest = _STITCH if self.is_stitched else _RECONSTRUCT
+        return text + self.steps + rest.format(row=axis_row)
 
 
-def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPipeline:
+def trial_pipeline(
+    source: Source, parts: LikelyParts | None = None, given: Mapping[str, Any] | None = None
+) -> TrialPipeline:
     """Make a pipeline for a scan: correction, stripes, axis of rotation, reconstruction.
 
     Parameters
@@ -94,9 +120,11 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
         The scan.
     parts : LikelyParts, optional
         Where its parts were found, if its layout is not known.
+    given : mapping, optional
+        Parameters of the loader that the source was opened with.
     """
     notes = [] if parts is None else [str(parts)]
-    loader = {} if parts is None else dict(parts.parameters)
+    loader = {**({} if parts is None else parts.parameters), **(given or {})}
     angles, n_angles = source.angles, source.spec.shape[0]
     if angles is None:
         half = {"start_angle": 0, "stop_angle": 180, "angles_total": n_angles}
@@ -104,15 +132,6 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
         stored = facts_of(source)
         why = "" if stored is None else stored.angle_note
         notes.append(f"{why or 'no angles are stored'}: 0 to 180 degrees are assumed")
-    elif abs(float(angles[-1] - angles[0])) > MORE_THAN_HALF:
-        n_half = int(np.count_nonzero(np.abs(angles - angles[0]) <= np.pi))
-        if isinstance(source, FrameSource):
-            stop = _stored_frame(source, n_half - 1) + 1
-            loader["preview"] = preview_words(with_choice(Preview(), {"angles": (0, stop)}))
-            notes.append(
-                "a full turn: its first half is read, as for an axis in the middle; to stitch both "
-                "halves, remove the preview and put sino_360_to_180 before find_center_vo"
-            )
     if source.flats is not None and source.darks is not None:
         steps = _CORRECT + _REMOVE_STRIPES
     elif source.spec.dtype.kind in "iu":
@@ -135,6 +154,9 @@ def try_scan(
     out: str | os.PathLike[str],
     *,
     rows: PartLike = "mid",
+    flats: str | os.PathLike[str] | None = None,
+    darks: str | os.PathLike[str] | None = None,
+    angle_range: str | None = None,
     announce: Callable[[Plan], None] = lambda plan: None,
     note: Callable[[str], None] = lambda text: None,
     **options: Any,
@@ -150,6 +172,10 @@ def try_scan(
         with the same options its slices of the rows that were tried are the same, bit for bit.
     rows : str, int, slice or (int, int)
         Detector rows to reconstruct; by default two or three in the middle.
+    flats, darks : path, optional
+        Files or folders of flats and darks, where they are not in the scan.
+    angle_range : str, optional
+        First and last angle in degrees, such as "0:360", where none are stored.
     announce : callable
         Is called with the plan.
     note : callable
@@ -164,25 +190,34 @@ def try_scan(
     """
     check_out(out, scan)
     chosen = with_choice(Preview(), {"rows": rows})
-    source, parts = open_likely(scan)
+    given = _given_parts(scan, flats, darks, angle_range)
+    source, parts = open_likely(scan, given)
     with source:
         stored = facts_of(source)
         if stored is not None and stored.is_volume:
             raise SourceError(
                 f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan"
             )
-        made = trial_pipeline(source, parts)
+        made = trial_pipeline(source, parts, given)
         start, stop = chosen.bounds(1, source.spec.shape[1], source.name)
-    for text in made.notes:
-        note(text)
+        angles, width = source.angles, source.spec.shape[2]
     path = Path(out) / PIPELINE_NAME
     check_usable(path.parent)
     check_absent(path)
+    axis_row = start + (stop - start) // 2
+    if angles is not None and is_full_turn(angles) and width >= LEAST_COLUMNS:
+        steps = [*made.loader_steps, *(yaml.safe_load(made.steps) or [])]
+        limits = {name: value for name, value in options.items() if name in _LIMITS}
+        axis = find_turn_axis(scan, steps, angles, axis_row, limits)
+        notes = *made.notes, axis.note
+        made = replace(made, notes=notes, is_stitched=axis.is_stitched)
+    for text in made.notes:
+        note(text)
     # While it runs, the file is that of the run: if it is stopped, it resumes with this file.
     _write(path, made.text("mid", rows))
     options |= {"announce": announce, "picture": True}
     report = run_requested(RunRequest(scan=scan, pipeline=path, out=out, **options))
-    _write(path, made.text(start + (stop - start) // 2))
+    _write(path, made.text(axis_row))
     return report
 
 
@@ -201,10 +236,39 @@ def _missing(source: Source) -> str:
     return f"no {' and '.join(name for name, side in sides.items() if side is None)}"
 
 
-def _stored_frame(source: FrameSource, projection: int) -> int:
-    """Index of a projection among the frames as they are stored."""
-    for start, stop in source.frame_runs:
-        if projection < stop - start:
-            return start + projection
-        projection -= stop - start
-    raise IndexError(projection)
+_LIMITS = ("device", "memory", "host_memory", "block", "estimator")
+"""Options with which the axis of a full turn is looked for."""
+
+
+def _given_parts(
+    scan: str | os.PathLike[str],
+    flats: str | os.PathLike[str] | None,
+    darks: str | os.PathLike[str] | None,
+    angle_range: str | None,
+) -> dict[str, Any]:
+    """Parameters of the loader for parts of a scan that are given.
+
+    Raises
+    ------
+    UsageError
+        If the range is not two numbers.
+    """
+    parameters: dict[str, Any] = {
+        name: {"file": os.fspath(path)}
+        for name, path in (("flats", flats), ("darks", darks))
+        if path is not None
+    }
+    if angle_range is not None:
+        try:
+            first, last = (float(word) for word in angle_range.split(":"))
+        except ValueError:
+            raise UsageError(
+                f"{angle_range!r} is not a range of angles: write the first and the last in "
+                "degrees, such as 0:360"
+            ) from None
+        source, _ = open_likely(scan)
+        with source:
+            count = source.spec.shape[0]
+        found = {"start_angle": first, "stop_angle": last, "angles_total": count}
+        parameters["rotation_angles"] = {"user_defined": found}
+    return parameters

@@ -61,6 +61,11 @@ def info(scan: str, json: bool, picture: Path | None) -> str | None:
     required=False,
     help="folder for the results (default: SCAN-try here, numbered if it is there)",
 )
+@click.option("--flats", type=PATH, metavar="PATH", help="file or folder of the flats")
+@click.option("--darks", type=PATH, metavar="PATH", help="file or folder of the darks")
+@click.option(
+    "--angle-range", metavar="FIRST:LAST", help="degrees, where no angles are stored: 0:360"
+)
 def try_scan(
     scan: str, out: str | None, rows: str | None, json: bool, quiet: bool, **options: Any
 ) -> str | None:

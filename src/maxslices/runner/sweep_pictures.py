@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import tifffile
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
@@ -19,6 +21,9 @@ from ..system.threads import N_THREADS, parallel_for
 from .folder.run_folder import RunFolder
 from .report.sweep_report import MEASURE
 
+ZOOM_PARTS = 5
+"""Parts of a side of a picture of which one is shown enlarged: of 2000 pixels 400, which fit a
+sheet of nine values unreduced."""
 INNER = 0.9
 """Part of the picture's half-axes that counts: reconstructions have a mask or artefacts beyond."""
 STRIP_PIXELS = 2**16
@@ -82,6 +87,12 @@ def sharpness(picture: NDArray[Any]) -> float:
     return math.sqrt(total_squares * count) / total if total else 0.0
 
 
+def zoom_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of the part of a picture that is shown enlarged."""
+    rows, columns = (-(-n // ZOOM_PARTS) for n in shape)
+    return rows, columns
+
+
 SHEET_PIXELS = 2400
 """Width of a sheet: two fifths more than a usual screen has, so that one can look closer."""
 _SIZES = (96, 640)
@@ -122,7 +133,9 @@ class ContactSheet:
         """Rows and columns of a small picture, in pixels."""
         rows, columns = self.shape
         width = SHEET_PIXELS // self.n_columns - _GAP
-        scale = min(1.0, min(max(width, _SIZES[0]), _SIZES[1]) / max(rows, columns))
+        scale = min(max(width, _SIZES[0]), _SIZES[1]) / max(rows, columns)
+        if scale > 1:  # whole pixels, so that nothing is made up between them
+            scale = math.floor(scale)
         return max(1, round(rows * scale)), max(1, round(columns * scale))
 
     @property
@@ -134,7 +147,7 @@ class ContactSheet:
         return 2 * small + 2 * 3 * width * height
 
     def add(self, picture: NDArray[Any], label: str) -> None:
-        """Add a picture; each of its small pixels is the mean of those that it covers."""
+        """Add a picture; each pixel of a reduced one is the mean of those that it covers."""
         rows, columns = self.size
         whole = np.asarray(picture, np.float32)
         if not np.isfinite(whole).all():
@@ -146,6 +159,27 @@ class ContactSheet:
             small = np.asarray(image)
         self._small.append(small)
         self._labels.append(label)
+
+    def most_different(self) -> tuple[slice, slice]:
+        """Rows and columns of the part in which pictures differ most, of `zoom_shape`."""
+        sums, squares = np.zeros((2, *self.size))
+        for small in self._small:
+            off = small - self._small[0]
+            sums += off
+            squares += off * off
+        spread = np.sqrt(np.maximum(0, squares / len(self._small) - (sums / len(self._small)) ** 2))
+        total = np.pad(spread.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+        high, wide = zoom_shape(spread.shape)
+        within = total[high:, wide:] - total[:-high, wide:] - total[high:, :-wide]
+        within += total[:-high, :-wide]
+        place = np.unravel_index(np.argmax(within), within.shape)
+        ends = zip(place, spread.shape, self.shape, strict=True)
+        starts = [round(int(at) * whole / small) for at, small, whole in ends]
+        first, second = (
+            slice(min(start, whole - size), min(start, whole - size) + size)
+            for start, size, whole in zip(starts, zoom_shape(self.shape), self.shape, strict=True)
+        )
+        return first, second
 
     def save(self, path: Path, suggested: int | None) -> None:
         """Write the sheet as a PNG, with a frame around the picture that is suggested."""
@@ -195,7 +229,13 @@ def _fitting(text: str, width: int, font: Any) -> str:
     return f"{text}..."
 
 
-STACK, SHEET = "sweep.tif", "sweep.png"
+def sheets_bytes(n_pictures: int, shape: tuple[int, int]) -> int:
+    """Memory that both sheets of a sweep take."""
+    zoomed = ContactSheet(n_pictures, zoom_shape(shape), "")
+    return ContactSheet(n_pictures, shape, "").n_bytes + zoomed.n_bytes
+
+
+STACK, SHEET, ZOOM = "sweep.tif", "sweep.png", "sweep_zoom.png"
 """Names of the pictures in the folder of a sweep."""
 
 
@@ -220,7 +260,7 @@ class SweepPictures:
         if self.folder is None:
             self.stack = np.empty(picture.shape, picture.dtype)
             return self
-        self.folder.begin_without_journal([STACK, SHEET])
+        self.folder.begin_without_journal([STACK, SHEET, ZOOM])
         n_values, *shape = picture.shape
         title = f"{self.plan.parameter}: {n_values:,} values, one scale of grey"
         self._sheet = ContactSheet(n_values, (shape[0], shape[1]), title)
@@ -248,7 +288,23 @@ class SweepPictures:
         with store_errors(sheet, self._sheet.n_bytes):
             self._sheet.save(sheet, best)
         self._file.close()
-        return self.folder.path / SHEET, self.folder.path / STACK
+        self._draw_zoom(self._sheet, best)
+        return tuple(self.folder.path / name for name in (SHEET, ZOOM, STACK))
+
+    def _draw_zoom(self, whole: ContactSheet, best: int) -> None:
+        """Write a sheet of the part in which the pictures differ most."""
+        assert self.folder is not None
+        rows, columns = whole.most_different()
+        place = f"rows {rows.start} to {rows.stop - 1}, columns {columns.start} to "
+        title = f"{self.plan.parameter}: {place}{columns.stop - 1}, where pictures differ most"
+        shape = rows.stop - rows.start, columns.stop - columns.start
+        sheet = ContactSheet(whole.n_pictures, shape, title, whole.suggestion)
+        path = self.folder.work / ZOOM
+        with store_errors(path, sheet.n_bytes):
+            for index, value in enumerate(self.plan.values):
+                picture = tifffile.imread(self.folder.work / STACK, key=index)
+                sheet.add(picture[rows, columns], value_text(value))
+            sheet.save(path, best)
 
     def __exit__(
         self,

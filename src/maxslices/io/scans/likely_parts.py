@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,11 @@ class LikelyParts:
 
 
 def open_likely(
-    scan: str | os.PathLike[str] | NDArray[Any] | Source,
+    scan: str | os.PathLike[str] | NDArray[Any] | Source, given: Mapping[str, Any] | None = None
 ) -> tuple[Source, LikelyParts | None]:
     """Open a scan, in a file of no known layout by what is likely; say what that is.
+
+    Parameters of the loader that are given go before those that are likely.
 
     Raises
     ------
@@ -59,7 +62,8 @@ def open_likely(
     """
     path = None if is_zarr(scan) else path_of(scan)
     parts = None if path is None else likely_parts(path)
-    source = open_source(scan, None if parts is None else parse_loader(parts.parameters)[0])
+    parameters = {**({} if parts is None else parts.parameters), **(given or {})}
+    source = open_source(scan, parse_loader(parameters)[0] if parameters else None)
     if parts is not None and isinstance(source, FrameSource) and source.stored is not None:
         found = None if source.stored.layout is None else source.stored.layout.angles
         parts = LikelyParts(replace(parts.layout, angles=found))

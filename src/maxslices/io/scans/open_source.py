@@ -27,7 +27,8 @@ def open_source(
     ----------
     scan : path, ndarray or Source
         An HDF5 or NeXus file, an ``.npy`` file, a folder of TIFFs (one a projection, in
-        natural order of their names), one TIFF of many pages, Zarr or OME-Zarr (a folder, a
+        natural order of their names; flats and darks in folders named so), one TIFF of many
+        pages, Zarr or OME-Zarr (a folder, a
         ZIP file, or an address of fsspec such as ``s3://bucket/scan.zarr``), a 3D array, or an
         open source, which is returned unchanged.
     options : LoaderOptions, optional
@@ -64,15 +65,9 @@ def open_source(
     kind = check_readable(path)
     suffix = path.suffix.lower()
     if kind == "folder" or suffix in TIFF_SUFFIXES:
-        from ..tiff.frames import open_tiffs
+        from .tiff_source import tiff_source
 
-        frames = open_tiffs(path)
-        if frames.spec.shape[0] == 1 and kind == "file":
-            raise SourceError(
-                f"{path}: has one page, which is not a scan: give the folder of its TIFFs, "
-                f"{path.parent}"
-            )
-        return plain_source(str(path), Selection.of(frames), options)
+        return tiff_source(path, options)
     if suffix == ".npy":
         from ..frames.plain_frames import NpyFrames
 
