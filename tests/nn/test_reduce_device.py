@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, device_rates, reduce_by_level
+from maxslices.nn.reduce import confirm, device_rates, memory_optimization
 from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
 from maxslices.nn.replay import Spec
 from maxslices.nn.step.layer_state import ResettingStep
@@ -140,7 +140,7 @@ def test_levels_are_confirmed_where_the_model_is(runs):
     ran, _told = runs
     made = model()
     made[2].bias = OnDevice(made[2].bias.detach())
-    _, summary = reduce_by_level(made, Block, SPEC, level=1, return_summary=True)
+    _, summary = memory_optimization(made, Block, SPEC, level=1, return_summary=True)
     place = OnDevice.device
     assert ran == [([], (SPEC,), place, None), (["0", "1"], (SPEC,), place, None)]
     assert (summary.measured_before_bytes, summary.measured_step_before_s) == (50, 0.25)
@@ -154,5 +154,5 @@ def test_a_level_that_runs_out_of_memory_leaves_the_model_as_it_was(runs):
     made = model()
     made[2].bias = OnDevice(made[2].bias.detach())
     with pytest.raises(TooLargeError, match="ran out of memory on cuda:0"):
-        reduce_by_level(made, Block, SPEC, level=1)
+        memory_optimization(made, Block, SPEC, level=1)
     assert not any("forward" in m.__dict__ for m in made.modules())

@@ -16,18 +16,15 @@ from maxslices.nn.nn_errors import ModelArgumentError, NoDeviceError, TooLargeEr
 from maxslices.nn.reduce import (
     Rewrite,
     apply_rewrites,
-    reduce_by_level,
+    memory_optimization,
     resolve_device,
     run_on_device,
 )
-from maxslices.nn.reduce.presets import how_many, resolve
+from maxslices.nn.reduce.memopt import how_many, options_of
 from maxslices.nn.replay import Spec
 
 SPEC = Spec((4, 3, 64, 64))
-NOTHING = dict.fromkeys(
-    ("level", "profile", "prefer", "checkpoint_budget", "compress_x", "max_split_rounds",
-     "max_candidates_per_round", "allow_expensive_profiling")
-)  # fmt: skip
+NOTHING = (None, None, None, None)
 
 
 class Block(nn.Sequential):
@@ -48,45 +45,39 @@ def model() -> nn.Sequential:
     [("safe", 1, 0), ("balanced", 2, 1), ("memory", 3, 2), ("exhaustive", 4, None)],
 )
 def test_profiles_stand_for_levels_and_rounds(profile, level, rounds):
-    made = resolve(**NOTHING | {"profile": profile}, has_inputs=True)
-    assert made.level == level
-    assert made.max_split_rounds == made.max_candidates_per_round == rounds
+    made = options_of(profile, NOTHING, True, [])
+    assert made[:3] == (level, rounds, rounds)
 
 
 @pytest.mark.parametrize(
-    ("prefer", "profile", "budget"),
-    [("speed", "safe", "speed"), ("balanced", "balanced", "balanced"),
-     ("memory", "memory", "memory")],
-)  # fmt: skip
-def test_preferences_stand_for_profiles_and_budgets(prefer, profile, budget):
-    made = resolve(**NOTHING | {"prefer": prefer}, has_inputs=True)
-    assert (made.profile, made.checkpoint_budget) == (profile, budget)
+    ("prefer", "profile"), [("speed", "safe"), ("balanced", "balanced"), ("memory", "memory")]
+)
+def test_preferences_stand_for_profiles_and_budgets(prefer, profile):
+    _, summary = memory_optimization(
+        model(), Block, SPEC, prefer=prefer, memory="20GB", return_summary=True
+    )
+    assert (summary.profile, summary.checkpoint_budget) == (profile, prefer)
+    assert f"prefer:profile={profile}" in summary.notes
 
 
 def test_what_is_given_counts_before_the_profile():
-    made = resolve(
-        **NOTHING | {"profile": "memory", "level": 2, "max_split_rounds": 7}, has_inputs=True
-    )
-    assert (made.level, made.max_split_rounds, made.max_candidates_per_round) == (2, 7, 2)
+    assert options_of("memory", (2, 7, None, None), True, [])[:3] == (2, 7, 2)
 
 
 def test_cheap_profiling_is_one_round_of_one_candidate():
-    made = resolve(
-        **NOTHING | {"profile": "exhaustive", "allow_expensive_profiling": False}, has_inputs=True
-    )
-    assert (made.max_split_rounds, made.max_candidates_per_round) == (1, 1)
+    assert options_of("exhaustive", (None, None, None, False), True, [])[1:3] == (1, 1)
 
 
 def test_without_inputs_a_profile_falls_back_to_checkpoints_and_a_level_is_refused():
-    assert resolve(**NOTHING | {"profile": "memory"}, has_inputs=False).level == 1
+    assert options_of("memory", NOTHING, False, []).level == 1
     with pytest.raises(ModelArgumentError, match="inputs"):
-        resolve(**NOTHING | {"level": 2}, has_inputs=False)
+        options_of(None, (2, None, None, None), False, [])
 
 
 @pytest.mark.parametrize("option", ["profile", "prefer", "checkpoint_budget"])
 def test_unknown_names_are_refused_with_those_that_there_are(option):
     with pytest.raises(ModelArgumentError, match="balanced"):
-        resolve(**NOTHING | {option: "fast"}, has_inputs=True)
+        memory_optimization(model(), Block, SPEC, **{option: "fast"})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +90,7 @@ def test_budgets_bound_how_many_are_checkpointed(budget, most, ratio, expected):
 
 
 def test_checkpoints_are_given_first_to_what_saves_most():
-    _, summary = reduce_by_level(
+    _, summary = memory_optimization(
         model(), Block, SPEC, level=1, max_gc_wrapped_modules=1, return_summary=True
     )
     assert summary.gc_selected_modules == ["1"]  # 64 channels inside, 8 at its input
@@ -112,7 +103,7 @@ def test_each_level_lowers_the_peak_and_keeps_gradients():
     plain = model()
     plain(x).square().sum().backward()
     for level in range(5):
-        made, summary = reduce_by_level(
+        made, summary = memory_optimization(
             copy.deepcopy(model()), Block, SPEC, level=level, return_summary=True
         )
         peaks.append(summary.peak_after_bytes)
@@ -126,8 +117,10 @@ def test_each_level_lowers_the_peak_and_keeps_gradients():
 
 def test_a_target_ends_the_search_or_is_an_error():
     with pytest.raises(TooLargeError, match="held by"):
-        reduce_by_level(model(), Block, SPEC, level=2, memory=CONTEXT_BYTES + 2**20)
-    _, summary = reduce_by_level(model(), Block, SPEC, level=2, memory="20GB", return_summary=True)
+        memory_optimization(model(), Block, SPEC, level=2, memory=CONTEXT_BYTES + 2**20)
+    _, summary = memory_optimization(
+        model(), Block, SPEC, level=2, memory="20GB", return_summary=True
+    )
     assert summary.spatial_split_count == 0
     assert summary.fits
 
@@ -160,7 +153,7 @@ def test_what_takes_batch_statistics_is_not_split_in_time():
         Spikes(layer.Conv2d(16, 4, 3, padding=1), neuron.LIFNode()),
     )
     functional.set_step_mode(net, "m")
-    _, summary = reduce_by_level(
+    _, summary = memory_optimization(
         net, Spikes, Spec((4, 2, 3, 48, 48)), level=3, max_split_rounds=3, return_summary=True
     )
     assert summary.rewrites["0"].parts == 1
@@ -187,7 +180,7 @@ def test_arguments_that_are_no_sequences_are_not_cut(kind):
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 4])
 def test_a_recommendation_says_what_to_try_next(level):
-    _, summary = reduce_by_level(
+    _, summary = memory_optimization(
         nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64)), nn.Linear,
         Spec((512, 64)), level=level, return_summary=True,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from maxslices.nn.nn_errors import RewriteError, TooLargeError
 from maxslices.nn.reduce import (
     Rewrite,
     apply_rewrites,
-    reduce_by_level,
+    memory_optimization,
     reduce_memory,
     undo_rewrites,
 )
@@ -515,7 +515,7 @@ def test_levels_leave_out_what_changes_gradients(monkeypatch):
     monkeypatch.setattr(BlockState, "restored", lambda *_: nullcontext())
     model = nn.Sequential(*own.Averages().blocks, *own.drops())
     kinds = type(model[0]), nn.Sequential
-    _, summary = reduce_by_level(model, kinds, INPUT, level=1, return_summary=True)
+    _, summary = memory_optimization(model, kinds, INPUT, level=1, return_summary=True)
     assert [*summary.rewrites] == ["4", "5", "6", "7"]
     assert sum("is not rewritten" in note for note in summary.notes) == 4
 

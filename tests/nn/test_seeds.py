@@ -12,8 +12,8 @@ from maxslices import nn as fits
 from maxslices.errors import EstimatorError
 from maxslices.nn import ModelArgumentError, Spec, layer_table, memory_report
 from maxslices.nn.cards import CARDS, card_named
-from maxslices.nn.reduce import ReductionSummary, Rewrite, memory_optimization
-from maxslices.nn.reduce.level_rounds import LevelReduction
+from maxslices.nn.reduce import memory_optimization
+from maxslices.nn.reduce.memopt import layers_of
 
 from .networks import Small
 
@@ -131,11 +131,8 @@ def test_memopt_is_called_as_its_users_write_it(capsys):
 
 
 def test_a_module_says_itself_into_which_parts_it_is_split():
-    work = LevelReduction(nn.Sequential(Branches()), ReductionSummary(), 2, None, None)
-    work.plan = {"0": Rewrite("checkpoint", ("bit",))}
-    parts = work.by_layers("0")
-    assert list(parts) == ["0.first.0", "0.first.1", "0.second"]
-    assert [part.compressors for part in parts.values()] == [("bit",), (), ()]
+    assert layers_of(Branches()) == ["first.0", "first.1", "second"]
+    assert layers_of(nn.Sequential(nn.ReLU(), nn.GELU())) == ["0", "1"]
 
 
 def test_two_models_are_compared_side_by_side():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .accumulate import backward_in_parts
 from .compress import COMPRESSORS, Compressor
-from .levels import reduce_by_level
 from .memopt import memory_optimization
 from .reduction import MEANS, reduce_memory, restore
 from .reduction_summary import ReductionSummary
@@ -19,7 +18,6 @@ __all__ = [
     "Rewrite",
     "backward_in_parts",
     "memory_optimization",
-    "reduce_by_level",
     "reduce_memory",
     "resolve_device",
     "restore",

@@ -1,13 +1,62 @@
-"""spikingjelly's ``memopt.memory_optimization`` by its own call, on replays."""
+"""spikingjelly's ``memopt.memory_optimization`` by its own call, on replays: reduction by levels.
+
+Modules of given classes are checkpointed, split into their layers, split in time, and restored
+where that does not raise the peak. Every peak is that of a replay, so no candidate can exhaust a
+device.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+import time
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from .levels import reduce_by_level
+from ...core.units import format_bytes
+from ..memory_budget import budget_of, check_model, device_of
+from ..nn_errors import ModelArgumentError, TooLargeError
+from ..step.call_inputs import CallInputs
+from ..step.layer_state import ResettingStep, refuses_time_split
+from ..step.model_step import optimizer_named, precision
+from .confirm import confirm, describe_holders, run_plan, run_unreduced
+from .gradient_check import OTHER_DRAWS, GradientCheck
+from .model_inputs import names_of_compressors
+from .plan import ReductionPlan
+from .reduction import with_integers, with_targets
 from .reduction_summary import ReductionSummary
+from .rewrite import Rewrite, apply_rewrites, undo_rewrites
+from .search import PlanSearch
+from .split import batch_statistics
+
+
+class LevelOptions(NamedTuple):
+    """Level of a reduction, and bounds of its splits."""
+
+    level: int = 0
+    """0 does nothing; 1 checkpoints; 2 splits heavy checkpoints into layers; 3 splits them in time;
+    4 removes those that do not help."""
+    max_rounds: int | None = None
+    """Maximum number of splits of levels 2 and 3."""
+    max_candidates: int | None = None
+    """Maximum number of modules that are tried for each of them."""
+    is_thorough: bool = True
+    """False for one round of one candidate."""
+
+
+PROFILES = {
+    "safe": LevelOptions(1, 0, 0, False),
+    "balanced": LevelOptions(2, 1, 1, False),
+    "memory": LevelOptions(3, 2, 2),
+    "exhaustive": LevelOptions(4),
+}
+BUDGETS = {"speed": 0.5, "balanced": 0.75, "memory": 1.0}
+"""Fraction of the candidates that is checkpointed."""
+PREFERENCES = {"speed": "safe", "balanced": "balanced", "memory": "memory"}
+"""Profile of each preference; its checkpoint budget has the same name."""
 
 
 def memory_optimization(
@@ -18,39 +67,462 @@ def memory_optimization(
     level: int | None = None,
     verbose: bool = False,
     temporal_split_factor: int = 2,
-    **options: Any,
+    *,
+    profile: str | None = None,
+    prefer: str | None = None,
+    checkpoint_budget: str | None = None,
+    max_gc_wrapped_modules: int | None = None,
+    gc_target_budget_ratio: float | None = None,
+    max_split_rounds: int | None = None,
+    max_candidates_per_round: int | None = None,
+    allow_expensive_profiling: bool | None = None,
+    compressors: Mapping[str, Any] | None = None,
+    memory: str | int | None = None,
+    loss: Callable[..., torch.Tensor] | None = None,
+    targets: Callable[..., Any] | None = None,
+    optimizer: Any = "adam",
+    amp: torch.dtype | bool | None = None,
+    return_summary: bool = False,
 ) -> nn.Module | tuple[nn.Module, ReductionSummary]:
-    """Reduce a spiking network's memory, called as spikingjelly's function of that name.
+    """Reduce the memory of training by levels, called as spikingjelly's function of that name.
+
+    A network that is on a CUDA device is run there afterwards, unreduced if there is room, and
+    reduced.
 
     Parameters
     ----------
     net : torch.nn.Module
-        Network, changed in place.
+        Network, changed in place on the device where it is.
     instance : type or tuple of types
-        Classes of the modules to checkpoint. One with a method ``__spatial_split__`` says by it
-        into which of its modules it is split.
+        Classes of the modules to checkpoint; of nested ones the outermost. One with a method
+        ``__spatial_split__`` names by it the modules into which it is split.
     dummy_input : tensor, Spec, or tuple or mapping of them, optional
-        Arguments of the network; values matter only for finding spikes.
-    compress_x, level
-        As for `reduce_by_level`; level 0 without a profile.
+        Arguments of the network; needed above level 1. Values matter only for finding spikes.
+    compress_x : bool
+        Whether inputs of checkpoints are compressed.
+    level : {0, 1, 2, 3, 4}, optional
+        0: nothing. 1: checkpoints, with compressed inputs. 2: checkpoints that hold most at the
+        peak become checkpoints of their layers. 3: checkpoints are run in parts of the time
+        steps. 4: checkpoints that do not lower the peak are removed, the slowest first.
     verbose : bool
         Whether to print the summary.
     temporal_split_factor : int
-        As for `reduce_by_level`.
-    **options : Any
-        Further arguments of `reduce_by_level`, such as ``profile`` or ``return_summary``.
+        Factor by which each split in time raises the number of parts.
+    profile : {"safe", "balanced", "memory", "exhaustive"}, optional
+        Level 1, 2, 3 or 4 with 0, 1, 2 or any number of split rounds, and of candidates each.
+    prefer : {"speed", "balanced", "memory"}, optional
+        Profile "safe", "balanced" or "memory", with the checkpoint budget of the same name.
+    checkpoint_budget : {"speed", "balanced", "memory"}, optional
+        Half, three quarters or all of the candidates are checkpointed.
+    max_gc_wrapped_modules, gc_target_budget_ratio : int, float, optional
+        Number, or fraction, of the candidates that is checkpointed; the smaller counts.
+    max_split_rounds, max_candidates_per_round : int, optional
+        Bounds of levels 2 and 3.
+    allow_expensive_profiling : bool, optional
+        If False, there is one split round of one candidate.
+    memory : str or int, optional
+        Memory of a card; the search stops as soon as the step fits.
+    compressors, loss, targets, optimizer, amp
+        As for `reduce_memory`.
+    return_summary : bool
+        Whether to return the summary too.
 
     Returns
     -------
     torch.nn.Module
         The same object; with ``return_summary=True``, the summary too.
+
+    Raises
+    ------
+    TooLargeError
+        If `memory` is given and the level does not reach it, as predicted or on the device.
+    ModelArgumentError
+        If an option is unknown, or inputs are missing.
+
+    Notes
+    -----
+    Gradients and state are compared as by `reduce_memory`, and rewrites that change them left out.
     """
-    wants_summary = options.pop("return_summary", False)
-    made = reduce_by_level(
-        net, instance, dummy_input, compress_x=compress_x, level=level,
-        temporal_split_factor=temporal_split_factor, return_summary=True, **options,
+    began = time.perf_counter()
+    notes: list[str] = []
+    if prefer is not None:
+        _check_name(prefer, PREFERENCES, "prefer")
+        if profile is None:
+            profile = PREFERENCES[prefer]
+            notes.append(f"prefer:profile={profile}")
+        if checkpoint_budget is None:
+            checkpoint_budget = prefer
+            notes.append(f"prefer:checkpoint_budget={checkpoint_budget}")
+    given = (level, max_split_rounds, max_candidates_per_round, allow_expensive_profiling)
+    options = options_of(profile, given, dummy_input is not None, notes)
+    if checkpoint_budget is not None:
+        _check_name(checkpoint_budget, BUDGETS, "checkpoint_budget")
+    if temporal_split_factor < 2:
+        raise ModelArgumentError(f"temporal_split_factor is 2 or more, not {temporal_split_factor}")
+    check_model(net)
+    undo_rewrites(net)
+    summary = ReductionSummary(
+        profile=profile, checkpoint_budget=checkpoint_budget, prefer=prefer,
+        device=str(next((p.device for p in net.parameters()), "cpu")),
+        requested_level=options.level if level is None else level, applied_level=options.level,
+        compress_x=compress_x, allow_expensive_profiling=options.is_thorough, notes=notes,
+        options={
+            "max_split_rounds": options.max_rounds,
+            "max_candidates_per_round": options.max_candidates,
+            "temporal_split_factor": temporal_split_factor,
+            "max_gc_wrapped_modules": max_gc_wrapped_modules,
+            "gc_target_budget_ratio": gc_target_budget_ratio,
+        },
     )  # fmt: skip
-    assert isinstance(made, tuple)
+    names: dict[str, tuple[str, ...]] = {}
+    search: PlanSearch | None = None
+    if dummy_input is not None:
+        call = CallInputs.of(dummy_input)
+        step = with_targets(
+            ResettingStep(
+                net, "training", optimizer_named(optimizer), loss, targets, precision(amp),
+                names=call.names,
+            )
+        )  # fmt: skip
+        if memory is not None:
+            budget = budget_of(net, device_of(net, "cpu", memory), memory)
+            summary.limit_bytes, summary.origin = budget.limit_bytes, budget.origin
+        means = ("checkpoint", "pack")
+        values = with_integers(call.values)
+        search = PlanSearch(step, values, summary.limit_bytes, sys.maxsize, means)
+        search.unreduced()
+        if compress_x and options.level:
+            names = names_of_compressors(net, search.binary_inputs(call.values), compressors)
+    elif compress_x:
+        names = names_of_compressors(net, {}, compressors)
+    levels = _Levels(net, summary, search, temporal_split_factor, options)
+    if options.level >= 1:
+        found = outermost(net, instance)
+        n_chosen = how_many(
+            len(found), checkpoint_budget, max_gc_wrapped_modules, gc_target_budget_ratio
+        )
+        levels.checkpoint(found, n_chosen, names, {*(compressors or {})})
+    if options.level >= 2:
+        summary.spatial_split_count = levels.split("level2_spatial_split", levels.into_layers)
+    if options.level >= 3:
+        summary.temporal_split_count = levels.split("level3_temporal_split", levels.into_times)
+    if options.level >= 4:
+        levels.undo()
+    levels.leave_out_wrong()
+    levels.fill()
+    summary.search_s = time.perf_counter() - began - summary.check_s
+    if summary.limit_bytes and not summary.fits:
+        raise TooLargeError(
+            f"level {options.level} reaches {summary.needed_after_bytes:,} bytes, and "
+            f"{summary.limit_bytes:,} are there ({summary.origin}); held by "
+            f"{describe_holders(summary)}. Try a higher level, or reduce_memory"
+        )
+    levels.confirm()
+    apply_rewrites(net, summary.rewrites)
     if verbose:
-        print(made[1])
-    return made if wants_summary else made[0]
+        print(summary)
+    return (net, summary) if return_summary else net
+
+
+def options_of(
+    profile: str | None, given: tuple[Any, ...], has_inputs: bool, notes: list[str]
+) -> LevelOptions:
+    """Options of a profile, with given ones in their place.
+
+    Parameters
+    ----------
+    profile : str, optional
+        One of `PROFILES`.
+    given : tuple
+        Fields of `LevelOptions`; None where the profile's counts.
+    has_inputs : bool
+        Whether there are inputs to replay.
+    notes : list of str
+        List that is extended by what was decided.
+
+    Raises
+    ------
+    ModelArgumentError
+        If a name is unknown, or a level above 1 is asked for without inputs.
+    """
+    options = LevelOptions()
+    if profile is not None:
+        _check_name(profile, PROFILES, "profile")
+        options = PROFILES[profile]
+        notes.append(f"profile:{profile}")
+    fields = zip(LevelOptions._fields, given, strict=True)
+    options = options._replace(**{name: value for name, value in fields if value is not None})
+    if options.level not in range(5):
+        raise ModelArgumentError(f"level {options.level!r} is not one of 0, 1, 2, 3, 4")
+    if not options.is_thorough and options.level > 1:
+        options = options._replace(max_rounds=1, max_candidates=1)
+    if not has_inputs and options.level > 1:
+        if profile is None:
+            raise ModelArgumentError(
+                f"level {options.level} needs inputs: splits are chosen by replays"
+            )
+        notes.append("fallback:level>1_requires_inputs")
+        options = options._replace(level=1, max_rounds=0, max_candidates=0)
+    return options
+
+
+def _check_name(value: str, choices: Mapping[str, object], name: str) -> None:
+    if value not in choices:
+        raise ModelArgumentError(f"{name} {value!r} is not one of {', '.join(choices)}")
+
+
+def how_many(
+    n_candidates: int,
+    checkpoint_budget: str | None,
+    max_gc_wrapped_modules: int | None,
+    gc_target_budget_ratio: float | None,
+) -> int:
+    """Number of candidates to checkpoint: the smallest of the bounds."""
+    if gc_target_budget_ratio is None and max_gc_wrapped_modules is None and checkpoint_budget:
+        gc_target_budget_ratio = BUDGETS[checkpoint_budget]
+    bounds = [n_candidates]
+    if max_gc_wrapped_modules is not None:
+        bounds.append(max(0, max_gc_wrapped_modules))
+    if gc_target_budget_ratio is not None:
+        if gc_target_budget_ratio <= 0:
+            return 0
+        bounds.append(max(1, ceil(n_candidates * gc_target_budget_ratio)))
+    return min(bounds)
+
+
+def outermost(model: nn.Module, instance: type | tuple[type, ...]) -> list[str]:
+    """Paths of modules of the classes; of nested ones the outermost."""
+    found: list[str] = []
+    for path, module in model.named_modules():
+        inside = any(path.startswith(p + ".") for p in found)
+        if path and isinstance(module, instance) and not inside:
+            found.append(path)
+    return found
+
+
+class _Levels:
+    """Rewrites of a reduction by levels, with the plan of the latest replay."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        summary: ReductionSummary,
+        search: PlanSearch | None,
+        factor: int,
+        options: LevelOptions,
+    ) -> None:
+        self.model, self.summary, self.search = model, summary, search
+        self.factor, self.options = factor, options
+        self.modules = dict(model.named_modules())
+        self.rewrites: dict[str, Rewrite] = {}
+        self.now = search.tried[0] if search is not None else None
+        self.saved: dict[str, int] = {}
+        self.costs: dict[str, float] = {}
+        if search is not None and options.level:
+            space = search.space(1)
+            found = space.knapsack.candidates if space is not None else []
+            found = [c for c in found if c.rewrite.kind == "checkpoint"]
+            self.saved = {c.path: c.saved_bytes for c in found}
+            self.costs = {c.path: c.cost_s for c in found}
+        if self.now is not None:
+            summary.peak_before_bytes = self.now.trace.allocated_bytes
+            summary.needed_before_bytes = self.now.needed_bytes
+
+    def _replayed(self, rewrites: dict[str, Rewrite]) -> ReductionPlan:
+        assert self.search is not None
+        return ReductionPlan([], self.search.trace(rewrites), self.summary.limit_bytes)
+
+    def checkpoint(
+        self, found: list[str], n: int, names: Mapping[str, tuple[str, ...]], asked: set[str]
+    ) -> None:
+        """Level 1: checkpoint the first n modules that save most at the peak."""
+        summary = self.summary
+        summary.gc_candidate_count = len(found)
+        chosen, policy = list(found), "all_candidates"
+        if n < len(found):
+            policy = "fallback_module_order"
+            if self.search is not None:
+                policy = "most_saved_at_peak"
+                chosen.sort(key=lambda path: -self.saved.get(path, 0))
+            if n == 0:
+                policy = "explicit_zero_budget"
+            chosen = chosen[:n]
+        for path in chosen:
+            its = names.get(path, ())
+            self.rewrites[path] = Rewrite("checkpoint", its if set(its) - {"none"} else ())
+            for name in its or ("none",):
+                if path in asked or getattr(self.modules[path], "x_compressor", None) is not None:
+                    summary.manual_compressor_count += 1
+                elif name == "bit":
+                    summary.bit_compressor_count += 1
+                else:
+                    summary.null_compressor_count += 1
+        summary.gc_wrap_count = summary.gc_selected_count = len(chosen)
+        summary.gc_selected_modules = chosen
+        summary.gc_selection_policy = policy
+        summary.gc_selection_explanation = (
+            f"{len(chosen)} of {len(found)} matching modules are checkpointed ({policy})."
+        )
+        summary.applied_steps.append("level1_gc")
+        if self.search is not None:
+            self.now = self._replayed(self.rewrites)
+
+    def split(self, name: str, parts_of: Callable[[str], dict[str, Rewrite] | None]) -> int:
+        """Levels 2 and 3: split what holds most at the peak while that lowers it; count splits."""
+        summary, n_splits = self.summary, 0
+        if not self.rewrites:
+            summary.skipped_steps.append(f"{name.split('_')[0]}:no_checkpoints")
+            return 0
+        assert self.now is not None
+        blocked: set[str] = set()
+        summary.applied_steps.append(name)
+        rounds = sys.maxsize if self.options.max_rounds is None else self.options.max_rounds
+        for _ in range(rounds):
+            if summary.limit_bytes and self.now.needed_bytes <= summary.limit_bytes:
+                break
+            heavy = [path for path in self._heaviest() if path not in blocked]
+            for path in heavy[: self.options.max_candidates]:
+                blocked.add(path)
+                parts = parts_of(path)
+                if parts is None:
+                    continue
+                rewrites = {p: t for p, t in self.rewrites.items() if p != path} | parts
+                plan = self._replayed(rewrites)
+                if plan.trace.peak_bytes < self.now.trace.peak_bytes:
+                    self.rewrites, self.now = rewrites, plan
+                    n_splits += 1
+                    blocked.discard(path)
+                    break
+            else:
+                summary.skipped_steps.append(f"{name.split('_')[0]}:no_improving_candidate")
+                break
+        return n_splits
+
+    def _heaviest(self) -> list[str]:
+        """Checkpointed modules, by bytes held at the peak and then by bytes kept."""
+        assert self.now is not None
+        at_peak: dict[str, int] = {}
+        for module, n_bytes in self.now.trace.peak.by_module().items():
+            for path in self.rewrites:
+                if module == path or module.startswith(path + "."):
+                    at_peak[path] = at_peak.get(path, 0) + n_bytes
+        return sorted(self.rewrites, key=lambda p: (-at_peak.get(p, 0), -self.saved.get(p, 0)))
+
+    def into_layers(self, path: str) -> dict[str, Rewrite] | None:
+        """One checkpoint for each layer; the first has the whole module's compressor."""
+        children = layers_of(self.modules[path])
+        if len(children) < 2 or self.rewrites[path].parts > 1:
+            return None
+        first = self.rewrites[path].compressors
+        return {
+            f"{path}.{name}": Rewrite("checkpoint", first if index == 0 else ())
+            for index, name in enumerate(children)
+        }
+
+    def into_times(self, path: str) -> dict[str, Rewrite] | None:
+        """More parts of the time steps."""
+        reason = refuses_time_split(self.modules[path])
+        layers = batch_statistics(self.modules[path])
+        if layers and not reason:
+            reason = (
+                f"{len(layers)} layers take the statistics of all steps, the first is "
+                f"{path}.{layers[0]}"
+            )
+        if reason:
+            self.summary.notes.append(f"{path} is not split in time: {reason}")
+            return None
+        return {path: self.rewrites[path].in_parts(self.rewrites[path].parts * self.factor)}
+
+    def undo(self) -> None:
+        """Level 4: remove checkpoints that do not lower the peak, the slowest first."""
+        assert self.now is not None
+        limit = self.summary.limit_bytes
+        self.summary.applied_steps.append("level4_greedy_unwrap")
+        for path in sorted(self.rewrites, key=lambda p: -self.costs.get(p, 0.0)):
+            rewrites = {p: t for p, t in self.rewrites.items() if p != path}
+            plan = self._replayed(rewrites)
+            is_lower = plan.trace.peak_bytes <= self.now.trace.peak_bytes
+            if is_lower or (limit and plan.needed_bytes <= limit):
+                self.rewrites, self.now = rewrites, plan
+                self.summary.unwrap_count += 1
+
+    def leave_out_wrong(self) -> None:
+        """Leave out rewrites that change gradients or state, on small inputs."""
+        if self.search is None or not self.rewrites:
+            return
+        check = GradientCheck(self.search.step, self.search.inputs)
+        while check.difference(self.rewrites) is not None:
+            for path, difference in check.culprits(self.rewrites).items():
+                rewrite = self.rewrites.pop(path)
+                self.summary.notes.append(f"{path} is not rewritten ({rewrite}): {difference}")
+            self.now = self._replayed(self.rewrites)
+        if check.draws_differ(self.rewrites):
+            self.summary.notes.append(OTHER_DRAWS)
+        self.summary.check_s = check.check_s
+
+    def confirm(self) -> None:
+        """Run the reduced step on the device of the model, if it is on one.
+
+        Raises
+        ------
+        TooLargeError
+            If it does not run within the limit.
+        """
+        device = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
+        search = self.search
+        if search is None or device is None:
+            return
+        whole = run_unreduced(self.summary, search.step, search.inputs, device)
+        made = run_plan(self.rewrites, search, device)
+        if made is None:
+            needed = format_bytes(self.summary.needed_after_bytes)
+            raise TooLargeError(
+                f"the reduced step was predicted to need {needed}, and ran out of memory on "
+                f"{device}: the model is as it was. Try a higher level, or reduce_memory"
+            )
+        confirm(self.summary, made, whole)
+
+    def fill(self) -> None:
+        """Fill in the summary."""
+        summary = self.summary
+        summary.rewrites = dict(self.rewrites)
+        summary.tcgc_container_count = sum(t.parts > 1 for t in self.rewrites.values())
+        summary.gc_container_count = len(self.rewrites) - summary.tcgc_container_count
+        if self.now is None or self.search is None:
+            summary.recommendation = "Give inputs: the peak is predicted then, and reduced more."
+            return
+        trace, search, level = self.now.trace, self.search, self.options.level
+        summary.workspaces, summary.times_origin = search.workspaces.origin, search.times.origin
+        summary.peak_after_bytes = trace.allocated_bytes
+        summary.needed_after_bytes = self.now.needed_bytes
+        summary.holds_peak = trace.peak.by_category()
+        summary.holds_peak_modules = dict(list(trace.peak.by_module().items())[:8])
+        summary.n_replays = search.n_replays
+        summary.forward_flops = search.forward_flops
+        summary.recomputed_flops = sum(
+            search.flops[path].total for path in self.rewrites if path in search.flops
+        )
+        summary.predicted_added_s = sum(self.costs.get(path, 0.0) for path in self.rewrites)
+        if level and not summary.gc_candidate_count:
+            held = next(iter(summary.holds_peak_modules), "")
+            summary.recommendation = (
+                "No module is of the classes given, so nothing was done: give the class of "
+                f"{held or 'the model'}, or call reduce_memory, which needs none."
+            )
+        elif level and summary.peak_after_bytes >= summary.peak_before_bytes:
+            summary.recommendation = (
+                "The peak is no lower: checkpoint larger modules, or call reduce_memory."
+            )
+        elif level < 4:
+            summary.recommendation = f"For a lower peak, try level {level + 1} or reduce_memory."
+        else:
+            summary.recommendation = "For a lower peak, call reduce_memory with a card's memory."
+
+
+def layers_of(module: nn.Module) -> list[str]:
+    """Paths of the layers into which a module is split: its children, or what it names itself."""
+    if hasattr(module, "__spatial_split__"):  # spikingjelly's
+        named: Callable[[], Any] = module.__spatial_split__  # type: ignore[assignment]
+        parts = {id(part) for part in named()}
+        return [name for name, part in module.named_modules() if id(part) in parts]
+    return [name for name, _ in module.named_children()]

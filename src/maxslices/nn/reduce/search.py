@@ -179,7 +179,7 @@ class PlanSearch:
         for plan in self.tried[1:2]:
             best = best if plan.chosen else self.better(plan, best)
         for parts in self._numbers_of_parts():
-            space = self._space(parts)
+            space = self.space(parts)
             if space is None:
                 continue
             is_cheaper = space.root is None or best.added_s > space.root.cost_s
@@ -311,7 +311,7 @@ class PlanSearch:
             for candidate in chosen[1:]:
                 candidate.cost_s = float("inf")
 
-    def _space(self, parts: int) -> SearchSpace | None:
+    def space(self, parts: int) -> SearchSpace | None:
         """Search space of the model or of parts of its batch; None if these cannot be replayed."""
         if parts in self._spaces:
             return self._spaces[parts]
