@@ -7,7 +7,7 @@ a limit that is lower by what the replay needs more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -187,6 +187,18 @@ class Knapsack:
                 break
             chosen = [*(i for i in chosen if not self.conflicts[row, i]), row]
         return chosen
+
+    def more(self, chosen: Sequence[int], held_bytes: Mapping[str, int]) -> list[list[int]]:
+        """Sets with one candidate more, without those that it excludes.
+
+        Candidates of the modules that hold most come first, and cheap ones of these.
+        """
+        held = [held_bytes.get(c.path, 0) if c.path else 0 for c in self.candidates]
+        rows = sorted(
+            (row for row in range(len(held)) if row not in chosen and np.isfinite(self.costs[row])),
+            key=lambda row: (-held[row], self.costs[row]),
+        )
+        return [[*(i for i in chosen if not self.conflicts[row, i]), row] for row in rows]
 
     def _read_costs(self) -> None:
         """Read the candidates' costs: those that a replay has refused have an infinite one."""
