@@ -40,6 +40,14 @@ def test_listing_methods_loads_no_gpu_library():
     assert python(code).strip() == "[]"
 
 
+def test_methods_of_the_pack_load_the_parts_of_scipy_that_they_call():
+    code = (
+        "import sys, maxslices_methods;"
+        "print([m for m in ('scipy.ndimage', 'scipy.fft', 'scipy.special') if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
 def test_methods_are_declared_and_checked_without_what_runs_scans():
     missing = sorted({*HEAVY, *maxslices.RUN_MODULES})
     python(

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from maxslices.core.ledger import Ledger

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from maxslices.core.angles import typical_step

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from maxslices.core.ledger import Ledger
 
@@ -215,7 +215,7 @@ def median_cube(data: Array, out: Array, size: int, finish: Finish | None = None
         mask = np.empty(values.size, bool)
         keys = to_keys(values.reshape(-1), mask).reshape(values.shape)
         del mask
-        medians = ndimage.median_filter(keys, size, mode="nearest")
+        medians = scipy.ndimage.median_filter(keys, size, mode="nearest")
         del values, keys
         out[z:end] = to_values(medians.reshape(-1), data.dtype).reshape(medians.shape)[
             z - first : end - first

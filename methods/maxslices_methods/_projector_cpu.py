@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from maxslices.core.ledger import Ledger

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from maxslices import Ledger, from_ledger, method
 from maxslices.httomo.paganin_reach import ALL_ROWS
@@ -128,7 +128,7 @@ def distortion_correction_proj_discorpy(
     places = _places(source.shape[1:], x - shift[0], y - shift[1], factors)
     out = np.empty_like(source)
     for frame, corrected in zip(source, out, strict=True):
-        ndimage.map_coordinates(frame, places, output=corrected, order=order, mode=mode)
+        scipy.ndimage.map_coordinates(frame, places, output=corrected, order=order, mode=mode)
     return to_device_of(data, out)
 
 

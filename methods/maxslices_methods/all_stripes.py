@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 
@@ -137,12 +137,12 @@ def remove_all_stripe(
 
 def _interpolate_dead(sinogram: Sinogram, snr: float, size: int) -> None:
     """Interpolate columns that fluctuate far more than those around, or not at all, in place."""
-    change = ndimage.uniform_filter1d(sinogram, SMOOTHED_ANGLES, axis=0)
+    change = scipy.ndimage.uniform_filter1d(sinogram, SMOOTHED_ANGLES, axis=0)
     np.subtract(sinogram, change, out=change)
     np.abs(change, out=change)
     total = change.sum(axis=0)
     del change
-    stripes = _stripes(_ratio(total, ndimage.median_filter(total, size)), snr)
+    stripes = _stripes(_ratio(total, scipy.ndimage.median_filter(total, size)), snr)
     stripes[:2] = stripes[-2:] = False
     missing, good = np.flatnonzero(stripes), np.flatnonzero(~stripes)
     if len(missing) == 0:
@@ -159,7 +159,7 @@ def _replace_large(sinogram: Sinogram, snr: float, size: int, normalize: bool) -
     n_dropped = int(0.5 * DROPPED * len(sinogram))
     order = np.argsort(sinogram, axis=0, kind="stable")
     values = np.take_along_axis(sinogram, order, axis=0)
-    smooth = ndimage.median_filter(values, (1, size))
+    smooth = scipy.ndimage.median_filter(values, (1, size))
     kept = slice(n_dropped, len(values) - n_dropped)
     factor = _ratio(values[kept].mean(axis=0), smooth[kept].mean(axis=0))
     del values
@@ -177,7 +177,7 @@ def _filter_sorted(
     """Median across columns of sorted values, sorted back into `out` as projections are stored."""
     order = np.argsort(sinogram, axis=0, kind="stable")
     values = np.take_along_axis(sinogram, order, axis=0)
-    ndimage.median_filter(values, window, output=sinogram)
+    scipy.ndimage.median_filter(values, window, output=sinogram)
     del values
     np.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
     if not is_stored_order(by_angle):
@@ -213,5 +213,5 @@ def _stripes(values: NDArray[Any], snr: float) -> NDArray[np.bool_]:
         found |= values > first + noise * snr * 0.5
     if abs(ordered[-1] - last) / noise >= snr:
         found |= values <= last - noise * snr * 0.5
-    spread: NDArray[np.bool_] = ndimage.binary_dilation(found)
+    spread: NDArray[np.bool_] = scipy.ndimage.binary_dilation(found)
     return spread

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import scipy.fft
+import scipy
 
 from maxslices import Ledger, from_ledger, method
 from maxslices.httomo.paganin_reach import alpha_um2, paganin_reach

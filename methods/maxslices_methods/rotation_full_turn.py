@@ -6,8 +6,8 @@ import logging
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 
@@ -131,8 +131,8 @@ def find_center_360(
     front, behind = sinogram[front_rows], sinogram[back_rows, ::-1]
     del sinogram
     if denoise:
-        front = ndimage.gaussian_filter(front, 2, mode="reflect")
-        behind = ndimage.gaussian_filter(behind, 2, mode="reflect")
+        front = scipy.ndimage.gaussian_filter(front, 2, mode="reflect")
+        behind = scipy.ndimage.gaussian_filter(behind, 2, mode="reflect")
     n_columns = 2 * (min(max(win_width, LEAST_WINDOW), width // 2 - 1) // 2)
     found: dict[str, tuple[float, float]] = {}
     at_end: dict[str, bool] = {}

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 from maxslices.core.angles import HALF_TURN, TOLERANCE, angle_table
@@ -136,7 +135,7 @@ def _axis(first: Frame, last: Frame, tol: float, guess: float | None) -> float:
     for frame in (first, last):
         np.nan_to_num(frame, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
     if away:
-        first, last = (ndimage.shift(frame, (0, -away)) for frame in (first, last))
+        first, last = (scipy.ndimage.shift(frame, (0, -away)) for frame in (first, last))
     return middle + away + _shift(first, last[:, ::-1], 1 / tol) / 2
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from maxslices import Ledger, from_ledger, method
