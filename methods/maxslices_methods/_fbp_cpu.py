@@ -3,8 +3,8 @@
 By the Fourier slice theorem the filtered spectra of the rows are the slice's spectrum on a
 polar grid, and back-projection is the sum of their waves at the pixels: a type-1 non-uniform
 FFT (FINUFFT; Barnett, Magland and af Klinteberg, SIAM J. Sci. Comput. 41, C479, 2019). It costs
-N^2 log N in place of N^3, and interpolates between detector pixels by a sinc, not linearly.
-The data are real, so half of the plane is enough.
+N^2 log N in place of N^3. The data are real, so half of the plane is enough. Waves are weighted
+so that noise is that of linear interpolation between detector pixels (`linear_response`).
 
 Each thread works on slices of its own with a single-threaded plan of its own: the operations on a
 slice, and their order, do not depend on its block or thread.
@@ -140,11 +140,11 @@ def _waves(
     `center` to the middle of the slice: FINUFFT counts pixels from the one at ``side // 2``.
     """
     period, side = period_of(size), size.size
-    response = row_filter(period, window) / period
+    omega = np.arange(period // 2 + 1) * (2 * np.pi / period)
+    response = row_filter(period, window) / period * linear_response(omega)
     response[1:] *= 2  # for the negative half
     if period % 2 == 0:
         response[-1] /= 2
-    omega = np.arange(period // 2 + 1) * (2 * np.pi / period)
     offset = side // 2 - (side - 1) / 2
     shape = (size.n_angles, period // 2 + 1)
     factors = np.empty(shape, dtype=np.complex64)
@@ -157,6 +157,17 @@ def _waves(
         rows_at[a] = -sin * omega
         columns_at[a] = cos * omega
     return factors, rows_at, columns_at
+
+
+def linear_response(omega: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Response of linear interpolation between pixels, at frequencies in radians a pixel.
+
+    White noise that is interpolated linearly, at places spread evenly between two samples, has this
+    response's square as its spectrum, all aliases summed up. With it a slice has the noise that it
+    has on a GPU, which interpolates linearly.
+    """
+    response: NDArray[np.float64] = np.sqrt((2 + np.cos(omega)) / 3)
+    return response
 
 
 def outside_of(size: Lengths) -> NDArray[np.bool_] | None:

@@ -17,6 +17,9 @@ from maxslices.core.ledger import Ledger, from_ledger
 from . import _tv_cpu, _tv_cuda
 from .namespaces import on_gpu
 
+LEAST_GRADIENT = 1e-4
+"""Least length of a gradient that a difference is divided by: the root of 1e-8."""
+
 
 def _halo(iterations: int) -> int:
     return iterations
@@ -43,14 +46,21 @@ def pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> No
 
 
 def check_rof(
-    regularisation_parameter: float, iterations: int, time_marching_parameter: float
+    regularisation_parameter: float, iterations: int, time_marching_parameter: float | None
 ) -> None:
     """Check values of `total_variation_rof`; ValueError if one is out of range."""
-    _require_positive(
-        regularisation_parameter=regularisation_parameter,
-        iterations=iterations,
-        time_marching_parameter=time_marching_parameter,
-    )
+    _require_positive(regularisation_parameter=regularisation_parameter, iterations=iterations)
+    if time_marching_parameter is not None:
+        _require_positive(time_marching_parameter=time_marching_parameter)
+
+
+def stable_step(regularisation_parameter: float) -> float:
+    """Largest step of `total_variation_rof` that cannot oscillate.
+
+    One over the Lipschitz constant of the descent: 1 for the squared change, and in three
+    dimensions 12 times the strength over the least length of a gradient.
+    """
+    return 1 / (1 + 12 * regularisation_parameter / LEAST_GRADIENT)
 
 
 def check_pd(regularisation_parameter: float, iterations: int, lipschitz_const: float) -> None:
@@ -80,7 +90,7 @@ def total_variation_rof(
     data: Any,
     regularisation_parameter: float = 1e-5,
     iterations: int = 30,
-    time_marching_parameter: float = 0.001,
+    time_marching_parameter: float | None = None,
 ) -> Any:
     """Smooth a volume by descent on its total variation (Rudin, Osher and Fatemi).
 
@@ -94,7 +104,9 @@ def total_variation_rof(
         Steps, and also the slices that a block needs on either side.
     time_marching_parameter : float
         Size of a step, over 0. Larger steps come further in as many iterations; one too large
-        for the strength oscillates.
+        for the strength oscillates. By default the largest that cannot: 30 iterations then come to
+        1 % of the minimum for strengths up to 2e-5. Stronger smoothing needs more of them:
+        `total_variation_pd` comes further.
 
     Returns
     -------
@@ -114,6 +126,8 @@ def total_variation_rof(
     over the borders.
     """
     check_rof(regularisation_parameter, iterations, time_marching_parameter)
+    if time_marching_parameter is None:
+        time_marching_parameter = stable_step(regularisation_parameter)
     back = _tv_cuda if on_gpu(data) else _tv_cpu
     source = data.astype(np.float32, copy=False)
     return back.rof(source, regularisation_parameter, iterations, time_marching_parameter)

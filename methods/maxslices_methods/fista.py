@@ -114,7 +114,10 @@ def FISTA3d_tomobar(
         Both are the total variation of each slice alone, by the primal-dual method: a slice then
         does not depend on its block. httomolibgpu's is that of a block.
     regularisation_parameter : float
-        Weight of the total variation; 0: none.
+        Strength of the smoothing after each step; 0: none. It is the weight of the total variation
+        in denoising the image, not multiplied by the size of the step as in FISTA, so that beside
+        the squared difference from the data the weight is this times the Lipschitz constant of a
+        subset, which grows with the number of its angles and the size of the slice.
     regularisation_iterations : int
         Steps of the regulariser after each step.
     regularisation_half_precision : bool

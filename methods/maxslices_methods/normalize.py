@@ -20,6 +20,9 @@ LEAST_SIGNAL = 1e-6
 LEAST_TRANSMISSION = 1e-6
 """Values without a logarithm count as this transmission, one photon in a million."""
 
+COLUMN_PARTS = 4
+"""Parts of the columns that flats are interpolated in, so that it takes no more than their mean."""
+
 BROADCAST_BYTES = 2**15
 """NumPy broadcasts a frame through a buffer of 8192 float32 if the frame has less than half as many
 bytes; before NumPy 2.3, as many."""
@@ -58,8 +61,13 @@ def dark_flat_field_correction(
     upper_bound: float | None = None,
     lower_bound: float | None = None,
     clipping_warning: bool = False,
+    flat_weights: Any = None,
 ) -> Any:
     """Divide out the beam: (data - dark) / (flat - dark).
+
+    Where the flats of a scan were taken before, after or between the projections, and the beam
+    changed by more than noise, the flat of a projection is interpolated in time between the means
+    of the two groups of flats around it. See `maxslices.io.scans.frame_means` for the rule.
 
     Parameters
     ----------
@@ -76,6 +84,10 @@ def dark_flat_field_correction(
         Values beyond these are set to them.
     clipping_warning : bool
         Whether to log a warning where half of a block's values or more are set to a bound.
+    flat_weights : (array, array), optional
+        Weights of the flats as the product of two matrices, (projections, groups) and (groups,
+        flats). The runner gives them where the beam changed. By default, and where there is not a
+        row for each projection or a column for each flat, all flats weigh the same.
 
     Returns
     -------
@@ -94,28 +106,28 @@ def dark_flat_field_correction(
     Follows the method of this name in httomolibgpu, but for dead pixels.
     """
     xp = array_namespace(data)
-    dark = _mean(xp, "darks", darks, data.shape[1:])
-    signal = _mean(xp, "flats", flats, data.shape[1:])
-    if signal is None:
-        raise ValueError("dark_flat_field_correction needs flats: at least one frame")
-    if flats_multiplier != 1:
-        signal *= flats_multiplier
-    if dark is not None:
-        if darks_multiplier != 1:
-            dark *= darks_multiplier
-        xp.copyto(dark, 0, where=~xp.isfinite(dark))
-        signal -= dark
-    dead = ~((signal >= LEAST_SIGNAL) & xp.isfinite(signal))
-    xp.copyto(signal, 1, where=dead)
-    del dead
-
-    if on_gpu(data):
-        out = _normalize_cuda.correction(data, 0 if dark is None else dark, signal)
+    shape = len(data), 0 if flats is None or flats.ndim == 2 else len(flats)
+    if flat_weights is not None and (len(flat_weights[0]), flat_weights[1].shape[1]) == shape:
+        out = _corrected_in_time(
+            data, flats, darks, flat_weights, flats_multiplier, darks_multiplier
+        )
     else:
-        out = data.astype(xp.float32)
+        dark = _dark_frame(xp, darks, data.shape[1:], darks_multiplier)
+        signal = _mean(xp, "flats", flats, data.shape[1:])
+        if signal is None:
+            raise ValueError("dark_flat_field_correction needs flats: at least one frame")
+        if flats_multiplier != 1:
+            signal *= flats_multiplier
         if dark is not None:
-            out -= dark
-        out /= signal
+            signal -= dark
+        _set_dead(xp, signal)
+        if on_gpu(data):
+            out = _normalize_cuda.correction(data, 0 if dark is None else dark, signal)
+        else:
+            out = data.astype(xp.float32)
+            if dark is not None:
+                out -= dark
+            out /= signal
     if lower_bound is not None:
         xp.maximum(out, lower_bound, out=out)
     if upper_bound is not None:
@@ -123,6 +135,86 @@ def dark_flat_field_correction(
     if clipping_warning:
         _warn_of_clipping(xp, out, lower_bound, upper_bound)
     return out
+
+
+def _corrected_in_time(
+    data: Any,
+    flats: Any,
+    darks: Any,
+    flat_weights: tuple[Any, Any],
+    flats_multiplier: float,
+    darks_multiplier: float,
+) -> Any:
+    """Correct projections by flats with weights, some of the columns after the others.
+
+    The dark, two groups, the flat of a projection and its mask then take less memory than the dark
+    and the mean flat of whole frames.
+    """
+    xp = array_namespace(data)
+    in_time, members = (np.asarray(each) for each in flat_weights)
+    out = xp.empty(data.shape, dtype=xp.float32)
+    step = -(-data.shape[2] // COLUMN_PARTS)
+    for first in range(0, data.shape[2], step):
+        part = np.s_[..., first : first + step]
+        dark = None if darks is None else darks[part]
+        dark = _dark_frame(xp, dark, (data.shape[1], out[part].shape[2]), darks_multiplier)
+        weights = in_time, members * flats_multiplier
+        _correct_in_time(xp, data[part], flats[part], dark, weights, out[part])
+        del dark
+    return out
+
+
+def _correct_in_time(
+    xp: Any, data: Any, flats: Any, dark: Any, flat_weights: tuple[Any, Any], out: Any
+) -> None:
+    """Write projections that are corrected by flats with weights to `out`."""
+    in_time, members = flat_weights
+    flat = xp.empty(out.shape[1:], dtype=xp.float32)
+    means: dict[int, Any] = {}
+    for signal, projection, row in zip(out, data, in_time, strict=True):
+        used = np.flatnonzero(row).tolist()
+        for group in [each for each in means if each not in used]:
+            del means[group]
+        for group in used:
+            if group not in means:
+                means[group] = _group_mean(xp, flats, members[group], dark, flat)
+        # The sum is where the result will be, and its terms in the flat.
+        signal[...] = 0
+        for group in used:
+            xp.multiply(means[group], np.float32(row[group]), out=flat)
+            signal += flat
+        _set_dead(xp, signal)
+        flat[...] = projection
+        if dark is not None:
+            flat -= dark
+        xp.divide(flat, signal, out=signal)
+
+
+def _group_mean(xp: Any, flats: Any, weights: Any, dark: Any, term: Any) -> Any:
+    """Weighted sum of flats less the dark; `term` is memory of a frame."""
+    mean = xp.zeros(term.shape, dtype=xp.float32)
+    for index in np.flatnonzero(weights).tolist():
+        xp.multiply(flats[index], np.float32(weights[index]), out=term)
+        mean += term
+    if dark is not None:
+        xp.multiply(dark, np.float32(weights.sum()), out=term)
+        mean -= term
+    return mean
+
+
+def _dark_frame(xp: Any, darks: Any, frame_shape: tuple[int, ...], multiplier: float) -> Any:
+    """Mean dark, float32, 0 where it is not finite; None without darks."""
+    dark = _mean(xp, "darks", darks, frame_shape)
+    if dark is not None:
+        if multiplier != 1:
+            dark *= multiplier
+        xp.copyto(dark, 0, where=~xp.isfinite(dark))
+    return dark
+
+
+def _set_dead(xp: Any, signal: Any) -> None:
+    """Set the signal of dead pixels to 1."""
+    xp.copyto(signal, 1, where=~((signal >= LEAST_SIGNAL) & xp.isfinite(signal)))
 
 
 def _warn_of_clipping(xp: Any, out: Any, *bounds: float | None) -> None:

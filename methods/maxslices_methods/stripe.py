@@ -185,7 +185,8 @@ def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
     data : array, float32 or uint16, shape (angles, detector_y, detector_x)
         Sinograms.
     beta : float
-        Over 0 up to 1. Lower is stronger: the kernel reaches about ``1 / (2 beta)`` pixels.
+        Over 0 up to 1. Lower is stronger: the kernel reaches about ``1 / (2 beta)`` pixels, and all
+        that is narrower is taken from the mean, of stripes and of the object. 1 changes nothing.
 
     Returns
     -------
@@ -246,16 +247,17 @@ def _fw_work(
     sigma: float,
     wname: str,
     levels: int,
+    pad: int,
 ) -> tuple[int, int]:
     """Bytes of making the tables, and of everything after that besides the data."""
     tables, filtering = Ledger(device), Ledger(device)
     if device == "cpu":
         # Python objects of levels and tables, and a buffer of NumPy's.
         tables.alloc_bytes(16384)
-        account_tables(tables, n_angles, sigma, wname, levels)
+        account_tables(tables, n_angles, sigma, wname, levels, pad)
         filtering.alloc_bytes(16384 + 4 * min(n_angles * width, 8192))
-    n_slices = chunk_slices(device, n_angles, width, sigma, wname, levels)
-    account(filtering, n_angles, n_slices, width, sigma, wname, levels)
+    n_slices = chunk_slices(device, n_angles, width, sigma, wname, levels, pad)
+    account(filtering, n_angles, n_slices, width, sigma, wname, levels, pad)
     return tables.peak_bytes, filtering.peak_bytes
 
 
@@ -267,15 +269,23 @@ def _fw_needs(
     sigma: float,
     wname: str,
     level: int | None,
+    pad: bool | None,
 ) -> None:
     n_angles, _, width = shape
     levels = level_count(n_angles, width, level)
-    tables, filtering = _fw_work(m.device, n_angles, width, sigma, wname, levels)
+    n_pad = _mirrored(n_angles, level, pad)
+    tables, filtering = _fw_work(m.device, n_angles, width, sigma, wname, levels, n_pad)
     m.alloc(shape, dtype)
     m.alloc_bytes(OBJECT_BYTES[m.device])
     m.free(m.alloc_bytes(tables))
     m.alloc(shape, np.float32)
     m.alloc_bytes(filtering)
+
+
+def _mirrored(n_angles: int, level: int | None, pad: bool | None) -> int:
+    """Number of angles that are mirrored at either end."""
+    is_padded = level is None if pad is None else pad
+    return n_angles // 2 if is_padded else 0
 
 
 def _check_wavelet(sigma: float, wname: str) -> None:
@@ -296,6 +306,7 @@ def remove_stripe_fw(
     sigma: float = 2,
     wname: str = "db5",
     level: int | None = None,
+    pad: bool | None = None,
     angles: Any = None,
 ) -> Any:
     """Remove stripes by wavelets along the detector and Fourier filters along the angles.
@@ -313,8 +324,12 @@ def remove_stripe_fw(
     wname : str
         Discrete wavelet of PyWavelets, such as "db5", "haar", "sym5", "sym16", "bior4.4".
     level : int, optional
-        Number of levels; by default, and at most, the logarithm to base 2, rounded up, of
-        the longer side of the sinogram.
+        Number of levels, at most the logarithm to base 2, rounded up, of the longer side of the
+        sinogram. By default as many as have coefficients of at most a 64th of the detector: 5 for
+        2048 columns. Each level more removes stripes of twice the width, and more of the object.
+    pad : bool, optional
+        Whether the sinogram is continued by half of its angles, mirrored, at either end. By default
+        it is if `level` is None.
     angles : array, optional
         Angles in radians, (angles,): projections are filtered in the order of their angles;
         without, as stored.
@@ -330,8 +345,8 @@ def remove_stripe_fw(
 
     Notes
     -----
-    As in the paper, signals are mirrored at their ends, nothing is padded, and frequency 0 is
-    taken out altogether. httomolibgpu pads the angles with zeros, and for coefficients of an
+    As in the paper, signals of the wavelets are mirrored at their ends, and frequency 0 is taken
+    out altogether. httomolibgpu pads the angles with zeros, and for coefficients of an
     even number takes frequencies half a step off.
 
     References
@@ -344,7 +359,7 @@ def remove_stripe_fw(
     n_angles, n, width = data.shape
     order = order_by_angle("remove_stripe_fw", angles, n_angles)
     levels = level_count(n_angles, width, level)
-    arguments = (n_angles, width, float(sigma), wname, levels)
+    arguments = (n_angles, width, float(sigma), wname, levels, _mirrored(n_angles, level, pad))
     tables = cached_tables(*arguments).on(xp) if on_gpu(data) else make_tables(*arguments)
     result = xp.empty(data.shape, dtype=xp.float32)
     step = chunk_slices("cuda" if on_gpu(data) else "cpu", *arguments)

@@ -115,7 +115,7 @@ def test_the_first_layout_in_order_is_taken(tmp_path):
         assert source.flats is None
 
 
-def test_flats_from_before_the_projections_are_taken(tmp_path):
+def test_flats_from_before_and_after_the_projections_are_taken(tmp_path):
     path = scans.write_exchange(tmp_path / "a.h5", DATA)
     with h5py.File(path, "a") as file:
         before = file["exchange/data_white"][()]
@@ -123,7 +123,9 @@ def test_flats_from_before_the_projections_are_taken(tmp_path):
         file["exchange/data_white_post"] = before + np.uint16(1)
     with open_source(path) as source:
         assert source.flats is not None
-        np.testing.assert_array_equal(source.read_side("flats", 0, 0, 1), before)
+        both = np.concatenate([before, before + np.uint16(1)])
+        np.testing.assert_array_equal(source.read_side("flats", 0, 0, 1), both)
+        np.testing.assert_array_equal(source.read_side("flats", 1, 1, 3), both[:, 1:3])
 
 
 def test_everything_can_be_told(tmp_path):

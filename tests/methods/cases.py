@@ -167,6 +167,7 @@ CASES = [
     Case("remove_stripe_fw", (61, 50, 64), parameters={"wname": "sym16", "level": 2}),
     Case("remove_stripe_fw", (64, 50, 67), parameters={"wname": "bior4.4", "sigma": 10}),
     Case("remove_stripe_fw", (181, 50, 97), parameters={"level": 1}),
+    Case("remove_stripe_fw", (181, 50, 97), parameters={"level": 4, "pad": True}),
 ]
 
 GPU_CASES = [

@@ -6,11 +6,14 @@ itself: 0 in air.
 
 from __future__ import annotations
 
+import tracemalloc
+
 import h5py
 import numpy as np
 import pytest
 
 import maxslices
+from maxslices_methods.normalize import dark_flat_field_correction
 
 from .made_scans import counts, frames, line_integrals, write_nxtomo
 
@@ -21,7 +24,6 @@ LOADER = {"method": "standard_tomo"}
 DARKS = frames(0.0, seed=2, noise=2)
 CLOSE = 4e-3
 """Noise of five flats and the rounding of counts, as attenuation."""
-wrong = pytest.mark.xfail(strict=True, reason="flats before and after are averaged")
 
 
 def linear(first, last, n=N):
@@ -34,7 +36,6 @@ def check(scan, line, steps=STEPS, **options):
     assert np.abs(got - line).max() < CLOSE
 
 
-@wrong
 def test_flats_before_and_after(tmp_path):
     """Source: mantidproject/mantidimaging #477, flats before and flats after a scan."""
     line = line_integrals(DEGREES)
@@ -43,7 +44,6 @@ def test_flats_before_and_after(tmp_path):
     check(write_nxtomo(tmp_path / "scan.nxs", parts), line)
 
 
-@wrong
 def test_flats_throughout_and_darks_at_the_beginning(tmp_path):
     """Source: DiamondLightSource/Savu #436, flats throughout, darks at the beginning alone.
 
@@ -67,7 +67,6 @@ def test_flats_throughout_and_darks_at_the_beginning(tmp_path):
     assert np.abs(np.delete(got - line, 20, axis=0)).max() < CLOSE
 
 
-@wrong
 def test_flats_before_and_after_in_data_sets_of_their_own(tmp_path):
     """Source: the SLS's and Sirius' writers, data_white_pre and data_white_post; dxchange's
     read_sls_tomcat. Frames in the middle are between both."""
@@ -82,7 +81,6 @@ def test_flats_before_and_after_in_data_sets_of_their_own(tmp_path):
     check(tmp_path / "scan.h5", line)
 
 
-@wrong
 def test_every_second_projection_of_the_first_half(tmp_path):
     """Source: tomopy's normalize_nf (tomopy #570): flats count where they lie among all frames."""
     line = line_integrals(DEGREES)
@@ -93,7 +91,6 @@ def test_every_second_projection_of_the_first_half(tmp_path):
     check(path, line[:30:2], [LOADER | {"parameters": part}, *STEPS])
 
 
-@wrong
 def test_beam_current_stored_with_each_frame(tmp_path):
     """Source: DiamondLightSource/Savu #321, NXtomo's control normalises all data; nabu's
     normalize_srcurrent."""
@@ -115,3 +112,107 @@ def test_flats_that_differ_by_noise_give_the_bits_of_their_mean(tmp_path, last):
     dark = DARKS.mean(axis=0, dtype="f4")
     signal = np.concatenate(flats).mean(axis=0, dtype="f4") - dark
     np.testing.assert_array_equal(got, (data.astype("f4") - dark) / signal)
+
+
+def decaying(path, last=0.6):
+    line = line_integrals(DEGREES)
+    data = counts(line, linear(1.0, last))
+    parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (1, frames(last), 180)]
+    return write_nxtomo(path, parts), line
+
+
+def test_bits_do_not_depend_on_blocks_rows_or_workers(tmp_path):
+    path, _ = decaying(tmp_path / "scan.nxs")
+    whole = maxslices.run(path, STEPS, device="cpu").result
+    for block in (1, 7):
+        again = maxslices.run(path, STEPS, device="cpu", block=block).result
+        np.testing.assert_array_equal(again, whole)
+    shared = maxslices.run(path, STEPS, tmp_path / "out", device="cpu", workers=2, block=5)
+    with h5py.File(shared.files[-1]) as file:
+        np.testing.assert_array_equal(file["entry/data/data"], whole)
+    steps = [*STEPS, {"method": "remove_stripe_based_sorting", "parameters": {"size": 1}}]
+    report = maxslices.run(path, steps, device="cpu", block=2)
+    assert report.plan.sections[0].slice_dim == 1
+    np.testing.assert_array_equal(report.result, whole)
+
+
+def test_flats_that_a_method_changes_stay_apart(tmp_path):
+    """A filter of outliers makes one frame of each group of flats."""
+    path, line = decaying(tmp_path / "scan.nxs")
+    check(path, line, [{"method": "remove_outlier", "parameters": {"dif": 5000}}, *STEPS])
+
+
+def test_arrays_with_flats_after_the_projections():
+    """Source: TomographicImaging/CIL #506, two flats are interpolated between start and end."""
+    line = line_integrals(DEGREES)
+    scan = maxslices.ArrayScan(
+        counts(line, linear(1.0, 0.6)), flats=frames(1.0), flats_after=frames(0.6), darks=DARKS
+    )
+    check(scan, line)
+
+
+@maxslices.method("projection", calc_max_slices=lambda s, o, dtype, m, **k: (m // 10**4, dtype))
+def divided(data, flats):
+    return (data / flats.mean(axis=0)).astype(data.dtype)
+
+
+@pytest.mark.parametrize("layout", ["by another method", "without places", "darks"])
+def test_frames_that_change_and_are_averaged_are_reported(tmp_path, layout):
+    line = line_integrals(DEGREES)
+    data, steps = counts(line, linear(1.0, 0.6)), STEPS
+    if layout == "by another method":
+        path, steps, text = decaying(tmp_path / "scan.nxs")[0], [divided], "divided takes"
+    elif layout == "without places":
+        path, text = tmp_path / "scan.h5", "not stored"
+        with h5py.File(path, "w") as file:
+            file["exchange/data"] = data
+            file["exchange/data_white"] = np.concatenate([frames(1.0), frames(0.6)])
+            file["exchange/data_dark"] = DARKS
+            file["exchange/theta"] = DEGREES
+    else:
+        text = "darks change by 2.8"
+        parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (2, DARKS + 500, 180)]
+        path = write_nxtomo(tmp_path / "scan.nxs", parts)
+    with pytest.warns(UserWarning, match=text):
+        maxslices.run(path, steps, device="cpu")
+
+
+def test_a_beam_that_moves_without_a_change_of_its_mean(tmp_path):
+    """Its frames have one mean, and the tiles of these differ."""
+    line = line_integrals(DEGREES)
+    place = np.linspace(-1, 1, 64)
+    share = (np.arange(N) + 1)[:, None, None] / (N + 1)
+    first, last = (100 + 20000 * (1 + tilt * place) for tilt in (0.1, -0.1))
+    beam = first + (last - first) * share - 100
+    data = np.rint(100 + beam * np.exp(-line)).astype("u2")
+    flats = [np.rint(np.broadcast_to(one, (5, 6, 64))).astype("u2") for one in (first, last)]
+    parts = [(2, DARKS, 0), (1, flats[0], 0), (0, data, DEGREES), (1, flats[1], 180)]
+    check(write_nxtomo(tmp_path / "scan.nxs", parts), line)
+
+
+def test_no_more_memory_than_a_mean_takes():
+    """The ledger of the mean holds, whether or not flats have weights."""
+    rng = np.random.default_rng(0)
+    shape, n = (64, 512), 8
+    data = rng.integers(200, 900, (n, *shape)).astype("u2")
+    flats, darks = (rng.integers(low, low + 90, (6, *shape)).astype("u2") for low in (1000, 0))
+    in_time = np.linspace(0, 1, n)
+    weights = np.stack([1 - in_time, in_time], 1), np.repeat(np.eye(2) / 3, 3, axis=1)
+    peaks = []
+    for given in (None, weights):
+        tracemalloc.start()
+        dark_flat_field_correction(data, flats, darks, flat_weights=given)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] <= peaks[0]
+
+
+def test_weights_are_the_product_of_both_matrices():
+    rng = np.random.default_rng(0)
+    data, flats = rng.random((7, 3, 5), "f4"), 1 + rng.random((4, 3, 5), "f4")
+    darks = rng.random((2, 3, 5), "f4") / 10
+    in_time, members = rng.random((7, 3)), rng.random((3, 4))
+    got = dark_flat_field_correction(data, flats, darks, flat_weights=(in_time, members))
+    dark = darks.mean(0)
+    flat = np.tensordot(in_time @ members, flats - dark, 1)
+    np.testing.assert_allclose(got, (data - dark) / flat, rtol=1e-5)

@@ -295,6 +295,8 @@ class RowsInMemory(FrameSource):
             darks=sides.get("darks"),
             angles=angles,
         )
+        if isinstance(scan, FrameSource) and scan.flats is not None and "flats" in sides:
+            self._means = scan._means
         self.rows = rows
         """First row of the scan, and the one after the last."""
         first = scan.detector_start if isinstance(scan, HasDetectorStart) else (0, 0)

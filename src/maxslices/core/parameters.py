@@ -16,6 +16,7 @@ import numpy as np
 SUPPLIED = (
     "flats",
     "darks",
+    "flat_weights",
     "angles",
     "scan_angles",
     "slice_dim",
@@ -24,7 +25,8 @@ SUPPLIED = (
     "results_folder",
     "pixel_size_um",
 )
-"""Names that the runner fills in: flats and darks as stacks of frames, projection angles in radians
+"""Names that the runner fills in: flats and darks as stacks of frames, the weights of
+the flats for each projection (None where their mean serves all), projection angles in radians
 of the block and of the scan, the axis along which the block is cut, the index in the whole of the
 block's first slice, the (row, column) of the detector at which the loader's preview starts, the
 folder of the run's results (None where the result is kept in memory), and the size of a pixel at

@@ -7,8 +7,10 @@ A class declares a protocol by inheriting from it, or by having its methods. The
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .results.result_info import PixelSize
@@ -17,6 +19,8 @@ SideName = Literal["flats", "darks"]
 """Flats (beam without sample) or darks (no beam)."""
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 """Both."""
+FlatWeights = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Weights of flats as the product of two matrices: (projections, groups) and (groups, flats)."""
 
 
 class Closing(ABC):
@@ -141,6 +145,17 @@ class HasDummies(Protocol):
     @property
     def dummies(self) -> tuple[SideName, ...]:
         """Which of them are."""
+
+
+@runtime_checkable
+class LooksAtFrames(Protocol):
+    """A scan that looks at the means of its flats and darks."""
+
+    def flat_weights(self) -> FlatWeights | None:
+        """Weights of the flats for each projection; None where their mean serves all."""
+
+    def frame_warnings(self, sides: Iterable[str]) -> list[str]:
+        """What is wrong with flats or darks, as far as they are in `sides`."""
 
 
 @runtime_checkable

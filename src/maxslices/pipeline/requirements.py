@@ -26,6 +26,8 @@ class ScanSpec:
     """Shape and dtype of the darks, if there are any."""
     has_angles: bool = True
     """Whether the angle of each projection is known."""
+    flat_groups: int = 1
+    """Groups of flats that are interpolated in time; 1 where their mean serves all."""
     dummies: tuple[str, ...] = ()
     """Which of flats and darks are made up."""
     in_memory: bool = False
@@ -72,14 +74,15 @@ def changes_frames(steps: Sequence[Step], index: int) -> bool:
 
 
 def scan_after(steps: Sequence[Step], index: int, scan: ScanSpec) -> ScanSpec:
-    """The scan as a step is given it: one frame each of flats and darks after a change."""
+    """The scan as a step is given it: one dark, and one flat a group, after a change."""
     if not any(changes_frames(steps, earlier) for earlier in range(index)):
         return scan
 
-    def reduced(spec: ArraySpec | None) -> ArraySpec | None:
-        return None if spec is None else ArraySpec((1, *spec.shape[1:]), CHANGED_DTYPE)
+    def reduced(spec: ArraySpec | None, n: int) -> ArraySpec | None:
+        return None if spec is None else ArraySpec((n, *spec.shape[1:]), CHANGED_DTYPE)
 
-    return dataclasses.replace(scan, flats=reduced(scan.flats), darks=reduced(scan.darks))
+    flats, darks = reduced(scan.flats, scan.flat_groups), reduced(scan.darks, 1)
+    return dataclasses.replace(scan, flats=flats, darks=darks)
 
 
 def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,8 @@ from ..core.angles import angle_table
 from ..core.json_values import plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
-from ..io import HasDetectorStart, MemoryStore, Source, Store, SupportsChangeCheck
+from ..io import HasDetectorStart, LooksAtFrames, MemoryStore, Source, Store, SupportsChangeCheck
+from ..io.access import SIDE_NAMES, FlatWeights
 from ..pipeline import Pipeline, Step
 from ..planner import Plan, SectionPlan
 from ..system.plain_records import to_plain
@@ -140,9 +142,10 @@ def execute(
     reader: Readable | DeviceStore = source
     position = 0
     angles, non_finite = source.angles, (0, 0)
-    side_frames = SideFrames(source, pipeline.steps, backend, side_results.resolve)
     done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
+        weights = _look_at_frames(source, pipeline)
+        side_frames = SideFrames(source, pipeline.steps, backend, side_results.resolve, weights)
         facts = {
             "detector_start": source.detector_start
             if isinstance(source, HasDetectorStart)
@@ -275,6 +278,25 @@ def _warn_of_order(
                     step.meta.name,
                     table,
                 )
+
+
+def _look_at_frames(source: Source, pipeline: Pipeline) -> FlatWeights | None:
+    """Warn of flats and darks that methods take; the weights of the flats for each projection."""
+    taken = {name for step in pipeline.steps for name in step.meta.supplied}
+    if not taken & set(SIDE_NAMES) or not isinstance(source, LooksAtFrames):
+        return None
+    texts = source.frame_warnings(taken)
+    weights = source.flat_weights() if "flats" in taken else None
+    if weights is not None:
+        texts += [
+            f"{source.name}: flats change during the scan, and {step.meta.name} takes their mean: "
+            "maxslices_methods' dark_flat_field_correction interpolates them in time"
+            for step in pipeline.steps
+            if "flats" in step.meta.supplied and "flat_weights" not in step.meta.supplied
+        ]
+    for text in texts:
+        warnings.warn(text, stacklevel=2)
+    return weights
 
 
 def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:

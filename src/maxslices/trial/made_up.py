@@ -88,6 +88,7 @@ def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
         "detector_start": (0, 0),
         "results_folder": None,
         "pixel_size_um": 1.0,
+        "flat_weights": None,
     }
     return {name: value for name, value in known.items() if name in meta.supplied}
 

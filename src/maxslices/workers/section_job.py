@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..core.allocators import Device
 from ..core.arrays import ArraySpec
 from ..io import SinkFormat
+from ..io.access import FlatWeights
 from ..io.results.result_info import ResultInfo
 from ..io.stores.scratch import ScratchLayout
 from ..pipeline import Pipeline
@@ -83,6 +84,8 @@ class SectionJob:
     """Indices, in the section, of the steps whose side results are known."""
     facts: dict[str, Any]
     """Values by name that methods may ask for."""
+    flat_weights: FlatWeights | None
+    """Weights of the flats for each projection; None where their mean serves all."""
     results: dict[int, JobResult]
     """Index of a step in the section -> the result that its output is saved in."""
     reads: ScratchLayout | None

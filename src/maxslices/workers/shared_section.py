@@ -173,6 +173,7 @@ class SharedSection:
             side_results=runner.side_results,
             known=frozenset(runner.known),
             facts={**runner.facts},
+            flat_weights=runner.side_frames.weights,
             results={i: JobResult(s.path.absolute(), s.spec, s.info) for i, s in sinks},
             reads=reads.layout if isinstance(reads, ScratchStore) else None,
             writes=writes.layout if isinstance(writes, ScratchStore) else None,

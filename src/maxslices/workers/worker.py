@@ -185,7 +185,7 @@ class _OpenSection:
                 )
                 held.callback(sinks[index].close)
             resolve = job.side_results.resolve
-            frames = SideFrames(source, run.pipeline.steps, backend, resolve)
+            frames = SideFrames(source, run.pipeline.steps, backend, resolve, job.flat_weights)
             found = cls(job, backend, reader, store, sinks, frames)
             found.held = held.pop_all()
         return found

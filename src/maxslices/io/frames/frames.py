@@ -167,6 +167,56 @@ class ArrayFrames:
         self._array = None
 
 
+class JoinedFrames:
+    """Two stacks of frames, one after the other."""
+
+    def __init__(self, first: Frames, second: Frames) -> None:
+        if first.spec.shape[1:] != second.spec.shape[1:] or first.spec.dtype != second.spec.dtype:
+            raise SourceError(
+                f"{first.name} and {second.name}: frames of {first.spec} and of {second.spec} are "
+                "not of one shape and dtype: give one of them to the loader (data_path)"
+            )
+        self._parts = first, second
+        self._n_first = first.spec.shape[0]
+        self.name = f"{first.name} and {second.name}"
+        n_frames = self._n_first + second.spec.shape[0]
+        self.spec = ArraySpec((n_frames, *first.spec.shape[1:]), first.spec.dtype)
+        self.files = (*first.files, *second.files)
+        self.reads_rows = first.reads_rows and second.reads_rows
+
+    def written(self, *, allow_missing: bool) -> FramesWritten:
+        """Find which frames were written; see `Frames.written`."""
+        seen = [part.written(allow_missing=allow_missing) for part in self._parts]
+        masks = [
+            np.zeros(part.spec.shape[0], np.bool_) if each.missing is None else each.missing
+            for part, each in zip(self._parts, seen, strict=True)
+        ]
+        missing = np.concatenate(masks)
+        return FramesWritten(
+            missing if missing.any() else None,
+            max(each.gaps for each in seen),
+            seen[0].files | seen[1].files,
+            seen[0].absent | seen[1].absent,
+            seen[0].short | seen[1].short,
+        )
+
+    def read(
+        self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a part into `out`; see `Frames.read`."""
+        n = int(np.searchsorted(frames, self._n_first))
+        for part, chosen, target in zip(
+            self._parts, (frames[:n], frames[n:] - self._n_first), (out[:n], out[n:]), strict=True
+        ):
+            if chosen.size:
+                part.read(chosen, rows, columns, target)
+
+    def close(self) -> None:
+        """Close both; a second call does nothing."""
+        for part in self._parts:
+            part.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """A subset of the frames of a stack, each cropped to the same rows and columns."""
@@ -224,10 +274,12 @@ class Selection:
 
     def every(self, step: int) -> Selection:
         """Select every `step`-th of the selected frames, the first among them."""
-        if step == 1:
-            return self
+        return self if step == 1 else self.take(np.arange(0, self.spec.shape[0], step))
+
+    def take(self, chosen: Sequence[int] | NDArray[Any]) -> Selection:
+        """Select some of the selected frames by increasing index among these."""
         return Selection(
-            self.frames, consecutive_runs(self.indices[::step]), self.rows, self.columns
+            self.frames, consecutive_runs(self.indices[chosen]), self.rows, self.columns
         )
 
     def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:

@@ -27,6 +27,9 @@ class ArrayScan(FrameSource):
         Projections (angles, detector_y, detector_x) of any real dtype; not copied.
     flats, darks : ndarray, optional
         Frames (n, detector_y, detector_x), or a single one (detector_y, detector_x).
+    flats_after : ndarray, optional
+        Flats that were taken after the projections, where `flats` were taken before them. They are
+        interpolated in time if they differ (see `dark_flat_field_correction`).
     angles : array-like, optional
         Angle of each projection in radians.
     pixel_size : str or float, optional
@@ -55,6 +58,7 @@ class ArrayScan(FrameSource):
         *,
         flats: NDArray[Any] | None = None,
         darks: NDArray[Any] | None = None,
+        flats_after: NDArray[Any] | None = None,
         angles: NDArray[Any] | Sequence[float] | None = None,
         pixel_size: str | float | None = None,
         name: str = "array",
@@ -62,12 +66,13 @@ class ArrayScan(FrameSource):
         size = None if pixel_size is None else parse_pixel_size(pixel_size)
         self.data = data
         """The projections."""
-        self._given = {"flats": flats, "darks": darks}
+        self._given = {"flats": flats, "darks": darks, "flats_after": flats_after}
         self._angles = None if angles is None else check_angles(name, angles)
         super().__init__(
             name,
             Selection.of(ArrayFrames(name, _array(name, data))),
             flats=_side(name, "flats", flats),
+            flats_after=_side(name, "flats_after", flats_after),
             darks=_side(name, "darks", darks),
             angles=self._angles,
         )
@@ -88,7 +93,10 @@ class ArrayScan(FrameSource):
             "flats": _side(self.name, "flats", self._given["flats"]),
             "darks": _side(self.name, "darks", self._given["darks"]),
         }
-        return plain_source(self.name, frames, options, sides=sides, angles=self._angles)
+        after = _side(self.name, "flats_after", self._given["flats_after"])
+        return plain_source(
+            self.name, frames, options, sides=sides, flats_after=after, angles=self._angles
+        )
 
 
 def _side(name: str, side: str, given: NDArray[Any] | None) -> Selection | None:

@@ -7,6 +7,7 @@ the same for all kinds of files, and is here.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..access import (
     Closing,
+    FlatWeights,
     HasDetectorStart,
     HasDummies,
+    LooksAtFrames,
     ReadsRows,
     SideName,
     SupportsChangeCheck,
@@ -26,10 +29,11 @@ from ..access import (
     SupportsWindow,
 )
 from ..check_arrays import check_output_block, read_only, warn_of_narrow_angles
-from ..frames.frames import ArrayFrames, IndexRange, Selection
+from ..frames.frames import ArrayFrames, IndexRange, JoinedFrames, Selection
 from ..results.result_info import PixelSize
 from .angles import check_angle_count, previewed, previewed_angles, projections_angles
-from .loader import Preview
+from .frame_means import FrameMeans
+from .loader import FrameChoice, Preview
 from .stored_facts import StoredFacts
 from .written_frames import FileStamps, check_written, warn_of_gaps
 
@@ -42,6 +46,7 @@ class FrameSource(
     SupportsChangeCheck,
     HasDetectorStart,
     HasDummies,
+    LooksAtFrames,
     ReadsRows,
 ):
     """A `Source` made of stacks of frames.
@@ -53,7 +58,10 @@ class FrameSource(
     data : Selection
         The projections.
     flats, darks : Selection, optional
-        Frames of the projections' rows and columns.
+        Frames of the projections' rows and columns. Those of the projections' own stack were taken
+        where they are in it.
+    flats_after : Selection, optional
+        Flats that were taken after the projections; `flats` were taken before them then.
     angles : ndarray, optional
         Angles in radians: of each projection, of each that is in the preview, or of each frame
         of the stack that `data` selects from.
@@ -66,6 +74,10 @@ class FrameSource(
         Whether frames that were never written are read as the fill value.
     stored : StoredFacts, optional
         What the file stores next to the frames.
+    frames : mapping of str to FrameChoice, optional
+        Which of the flats, and of the darks, are read.
+    currents : ndarray, optional
+        Current of the beam for each frame of the projections' stack, by which flats are scaled.
 
     Raises
     ------
@@ -80,11 +92,14 @@ class FrameSource(
         *,
         flats: Selection | None = None,
         darks: Selection | None = None,
+        flats_after: Selection | None = None,
         angles: NDArray[np.float32] | None = None,
         preview: Preview | None = None,
         dummies: tuple[SideName, ...] = (),
         allow_missing_frames: bool = False,
         stored: StoredFacts | None = None,
+        frames: Mapping[SideName, FrameChoice] | None = None,
+        currents: NDArray[np.float64] | None = None,
     ) -> None:
         preview = preview or Preview()
         self.name = name
@@ -92,7 +107,19 @@ class FrameSource(
         """What the file stores next to the frames; None for files without a layout."""
         self.pixel_size: PixelSize | None = None if stored is None else stored.pixel_size
         """Size of a pixel at the sample; None if it is not known."""
+        places: dict[SideName, NDArray[np.int64] | None]
+        places = {"flats": _places(flats, data), "darks": _places(darks, data)}
+        if flats is not None and flats_after is not None:
+            n_before, n_after = flats.spec.shape[0], flats_after.spec.shape[0]
+            places["flats"] = np.repeat([0, data.spec.shape[0]], [n_before, n_after])
+            flats = Selection.of(JoinedFrames(flats.frames, flats_after.frames))
         self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
+        for side, choice in (frames or {}).items():
+            given = self._sides[side]
+            if given is not None:
+                chosen = choice.of(given.spec.shape[0], f"{name}: {side}")
+                self._sides[side] = given.take(chosen)
+                places[side] = None if (at := places[side]) is None else at[chosen]
         _, n_rows, n_columns = data.spec.shape
         for side, selection in self._sides.items():
             if selection is not None and selection.spec.shape[1:] != (n_rows, n_columns):
@@ -120,6 +147,11 @@ class FrameSource(
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)
         self.spec = self._data.spec
+        numbers = np.arange(*angle_range, preview.angle_step)
+        scales = None
+        if currents is not None:
+            scales = _currents(name, currents, self._data, self._sides["flats"])
+        self._means = FrameMeans(self._sides, numbers, places, scales)
         used = (self._data, *(each for each in self._sides.values() if each is not None))
         stacks = {id(each.frames): each.frames for each in used}
         warn_of_gaps(stacks.values(), allow_missing=allow_missing_frames)
@@ -168,6 +200,14 @@ class FrameSource(
     def dummies(self) -> tuple[SideName, ...]:
         """Which of flats and darks are made up."""
         return self._dummies
+
+    def flat_weights(self) -> FlatWeights | None:
+        """Weights of the flats for each projection; see `frame_means`."""
+        return self._means.flat_weights
+
+    def frame_warnings(self, sides: Iterable[str]) -> list[str]:
+        """What is wrong with flats or darks, as far as they are in `sides`."""
+        return [f"{self.name}: {text}" for text in self._means.warnings(sides)]
 
     @property
     def flats(self) -> ArraySpec | None:
@@ -231,3 +271,35 @@ class FrameSource(
         for selection in (self._data, *self._sides.values()):
             if selection is not None:
                 selection.frames.close()
+
+
+def _places(side: Selection | None, data: Selection) -> NDArray[np.int64] | None:
+    """Number of projections before each frame; None for frames of another stack."""
+    if side is None or side.frames is not data.frames:
+        return None
+    return np.array([data.n_before(int(frame)) for frame in side.indices], np.int64)
+
+
+def _currents(
+    name: str, currents: NDArray[np.float64], data: Selection, flats: Selection | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Currents of the projections and of the flats.
+
+    Raises
+    ------
+    SourceError
+        If there is none for each frame, or one is not above 0.
+    """
+    n_frames = data.frames.spec.shape[0]
+    if flats is None or flats.frames is not data.frames or currents.size != n_frames:
+        raise SourceError(
+            f"{name}: {currents.size} beam currents for {n_frames} frames of projections and flats "
+            "in one stack: beam_current needs one for each frame, so leave it out"
+        )
+    chosen = currents[data.indices], currents[flats.indices]
+    if not all((each > 0).all() and np.isfinite(each).all() for each in chosen):
+        raise SourceError(
+            f"{name}: some beam currents are not above 0: leave out beam_current, or leave out "
+            "these frames"
+        )
+    return chosen

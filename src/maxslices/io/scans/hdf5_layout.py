@@ -40,7 +40,7 @@ SEPARATE = (
 )
 """Layouts with flats and darks in data sets of their own: frames, angles, flats and darks, each in
 order of preference. Data Exchange, in which flats may be from before and after the projections, as
-at the SLS and Sirius: the first ones are taken. NSLS-II FXI (dxchange, read_nsls2_fxi18_h5)."""
+at the SLS and Sirius. NSLS-II FXI (dxchange, read_nsls2_fxi18_h5)."""
 _NAMES = {
     "image key": re.compile(r"image_?key$", re.IGNORECASE),
     "flats": re.compile(r"flat|white|bright|open|bkg|background|(?<![a-z])ref", re.IGNORECASE),
@@ -69,6 +69,10 @@ class Layout:
     """The flats, if they have a data set of their own."""
     darks: str | None = None
     """The darks, if they have a data set of their own."""
+    flats_after: str | None = None
+    """Flats that were taken after the projections, if `flats` were taken before them."""
+    current: str | None = None
+    """The current of the beam, or what a monitor counted, for each frame."""
 
 
 def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
@@ -144,7 +148,13 @@ def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
         if key is not None:
             alignment = control if control != key else None
             break
-    return Layout(data, key, alignment, _first_present(file, entry, _ANGLES))
+    return Layout(
+        data,
+        key,
+        alignment,
+        _first_present(file, entry, _ANGLES),
+        current=_first_present(file, entry, ("control/data",)),
+    )
 
 
 def _separate(
@@ -159,7 +169,10 @@ def _separate(
     angles_at, flats_at, darks_at = (
         _first_present(file, "", names) for names in (angles, flats, darks)
     )
-    return Layout(data, angles=angles_at, flats=flats_at, darks=darks_at)
+    after = None
+    if flats_at is not None and flats_at.endswith("data_white_pre"):
+        after = _first_present(file, "", flats[-1:])
+    return Layout(data, angles=angles_at, flats=flats_at, flats_after=after, darks=darks_at)
 
 
 def _layout_beside(file: h5py.File, data_path: str) -> Layout:

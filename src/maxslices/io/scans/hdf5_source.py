@@ -9,11 +9,12 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
 from ..frames.frames import Selection
-from ..hdf5.frames import hdf5_frames
+from ..hdf5.frames import dataset, hdf5_frames, read_column
 from ..hdf5.links import LISTED, look_up
 from ..hdf5.open_hdf5 import open_file
 from ..library_errors import library_errors
@@ -25,10 +26,12 @@ from .side_data import (
     KIND_PROJECTION,
     add_constant_sides,
     dummies_of,
+    frame_choices,
     frames_of_kind,
     hdf5_side,
     open_side,
     read_image_key,
+    side_frames,
     side_of_layout,
     side_option,
 )
@@ -77,6 +80,10 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
                 f"{path}: {layout.image_key} marks none of the {frames.spec.shape[0]} frames as "
                 "a projection (0): give another image_key_path, or null if all are projections"
             )
+        currents = None
+        if options.beam_current is not None:
+            where = layout.current if options.beam_current == "auto" else options.beam_current
+            currents = _read_currents(path, file, where, allow_missing)
         sides: dict[SideName, Selection | None] = {}
         for side in ("flats", "darks"):
             given = side_option(options, side)
@@ -111,19 +118,43 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
         )
         if not options.dummies:
             add_constant_sides(sides, stored, options, data)
+        flats_after, after = None, layout.flats_after
+        if after is not None and side_option(options, "flats") == "auto":
+            has_frames = 0 not in dataset(path, file, after, "flats").shape
+            flats_after = Selection.of(side_frames(path, file, after)) if has_frames else None
         source = FrameSource(
             frames.name,
             data,
             flats=sides.get("flats"),
             darks=sides.get("darks"),
+            flats_after=flats_after,
             angles=angles,
             preview=options.preview,
             dummies=dummies_of(options),
             allow_missing_frames=allow_missing,
             stored=stored,
+            frames=frame_choices(options),
+            currents=currents,
         )
         opened.pop_all()
     return source
+
+
+def _read_currents(
+    path: Path, file: h5py.File, where: str | None, allow_missing: bool
+) -> NDArray[np.float64]:
+    """Read the current of the beam for each frame."""
+    if where is None:
+        raise SourceError(
+            f"{path}: no beam current is found (control/data of an NXtomo entry): give its path as "
+            "beam_current, or leave it out"
+        )
+    data = dataset(path, file, where, "beam_current")
+    if data.dtype.kind not in "uif" or data.ndim != 1:
+        raise SourceError(
+            f"{path}: {where} is {data.ndim}-dimensional {data.dtype}, not one beam current a frame"
+        )
+    return np.asarray(read_column(f"{path}: {where}", data, allow_missing), np.float64)
 
 
 def _is_whole_scan(file: h5py.File, given: SideData, data: str) -> bool:

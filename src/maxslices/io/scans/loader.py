@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,8 +46,38 @@ class AngleFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameChoice:
+    """Which frames of the flats, or of the darks, are read."""
+
+    indices: tuple[int, ...]
+    """Indices among the flats or darks, from 0."""
+    are_left_out: bool = False
+    """Whether these are left out, and all others are read."""
+
+    def of(self, n_frames: int, name: str) -> NDArray[np.int64]:
+        """Increasing indices of the frames that are read.
+
+        Raises
+        ------
+        SourceError
+            If an index is beyond the frames `name`, or no frame is left.
+        """
+        given = np.unique(np.array(self.indices, np.int64))
+        if given.size and not 0 <= given[0] <= given[-1] < n_frames:
+            raise SourceError(
+                f"{name}: frames has {given[0] if given[0] < 0 else given[-1]}, and there are "
+                f"frames 0 to {n_frames - 1}"
+            )
+        if self.are_left_out:
+            given = np.setdiff1d(np.arange(n_frames), given)
+        if not given.size:
+            raise SourceError(f"{name}: frames leaves none of {n_frames}: read one at least")
+        return given
+
+
+@dataclass(frozen=True, slots=True)
 class SideData:
-    """Flats or darks that are not searched for with the projections."""
+    """Flats or darks that are not searched for with the projections, or some of them."""
 
     file: Path | None
     """A file, or a folder of TIFFs; None for the file of the scan."""
@@ -54,6 +85,13 @@ class SideData:
     """Data set in an HDF5 file; ``"auto"``: what its layout marks as flats or darks."""
     image_key_path: str | None = None
     """Image key that selects the frames; None selects all frames of a `data_path`."""
+    frames: FrameChoice | None = None
+    """Which of these are read; None reads all."""
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether it only selects among the frames that are found with the projections."""
+        return self == SideData(None, frames=self.frames) and self.frames is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +185,8 @@ class LoaderOptions:
     """Flats; ``"auto"``: those found with the projections; ``"ignore"``: a frame of ones."""
     darks: SideData | Literal["auto", "ignore"] = "auto"
     """Darks; ``"auto"``: those found with the projections; ``"ignore"``: a frame of zeros."""
+    beam_current: str | None = None
+    """Current of the beam for each frame: ``"auto"``, a path, or None. Flats are scaled by it."""
     dummies: bool = False
     """Whether flats and darks that are not found are replaced as those to ignore are."""
     preview: Preview = Preview()
@@ -162,13 +202,15 @@ _NAMES = (
     "rotation_angles",
     "flats",
     "darks",
+    "beam_current",
     "preview",
     "continuous_scan_subset",
 )
-"""Parameters of httomo's ``standard_tomo``."""
+"""Parameters of httomo's ``standard_tomo``, and `beam_current`."""
 TO_FILL_IN = "REQUIRED"
 """What httomo's templates have in place of values that a user has to give."""
 _RANGE = ("start_angle", "stop_angle", "angles_total")
+_ALL_BUT = re.compile(r"all but ([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)")
 _AS_A_TIME = " (YAML reads 1:3 as minutes and seconds, which is 63)"
 _PART = ("start", "stop", "start_offset", "stop_offset")
 _ANGLES_PART = (*_PART, "step")
@@ -193,8 +235,9 @@ def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions,
         ``data_path``, ``image_key_path``: a path or ``auto``. ``rotation_angles``: ``auto``, a
         path, ``{data_path: ...}``, ``{file: ..., data_path: ...}``, ``{user_defined:
         {start_angle, stop_angle, angles_total}}`` or a list of degrees. ``flats``, ``darks``:
-        ``auto``, ``ignore`` or ``{file, data_path, image_key_path}``, where the file
-        ``input_data`` is the scan itself. ``preview``: ``{angles, detector_y, detector_x}``,
+        ``auto``, ``ignore`` or ``{file, data_path, image_key_path, frames}``, where the file
+        ``input_data`` is the scan itself, and `frames` selects by index: a list, or ``all but 2``.
+        ``beam_current``: ``auto`` or a path. ``preview``: ``{angles, detector_y, detector_x}``,
         each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``, with a
         ``start_offset`` and a ``stop_offset``, of the angles also a ``step``. ``mid`` alone:
         the middle rows or columns (`middle_bounds`). ``continuous_scan_subset``:
@@ -233,6 +276,8 @@ class _Parse:
                 found[name] = None if value is None else self._text(name, value, keys)
             elif name == "rotation_angles":
                 found[name] = self._angles(value, keys)
+            elif value is not None and name == "beam_current":
+                found[name] = self._text(name, value, keys)
             elif value is not None and name in ("flats", "darks"):
                 found[name] = self._side(name, value, keys)
             elif value is not None and name == "preview":
@@ -330,9 +375,10 @@ class _Parse:
         if value in ("auto", "ignore"):
             return value
         n_before = len(self.faults)
-        names = ("file", "data_path", "image_key_path")
+        names = ("file", "data_path", "image_key_path", "frames")
         given = self._named(f"{name} of the loader", value, names, keys)
-        file = given.get("file")
+        chosen = self._frames(name, given.get("frames"), (*keys, "frames"))
+        file = given.get("file", "input_data" if "frames" in given else None)
         if isinstance(value, Mapping) and not _is_path(file):
             self._fault(
                 (*keys, "file"),
@@ -345,7 +391,23 @@ class _Parse:
             key = self._text(f"{name} image_key_path", key, (*keys, "image_key_path"))
         if len(self.faults) > n_before:
             return _FAULTY
-        return SideData(None if file == "input_data" else Path(str(file)), path, key)
+        return SideData(None if file == "input_data" else Path(str(file)), path, key, chosen)
+
+    def _frames(self, name: str, value: Any, keys: tuple[str, ...]) -> FrameChoice | None:
+        """Parse which frames are read: a list of indices, or ``all but`` some."""
+        if value is None:
+            return None
+        rest = _ALL_BUT.fullmatch(value) if isinstance(value, str) else None
+        if rest:
+            return FrameChoice(tuple(map(int, rest[1].split(","))), are_left_out=True)
+        if isinstance(value, Sequence) and all(matches(int, each) and each >= 0 for each in value):
+            return FrameChoice(tuple(value))
+        self._fault(
+            keys,
+            f'frames of {name} must be a list of indices from 0, or text such as "all but 2, 3", '
+            f"not {value!r}",
+        )
+        return None
 
     def _preview(self, value: Any, keys: tuple[str, ...]) -> Preview:
         given: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from ..frames.frames import Selection
 from .angles import angles_option
 from .frame_source import FrameSource
 from .loader import LoaderOptions, SideData
-from .side_data import dummies_of, open_side, side_option
+from .side_data import dummies_of, frame_choices, open_side, side_option
 
 
 def plain_source(
@@ -23,6 +23,7 @@ def plain_source(
     options: LoaderOptions,
     *,
     sides: Mapping[SideName, Selection | None] | None = None,
+    flats_after: Selection | None = None,
     angles: NDArray[np.float32] | None = None,
 ) -> FrameSource:
     """Make the source of a file without a layout.
@@ -37,15 +38,18 @@ def plain_source(
         Must not name paths within an HDF5 file.
     sides : mapping of str to Selection or None, optional
         Flats and darks, where the options leave them open.
+    flats_after : Selection, optional
+        Flats that were taken after the projections, likewise.
     angles : ndarray, optional
         Angles in radians, where the options leave them open.
     """
     with ExitStack() as opened:
         opened.callback(data.frames.close)
-        if options.data_path != "auto" or options.image_key_path not in ("auto", None):
+        keys = options.image_key_path not in ("auto", None)
+        if options.data_path != "auto" or keys or options.beam_current is not None:
             raise SourceError(
-                f"{name}: is not an HDF5 file, so it has no data_path and no image_key_path: "
-                "leave them out"
+                f"{name}: is not an HDF5 file, so it has no data_path, no image_key_path and no "
+                "beam_current: leave them out"
             )
         found: dict[SideName, Selection] = {}
         for side in SIDE_NAMES:
@@ -76,10 +80,12 @@ def plain_source(
             data,
             flats=found.get("flats"),
             darks=found.get("darks"),
+            flats_after=flats_after if side_option(options, "flats") == "auto" else None,
             angles=angles if given_angles is None else given_angles,
             preview=options.preview,
             dummies=dummies_of(options),
             allow_missing_frames=options.allow_missing_frames,
+            frames=frame_choices(options),
         )
         opened.pop_all()
     return source

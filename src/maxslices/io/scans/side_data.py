@@ -19,7 +19,7 @@ from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .facts import one_fact, one_number
 from .hdf5_layout import Layout, find_layout
-from .loader import LoaderOptions, SideData
+from .loader import FrameChoice, LoaderOptions, SideData
 from .stored_facts import StoredFacts
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
@@ -56,7 +56,7 @@ def hdf5_side(side: SideName, path: Path, given: SideData, *, allow_missing: boo
                 )
             selection = side_of_layout(side, path, file, layout, frames, keys)
         else:
-            frames = _side_frames(path, file, given.data_path)
+            frames = side_frames(path, file, given.data_path)
             if given.image_key_path is None:
                 opened.pop_all()
                 return Selection.of(frames)
@@ -149,10 +149,10 @@ def side_of_layout(
     separate = layout.flats if side == "flats" else layout.darks
     if separate is None:
         return side_of_kind(side, frames, keys)
-    return Selection.of(_side_frames(path, file, separate))
+    return Selection.of(side_frames(path, file, separate))
 
 
-def _side_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
+def side_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
     """Frames of flats or darks; a data set of two dims is one frame, such as their mean."""
     data = dataset(path, file, data_path, "data_path")
     if data.ndim != 2:
@@ -163,8 +163,19 @@ def _side_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
 
 
 def side_option(options: LoaderOptions, side: SideName) -> SideData | str:
-    """Option for the flats or for the darks."""
-    return options.flats if side == "flats" else options.darks
+    """Option for the flats or for the darks, without the frames that it selects."""
+    given = options.flats if side == "flats" else options.darks
+    return "auto" if isinstance(given, SideData) and given.is_auto else given
+
+
+def frame_choices(options: LoaderOptions) -> dict[SideName, FrameChoice]:
+    """Which of the flats, and of the darks, are read, where not all are."""
+    given: dict[SideName, SideData | str] = {"flats": options.flats, "darks": options.darks}
+    return {
+        side: each.frames
+        for side, each in given.items()
+        if isinstance(each, SideData) and each.frames is not None
+    }
 
 
 def dummies_of(options: LoaderOptions) -> tuple[SideName, ...]:

@@ -277,6 +277,10 @@ class BlockRunner:
         step, slice_dim = self.steps[index], self.plan.slice_dim
         meta = step.meta
         supplied = {**self.facts, **frames[index], "slice_dim": slice_dim, "first_slice": first}
+        weights = self.side_frames.weights_after(self.plan.steps[index].index)
+        if weights is not None and slice_dim == 0:
+            weights = weights[0][first:last], weights[1]
+        supplied["flat_weights"] = weights
         angles = self.side_results.angles_after(self.steps[:index], self.angles)
         if angles is not None:
             # Where an earlier method left fewer projections, these are the first ones.

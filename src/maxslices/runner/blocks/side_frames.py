@@ -13,7 +13,7 @@ from ...core.author_code import defined_at, raised_at, what_raised
 from ...devices import Backend, call_method
 from ...errors import MaxslicesError, MethodError
 from ...io import SideName, Source, SupportsSideWindow
-from ...io.access import SIDE_NAMES
+from ...io.access import SIDE_NAMES, FlatWeights
 from ...pipeline import Step
 from ...pipeline.requirements import CHANGED_DTYPE, changes_frames
 
@@ -32,6 +32,8 @@ class SideFrames:
     """The device."""
     resolve: Callable[[Any], Any]
     """Value of a parameter, which may be a reference."""
+    weights: FlatWeights | None = None
+    """Weights of the flats for each projection; None where their mean serves all."""
     _changed: dict[int, Frames] = field(default_factory=dict)
     """Index of a step -> the frames that it has made, on the host."""
 
@@ -39,6 +41,18 @@ class SideFrames:
         """Index of the last step that changed the frames before a step; None if none did."""
         before = [i for i in range(index) if changes_frames(self.steps, i)]
         return before[-1] if before else None
+
+    def weights_after(self, index: int) -> FlatWeights | None:
+        """Weights of the flats that a step is given; None where their mean serves all.
+
+        Where an earlier step changed the flats, these are the means of the groups.
+        """
+        changing = [self.steps[i] for i in range(index) if changes_frames(self.steps, i)]
+        if self.weights is None or not changing:
+            return self.weights
+        if any(step.meta.side_data == "alone" for step in changing):
+            return None
+        return self.weights[0], np.eye(len(self.weights[1]))
 
     def read(
         self, name: SideName, changed_by: int | None, slice_dim: int, first: int, last: int
@@ -65,8 +79,27 @@ class SideFrames:
         """Put flats or darks through a step."""
         step, earlier = self.steps[index], self.changed_by(index)
         given = self.read(name, earlier, 0, 0, 1)
-        if earlier is None and step.meta.side_data == "too":
-            given = given.mean(axis=0, dtype=CHANGED_DTYPE, keepdims=True)
+        if step.meta.side_data == "too":
+            if name == "flats" and self.weights_after(index) is not None:
+                means = given if earlier is not None else self._group_means(given)
+                changed = [self._put_through(index, name, mean[np.newaxis]) for mean in means]
+                return np.concatenate(changed)
+            if earlier is None:
+                given = given.mean(axis=0, dtype=CHANGED_DTYPE, keepdims=True)
+        return self._put_through(index, name, given)
+
+    def _group_means(self, flats: NDArray[Any]) -> NDArray[np.float32]:
+        """Mean of each group of flats, scaled by the beam's current where that is known."""
+        assert self.weights is not None
+        means = np.zeros((len(self.weights[1]), *flats.shape[1:]), CHANGED_DTYPE)
+        for mean, weights in zip(means, self.weights[1], strict=True):
+            for index in np.flatnonzero(weights):
+                mean += flats[index] * CHANGED_DTYPE.type(weights[index])
+        return means
+
+    def _put_through(self, index: int, name: SideName, given: NDArray[Any]) -> NDArray[Any]:
+        """Call a step with frames; it makes one."""
+        step = self.steps[index]
         facts = {"slice_dim": 0, "first_slice": 0}
         parameters = {key: self.resolve(value) for key, value in step.parameters.items()}
         parameters |= {key: facts[key] for key in step.meta.supplied if key in facts}

@@ -1,0 +1,233 @@
+"""Means of flats and darks: frames that are unlike the others, and weights of flats in time.
+
+Each flat and each dark is read once, and the means of its tiles are kept. From these follow
+
+* **odd frames**, which are reported. A frame is odd if its mean differs from the median of its
+  group by more than six standard deviations (from the median absolute deviation) and by more than
+  2 % of the beam for a flat, 0.2 % for a dark. A group of fewer than three frames is compared with
+  all. A whole group of flats is odd if its beam is below a fifth of the brightest group's.
+* **groups** of flats: those between the same two projections. Groups differ if the root mean square
+  over the tiles of the difference of their means is over three standard errors, from the scatter of
+  frames within groups, and over 0.1 % of the beam. Odd frames are left out of that.
+* **weights in time**, where groups differ. A projection between two groups, number i of the n
+  projections between these (from 0), has the first group's mean with weight 1 - t and the second's
+  with weight t = (i + 1) / (n + 1). Projections before the first group have that group's mean, and
+  those after the last group the last's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..access import SIDE_NAMES, FlatWeights, SideName
+from ..frames.frames import Selection
+
+_TILES = 8
+"""Tiles along each axis of a frame."""
+_DEVIATIONS, _ERRORS = 6.0, 3.0
+"""Standard deviations of a frame that is odd, and standard errors of groups that differ."""
+_ODD_SHARE: dict[SideName, float] = {"flats": 0.02, "darks": 0.002}
+"""Share of the beam by which an odd frame differs at least."""
+_LEAST_BEAM = 0.2
+"""Share of the brightest group's beam below which a group of flats is odd."""
+_LEAST_CHANGE = 1e-3
+"""Share of the beam by which groups differ at least: the attenuation that it makes."""
+_LEAST_UNPLACED = 1e-2
+"""Share of the beam by which flats change before it is said that their places are unknown."""
+_LEAST_SIGNAL = 0.01
+"""Share of the flats' level that the beam is at least: darks that differ by noise show no beam."""
+_MOST_NAMED = 5
+"""Odd frames that are named one by one."""
+
+Means = NDArray[np.float64]
+
+
+class FrameMeans:
+    """Means of the flats and darks of a scan, which are read when they are first asked for.
+
+    Parameters
+    ----------
+    sides : mapping of str to Selection or None
+        Flats and darks as they are read.
+    projections : ndarray of int
+        Number of each projection that is read, among all of the scan.
+    places : mapping of str to ndarray or None
+        Number of projections before each flat, and before each dark; None if it is not known.
+    currents : (ndarray, ndarray), optional
+        Current of the beam for each projection and for each flat: flats are scaled by them.
+    """
+
+    def __init__(
+        self,
+        sides: Mapping[SideName, Selection | None],
+        projections: NDArray[np.int64],
+        places: Mapping[SideName, NDArray[np.int64] | None],
+        currents: tuple[Means, Means] | None = None,
+    ) -> None:
+        self._sides, self._projections, self._places = dict(sides), projections, dict(places)
+        self._currents = currents
+
+    @cached_property
+    def tiles(self) -> dict[SideName, Means]:
+        """Means of the tiles of each frame, (frames, tiles)."""
+        return {
+            side: _tile_means(selection)
+            for side, selection in self._sides.items()
+            if selection is not None
+        }
+
+    @cached_property
+    def flat_weights(self) -> FlatWeights | None:
+        """Weights of the flats for each projection; None where their mean serves all."""
+        places, currents = self._places["flats"], self._currents
+        if currents is None and (places is None or len(np.unique(places)) < 2):
+            return None
+        flats = self._signal()
+        of_projection, of_flat = currents or (np.ones(len(self._projections)), np.ones(len(flats)))
+        group = np.zeros(len(flats), np.int64)
+        if places is not None:
+            group = np.unique(places, return_inverse=True)[1]
+            keep = ~np.isin(np.arange(len(flats)), list(self._odd("flats")))
+            means = flats / of_flat[:, None]
+            beam = self._beam() / float(np.median(of_flat))
+            if not _differ(means[keep], group[keep], _LEAST_CHANGE, beam):
+                group[:] = 0
+        n_groups = int(group.max()) + 1
+        if n_groups == 1 and currents is None:
+            return None
+        in_time = np.ones((len(self._projections), 1))
+        if n_groups > 1 and places is not None:
+            in_time = _weights_in_time(self._projections, np.unique(places))
+        members = (group == np.arange(n_groups)[:, None]) / of_flat
+        members /= np.bincount(group)[:, None]
+        return in_time * of_projection[:, None], members
+
+    def warnings(self, sides: Iterable[str]) -> list[str]:
+        """What is wrong with flats or darks, as far as they are in `sides`."""
+        found = []
+        for side in (each for each in SIDE_NAMES if each in sides and each in self.tiles):
+            means, odd = self.tiles[side].mean(axis=1), self._odd(side)
+            rest = np.delete(means, list(odd)) if len(odd) < len(means) else means
+            found += [
+                f"{side}: frame {frame} of {len(means)}, counted from 0, has a mean of "
+                f"{means[frame]:.6g}, and the others have {np.median(rest):.6g}: {side}: "
+                f'{{frames: "all but {frame}"}} in the loader leaves it out'
+                for frame in sorted(odd)[:_MOST_NAMED]
+            ]
+            if len(odd) > _MOST_NAMED:
+                found.append(f"{side}: {len(odd) - _MOST_NAMED} more frames are unlike the others")
+            found += self._unweighted(side, np.delete(np.arange(len(means)), list(odd)))
+        return found
+
+    def _unweighted(self, side: SideName, keep: NDArray[np.int64]) -> list[str]:
+        """Report frames that change during the scan and are averaged nevertheless."""
+        places, frames = self._places[side], self.tiles[side]
+        if side == "flats" and (places is not None or self._currents is not None):
+            return []
+        group = np.arange(len(frames)) >= len(frames) / 2 if places is None else places
+        group = np.unique(group, return_inverse=True)[1]
+        change = _differ(frames[keep], group[keep], _LEAST_UNPLACED, self._beam())
+        if not change:
+            return []
+        what = "where they stand among the projections is not stored" if places is None else ""
+        why = what or "only flats are interpolated in time"
+        return [
+            f"{side} change by {100 * change:.2g} % of the beam during the scan, and their mean is "
+            f"used: {why}"
+        ]
+
+    def _signal(self) -> Means:
+        """Tiles of the flats, less the median of the darks."""
+        darks = self.tiles.get("darks")
+        return self.tiles["flats"] - (0 if darks is None else np.median(darks, axis=0))
+
+    def _beam(self) -> float:
+        """Signal of the beam where it is brightest; 0 if the flats are no brighter than the darks.
+
+        Without flats it is the level of the darks.
+        """
+        if "flats" not in self.tiles:
+            return abs(float(np.nanmedian(self.tiles["darks"])))
+        signal = float(np.nanmax(np.nanmedian(self._signal(), axis=0)))
+        level = float(np.nanmax(np.abs(self.tiles["flats"])))
+        return signal if signal > _LEAST_SIGNAL * level else 0.0
+
+    def _odd(self, side: SideName) -> set[int]:
+        """Indices of frames that are unlike the others."""
+        means, places = self.tiles[side].mean(axis=1), self._places[side]
+        group = np.zeros(len(means)) if places is None else places
+        least = _ODD_SHARE[side] * self._beam()
+        odd: set[int] = set(np.flatnonzero(~np.isfinite(means)).tolist())
+        for one in np.unique(group):
+            members = np.flatnonzero(group == one)
+            like = means[members] if len(members) > 2 else means
+            if len(like) < 3:
+                continue
+            middle = np.nanmedian(like)
+            spread = 1.4826 * np.nanmedian(np.abs(like - middle))
+            away = np.abs(means[members] - middle) > max(_DEVIATIONS * spread, least)
+            odd |= set(members[away].tolist())
+        if side == "flats" and self._beam() > 0:
+            beam = self._signal().mean(axis=1)
+            levels = {one: np.nanmedian(beam[group == one]) for one in np.unique(group)}
+            for one, level in levels.items():
+                if level < _LEAST_BEAM * max(levels.values()):
+                    odd |= set(np.flatnonzero(group == one).tolist())
+        return odd
+
+
+def _tile_means(selection: Selection) -> Means:
+    """Means of the tiles of each frame, read one frame after the other."""
+    n_frames, n_rows, n_columns = selection.spec.shape
+    tops, lefts = (_first_of_tiles(n) for n in (n_rows, n_columns))
+    counts = np.outer(np.diff(tops, append=n_rows), np.diff(lefts, append=n_columns))
+    frame = np.empty((1, n_rows, n_columns), selection.spec.dtype)
+    means = np.empty((n_frames, counts.size))
+    for index in range(n_frames):
+        selection.read((index, index + 1), (0, n_rows), frame)
+        sums = np.add.reduceat(frame[0], tops, axis=0, dtype=np.float64)
+        means[index] = (np.add.reduceat(sums, lefts, axis=1) / counts).ravel()
+    return means
+
+
+def _first_of_tiles(length: int) -> NDArray[np.int64]:
+    """First index of each tile along an axis."""
+    n = min(_TILES, length)
+    return np.arange(n) * length // n
+
+
+def _differ(frames: Means, group: NDArray[np.int64], least: float, beam: float) -> float:
+    """Largest difference of two groups, as a share of the beam; 0 if none is more than noise."""
+    if beam <= 0:
+        return 0.0
+    numbers = np.unique(group)
+    means = np.array([frames[group == one].mean(axis=0) for one in numbers])
+    sizes = np.array([np.count_nonzero(group == one) for one in numbers])
+    within = sum(((frames[group == one] - means[i]) ** 2).sum(0) for i, one in enumerate(numbers))
+    variance = within / max(1, len(frames) - len(numbers))
+    largest = 0.0
+    for a, b in combinations(range(len(numbers)), 2):
+        error = np.sqrt(np.mean(variance * (1 / sizes[a] + 1 / sizes[b])))
+        change = np.sqrt(np.mean((means[a] - means[b]) ** 2))
+        if change > max(_ERRORS * error, least * beam):
+            largest = max(largest, float(change / beam))
+    return largest
+
+
+def _weights_in_time(projections: NDArray[np.int64], places: NDArray[np.int64]) -> Means:
+    """Weight of each group's mean for each projection, (projections, groups)."""
+    weights = np.zeros((len(projections), len(places)))
+    after = np.searchsorted(places, projections, side="right")  # groups before a projection
+    for row, (number, second) in enumerate(zip(projections, after, strict=True)):
+        if second in (0, len(places)):
+            weights[row, min(second, len(places) - 1)] = 1
+            continue
+        first = places[second - 1]
+        share = (number - first + 1) / (places[second] - first + 1)
+        weights[row, second - 1 : second + 1] = 1 - share, share
+    return weights
