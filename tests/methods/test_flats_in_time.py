@@ -170,7 +170,7 @@ def test_frames_that_change_and_are_averaged_are_reported(tmp_path, layout):
             file["exchange/data_dark"] = DARKS
             file["exchange/theta"] = DEGREES
     else:
-        text = "darks change by 2.8"
+        text = "darks change by 2.5"
         parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (2, DARKS + 500, 180)]
         path = write_nxtomo(tmp_path / "scan.nxs", parts)
     with pytest.warns(UserWarning, match=text):

@@ -13,6 +13,7 @@ LOADER_YAML = """\
                                          #   angles_total: 1801}}; or a list of degrees
     flats: auto                          # auto; ignore (a frame of ones); or a file, see below
     darks: auto                          # auto; ignore (a frame of zeros); or a file
+    beam_current: null                   # null; auto or a path: flats are scaled by it
     preview:                             # part of the scan to read; the stop is excluded
       angles: {start: 0, stop: end, step: 2}   # frames as stored, flats and darks included
       detector_y: mid                    # the middle three rows, two of an odd number
@@ -45,6 +46,7 @@ On the command line --rows, --columns and --angles stand in their place: --rows 
 Flats, darks or angles in other files:
 
 {others}
+`flats: {{frames: [0, 1, 3]}}` or `flats: {{frames: "all but 2"}}` takes some of the flats, counted from 0.
 A `file` is HDF5, .npy, a TIFF or a folder of TIFFs; `input_data` is the scan itself. Without a
 data_path its own flats or darks are taken, or all frames of a file without an image key; an
 image_key_path selects among them. Angles are in HDF5, or in a text
