@@ -46,7 +46,8 @@ On the command line --rows, --columns and --angles stand in their place: --rows 
 Flats, darks or angles in other files:
 
 {others}
-`flats: {{frames: [0, 1, 3]}}` or `flats: {{frames: "all but 2"}}` takes some of the flats, counted from 0.
+`flats: {{frames: [0, 1, 3]}}` or `flats: {{frames: "all but 2"}}` takes some flats,
+counted from 0.
 A `file` is HDF5, .npy, a TIFF or a folder of TIFFs; `input_data` is the scan itself. Without a
 data_path its own flats or darks are taken, or all frames of a file without an image key; an
 image_key_path selects among them. Angles are in HDF5, or in a text

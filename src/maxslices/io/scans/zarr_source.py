@@ -36,6 +36,7 @@ from .side_data import (
     check_image_key,
     check_kinds,
     dummies_of,
+    frame_choices,
     frames_of_kind,
     open_side,
     side_of_kind,
@@ -115,6 +116,7 @@ def zarr_source(scan: str | os.PathLike[str], options: LoaderOptions) -> FrameSo
             preview=options.preview,
             dummies=dummies_of(options),
             stored=facts,
+            frames=frame_choices(options),
         )
         source.pixel_size = facts.pixel_size or _ome_pixel_size(root)
         opened.pop_all()
