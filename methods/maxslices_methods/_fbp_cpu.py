@@ -3,8 +3,9 @@
 By the Fourier slice theorem the filtered spectra of the rows are the slice's spectrum on a
 polar grid, and back-projection is the sum of their waves at the pixels: a type-1 non-uniform
 FFT (FINUFFT; Barnett, Magland and af Klinteberg, SIAM J. Sci. Comput. 41, C479, 2019). It costs
-N^2 log N in place of N^3. The data are real, so half of the plane is enough. Waves are weighted
-so that noise is that of linear interpolation between detector pixels (`linear_response`).
+N^2 log N in place of N^3, and interpolates between detector pixels by a sinc. For the noise of
+linear interpolation the waves are weighted (`linear_response`). The data are real, so half of the
+plane is enough.
 
 Each thread works on slices of its own with a single-threaded plan of its own: the operations on a
 slice, and their order, do not depend on its block or thread.
@@ -26,7 +27,14 @@ from numpy.typing import NDArray
 
 from maxslices.core.ledger import Ledger
 
-from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
+from ._fbp_geometry import (
+    Interpolation,
+    Lengths,
+    RowWindow,
+    angle_weights,
+    linear_response,
+    row_filter,
+)
 from ._threads import THREAD_BYTES, n_workers_for
 
 EPS = 1e-4
@@ -56,13 +64,18 @@ TRACE_DOMAIN = 0x66_62_70
 
 
 def reconstruct(
-    data: NDArray[Any], angles: NDArray[np.float64], center: float, window: RowWindow, size: Lengths
+    data: NDArray[Any],
+    angles: NDArray[np.float64],
+    center: float,
+    window: RowWindow,
+    size: Lengths,
+    interpolation: Interpolation | None = None,
 ) -> NDArray[np.float32]:
     """Reconstruct slices (size, slices, size), float32, from a NumPy array; see `recon.fbp`."""
     n_slices, side = data.shape[1], size.size
     period = period_of(size)
     slices = np.empty((side, n_slices, side), dtype=np.float32)
-    factors, rows_at, columns_at = _waves(angles, center, window, size)
+    factors, rows_at, columns_at = _waves(angles, center, window, size, interpolation)
     outside = outside_of(size)
     edge = size.pad + size.detector
     n_workers = n_workers_for(n_slices)
@@ -132,7 +145,11 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
 
 
 def _waves(
-    angles: NDArray[np.float64], center: float, window: RowWindow, size: Lengths
+    angles: NDArray[np.float64],
+    center: float,
+    window: RowWindow,
+    size: Lengths,
+    interpolation: Interpolation | None,
 ) -> tuple[NDArray[np.complex64], NDArray[np.float32], NDArray[np.float32]]:
     """Factor and position in the frequency plane of the wave of each (angle, frequency).
 
@@ -141,7 +158,9 @@ def _waves(
     """
     period, side = period_of(size), size.size
     omega = np.arange(period // 2 + 1) * (2 * np.pi / period)
-    response = row_filter(period, window) / period * linear_response(omega)
+    response = row_filter(period, window) / period
+    if interpolation == "linear":
+        response *= linear_response(omega)
     response[1:] *= 2  # for the negative half
     if period % 2 == 0:
         response[-1] /= 2
@@ -157,17 +176,6 @@ def _waves(
         rows_at[a] = -sin * omega
         columns_at[a] = cos * omega
     return factors, rows_at, columns_at
-
-
-def linear_response(omega: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Response of linear interpolation between pixels, at frequencies in radians a pixel.
-
-    White noise that is interpolated linearly, at places spread evenly between two samples, has this
-    response's square as its spectrum, all aliases summed up. With it a slice has the noise that it
-    has on a GPU, which interpolates linearly.
-    """
-    response: NDArray[np.float64] = np.sqrt((2 + np.cos(omega)) / 3)
-    return response
 
 
 def outside_of(size: Lengths) -> NDArray[np.bool_] | None:

@@ -2,7 +2,8 @@
 
 Four slices are filtered together and interleaved, so that a thread computes its detector
 position once for all four and reads each sample of the four in one 16-byte load. Trigonometry
-and weights are computed once. Every sum has a fixed order: results are reproducible, and
+and weights are computed once. Rows are interpolated linearly; for a sinc they are first made twice
+as fine by their FFT, and what linear interpolation takes then is given back. Every sum has a fixed order: results are reproducible, and
 independent of the block.
 """
 
@@ -17,7 +18,14 @@ from numpy.typing import NDArray
 
 from maxslices.core.ledger import Ledger
 
-from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
+from ._fbp_geometry import (
+    Interpolation,
+    Lengths,
+    RowWindow,
+    angle_weights,
+    linear_response,
+    row_filter,
+)
 
 FILTER_ITEMS = 2**24
 """Approximate number of samples filtered at one time: far more than keep a device busy, while the
@@ -104,7 +112,12 @@ extern "C" __global__ void __launch_bounds__(256) backproject(
 
 
 def reconstruct(
-    data: Any, angles: NDArray[np.float64], center: float, window: RowWindow, size: Lengths
+    data: Any,
+    angles: NDArray[np.float64],
+    center: float,
+    window: RowWindow,
+    size: Lengths,
+    interpolation: Interpolation | None = None,
 ) -> Any:
     """Reconstruct slices (size, slices, size), float32, from a CuPy array; see `recon.fbp`."""
     import cupy as cp
@@ -112,17 +125,22 @@ def reconstruct(
 
     interleave, backproject = _kernels()
     n_angles, n_slices, detector = data.shape
-    period, rows, groups = _chunks(size)
-    width, pad = _width(size), size.pad
-    start = math.floor(center) + pad - size.reach - 1
-    origin = center + pad - start
+    finer = _finer(interpolation)
+    period, rows, groups = _chunks(size, finer)
+    width, pad = _width(size, finer), size.pad
+    start = finer * (math.floor(center) + pad - size.reach - 1)
+    origin = finer * (center + pad) - start
 
     slices = cp.empty((size.size, n_slices, size.size), dtype=np.float32)
     directions = cp.asarray(
-        np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32, order="C")
+        finer * np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32, order="C")
     )
     weights = cp.asarray(angle_weights(angles).astype(np.float32))
-    response = cp.asarray((row_filter(period, window) / period).astype(np.float32))
+    ramp = row_filter(period, window) / period
+    if finer > 1:
+        ramp /= linear_response(np.arange(len(ramp)) * (2 * np.pi / (finer * period)))
+        ramp[-1] /= 2  # the highest frequency has two halves in a finer row
+    response = cp.asarray(ramp.astype(np.float32))
     quads = cp.empty((groups, n_angles, width, 4), dtype=np.float32)
     padded = cp.zeros((rows, 4 * groups, period), dtype=np.float32)
     edge = pad + detector
@@ -137,13 +155,14 @@ def reconstruct(
                 target[..., edge : edge + pad] = part[..., -1:]
             spectrum = fft.rfft(padded, n=period)
             cp.multiply(spectrum, response, out=spectrum)
-            filtered = fft.irfft(spectrum, n=period, overwrite_x=True, norm="forward")
+            filtered = fft.irfft(spectrum, n=finer * period, overwrite_x=True, norm="forward")
             interleave(
                 (-(-width // 256), rows, groups),
                 (256,),
                 (
                     filtered, weights, quads, np.int32(angle), np.int32(n_angles),
-                    np.int32(period), np.int32(width), np.int32(start % period),
+                    np.int32(finer * period), np.int32(width),
+                    np.int32(start % (finer * period)),
                 ),
             )  # fmt: skip
             del spectrum, filtered  # so that two pairs are never alive at once
@@ -160,36 +179,44 @@ def reconstruct(
     return slices
 
 
-def account(m: Ledger, size: Lengths) -> None:
+def account(m: Ledger, size: Lengths, interpolation: Interpolation | None = None) -> None:
     """Enter the allocations of `reconstruct` after its result."""
-    period, rows, groups = _chunks(size)
+    finer = _finer(interpolation)
+    period, rows, groups = _chunks(size, finer)
     m.alloc((size.n_angles, 2), np.float32)  # directions
     m.alloc(size.n_angles, np.float32)  # weights
     m.alloc(period // 2 + 1, np.float32)  # response
-    m.alloc((groups, size.n_angles, _width(size), 4), np.float32)  # quads
+    m.alloc((groups, size.n_angles, _width(size, finer), 4), np.float32)  # quads
     m.alloc((rows, 4 * groups, period), np.float32)  # padded
     m.fft((rows, 4 * groups, period), np.float32, (2,), "r2c")
-    m.fft((rows, 4 * groups, period), np.float32, (2,), "c2r")
-    m.alloc((rows, 4 * groups, period // 2 + 1), np.complex64)  # spectrum
-    m.alloc((rows, 4 * groups, period), np.float32)  # filtered
+    m.fft((rows, 4 * groups, finer * period), np.float32, (2,), "c2r")
+    m.alloc((rows, 4 * groups, finer * period // 2 + 1), np.complex64)  # spectrum
+    m.alloc((rows, 4 * groups, finer * period), np.float32)  # filtered
+    if finer > 1:
+        m.alloc((rows, 4 * groups, period // 2 + 1), np.complex64)  # the spectrum before
 
 
-def _chunks(size: Lengths) -> tuple[int, int, int]:
+def _finer(interpolation: Interpolation | None) -> int:
+    """How many times finer than the detector's pixels the filtered rows are."""
+    return 2 if interpolation == "sinc" else 1
+
+
+def _chunks(size: Lengths, finer: int) -> tuple[int, int, int]:
     """Length of a row's FFT, and the numbers of angles and of groups of 4 filtered at once.
 
     They do not depend on the number of slices because cuFFT may add in another order for another
     number of rows. Lengths of a power of two need no workspace up to 16384.
     """
     period = 1 << (size.row_min - 1).bit_length()
-    group_items = size.n_angles * 4 * period
+    group_items = size.n_angles * 4 * period * finer
     groups = max(1, min(8, FILTER_ITEMS // group_items))
     parts = -(-group_items * groups // FILTER_ITEMS)
     return period, -(-size.n_angles // parts), groups
 
 
-def _width(size: Lengths) -> int:
-    """Samples of a filtered row that slices reach, and two for rounding."""
-    return 2 * size.reach + 4
+def _width(size: Lengths, finer: int) -> int:
+    """Samples of a filtered row that slices reach, and some for rounding."""
+    return finer * (2 * size.reach + 4)
 
 
 @lru_cache(maxsize=1)

@@ -194,8 +194,23 @@ WINDOWS: dict[str, Callable[[NDArray[Any]], Any]] = {
     "parzen": lambda f: (1 - 2 * f) ** 3,
 }
 """Windows as functions of the frequency in cycles a pixel, up to a half."""
+Interpolation = Literal["linear", "sinc"]
+"""How rows are interpolated between the pixels of the detector."""
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 """Those that `fbp` takes; the others are httomolibgpu's."""
+
+
+def linear_response(omega: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Response of linear interpolation between pixels, at frequencies in radians a pixel.
+
+    White noise that is interpolated linearly, at places spread evenly between two samples, has this
+    response's square as its spectrum, all aliases summed up. Rows with it have that noise however
+    they are interpolated, and rows that are divided by it have their own again.
+    """
+    response: NDArray[np.float64] = np.sqrt((2 + np.cos(omega)) / 3)
+    return response
+
+
 SINC = "sinc"
 """A window with a width: the sinc of the frequency times `RowWindow.cutoff`."""
 
