@@ -3,8 +3,8 @@
 Four slices are filtered together and interleaved, so that a thread computes its detector
 position once for all four and reads each sample of the four in one 16-byte load. Trigonometry
 and weights are computed once. Rows are interpolated linearly; for a sinc they are first made twice
-as fine by their FFT, and what linear interpolation takes then is given back. Every sum has a fixed order: results are reproducible, and
-independent of the block.
+as fine by their FFT, and what linear interpolation takes then is given back. Every sum has a fixed
+order: results are reproducible, and independent of the block.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 """Those that `fbp` takes; the others are httomolibgpu's."""
 
 
-def linear_response(omega: NDArray[np.float64]) -> NDArray[np.float64]:
+def linear_response(omega: NDArray[Any]) -> NDArray[np.float64]:
     """Response of linear interpolation between pixels, at frequencies in radians a pixel.
 
     White noise that is interpolated linearly, at places spread evenly between two samples, has this

@@ -23,6 +23,21 @@ from ._fbp_geometry import (
 from .namespaces import on_gpu
 
 
+def _enter(
+    m: Ledger,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    size: Lengths,
+    interpolation: Interpolation | None,
+) -> None:
+    m.alloc(shape, dtype)
+    m.alloc((size.size, shape[1], size.size), np.float32)
+    if m.device == "cuda":
+        _fbp_cuda.account(m, size, interpolation)
+    else:
+        _fbp_cpu.account(m, size, shape[1])
+
+
 @from_ledger
 def fbp_bytes(
     m: Ledger,
@@ -31,16 +46,23 @@ def fbp_bytes(
     detector_pad: bool | int,
     recon_size: int | None,
     recon_mask_radius: float | None,
-    interpolation: Interpolation | None = None,
 ) -> None:
-    """Enter the allocations of `fbp`."""
+    """Enter the allocations of `back_projected` with the interpolation of the device."""
+    _enter(m, shape, dtype, lengths(shape, detector_pad, recon_size, recon_mask_radius), None)
+
+
+@from_ledger
+def _fbp_needs(
+    m: Ledger,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+    interpolation: Interpolation | None,
+) -> None:
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
-    m.alloc(shape, dtype)
-    m.alloc((size.size, shape[1], size.size), np.float32)
-    if m.device == "cuda":
-        _fbp_cuda.account(m, size, interpolation)
-    else:
-        _fbp_cpu.account(m, size, shape[1])
+    _enter(m, shape, dtype, size, interpolation)
 
 
 def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int, int]:
@@ -51,7 +73,7 @@ def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int
 
 @method(
     "sinogram",
-    calc_max_slices=fbp_bytes,
+    calc_max_slices=_fbp_needs,
     output_dims=slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
