@@ -222,7 +222,8 @@ def _kill_at(moment: int) -> None:
 
         setattr(owner, name, watched)
 
-    watch(Journal, "_add")
+    for name in ("begin", "side", "done", "finish", "moving", "resumed"):
+        watch(Journal, name)
     watch(result_sinks, "create_sink")
     watch(finished_run, "remove_result")
     for name in ("rename", "unlink", "mkdir"):

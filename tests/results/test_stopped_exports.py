@@ -9,7 +9,7 @@ import tifffile
 
 from maxslices import run
 from maxslices.errors import StoreError
-from maxslices.io.results import export_result
+from maxslices.io.results import export_result, export_tiff
 from maxslices.runner.folder.run_folder import RunFolder
 from tests.results.conftest import METHODS, pipeline
 
@@ -32,15 +32,12 @@ def stopped(monkeypatch, tmp_path, scan):
         out = tmp_path / "out"
         with monkeypatch.context() as patch:
             if at == "second export":
-                write = export_result._write
 
-                def failing(whole, path, format, advance):
-                    if format.name == "tiff":
-                        path.mkdir()
-                        raise Stop
-                    write(whole, path, format, advance)
+                def failing(whole, folder, *more):
+                    folder.mkdir()
+                    raise Stop
 
-                patch.setattr(export_result, "_write", failing)
+                patch.setattr(export_tiff, "write_folder", failing)
             else:
                 rename = Path.rename
 

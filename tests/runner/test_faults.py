@@ -310,7 +310,8 @@ def test_a_real_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk is not allowed here")
     try:
-        monkeypatch.setattr(room, "_free_bytes", lambda path: 10**9)
+        usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
         big = np.ones((20, 60, 400), np.float32)
         pipeline = Pipeline.from_steps(["negate"], fakes)
         with pytest.raises(StoreError, match="the disk is full"):

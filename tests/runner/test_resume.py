@@ -80,7 +80,8 @@ def snapshots(monkeypatch, tmp_path):
         raise AssertionError("the folder never stayed as it was")
 
     def begin(folder):
-        watch(Journal, "_add", folder)
+        for name in ("begin", "side", "done", "finish", "moving", "resumed"):
+            watch(Journal, name, folder)
         watch(result_sinks, "create_sink", folder)
         watch(finished_run, "remove_result", folder)
         for name in ("rename", "unlink", "mkdir"):

@@ -12,10 +12,13 @@ from maxslices import run
 from maxslices.core.arrays import ArraySpec
 from maxslices.devices.cpu import CpuBackend
 from maxslices.errors import MaxslicesError, OutOfMemoryError
+from maxslices.runner.blocks import block_feed
+from maxslices.runner.blocks import fetcher as fetcher_module
 from maxslices.runner.blocks.block_feed import ReadAhead, blocks_of
 from maxslices.runner.blocks.fetcher import Fetcher
 from maxslices.runner.blocks.writer import ResultPiece, Writer
 from maxslices.runner.report.run_timeline import Timeline
+from maxslices.system.threads import WorkThread
 from tests.runner.fake_gpu import FakeGpu
 from tests.system.started_threads import record_started
 
@@ -43,6 +46,11 @@ def break_off(*_):
     raise MemoryError("no memory is left")
 
 
+def broken_thread(work, name):
+    """A thread that breaks off before its work."""
+    return WorkThread(break_off, name)
+
+
 def target(write=lambda *_: None):
     return SimpleNamespace(spec=ArraySpec(DATA.shape, DATA.dtype), write=write)
 
@@ -68,7 +76,7 @@ def in_thread(make):
 
 class TestReader:
     def test_one_that_breaks_off(self, timeline, monkeypatch):
-        monkeypatch.setattr(ReadAhead, "_work", break_off)
+        monkeypatch.setattr(block_feed, "WorkThread", broken_thread)
         with pytest.raises(MemoryError, match="no memory is left"):
             reader(timeline).take()
 
@@ -121,7 +129,7 @@ class TestFetcher:
         return Fetcher(0, engine, timeline, writer, 2, overlaps=True)  # three pieces of one slice
 
     def test_one_that_breaks_off(self, engine, timeline, monkeypatch):
-        monkeypatch.setattr(Fetcher, "_work", break_off)
+        monkeypatch.setattr(fetcher_module, "WorkThread", broken_thread)
         writer = Writer(0, timeline)
         fetcher = self.fetcher(engine, timeline, writer)
         fetcher.wait_for(fetcher.put(DATA, 0, target(), engine.record(), waits=False))
@@ -180,7 +188,7 @@ class Unable:
 @pytest.mark.parametrize("thread", ["reader", "writer"])
 def test_the_run_ends_with_an_error_and_does_not_hang(tmp_path, monkeypatch, thread):
     if thread == "reader":
-        monkeypatch.setattr(ReadAhead, "_work", break_off)
+        monkeypatch.setattr(block_feed, "WorkThread", broken_thread)
     else:
         # Events of results alone: the journal's thread would never end without its own.
         events = SimpleNamespace(Event=Unable)
