@@ -31,6 +31,7 @@ from kill_resume import BASE, SHAPES, STEPS, write_scan
 
 from maxslices import run
 from maxslices.planner import Plan
+from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import wait_for_workers
 
 MEMORY = {"cpu": "100MB", "cuda": "2GB"}
@@ -69,7 +70,7 @@ def with_killed_worker(case: tuple[Any, ...], out: Path, client: Any, rng: rando
     timer = kill_later(client, rng.uniform(0, took_s))
     run(scan, pipeline, out, engine=client, plan=plan, format=format)
     timer.join()
-    wait_for_workers(client, 2)
+    wait_for_workers(WorkerCalls(client), 2)
     return "finished"
 
 
