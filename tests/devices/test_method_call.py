@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -248,3 +249,21 @@ def test_a_method_that_would_end_the_process_is_an_error():
     with pytest.raises(RuntimeError, match=r"^it called os\._exit\(0\)$"):
         call_method(meta, np.ones((1, 2, 3)), {}, CPU)
     assert os._exit is before
+
+
+def test_another_thread_can_end_the_process_during_a_call():
+    """As a worker's does when the process that started it is killed."""
+
+    def ends_by_a_thread(data):
+        ending = threading.Thread(target=lambda: os._exit(7))
+        ending.start()
+        ending.join()
+        return data
+
+    meta = Registry().register(ends_by_a_thread, pattern="all", calc_max_slices=None)
+    child = os.fork()
+    if child == 0:
+        threading.excepthook = lambda _: None
+        call_method(meta, np.ones((1, 2, 3)), {}, CPU)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

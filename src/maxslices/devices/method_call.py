@@ -82,33 +82,37 @@ def call_method(
 
 
 _end_process = os._exit
-_calls = 0
+_callers: list[int] = []
+"""Threads that are in a call now, by their numbers."""
 _counting = threading.Lock()
 
 
 @contextmanager
 def _in_one_process() -> Iterator[None]:
-    """Keep a call in this process: it cannot end it, and no child of it goes on here."""
-    global _calls, _end_process
-    process = os.getpid()
+    """Keep a call in this process: it cannot end it, and no child of it goes on here.
+
+    Other threads still can, as that of a worker which ends with the process that started it.
+    """
+    global _end_process
+    process, thread = os.getpid(), threading.get_ident()
 
     def end_child(status: int) -> NoReturn:
-        if os.getpid() == process:
+        if os.getpid() == process and threading.get_ident() in _callers:
             raise RuntimeError(f"it called os._exit({status!r})")
         _end_process(status)
 
     with _counting:
-        if not _calls:
+        if not _callers:
             _end_process, os._exit = os._exit, end_child
-        _calls += 1
+        _callers.append(thread)
     try:
         yield
     finally:
         if os.getpid() != process:
             _end_process(1)
         with _counting:
-            _calls -= 1
-            if not _calls:
+            _callers.remove(thread)
+            if not _callers:
                 os._exit = _end_process
 
 

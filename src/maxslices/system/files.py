@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import select
 import stat
@@ -124,13 +123,6 @@ def replace_text(path: Path, text: str) -> None:
         with suppress(OSError):
             os.unlink(fresh)
         raise
-
-
-def remove_fresh(path: Path) -> None:
-    """Remove what `replace_text` left behind where it was killed."""
-    for fresh in path.parent.glob(f".{path.name}.*"):
-        if re.fullmatch(r"[0-9a-f]{16}", fresh.suffix[1:]) and not fresh.is_dir():
-            fresh.unlink(missing_ok=True)
 
 
 def check_one_name(path: Path, found: os.stat_result) -> None:
