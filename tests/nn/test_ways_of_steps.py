@@ -3,6 +3,7 @@
 # ruff: noqa: NPY002 - the generators that all share are what is tested
 from __future__ import annotations
 
+import math
 import random
 import sys
 from pathlib import Path
@@ -119,6 +120,8 @@ class Logging(nn.Module):
 def logged(model, y):
     mean = y.mean().item()
     model.total += (mean - 0.5) / 2
+    if not math.isfinite(mean) or math.isnan(mean):
+        raise RuntimeError("the mean is not finite")
     return f"{mean:.3f} {mean} {model.total:8.2e} {[mean]} {y * mean}"
 
 
@@ -259,6 +262,10 @@ def test_a_closure_computes_the_loss_and_lbfgs_keeps_its_history():
     report = memory_report(model, (4, 100), "training", made, workspaces=NONE)
     state = report.categories["optimizer state"]
     assert 2 * 7 * n_bytes <= state <= (2 * 7 + 3) * (n_bytes + 512)
+    real = made(model.parameters())
+    same = memory_report(model, (4, 100), "training", real, workspaces=NONE)
+    assert same.allocated_bytes == report.allocated_bytes
+    assert not real.state
 
 
 def test_an_optimizer_may_be_only_the_size_of_its_state():
@@ -299,6 +306,25 @@ def test_several_models_are_trained_in_one_step():
         optimizer=optimizers, step=step,
     )  # fmt: skip
     assert n > 1000
+
+
+def test_a_learning_rate_scheduler_may_be_among_the_optimizers():
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    rates = []
+
+    def scheduled(model, given, x):
+        model(x).sum().backward()
+        given[0].step()
+        given[1].step()
+        rates.append(given[0].param_groups[0]["lr"])
+
+    report = memory_report(model, (4, 8), "training", (optimizer, scheduler), step=scheduled)
+    assert report.categories["optimizer state"] > 0
+    assert rates == pytest.approx([0.05, 0.005])
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert scheduler.last_epoch == 0
 
 
 def test_a_step_of_one_s_own_runs_as_it_is_replayed():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..nn_errors import TraceError, first_line
 
@@ -182,6 +182,16 @@ def optimizers_in(optimizer: Any) -> list[torch.optim.Optimizer]:
     return [each for each in tree_leaves(optimizer) if isinstance(each, torch.optim.Optimizer)]
 
 
+def _with_copies(held: Any, copies: dict[int, Any]) -> Any:
+    """Copy of what works on an optimizer, such as a learning rate scheduler, with its copy."""
+    if id(getattr(held, "optimizer", None)) not in copies:
+        return held
+    made = copy.copy(held)
+    for name, value in vars(held).items():
+        setattr(made, name, copies.get(id(value)) or copy.copy(value))
+    return made
+
+
 def optimizer_for(
     optimizer: Any, parameters: Mapping[int, torch.Tensor], own: Iterable[torch.Tensor]
 ) -> Any:
@@ -204,13 +214,15 @@ def optimizer_for(
     """
     if optimizer is None:
         return None
-    if isinstance(optimizer, Mapping):
-        return {name: optimizer_for(each, parameters, own) for name, each in optimizer.items()}
-    if isinstance(optimizer, list | tuple):
-        return type(optimizer)(optimizer_for(each, parameters, own) for each in optimizer)
     own = list(own)
+    if isinstance(optimizer, Mapping | list | tuple):
+        copies = {id(o): optimizer_for(o, parameters, own) for o in optimizers_in(optimizer)}
+        return tree_map(lambda each: copies.get(id(each)) or _with_copies(each, copies), optimizer)
     if isinstance(optimizer, torch.optim.Optimizer):
         made = copy.copy(optimizer)
+        for name, held in vars(optimizer).items():  # copy.copy leaves out what torch does not save
+            is_list = isinstance(held, list) and all(id(each) in parameters for each in held)
+            vars(made).setdefault(name, [parameters[id(p)] for p in held] if is_list else held)
         # A learning rate scheduler replaces `step` by a method bound to the original.
         vars(made).pop("step", None)
         groups = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from types import TracebackType
@@ -18,6 +19,7 @@ from .dispatch_mode import StorageDispatchMode
 from .host_draws import HostGenerators
 from .host_tensor import ToMeta, without_data
 from .import_stubs import algebra_unloaded, compiler_unloaded
+from .known_values import UnknownNumber
 from .meta_copy import meta_copy
 from .module_calls import ModuleCalls, translated
 from .nested import Spec, mapped
@@ -95,6 +97,9 @@ class Replay(AllocationLog):
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
         for of in (torch, torch.Tensor):
             self._stack.enter_context(mock.patch.object(of, "istft", _istft(of.istft)))
+        for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
+            check = _finite(getattr(math, name), answer)
+            self._stack.enter_context(mock.patch.object(math, name, check))
         item = _item(torch.Tensor.item, self._mode)
         self._stack.enter_context(mock.patch.object(torch.Tensor, "item", item))
         self._stack.enter_context(self._mode)
@@ -214,6 +219,15 @@ def _item(real: Any, mode: StorageDispatchMode) -> Any:
         return mode.values.number(tensor)
 
     return item
+
+
+def _finite(real: Any, answer: bool) -> Any:
+    """Make a function of ``math`` that takes a number which is not known to be finite."""
+
+    def check(number: Any) -> bool:
+        return answer if isinstance(number, UnknownNumber) else bool(real(number))
+
+    return check
 
 
 def _istft(real: Any) -> Any:

@@ -330,7 +330,8 @@ def _lbfgs_step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any]) -> Non
     Where it stops iterating depends on values. The history is ``history_size`` differences of
     gradients and as many of parameters; the last gradient and the direction are kept beside it.
     """
-    group, (first, *_) = optimizer.param_groups[0], optimizer._params
+    group = optimizer.param_groups[0]
+    first, *_ = group["params"]
     state = optimizer.state[first]
     with torch.enable_grad():
         closure()
@@ -345,7 +346,7 @@ def _lbfgs_step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any]) -> Non
     state["d"] = direction.mul(1.0)
     state.setdefault("prev_flat_grad", gradient)
     if group["line_search_fn"] is not None:
-        kept = [p.clone() for p in optimizer._params]
+        kept = [p.clone() for p in group["params"]]
         gradients = [newer.clone() for _ in range(2)]
         del kept, gradients
     del difference, direction
@@ -375,10 +376,12 @@ def _watch(optimizer: Any, record: Replay) -> None:
     """Have the steps of optimizers in a step of the user's own recorded as a stage."""
     for each in optimizers_in(optimizer):
 
-        def step(closure: Any = None, *, _of: torch.optim.Optimizer = each) -> None:
+        def step(closure: Any = None, *, _of: Any = each) -> None:
+            _of._opt_called = True  # a learning rate scheduler looks for this
             with record.stage("step", "temporary"):
                 _replay_step(_of, closure)
 
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         each.step = step  # type: ignore[method-assign,assignment]
 
 
