@@ -11,7 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-DISCS = ((-0.25, 0.1, 0.35, 1.0), (0.35, 0.25, 0.12, 2.0), (0.1, -0.45, 0.2, 1.5))
+DISCS = (
+    (-0.25, 0.1, 0.35, 1.0),
+    (0.35, 0.25, 0.12, 2.0),
+    (0.1, -0.45, 0.2, 1.5),
+    (0.55, -0.1, 0.06, 3.0),
+)
 """x, y, radius and density, in half the width of the detector."""
 HALF_TURN = np.linspace(0, 180, 61)
 

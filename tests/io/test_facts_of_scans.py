@@ -119,6 +119,22 @@ def test_frames_that_are_fewer_than_the_angles_are_warned_of(tmp_path):
     assert f"/{ROTATION}" in text()
 
 
+def test_one_command_makes_slices_of_a_full_turn_by_start_and_step(tmp_path):
+    """tomoScan, as above, with flats and darks as one value; the axis is near the middle, where the
+    views half a turn apart overlap as a whole."""
+    degrees = -90 + 0.5 * np.arange(720)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        noise = np.random.default_rng(0).normal(0, 20, (720, 8, 256))
+        frames = counts(degrees, columns=256, centre=135.0, rows=8) + noise
+        file["exchange/data"] = np.rint(frames).clip(0, 65535).astype("u2")
+        put(file, {f"{ROTATION}/rotation_start": -90.0, f"{ROTATION}/rotation_step": 0.5})
+        put(file, {"process/acquisition/flat_fields/flat_field_value": 20100.0})
+        put(file, {"process/acquisition/dark_fields/dark_field_value": 100.0})
+    assert main(["try", str(tmp_path / "x.h5"), str(tmp_path / "out"), "--device", "cpu"]) == 0
+    log = (tmp_path / "out/run.log").read_text()
+    assert float(log.split("cor = ")[1].split()[0]) == pytest.approx(135, abs=0.5)
+
+
 # Set and measured angles, and other candidates
 
 

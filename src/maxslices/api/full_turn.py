@@ -111,7 +111,8 @@ def find_turn_axis(
         "middle": (side["find_center_vo.cor"], [], None),
         "edge": (width - 1 - near_edge if name == "right" else near_edge, [stitch], width - 0.5),
     }
-    if abs(axes["middle"][0] - axes["edge"][0]) <= SAME_AXIS:
+    is_one = abs(axes["middle"][0] - axes["edge"][0]) <= SAME_AXIS
+    if is_one or overlap > width - 1 - 2 * SAME_AXIS:  # views that overlap whole have no edge
         del axes["edge"]
     pairs = angle_table(angles).opposite(len(angles) // 2)
     views = data[pairs[0], 0], data[pairs[1], 0]
