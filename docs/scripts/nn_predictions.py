@@ -344,7 +344,7 @@ def arguments(case: Case, mode: str, limit: int | None) -> dict[str, Any]:
 
 
 def search_batch(case: Case, mode: str, limit: int | None) -> dict[str, Any]:
-    """Largest batch by prediction, run once in another process."""
+    """Largest batch by prediction, and the real steps that verify it."""
     from maxslices.nn import max_batch_size
 
     model, more = case.make(), arguments(case, mode, limit)
@@ -354,7 +354,7 @@ def search_batch(case: Case, mode: str, limit: int | None) -> dict[str, Any]:
 
 
 def search_patch(case: Case, mode: str, limit: int | None) -> dict[str, Any]:
-    """Largest patch by prediction, run once in another process."""
+    """Largest patch by prediction, and the real steps that verify it."""
     from maxslices.nn import max_patch_shape
 
     model, more = case.make(), arguments(case, mode, limit)
