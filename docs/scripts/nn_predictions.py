@@ -385,11 +385,14 @@ def alone() -> Iterator[None]:
 
 def times(case: Case) -> dict[str, Any]:
     """Steps as they are, by operator, and as predicted with and without a device."""
-    from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes, measure_times
-    from maxslices.nn.reduce.module_ranges import ModuleOrder
-    from maxslices.nn.reduce.module_study import study_step
-    from maxslices.nn.reduce.rewrite_cost import flops_by_module
-    from maxslices.nn.reduce.step_timeline import StepTimeline
+    from maxslices.nn.reduce.study import ModuleOrder, study_step
+    from maxslices.nn.reduce.times import (
+        DeviceRates,
+        ForwardTimes,
+        StepTimeline,
+        flops_by_module,
+        measure_times,
+    )
     from maxslices.nn.replay import Workspaces
 
     step, inputs = step_of(case, "training")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from maxslices.core.block_memory import CONTEXT_BYTES
+from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.step.model_step import ModelStep
+
 
 class Small(nn.Module):
     """Two levels, in the style of a U-Net: 2 to the power of its depth must divide a patch."""
@@ -72,3 +76,13 @@ def deep() -> nn.Module:
         for _ in range(6)
     ]  # fmt: skip
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
+
+
+DEEP_INPUT = Spec((4, 3, 128, 128))
+
+
+def deep_memory(part: float) -> int:
+    """Memory of a card with a part of what the unreduced step of `deep` allocates."""
+    step = ModelStep(deep(), "training", torch.optim.Adam)
+    peak = step.trace([DEEP_INPUT], Workspaces.allowance()).peak_bytes
+    return int(part * peak) + CONTEXT_BYTES

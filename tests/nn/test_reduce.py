@@ -17,10 +17,10 @@ from maxslices.nn.reduce import (
     Rewrite,
     apply_rewrites,
     backward_in_parts,
+    kept_tensors,
     reduce_memory,
     resolve_device,
     restore,
-    saved_tensors,
     undo_rewrites,
 )
 from maxslices.nn.reduce.inplace import safe_in_place, set_in_place
@@ -151,7 +151,7 @@ def copies(monkeypatch) -> list[str]:
     """Copies over the link, in order."""
     made: list[str] = []
 
-    class Counted(saved_tensors._HostCopy):
+    class Counted(kept_tensors._HostCopy):
         def __init__(self, tensor: torch.Tensor) -> None:
             super().__init__(tensor)
             made.append("to")
@@ -160,16 +160,16 @@ def copies(monkeypatch) -> list[str]:
             made.append("back")
             return super()._copied()
 
-    monkeypatch.setattr(saved_tensors, "_HostCopy", Counted)
+    monkeypatch.setattr(kept_tensors, "_HostCopy", Counted)
     return made
 
 
 def test_what_is_saved_twice_is_copied_to_the_host_once(copies):
     x = torch.empty(2**19, device="meta", requires_grad=True)
     kept = []
-    with saved_tensors.offloaded(nn.Identity()):
+    with kept_tensors.offloaded(nn.Identity()):
         y = x.relu()  # its result is saved,
-    with saved_tensors.offloaded(nn.Identity()):
+    with kept_tensors.offloaded(nn.Identity()):
         kept.append(y.square())  # and is once more, in another module
         assert copies == ["to"]
         old, y = y, y * 1.0  # of the same shape, and both are there
@@ -184,11 +184,11 @@ def test_what_is_saved_twice_is_copied_to_the_host_once(copies):
 
 def test_what_is_saved_twice_comes_back_once_and_goes_when_all_have_had_it(copies):
     x = torch.empty(2**19, device="meta", requires_grad=True)
-    with saved_tensors.offloaded(nn.Identity()):
+    with kept_tensors.offloaded(nn.Identity()):
         y = x.relu()
         total = (y.square() + y.square()).sum()
     (on_host,) = next(
-        v for k, v in saved_tensors._known.items() if k is y.untyped_storage()
+        v for k, v in kept_tensors._known.items() if k is y.untyped_storage()
     ).values()
     assert (copies, on_host.n_awaited, on_host.back) == (["to"], 3, None)
     total.backward(retain_graph=True)
@@ -197,7 +197,7 @@ def test_what_is_saved_twice_comes_back_once_and_goes_when_all_have_had_it(copie
     assert copies[2:] == ["back"] * 3
     assert on_host.back is None
     del y, on_host, total
-    assert not saved_tensors._known
+    assert not kept_tensors._known
 
 
 def test_what_is_on_the_host_inside_of_parts_goes_there_each_time_it_is_computed(copies):
@@ -210,14 +210,14 @@ def test_what_is_on_the_host_inside_of_parts_goes_there_each_time_it_is_computed
 def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(case, monkeypatch):
     # The processor's tensors are not moved: here they are, as those of a device would be.
     def moved(_module: nn.Module) -> AbstractContextManager[None]:
-        def pack(tensor: torch.Tensor) -> saved_tensors._HostCopy:
-            held.append(saved_tensors._HostCopy(tensor.detach()))
+        def pack(tensor: torch.Tensor) -> kept_tensors._HostCopy:
+            held.append(kept_tensors._HostCopy(tensor.detach()))
             held[-1].n_awaited += 1
             return held[-1]
 
-        return torch.autograd.graph.saved_tensors_hooks(pack, saved_tensors._unpack)
+        return torch.autograd.graph.saved_tensors_hooks(pack, kept_tensors._unpack)
 
-    held: list[saved_tensors._HostCopy] = []
+    held: list[kept_tensors._HostCopy] = []
     monkeypatch.setitem(apply_rewrites.__globals__, "offloaded", moved)
     model, x = case
     other = copy.deepcopy(model)

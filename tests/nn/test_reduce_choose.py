@@ -11,13 +11,16 @@ from torch import nn
 
 from maxslices.nn.reduce import Rewrite, apply_rewrites
 from maxslices.nn.reduce.candidates import candidates
-from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.knapsack import Knapsack
-from maxslices.nn.reduce.module_ranges import ModuleOrder, ModuleRange, range_at, ranges_of
-from maxslices.nn.reduce.module_study import study_step
-from maxslices.nn.reduce.rewrite_cost import flops_by_module, price
-from maxslices.nn.reduce.split import layer_candidates
-from maxslices.nn.reduce.step_timeline import StepTimeline
+from maxslices.nn.reduce.parts import layer_candidates
+from maxslices.nn.reduce.study import ModuleOrder, ModuleRange, range_at, ranges_of, study_step
+from maxslices.nn.reduce.times import (
+    DeviceRates,
+    ForwardTimes,
+    StepTimeline,
+    flops_by_module,
+    price,
+)
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, device_rates, memory_optimization
+from maxslices.nn.reduce import confirm, memory_optimization, times
 from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
 from maxslices.nn.replay import Spec
 from maxslices.nn.step.layer_state import ResettingStep
@@ -99,9 +99,9 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(device_rates, "_link_bytes_per_s", lambda device: 5.0)
+    monkeypatch.setattr(times, "measure_link", lambda device: 5.0)
     made = model()
-    found = device_rates.measure_times(
+    found = times.measure_times(
         ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3
     )
     # Between the two events of a layer is none; of a block are four, and of the model fourteen.
@@ -109,7 +109,7 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     assert found.forward_s == pytest.approx({path: 3e-3 * ms for path, ms in expected.items()})
     assert found.host_forward_s.keys() == expected.keys()
     assert found.host_forward_s[""] >= found.host_forward_s["0"] > 0
-    assert len(slept) == device_rates.N_TIMED
+    assert len(slept) == times.N_TIMED
     assert all(type(cycles) is int and cycles > 0 for cycles in slept)
     assert (found.rates.link_bytes_per_s, found.origin) == (5.0, "measured on a card")
 

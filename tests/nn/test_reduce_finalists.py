@@ -15,8 +15,8 @@ from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import confirm, reduce_memory, reduction, search
-from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.run_on_device import MeasuredStep
+from maxslices.nn.reduce.times import DeviceRates, ForwardTimes
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
 from maxslices.nn.step.model_step import ModelStep

@@ -18,17 +18,11 @@ from maxslices.nn.reduce.knapsack import Knapsack
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 
+from .networks import DEEP_INPUT as SPEC
 from .networks import deep
+from .networks import deep_memory as memory
 
 MIB = 2**20
-
-SPEC = Spec((4, 3, 128, 128))
-
-
-def memory(part: float) -> int:
-    step = ModelStep(deep(), "training", torch.optim.Adam)
-    peak = step.trace([SPEC], Workspaces.allowance()).peak_bytes
-    return int(part * peak) + CONTEXT_BYTES
 
 
 def test_the_same_call_finds_the_same_plan_however_long_it_takes(monkeypatch):

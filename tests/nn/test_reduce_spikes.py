@@ -16,9 +16,9 @@ from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import COMPRESSORS, Rewrite, apply_rewrites, reduce_memory
 from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.candidates import candidates
-from maxslices.nn.reduce.compress import compressor_named
-from maxslices.nn.reduce.module_study import study_step
-from maxslices.nn.reduce.split import time_candidates
+from maxslices.nn.reduce.kept_tensors import compressor_named
+from maxslices.nn.reduce.parts import time_candidates
+from maxslices.nn.reduce.study import study_step
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.layer_state import ResettingStep, refuses_time_split, reset_states
 

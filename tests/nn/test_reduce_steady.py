@@ -14,18 +14,19 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import Rewrite, apply_rewrites, plan, reduce_memory
-from maxslices.nn.reduce.device_rates import DeviceRates
-from maxslices.nn.reduce.plan import ReductionPlan, allocator, later_bytes
+from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, search
+from maxslices.nn.reduce.search import ReductionPlan, allocator, later_bytes
+from maxslices.nn.reduce.times import DeviceRates
 from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Steady, each_step, steady
 from maxslices.nn.step.model_step import ModelStep
-from tests.nn.replay.test_steady_state import trace_of
 
+from .networks import DEEP_INPUT as SPEC
 from .networks import deep
-from .test_reduce_search import SPEC, memory
+from .networks import deep_memory as memory
+from .replay.traces import trace_of
 
 H200 = json.loads((Path(__file__).parent / "h200_limits.json").read_text())
 MIB = 2**20
@@ -101,7 +102,7 @@ def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, o
 
 def reduced(monkeypatch, later: Steady, part: float = 0.6):
     """Summary of a reduced model whose later steps are as given."""
-    monkeypatch.setattr(plan, "steady", lambda *_: later)
+    monkeypatch.setattr(search, "steady", lambda *_: later)
     return reduce_memory(deep(), SPEC, memory(part), means=("checkpoint",))[1]
 
 
@@ -125,7 +126,7 @@ def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
 
 
 def test_what_does_not_go_on_does_not_fit(monkeypatch):
-    monkeypatch.setattr(plan, "later_bytes", lambda _trace, limit: limit + 1)
+    monkeypatch.setattr(search, "later_bytes", lambda _trace, limit: limit + 1)
     with pytest.raises(TooLargeError, match="no plan fits"):
         reduced(monkeypatch, Steady(False))
 

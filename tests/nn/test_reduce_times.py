@@ -10,13 +10,22 @@ import numpy as np
 from torch import nn
 
 from maxslices.nn.reduce.candidates import Candidate, candidates
-from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes, seconds_by_module
-from maxslices.nn.reduce.module_ranges import ModuleOrder
-from maxslices.nn.reduce.module_study import study_step
+from maxslices.nn.reduce.parts import time_candidates
 from maxslices.nn.reduce.rewrite import Rewrite
-from maxslices.nn.reduce.rewrite_cost import flops_by_module, price, price_of_parts
-from maxslices.nn.reduce.split import time_candidates
-from maxslices.nn.reduce.step_timeline import BACKWARD, HOST_BACKWARD, Flops, StepTimeline, longest
+from maxslices.nn.reduce.study import ModuleOrder, study_step
+from maxslices.nn.reduce.times import (
+    BACKWARD,
+    HOST_BACKWARD,
+    DeviceRates,
+    Flops,
+    ForwardTimes,
+    StepTimeline,
+    flops_by_module,
+    longest,
+    price,
+    price_of_parts,
+    seconds_by_module,
+)
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 

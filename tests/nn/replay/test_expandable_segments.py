@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.reduce.plan import ReductionPlan
+from maxslices.nn.reduce.search import ReductionPlan
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from maxslices.nn.step.model_step import ModelStep

@@ -10,40 +10,17 @@ torch = pytest.importorskip("torch")
 
 from maxslices.nn.replay import (
     CachingAllocator,
-    ReplayEvent,
     Spec,
-    StageMark,
-    Storage,
-    Trace,
     Workspaces,
     replay,
 )
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Counts, each_step, steady
 
+from .traces import trace_of
+
 MIB = 2**20
 ALLOCATORS = pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
-
-
-def trace_of(*steps: list[tuple[str, float]]) -> Trace:
-    """Return a trace of steps of allocations in MiB, by name; below 0 are frees."""
-    storages: list[Storage] = []
-    events: list[ReplayEvent] = []
-    marks: list[StageMark] = []
-    names: dict[str, int] = {}
-    for step in steps:
-        for name, size in step:
-            if size < 0:
-                storages[names[name]].died = len(events)
-                events.append(ReplayEvent("free", names[name]))
-                continue
-            names[name] = len(storages)
-            events.append(ReplayEvent("alloc", names[name]))
-            made = Storage(int(size * MIB), "activations", born=len(events) - 1)
-            storages.append(made)
-        marks.append(StageMark("step", len(events)))
-        events.append(ReplayEvent("mark", len(marks) - 1))
-    return Trace(tuple(storages), (), tuple(marks), tuple(events))
 
 
 # 20 of small blocks, and then one of 60: what is free of one cannot serve the other.

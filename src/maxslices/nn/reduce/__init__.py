@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .accumulate import backward_in_parts
-from .compress import COMPRESSORS, Compressor
+from .kept_tensors import COMPRESSORS, Compressor
 from .memopt import memory_optimization
+from .parts import backward_in_parts
 from .reduction import MEANS, reduce_memory, restore
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites

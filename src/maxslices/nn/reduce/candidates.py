@@ -9,9 +9,8 @@ from torch import nn
 
 from ...core.allocators import round_to_granule
 from ..replay import Trace
-from .module_ranges import EXPENSIVE_LAYERS, modules_and_ranges
-from .module_study import ForwardCall, StepStudy
 from .rewrite import EXPENSIVE_OPS, Rewrite
+from .study import EXPENSIVE_LAYERS, ForwardCall, StepStudy, modules_and_ranges
 
 SMALL_BYTES = 2**20
 """Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB

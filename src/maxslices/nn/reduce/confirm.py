@@ -12,11 +12,10 @@ from ...core.units import format_bytes
 from ..replay import Trace
 from ..step.model_step import ModelStep
 from .inplace import set_in_place
-from .plan import ReductionPlan
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrites, apply_rewrites, undo_rewrites
 from .run_on_device import MeasuredStep, run_for_real
-from .search import PlanSearch
+from .search import PlanSearch, ReductionPlan
 
 FINALISTS = 3
 """Number of plans run on the device that fit, and of those that need a little more."""

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ...system.process_state import HostDraws
 from ..nn_errors import ModelArgumentError, first_line
@@ -27,7 +29,6 @@ from ..replay.object_copies import walked
 from ..step.call_inputs import is_sized
 from ..step.layer_state import reset_states
 from ..step.model_step import ModelStep, placed
-from .constant_draws import ConstantDraws
 from .inplace import set_in_place
 from .rewrite import Rewrite, Rewrites, apply_rewrites
 
@@ -321,3 +322,48 @@ def _error(expected: torch.Tensor, made: torch.Tensor, least: float) -> float:
     off = float((a - b).masked_fill(strange, 0.0).abs().max())
     scale = _size(a) + least
     return off / scale if scale else math.inf if off else 0.0
+
+
+_DROP_ARGUMENTS = ("dropout_p", "p", "dropout")
+
+
+class ConstantDraws(TorchDispatchMode):
+    """Mode in which nothing is dropped and each random number is 0.5, or 1 of 0 and 1."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        name = func._schema.name.split("::")[-1]
+        if "dropout" in name or "attention" in name:
+            return func(*_undropped(func, args, kwargs), **kwargs)
+        made = func(*args, **kwargs)
+        for tensor in tree_leaves(made):
+            if torch.is_tensor(tensor):
+                _fill(tensor, name)
+        return made
+
+
+def _undropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    changed = list(args)
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name in _DROP_ARGUMENTS:
+            if argument.name in kwargs:
+                kwargs[argument.name] = 0.0
+            elif index < len(changed):
+                changed[index] = 0.0
+    return tuple(changed)
+
+
+def _fill(tensor: torch.Tensor, name: str) -> None:
+    if name.startswith("bernoulli"):
+        tensor.fill_(1)
+    elif name.startswith("randperm"):
+        tensor.copy_(torch.arange(len(tensor), device=tensor.device))
+    elif tensor.is_floating_point():
+        tensor.fill_(0.5)
+    else:
+        tensor.zero_()

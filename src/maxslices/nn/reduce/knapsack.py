@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Candidate
-from .module_ranges import ModuleOrder
 from .rewrite import Rewrite
+from .study import ModuleOrder
 
 Curve = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.int64]

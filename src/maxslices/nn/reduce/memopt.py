@@ -24,13 +24,11 @@ from ..step.layer_state import ResettingStep, refuses_time_split
 from ..step.model_step import optimizer_named, precision
 from .confirm import confirm, describe_holders, run_plan, run_unreduced
 from .gradient_check import OTHER_DRAWS, GradientCheck
-from .model_inputs import names_of_compressors
-from .plan import ReductionPlan
-from .reduction import with_integers, with_targets
+from .model_inputs import names_of_compressors, with_integers, with_targets
+from .parts import batch_statistics
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
-from .search import PlanSearch
-from .split import batch_statistics
+from .search import PlanSearch, ReductionPlan
 
 
 class LevelOptions(NamedTuple):

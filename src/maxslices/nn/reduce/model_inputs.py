@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..nn_errors import ModelArgumentError
-from .module_ranges import children_of, ranges_of
+from ..replay import Spec
+from ..replay.nested import mapped
+from ..step.call_inputs import CallInputs
+from ..step.layer_state import ResettingStep
+from .study import children_of, ranges_of
+
+
+def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments with a `Spec` for each tensor but those of integers, whose values decide.
+
+    They are lengths of sequences, indices or classes. Numbers are random wherever they are needed:
+    the zeros of a made-up input have hardly any gradients.
+    """
+
+    def converted(item: Any) -> Any:
+        if not torch.is_tensor(item) or item.is_meta or not item.is_floating_point():
+            is_number = torch.is_tensor(item) and item.is_meta
+            return Spec(tuple(item.shape), item.dtype) if is_number else item
+        return Spec(tuple(item.shape), item.dtype, item.requires_grad)
+
+    return tuple(mapped(converted, value) for value in values)
+
+
+def with_targets(step: ResettingStep) -> ResettingStep:
+    """Step that computes its targets only once for each shape of inputs."""
+    if step.loss is None:
+        return step
+    known: dict[Any, tuple[Any, ...]] = {}
+
+    def targets(*inputs: Any) -> tuple[Any, ...]:
+        specs = CallInputs(inputs).specs
+        key = str(specs)
+        if key not in known:
+            known[key] = step.target_specs(specs)
+        return known[key]
+
+    return replace(step, targets=targets)
 
 
 def names_of_compressors(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,20 +13,17 @@ from torch import nn
 from ...core.units import format_bytes
 from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..replay import Spec
-from ..replay.nested import mapped
 from ..step.call_inputs import CallInputs
 from ..step.layer_state import ResettingStep
 from ..step.model_step import optimizer_named, precision
 from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .inplace import set_in_place
-from .model_inputs import names_of_compressors
-from .plan import ReductionPlan, has_expandable_segments
+from .model_inputs import names_of_compressors, with_integers, with_targets
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
 from .run_on_device import resolve_device
-from .search import PlanSearch
+from .search import PlanSearch, ReductionPlan, has_expandable_segments
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
 """Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
@@ -171,38 +167,6 @@ def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
     undo_rewrites(model)
     set_in_place(model, summary.in_place, False)
     return model
-
-
-def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments with a `Spec` for each tensor but those of integers, whose values decide.
-
-    They are lengths of sequences, indices or classes. Numbers are random wherever they are needed:
-    the zeros of a made-up input have hardly any gradients.
-    """
-
-    def converted(item: Any) -> Any:
-        if not torch.is_tensor(item) or item.is_meta or not item.is_floating_point():
-            is_number = torch.is_tensor(item) and item.is_meta
-            return Spec(tuple(item.shape), item.dtype) if is_number else item
-        return Spec(tuple(item.shape), item.dtype, item.requires_grad)
-
-    return tuple(mapped(converted, value) for value in values)
-
-
-def with_targets(step: ResettingStep) -> ResettingStep:
-    """Step that computes its targets only once for each shape of inputs."""
-    if step.loss is None:
-        return step
-    known: dict[Any, tuple[Any, ...]] = {}
-
-    def targets(*inputs: Any) -> tuple[Any, ...]:
-        specs = CallInputs(inputs).specs
-        key = str(specs)
-        if key not in known:
-            known[key] = step.target_specs(specs)
-        return known[key]
-
-    return replace(step, targets=targets)
 
 
 def _handed_over(search: PlanSearch, best: ReductionPlan) -> list[ReductionPlan]:

@@ -26,10 +26,9 @@ from torch.utils.checkpoint import (
 from ..nn_errors import RewriteError
 from ..replay.nested import joined, mapped, tensors_in
 from .block_state import BlockState, StateWatch
-from .compress import compressor_named
-from .module_ranges import ModuleRange, children_of, range_at
+from .kept_tensors import compressor_named, offloaded, packed_inputs
 from .recomputation import recomputed
-from .saved_tensors import offloaded, packed_inputs
+from .study import ModuleRange, children_of, range_at
 
 aten = torch.ops.aten
 

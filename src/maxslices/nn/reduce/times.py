@@ -1,0 +1,510 @@
+"""Times of a step and of rewrites, stated for an H200 or measured where there is a device.
+
+Host and device work at the same time. A step is a sequence of segments: modules in the forward
+pass, modules in the backward pass, and the recomputation that rewrites add before a module's
+backward pass. The device begins a segment when the host has launched it and when the segments
+before are done. So a step takes as long as the host for some first segments and the device for the
+rest, for the split where that is longest: the host counts only where it is behind.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ..replay import OperatorCall, Replay, Trace, Workspaces
+from ..replay.meta_copy import materialize
+from ..replay.module_calls import module_flops
+from ..replay.trace import Storage
+from ..replay.workspaces import CONVOLUTIONS, ITEM_BYTES
+from ..step.model_step import ModelStep, real_tensors
+from .candidates import PACK_OPS, Candidate
+from .study import EXPENSIVE_LAYERS, ForwardCall, ModuleOrder, StepStudy, children_of, range_at
+
+N_TIMED = 3
+"""Timed forward passes, of which the shortest counts, as a host may be slower for a while."""
+CYCLES_PER_S = 2e9
+"""Clock of the device, approximately: an H200 runs at up to 1.98 GHz."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """Speeds of a device and its host, for predicted times. Stated values are those of an H200."""
+
+    convolution_flops_per_s: float = 110e12
+    """Of convolutions, which may round their factors to TF32 by default."""
+    flops_per_s: float = 50e12
+    """Of matrix products in single precision."""
+    bytes_per_s: float = 3.0e12
+    """Of the device's memory, reading and writing."""
+    channel_bytes_per_s: float = 2.4e9
+    """Of one channel that a norm of a single sample writes: one block of threads does it,
+    however many channels there are."""
+    link_bytes_per_s: float = 55e9
+    """Between the device and pinned host memory, in one direction."""
+    launch_s: float = 8e-6
+    """Host time of one operator."""
+    python_s: float = 0.32e-3
+    """Host time of an operator that a library defines in Python and that starts kernels itself,
+    such as a spiking neuron."""
+    again_s: float = 25e-6
+    """Added host time of an operator that is recomputed, as Python looks up what it saves."""
+    selective_s: float = 0.12e-3
+    """Added host time of an operator in a selective checkpoint, which looks up results too."""
+    checkpoint_s: float = 0.2e-3
+    """Host time of one checkpoint, without the recomputed operators."""
+    reallocated_bytes_per_s: float = 227e9
+    """Memory that the allocator gives back to the device and takes again, per second: 4.4 ms a
+    GB."""
+    no_workspace: float = 4.6
+    """Time of a convolution whose workspace finds no room, as a multiple of its time with one:
+    89 ms for 19.5 ms over the convolutions of ResNet50 and DeepLabV3 (2.1 to 6.0 by kind and
+    network); those of ConvNeXt take 1.3 to 1.5 times as long."""
+    origin: str = "stated for an H200, single precision"
+
+    @classmethod
+    def stated(cls, amp: torch.dtype | None) -> DeviceRates:
+        """Stated speeds for a precision."""
+        if amp is None:
+            return cls()
+        return cls(350e12, 350e12, origin="stated for an H200, half precision")
+
+    def convolution_s(self, call: OperatorCall) -> float:
+        """Time of a convolution, or of a gradient of one, on the device."""
+        x, weight, y = call.shapes
+        flops = 2 * max(math.prod(x), math.prod(y)) * math.prod(weight[1:])
+        if "transposed" not in call.options:
+            flops = 2 * math.prod(y) * math.prod(weight[1:])
+        moved = ITEM_BYTES.get(call.dtype, 4) * sum(map(math.prod, call.shapes))
+        return flops / self.convolution_flops_per_s + moved / self.bytes_per_s
+
+    def without_workspaces_s(self, trace: Trace, refused: Collection[int]) -> float:
+        """Time that a step takes longer as workspaces of some calls find no room.
+
+        cuDNN keeps to the kernels that it takes then, for all calls alike.
+        """
+        alike = {(trace.calls[i].signature, trace.calls[i].batch) for i in refused}
+        last = [mark.event for mark in trace.marks if mark.name == trace.marks[-1].name]
+        begin = last[-2] if len(last) > 1 else 0
+        slow = [
+            trace.calls[which]
+            for kind, which in trace.events[begin:]
+            if kind == "call" and alike and trace.calls[which].kind in CONVOLUTIONS
+        ]
+        return (self.no_workspace - 1) * sum(
+            self.convolution_s(call) for call in slow if (call.signature, call.batch) in alike
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardTimes:
+    """Times of a forward pass: measured ones, and the speeds for the rest."""
+
+    rates: DeviceRates
+    forward_s: Mapping[str, float] = field(default_factory=dict)
+    """Device time of each module, children included; empty without a device."""
+    host_forward_s: Mapping[str, float] = field(default_factory=dict)
+    """Host time of each module."""
+    origin: str = "counted"
+
+
+def measure_times(
+    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int = 1
+) -> ForwardTimes:
+    """Measure the forward pass of each module on a CUDA device, and the link to the host.
+
+    A copy with zeros for weights is run in train mode. Tensors saved for the backward pass are
+    dropped, so it takes little memory; the real model is not touched. Given the inputs of one
+    of several parts, the times are those of all parts together.
+    """
+    device_s, host_s = _forward_s(step, inputs, device, parts)
+    rates = replace(
+        DeviceRates.stated(step.amp), link_bytes_per_s=measure_link(device), origin="measured"
+    )
+    torch.cuda.empty_cache()
+    return ForwardTimes(
+        rates, device_s, host_s, f"measured on {torch.cuda.get_device_name(device)}"
+    )
+
+
+def _forward_s(
+    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    model = step.meta_copy()
+    materialize(model, device)
+    given = real_tensors(tuple(inputs), device)
+
+    def run() -> None:
+        with torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp)):
+            model(*given)
+        torch.cuda.synchronize(device)
+
+    def event() -> torch.cuda.Event:
+        made = torch.cuda.Event(enable_timing=True)
+        made.record()
+        return made
+
+    with torch.cuda.device(device), saved_tensors_hooks(_dropped, _dropped):
+        run()  # kernels are loaded and chosen
+        host_s = seconds_by_module(model, run, time.perf_counter, lambda a, b: b - a, parts)
+
+        def run_behind() -> None:
+            # The device waits first, or events would show the host's time where that is longer.
+            torch.cuda._sleep(int(2 * host_s[""] / parts * CYCLES_PER_S))
+            run()
+
+        device_s = seconds_by_module(
+            model, run_behind, event, lambda a, b: a.elapsed_time(b) * 1e-3, parts
+        )
+    return device_s, host_s
+
+
+def seconds_by_module(
+    model: nn.Module,
+    run: Callable[[], None],
+    mark: Callable[[], Any],
+    between: Callable[[Any, Any], float],
+    times: int = 1,
+) -> dict[str, float]:
+    """Measure the forward passes of each module in a run, the shortest of `N_TIMED` runs.
+
+    Parameters
+    ----------
+    run : callable
+        Function that calls the model, and returns when the device is done.
+    mark, between : callable
+        Function called where a module begins and ends, and one for the seconds between two of
+        its results.
+    times : int
+        Factor of the returned seconds.
+    """
+    spans: list[tuple[str, Any, Any]] = []
+    opened: list[Any] = []
+
+    def enter(_m: nn.Module, _args: Any) -> None:
+        opened.append(mark())
+
+    def leave(path: str) -> Callable[..., None]:
+        def hook(_m: nn.Module, _args: Any, _made: Any) -> None:
+            spans.append((path, opened.pop(), mark()))
+
+        return hook
+
+    hooks = []
+    for path, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(enter))
+        hooks.append(module.register_forward_hook(leave(path)))
+    least: dict[str, float] = {}
+    for _ in range(N_TIMED):
+        spans.clear()
+        run()
+        now: dict[str, float] = {}
+        for path, first, last in spans:
+            now[path] = now.get(path, 0.0) + times * between(first, last)
+        least = {path: min(seconds, least.get(path, math.inf)) for path, seconds in now.items()}
+    for hook in hooks:
+        hook.remove()
+    return least
+
+
+def _dropped(_: Any) -> Any:
+    return None
+
+
+def measure_link(device: torch.device) -> float:
+    """Bytes per second to pinned memory, by one copy of 64 MiB."""
+    on_device = torch.zeros(2**26, dtype=torch.uint8, device=device)
+    on_host = torch.empty(2**26, dtype=torch.uint8, pin_memory=True)
+    on_host.copy_(on_device, non_blocking=True)
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    on_host.copy_(on_device, non_blocking=True)
+    torch.cuda.synchronize(device)
+    return 2**26 / (time.perf_counter() - began)
+
+
+BACKWARD, HOST_BACKWARD = 2.0, 1.2
+"""Backward pass as a multiple of the forward pass, on the device and on the host. On the device it
+has two products for each of the forward pass, for the gradients of inputs and of weights."""
+
+Seconds = npt.NDArray[np.float64]
+
+
+class Flops(NamedTuple):
+    """Floating-point operations."""
+
+    convolutions: float = 0.0
+    products: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Sum of both."""
+        return self.convolutions + self.products
+
+    def seconds(self, rates: DeviceRates) -> float:
+        """Time on a device."""
+        return self.convolutions / rates.convolution_flops_per_s + self.products / rates.flops_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """Segments of a step, in order."""
+
+    order: ModuleOrder
+    parts: int
+    """Number of parts of the batch, which are run one after the other."""
+    backward_start: int
+    """Event at which the backward pass begins."""
+    device_of: Mapping[str, float]
+    """Device time of the forward pass of modules and ranges."""
+    host_of: Mapping[str, float]
+    """Host time of the forward pass of modules and ranges."""
+    at: npt.NDArray[np.int64]
+    """(n_segments,): event before which each segment is."""
+    device_s: Seconds
+    host_s: Seconds
+
+    @classmethod
+    def of(
+        cls,
+        study: StepStudy,
+        order: ModuleOrder,
+        flops: Mapping[str, Flops],
+        times: ForwardTimes,
+        parts: int = 1,
+    ) -> StepTimeline:
+        """Timeline of a step.
+
+        Parameters
+        ----------
+        study : StepStudy
+            Study of the unreduced step, or of one part of its batch.
+        order : ModuleOrder
+            Order of the model's modules.
+        flops : mapping
+            Operations of each module's forward pass, of all parts.
+        times : ForwardTimes
+            Measured times of all parts.
+        parts : int
+            Number of parts.
+        """
+        calls: dict[str, list[ForwardCall]] = {}
+        for call in study.calls:
+            calls.setdefault(call.path, []).append(call)
+        moving = np.zeros(len(study.usage) + 1)
+        for storage in study.trace.storages:
+            moving[storage.born + 1] += traffic_s(storage, times.rates)
+        moving = moving.cumsum()
+        device_of, host_of = {}, {}
+        for path, its in calls.items():
+            device_of[path] = _known(times.forward_s, path, order)
+            host_of[path] = _known(times.host_forward_s, path, order)
+            if not times.forward_s:
+                moved_s = parts * sum(moving[c.end] - moving[c.first] for c in its)
+                of_flops = flops_of(flops, path, order).seconds(times.rates)
+                device_of[path] = of_flops + moved_s
+            if not times.host_forward_s:
+                rates = times.rates
+                host_of[path] = parts * sum(
+                    c.n_operators * rates.launch_s + c.n_in_python * rates.python_s for c in its
+                )
+        own = {path: np.array((device_of[path], host_of[path])) for path in calls}
+        for path in calls:
+            around = path
+            while around and range_at(path) is None:
+                around = around.rpartition(".")[0]
+                if around in own:
+                    own[around] = own[around] - (device_of[path], host_of[path])
+                    break
+        segments = []
+        for path, its in calls.items():
+            if range_at(path) is not None:
+                continue
+            device_s, host_s = np.maximum(own[path], 0.0) / len(its)
+            for call in its:
+                segments.append((call.end, device_s, host_s))
+                begin = study.begins.get(path, study.backward_start)
+                segments.append((begin, BACKWARD * device_s, HOST_BACKWARD * host_s))
+        segments.sort()
+        at, device, host = (np.array(column) for column in zip(*segments, strict=True))
+        return cls(order, parts, study.backward_start, device_of, host_of, at, device, host)
+
+    def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
+        """Duration of a step with rewrites."""
+        if not chosen:
+            return longest(self.host_s, self.device_s)
+        at = [max(c.begin, self.backward_start) for c in chosen]
+        positions = np.searchsorted(self.at, at)
+        around = [self._n_around(c, chosen) for c in chosen]
+        host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
+        # Parts of the whole model are already counted in `device_s`.
+        more = [max(n - (self.parts > 1), 0) for n in around]
+        device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
+        return longest(
+            np.insert(self.host_s, positions, host), np.insert(self.device_s, positions, device)
+        )
+
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
+        """Time that rewrites add to a step."""
+        return self.step_s(chosen) - self.step_s()
+
+    def _n_around(self, inner: Candidate, chosen: Sequence[Candidate]) -> int:
+        """Number of chosen checkpoints that recompute this candidate."""
+        return sum(
+            other.rewrite.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
+            for other in chosen
+        )
+
+
+def traffic_s(storage: Storage, rates: DeviceRates) -> float:
+    """Time that a device takes to read a result's operands and to write the result."""
+    seconds = 3 * storage.n_bytes / rates.bytes_per_s  # two operands of its size, and the result
+    if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
+        channel_bytes = storage.n_bytes / storage.shape[1]
+        return max(seconds, channel_bytes / rates.channel_bytes_per_s)
+    return seconds
+
+
+def longest(host_s: Seconds, device_s: Seconds) -> float:
+    """Duration of a queue: the host for some first segments, then the device for the rest."""
+    if not host_s.size:
+        return 0.0
+    told = np.cumsum(host_s)
+    left = np.cumsum(device_s[::-1])[::-1]
+    return float((told + left).max())
+
+
+def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
+    """Measured time of a module, or of the modules of a range."""
+    run = range_at(path)
+    if path in of or run is None:
+        return of.get(path, 0.0)
+    return sum(of.get(each, 0.0) for each in children_of(run, order.modules))
+
+
+def flops_of(flops: Mapping[str, Flops], path: str, order: ModuleOrder) -> Flops:
+    """Operations of a module, or of the modules of a range."""
+    run = range_at(path)
+    paths = [path] if path in flops or run is None else children_of(run, order.modules)
+    known = [flops[each] for each in paths if each in flops]
+    return Flops(sum(f.convolutions for f in known), sum(f.products for f in known))
+
+
+HIDDEN = 0.2
+"""Weight of time that is hidden behind a busy device or host. 0 would let the search take any
+number of hidden rewrites, which together are not hidden; 1 would count them as if nothing ran
+in parallel."""
+
+
+def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
+    """Floating-point operations of each module's forward pass, children included."""
+    with Replay(workspaces=Workspaces.none(), lines=False) as record:
+        model = record.model(step.meta_copy(), is_on_meta=True)
+        given = record.input(tuple(inputs))
+        with torch.set_grad_enabled(step.mode != "inference"):
+            counted = module_flops(model, lambda: model(*given))
+    found = {}
+    for path, by_op in counted.items():
+        convolutions = sum(n for op, n in by_op.items() if "convolution" in str(op))
+        found[path] = Flops(float(convolutions), float(sum(by_op.values()) - convolutions))
+    return found
+
+
+def price(
+    found: Sequence[Candidate],
+    timeline: StepTimeline,
+    flops: Mapping[str, Flops],
+    times: ForwardTimes,
+) -> None:
+    """Set the times of candidates, and `cost_s`."""
+    whole_s = max(timeline.step_s(), 1e-9)
+    device_busy, host_busy = timeline.device_s.sum() / whole_s, timeline.host_s.sum() / whole_s
+    for candidate in found:
+        _set_times(candidate, timeline, flops, times)
+        added_s = timeline.added_s([candidate])
+        hidden_s = max(device_busy * candidate.device_s, host_busy * candidate.host_s) - added_s
+        candidate.cost_s = float(added_s + HIDDEN * max(hidden_s, 0.0))
+
+
+def _set_times(
+    candidate: Candidate,
+    timeline: StepTimeline,
+    all_flops: Mapping[str, Flops],
+    times: ForwardTimes,
+) -> None:
+    path = candidate.path
+    forward_s, host_s = timeline.device_of.get(path, 0.0), timeline.host_of.get(path, 0.0)
+    flops = flops_of(all_flops, path, timeline.order)
+    rates, rewrite, n_runs = times.rates, candidate.rewrite, timeline.parts
+    parts = rewrite.parts
+    moved_s = n_runs * candidate.recomputed_bytes / rates.bytes_per_s
+    checkpoint_s = n_runs * rates.checkpoint_s
+    n_packed = sum(name != "none" for name in rewrite.compressors)
+    packs_s = n_runs * n_packed * PACK_OPS * rates.launch_s
+    again_s = host_s + n_runs * candidate.recomputed_ops * rates.again_s
+    if rewrite.kind == "checkpoint":
+        for path in candidate.spared:
+            forward_s -= timeline.device_of.get(path, 0.0)
+        spared = sum(flops_of(all_flops, path, timeline.order).total for path in candidate.spared)
+        candidate.recomputed_flops = flops.total - spared
+        candidate.device_s = forward_s
+        # Each part takes the host as long as the whole.
+        candidate.wrapped_s = parts * checkpoint_s / 2 + (parts - 1) * host_s + packs_s
+        candidate.host_s = candidate.wrapped_s + parts * (checkpoint_s / 2 + again_s)
+        candidate.host_s += (parts - 1) * HOST_BACKWARD * host_s
+    elif rewrite.kind == "selective":
+        kept_s = flops.seconds(rates)
+        if times.forward_s:
+            kept_s = sum(
+                times.forward_s.get(p, 0.0) for p in _expensive_inside(candidate, timeline)
+            )
+        candidate.device_s = max(0.1 * forward_s, forward_s - kept_s)
+        candidate.host_s = checkpoint_s + again_s
+        candidate.host_s += n_runs * candidate.recomputed_ops * rates.selective_s
+    else:
+        # Parts of the batch are recomputed, and copied to the host once more.
+        n_copies = 2 if n_runs == 1 else 3
+        link_s = n_runs * n_copies * candidate.link_bytes / rates.link_bytes_per_s
+        candidate.device_s = moved_s + link_s
+        candidate.copied_s = link_s / n_copies
+        candidate.host_s = n_runs * candidate.recomputed_ops * rates.launch_s
+
+
+def price_of_parts(
+    root: Candidate, of_parts: StepTimeline, whole: StepTimeline, flops: Flops, times: ForwardTimes
+) -> None:
+    """Set the times of running the whole model in parts, each of them recomputed.
+
+    Small parts use a device less well, so the forward pass is measured at the size of a part. The
+    timeline of parts assumes that the backward pass is longer in the same proportion; half of
+    that was measured, so the other half is subtracted.
+    """
+    parts = root.rewrite.parts
+    root.recomputed_flops = flops.total
+    forward_s, at_once_s = of_parts.device_of[""], whole.device_of[""]
+    root.device_s = forward_s - BACKWARD / 2 * (forward_s - at_once_s)
+    root.host_s = parts * (times.rates.checkpoint_s + root.recomputed_ops * times.rates.again_s)
+    root.host_s += of_parts.host_of[""]
+    root.cost_s = of_parts.step_s([root]) - whole.step_s()
+
+
+def _expensive_inside(candidate: Candidate, timeline: StepTimeline) -> list[str]:
+    """Outermost convolutions and matrix products of a module or range."""
+    found: list[str] = []
+    order = timeline.order
+    for path, module in order.modules.items():
+        if isinstance(module, EXPENSIVE_LAYERS) and not any(
+            path.startswith(p + ".") for p in found
+        ):
+            found.append(path)
+    own = candidate.path
+    return [path for path in found if path == own or order.is_inside(path, own)]
