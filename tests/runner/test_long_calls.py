@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, method, run
-from maxslices.runner.report import long_calls
+from maxslices.runner.report import progress
 from tests.planner.ledgers import two
 
 METHODS = Registry()
@@ -30,7 +30,7 @@ def of(iterations):
 
 def said_of(iterations, first_s, n_blocks, monkeypatch):
     """What is said of the calls of a run."""
-    monkeypatch.setattr(long_calls, "FIRST_S", first_s)
+    monkeypatch.setattr(progress, "FIRST_S", first_s)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run(np.ones((n_blocks, 3, 5), np.float32), of(iterations), device="cpu", block=1)
@@ -46,7 +46,7 @@ def test_a_billion_iterations_say_how_long_the_rest_takes_at_least(monkeypatch):
 
 
 def test_the_first_block_says_how_long_the_others_take(monkeypatch):
-    monkeypatch.setattr(long_calls, "LONG_S", 0.05)
+    monkeypatch.setattr(progress, "LONG_S", 0.05)
     (said,) = said_of(10**7, 30.0, 21, monkeypatch)
     assert re.fullmatch(
         r"slow\(iterations=10000000\) took 0\.\d+ s for one block; 20 blocks of its size are left, "
@@ -64,4 +64,4 @@ def test_calls_that_are_short_are_not_spoken_of(monkeypatch):
     [(31, "31 s"), (119, "119 s"), (120, "2 minutes"), (7200, "2 hours"), (10**6, "12 days")],
 )
 def test_times_in_words(seconds, words):
-    assert long_calls._time(seconds) == words
+    assert progress._time(seconds) == words

@@ -19,7 +19,7 @@ from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.runner.folder.folder_place import JOURNAL_NAME
-from maxslices.runner.report.long_calls import LongCalls
+from maxslices.runner.report.progress import LongCalls
 from maxslices.system.threads import WorkThread
 from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeGpu

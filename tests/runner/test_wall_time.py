@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, run
-from maxslices.runner.report.wall_time import WallTime
+from maxslices.runner.report.run_timeline import WallTime
 from tests.planner.fakes import fakes
 
 TICK_S = 2**-10

@@ -32,7 +32,7 @@ from ..runner.report.progress import progress_shown
 from ..runner.report.provenance import Provenance, as_run
 from ..runner.report.provenance import provenance as provenance_of
 from ..runner.report.run_log import RunLog
-from ..runner.report.wall_time import WallTime
+from ..runner.report.run_timeline import WallTime
 from ..tuning.heap import trim_heap
 from .on_workers import check_for_workers, workers_of
 from .run_request import RunRequest

@@ -17,7 +17,7 @@ from ..planner import Budgets
 from ..runner import ResultsInMemory, Timeline
 from ..runner.execute import execute
 from ..runner.report.progress import ProgressOnAll
-from ..runner.report.wall_time import WallTime
+from ..runner.report.run_timeline import WallTime
 from .plan_scan import plan_pipeline
 
 LOGGER = logging.getLogger("maxslices.plan")

@@ -21,8 +21,8 @@ from ..report_page.drawings import Lanes, SectionSpans, SlicePicture, draw_lanes
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
 from ..runner.folder.finished_run import PAGE_NAME
+from ..runner.report.run_report import SweepReport
 from ..runner.report.run_timeline import STAGES, Span
-from ..runner.report.sweep_report import SweepReport
 from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import store_errors
 from ..system.packages import require_matplotlib

@@ -34,8 +34,8 @@ from ..runner.report.progress import progress_shown
 from ..runner.report.provenance import as_run
 from ..runner.report.provenance import provenance as provenance_of
 from ..runner.report.run_log import RunLog
-from ..runner.report.sweep_report import SweepReport, together
-from ..runner.report.wall_time import WallTime
+from ..runner.report.run_report import SweepReport, together
+from ..runner.report.run_timeline import WallTime
 from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
 from .carry_out import carry_out

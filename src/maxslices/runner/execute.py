@@ -33,8 +33,7 @@ from .folder.results_of_steps import make_sinks
 from .folder.unfinished_run import ResumedSections, SectionState
 from .report.progress import Progress
 from .report.run_report import SectionReport
-from .report.run_timeline import Timeline
-from .report.wall_time import WallTime
+from .report.run_timeline import Timeline, WallTime
 from .section_run import SectionRun
 from .stores_between import StoresBetween
 

@@ -19,7 +19,7 @@ from ..planner.plan import SweepPlan, value_text
 from ..system.disk_space import store_errors
 from ..system.threads import N_THREADS, parallel_for
 from .folder.run_folder import RunFolder
-from .report.sweep_report import MEASURE
+from .report.run_report import MEASURE
 
 ZOOM_PARTS = 5
 """Parts of a side of a picture of which one is shown enlarged: of 2000 pixels 400, which fit a

@@ -24,7 +24,7 @@ from ...pipeline import Step
 from ...planner import SectionPlan
 from ..folder.journal import Journal
 from ..folder.result_sinks import Snapshots
-from ..report.long_calls import LongCalls
+from ..report.progress import LongCalls
 from ..report.run_timeline import Timeline
 from .block_feed import Block, BlockFeed, Readable
 from .device_store import DeviceStore

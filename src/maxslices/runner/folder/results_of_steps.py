@@ -15,7 +15,7 @@ from ...io import Sink
 from ...io.results.result_info import ProcessNote, ResultInfo
 from ...pipeline import Pipeline, Step
 from ...planner import Plan
-from ..report.wall_time import WallTime
+from ..report.run_timeline import WallTime
 from .result_sinks import snapshot_names
 from .results_in_memory import Results
 from .unfinished_run import SectionState
