@@ -112,6 +112,26 @@ def test_parts_are_given_by_their_paths(tmp_path):
         check_whole(source)
 
 
+def test_flats_from_after_the_projections_are_read_too(tmp_path):
+    path = write_zarr(
+        tmp_path / "scan.zarr", names=("exchange/data", "exchange/data_white_pre", "t")
+    )
+    zarr.open(path, mode="a").create_array("exchange/data_white_post", data=DATA[:2])
+    with open_source(path) as source:
+        after = source.read_side("flats", 0, 0, 1)[-2:]
+        np.testing.assert_array_equal(after, DATA[:2])
+
+
+def test_an_image_key_beside_the_given_frames_is_used(tmp_path):
+    group = zarr.create_group(tmp_path / "scan.zarr")
+    group.create_array("a/frames", data=DATA)
+    group.create_array("a/image_key", data=scans.KEYS)
+    with open_source(tmp_path / "scan.zarr", LoaderOptions(data_path="a/frames")) as source:
+        assert source.spec.shape == PROJECTIONS.shape
+    with pytest.raises(SourceError, match="auto is not an array: give another beam_current"):
+        open_source(tmp_path / "scan.zarr", LoaderOptions(beam_current="auto"))
+
+
 def test_an_image_key_selects_frames(tmp_path):
     group = zarr.create_group(tmp_path / "scan.zarr")
     group.create_array("entry/data", data=DATA, chunks=(3, 7, 11))
@@ -176,6 +196,7 @@ def test_one_command_makes_slices_of_a_zarr_scan(tmp_path, monkeypatch):
         ({"data_path": "exchange/nothing"}, "exchange/nothing is not an array.*exchange/data"),
         ({"data_path": "exchange/theta"}, r"has the shape \(9,\): a scan has three dims"),
         ({"rotation_angles": "exchange/data"}, "has not one angle a projection"),
+        ({"beam_current": "exchange/data"}, "has not one current a frame"),
     ],
 )
 def test_parts_that_are_not_there_are_named(tmp_path, options, message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,13 @@ def zarr_source(scan: str | os.PathLike[str], options: LoaderOptions) -> FrameSo
             members = ((f"/{where}", array) for where, array in arrays.items())
             return collect_facts(members, layout, data, lambda item: item in parts)
 
+        currents = None
+        if options.beam_current is not None:
+            stored = zarr_array(name, arrays, options.beam_current, "beam_current")
+            currents = number_column(options.beam_current, stored)
+            if currents is None:
+                raise SourceError(f"{name}: {options.beam_current} has not one current a frame")
+        after = layout.flats_after if side_option(options, "flats") == "auto" else None
         angles, facts = find_angles(name, layout, options, data, angles_at, facts_of_group)
         if not options.dummies:
             add_constant_sides(sides, facts, options, data)
@@ -114,7 +122,11 @@ def zarr_source(scan: str | os.PathLike[str], options: LoaderOptions) -> FrameSo
             darks=sides.get("darks"),
             angles=angles,
             preview=options.preview,
+            flats_after=None
+            if after is None
+            else Selection.of(zarr_frames(name, arrays, after, "flats")),
             dummies=dummies_of(options),
+            currents=None if currents is None else currents.astype(np.float64),
             stored=facts,
             frames=frame_choices(options),
         )
@@ -128,7 +140,8 @@ def _layout(name: str, root: Any, arrays: Mapping[str, Any], options: LoaderOpti
     level = ome_level(root)
     layout: Layout | None = None
     if options.data_path != "auto":
-        layout = Layout(options.data_path)
+        key = f"{options.data_path.strip('/').rpartition('/')[0]}/image_key".strip("/")
+        layout = Layout(options.data_path, key if key in arrays else None)
     elif "" in arrays:
         layout = Layout("")
     elif level is not None:
@@ -139,7 +152,9 @@ def _layout(name: str, root: Any, arrays: Mapping[str, Any], options: LoaderOpti
                 angles, flats, darks = (
                     next((each for each in names if each in arrays), None) for names in parts
                 )
-                layout = Layout(data, angles=angles, flats=flats, darks=darks)
+                is_before = flats is not None and flats.endswith("data_white_pre")
+                after = parts[1][-1] if is_before and parts[1][-1] in arrays else None
+                layout = Layout(data, angles=angles, flats=flats, flats_after=after, darks=darks)
     numbers = {f"/{n}": a for n, a in arrays.items() if np.dtype(a.dtype).kind in "iuf"}
     layout = layout or likely_layout(numbers, lambda entry: "")
     if layout is None:
@@ -147,21 +162,12 @@ def _layout(name: str, root: Any, arrays: Mapping[str, Any], options: LoaderOpti
         listed = ", ".join(stacks[:_SHOWN]) or "none"
         raise SourceError(f"{name}: no scan is found in it: give data_path; 3D arrays: {listed}")
     if options.image_key_path != "auto":
-        layout = Layout(layout.data, options.image_key_path, None, layout.angles)
-    given = {side: side_option(options, side) for side in SIDE_NAMES}
-    own = {
-        side: each.data_path
-        for side, each in given.items()
-        if isinstance(each, SideData) and each.file is None and each.data_path != "auto"
-    }
-    return Layout(
-        layout.data,
-        layout.image_key,
-        None,
-        layout.angles,
-        own.get("flats", layout.flats),
-        own.get("darks", layout.darks),
-    )
+        layout = replace(layout, image_key=options.image_key_path)
+    for side in SIDE_NAMES:
+        given = side_option(options, side)
+        if isinstance(given, SideData) and given.file is None and given.data_path != "auto":
+            layout = replace(layout, **{side: given.data_path})
+    return layout
 
 
 def _metadata_files(root: Path, data: str) -> tuple[Path, ...]:
