@@ -21,6 +21,9 @@ WIDE, MANY = 2000, 2000
 """With more columns or angles than these, the coarse search averages 4 columns or 2 angles."""
 REACH = 50
 """Columns to either side of a given axis that are searched."""
+MANY_STEPS, LEAST_COLUMNS, MINIMA = 128, 256, 3
+"""With more steps than these a search on fewer columns comes first, but not on fewer than these;
+the steps around so many of its minima are searched."""
 SMALL_BYTES = {"cpu": 3 * 2**13, "cuda": 512}
 """Bytes of sums over an array: NumPy's buffers, of which there are three before 2.3; the granule of
 CuPy's pool."""
@@ -47,8 +50,10 @@ def _find_center_vo_bytes(
     m.alloc((n_angles, width), np.float32)  # mean of the sinograms
     by_rows, by_columns = _reductions(n_angles, width)
     stacked, small = (2 * n_angles, width), (2 * (n_angles // by_rows), width // by_columns)
-    if small != stacked:  # the coarse search needs less, but its FFT plan is kept
-        m.fft(small, np.float32, (0, 1), "r2c")
+    fewer = _fewer_columns(width // 2 // by_columns + 1, small[1])
+    # Searches on fewer columns need less, but their FFT plans are kept.
+    for shape_of_search in {small, (small[0], small[1] // fewer)} - {stacked}:
+        m.fft(shape_of_search, np.float32, (0, 1), "r2c")
     m.alloc(stacked, np.float32)
     half = (stacked[0], width // 2 + 1)
     m.alloc(half, np.float32)  # mask
@@ -150,8 +155,9 @@ def find_center_vo(
     shifted to the right axis. The spectrum of such a sinogram is empty in a double wedge; the
     axis is where the least is found there (Vo, Drakopoulos, Atwood and Reinhard, Optics Express
     22, 19078, 2014). The coarse search shifts by whole pixels; over 2000 columns or angles it
-    works on means of 4 or 2. The fine search interpolates by cubic convolution. A parabola
-    through the three smallest values gives the fraction of a step.
+    works on means of 4 or 2. If it has many steps, one on means of more columns comes first. The
+    fine search interpolates by cubic convolution. A parabola through the three smallest values
+    gives the fraction of a step.
     """
     _check_search(smin, smax, srad, step, ratio, drop)
     xp = array_namespace(data)
@@ -177,9 +183,11 @@ def find_center_vo(
             f"find_center_vo: {low} to {high} pixels from the middle is not on a detector of "
             f"{width} pixels"
         )
+    first, last = steps[0], steps[-1]
+    steps = _likely_steps(sinogram, steps, by_rows, by_columns, ratio, drop)
     metrics = _metrics(_stacked(sinogram, (3, 1), by_rows, by_columns), 2 * steps, ratio, drop)
     best = int(np.argmin(metrics))
-    if len(steps) > 2 and best in (0, len(steps) - 1):
+    if last - first > 1 and steps[best] in (first, last):
         logger.warning(
             "find_center_vo: the best axis is at an end of the search, %d to %d pixels from the "
             "middle: change smin or smax",
@@ -187,7 +195,7 @@ def find_center_vo(
             high,
         )
         if smin is None and smax is None:
-            best = _deepest_within(metrics, best)
+            best = _deepest_within(steps, metrics, best)
     coarse = (steps[best] + (columns - 1) / 2) * by_columns + (by_columns - 1) / 2 - middle
 
     n_steps = math.ceil(max(srad, by_columns) / step)
@@ -208,14 +216,42 @@ def _half_turn(angles: Any, n_angles: int) -> NDArray[np.intp] | None:
     return None if np.array_equal(half_turn, np.arange(n_angles)) else half_turn
 
 
-def _deepest_within(metrics: Any, end: int) -> int:
+def _fewer_columns(n_steps: int, columns: int) -> int:
+    """Number of columns that the first of several searches averages; 1 for no further search."""
+    fewer = 1
+    while n_steps > MANY_STEPS * fewer and columns >= 2 * fewer * LEAST_COLUMNS:
+        fewer *= 2
+    return fewer
+
+
+def _likely_steps(
+    sinogram: Any, steps: Any, by_rows: int, by_columns: int, ratio: float, drop: int
+) -> Any:
+    """Steps around the deepest minima of a search on fewer columns; all if there are not many."""
+    columns = sinogram.shape[1] // by_columns
+    fewer = _fewer_columns(len(steps), columns)
+    if fewer == 1:
+        return steps
+    reduced = sinogram.shape[1] // (by_columns * fewer)
+    tried = np.arange(math.floor(steps[0] / fewer), math.ceil(steps[-1] / fewer) + 1)
+    tried = tried[np.abs(tried) <= (reduced - 1) / 2]
+    stack = _stacked(sinogram, (3, 1), by_rows, by_columns * fewer)
+    metrics = _metrics(stack, 2 * tried, ratio, drop)
+    around = np.pad(metrics, 1, constant_values=np.inf)
+    minima = np.flatnonzero((metrics <= around[:-2]) & (metrics <= around[2:]))
+    deepest = tried[minima[np.argsort(metrics[minima])[:MINIMA]]]
+    places = deepest * fewer + (reduced * fewer - columns) / 2
+    return steps[(np.abs(steps - places[:, None]) <= fewer + 1).any(axis=0)]
+
+
+def _deepest_within(steps: Any, metrics: Any, end: int) -> int:
     """Index of the least value that is lower than both beside it; `end` if there is none.
 
     The measure falls towards the ends of a wide search, where one view no longer overlaps the
     other: a minimum in between is more likely the axis.
     """
     lower = (metrics[1:-1] < metrics[:-2]) & (metrics[1:-1] < metrics[2:])
-    within = np.flatnonzero(lower) + 1
+    within = np.flatnonzero(lower & (steps[2:] - steps[:-2] == 2)) + 1
     return int(within[np.argmin(metrics[within])]) if len(within) else end
 
 
