@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.angles import angle_table
 from ..core.units import format_bytes
 from ..errors import SourceError
 from ..io import Source
@@ -22,9 +23,6 @@ from .scan_and_output import facts_of
 TIMED_BYTES = 2**28
 """Most bytes that are read to time reading: 256 MiB take 0.1 s from a cache and 2 s from a slow
 disk, which a person waits for."""
-GAP = 1.5
-"""Steps between angles of more than 1.5 times their median are gaps: a missing projection makes
-2, encoders are off by a few per cent."""
 _SHOWN = 6
 """Most gaps, and most other 3D data sets, that are listed."""
 _KINDS = {0: "projections", 1: "flats", 2: "darks", 3: "invalid", -1: "for alignment"}
@@ -41,7 +39,7 @@ class Angles:
     last: float
     """Of the last projection."""
     step: float
-    """Median of the steps, as absolute values."""
+    """Typical degrees between neighbours by angle."""
     order: str
     """ "increasing", "decreasing" or "in no order"."""
     gaps: tuple[tuple[int, float], ...]
@@ -158,19 +156,14 @@ def _read_rate(source: Source) -> float:
 
 
 def _describe_angles(radians: NDArray[np.float32]) -> Angles:
-    degrees = np.rad2deg(radians.astype(np.float64))
-    steps = np.diff(degrees)
-    sizes = np.abs(steps)
-    step = float(np.median(sizes)) if sizes.size else 0.0
+    table = angle_table(radians)
+    first, last = float(table.degrees[0]), float(table.degrees[-1])
     order = "in no order"
-    if np.all(steps >= 0):
-        order = "increasing"
-    elif np.all(steps <= 0):
-        order = "decreasing"
     gaps: tuple[tuple[int, float], ...] = ()
-    if order != "in no order" and step > 0:
-        gaps = tuple((int(k) + 1, float(steps[k])) for k in np.flatnonzero(sizes > GAP * step))
-    return Angles(len(degrees), float(degrees[0]), float(degrees[-1]), step, order, gaps)
+    if table.in_order:
+        order = "increasing" if table.direction > 0 else "decreasing"
+        gaps = tuple((after, table.direction * degrees) for _, after, degrees in table.gaps)
+    return Angles(len(table.degrees), first, last, table.step, order, gaps)
 
 
 def _angle_lines(angles: Angles | None) -> list[str]:
