@@ -112,15 +112,15 @@ def dark_flat_field_correction(
             data, flats, darks, flat_weights, flats_multiplier, darks_multiplier
         )
     else:
-        dark = _dark_frame(xp, darks, data.shape[1:], darks_multiplier)
-        signal = _mean(xp, "flats", flats, data.shape[1:])
+        dark = dark_frame(xp, darks, data.shape[1:], darks_multiplier)
+        signal = mean_frame(xp, "flats", flats, data.shape[1:])
         if signal is None:
             raise ValueError("dark_flat_field_correction needs flats: at least one frame")
         if flats_multiplier != 1:
             signal *= flats_multiplier
         if dark is not None:
             signal -= dark
-        _set_dead(xp, signal)
+        set_dead(xp, signal)
         if on_gpu(data):
             out = _normalize_cuda.correction(data, 0 if dark is None else dark, signal)
         else:
@@ -157,7 +157,7 @@ def _corrected_in_time(
     for first in range(0, data.shape[2], step):
         part = np.s_[..., first : first + step]
         dark = None if darks is None else darks[part]
-        dark = _dark_frame(xp, dark, (data.shape[1], out[part].shape[2]), darks_multiplier)
+        dark = dark_frame(xp, dark, (data.shape[1], out[part].shape[2]), darks_multiplier)
         weights = in_time, members * flats_multiplier
         _correct_in_time(xp, data[part], flats[part], dark, weights, out[part])
         del dark
@@ -183,7 +183,7 @@ def _correct_in_time(
         for group in used:
             xp.multiply(means[group], np.float32(row[group]), out=flat)
             signal += flat
-        _set_dead(xp, signal)
+        set_dead(xp, signal)
         flat[...] = projection
         if dark is not None:
             flat -= dark
@@ -202,9 +202,9 @@ def _group_mean(xp: Any, flats: Any, weights: Any, dark: Any, term: Any) -> Any:
     return mean
 
 
-def _dark_frame(xp: Any, darks: Any, frame_shape: tuple[int, ...], multiplier: float) -> Any:
+def dark_frame(xp: Any, darks: Any, frame_shape: tuple[int, ...], multiplier: float) -> Any:
     """Mean dark, float32, 0 where it is not finite; None without darks."""
-    dark = _mean(xp, "darks", darks, frame_shape)
+    dark = mean_frame(xp, "darks", darks, frame_shape)
     if dark is not None:
         if multiplier != 1:
             dark *= multiplier
@@ -212,7 +212,7 @@ def _dark_frame(xp: Any, darks: Any, frame_shape: tuple[int, ...], multiplier: f
     return dark
 
 
-def _set_dead(xp: Any, signal: Any) -> None:
+def set_dead(xp: Any, signal: Any) -> None:
     """Set the signal of dead pixels to 1."""
     xp.copyto(signal, 1, where=~((signal >= LEAST_SIGNAL) & xp.isfinite(signal)))
 
@@ -232,7 +232,7 @@ def _warn_of_clipping(xp: Any, out: Any, *bounds: float | None) -> None:
             )
 
 
-def _mean(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:
+def mean_frame(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:
     """Mean frame as a new float32 array; None if there are no frames."""
     if frames is None or frames.shape[0] == 0:
         return None

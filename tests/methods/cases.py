@@ -161,6 +161,8 @@ CASES = [
     Case("remove_stripe_ti", (67, 53, 71)),
     Case("remove_stripe_ti", (67, 53, 71), "uint16", {"beta": 0.02}),
     Case("remove_stripe_ti", (181, 101, 257), parameters={"beta": 1.0}),
+    Case("dynamic_flat_field_correction", (60, 61, 67)),
+    Case("dynamic_flat_field_correction", (60, 61, 67), "uint16", {"components": 1}),
     Case("fbp", (61, 50, 64), parameters={"interpolation": "linear"}),
     Case("fbp", (61, 50, 64), parameters={"interpolation": "sinc"}),
     Case("remove_stripe_fw", (64, 60, 72)),

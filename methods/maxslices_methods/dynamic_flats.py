@@ -1,0 +1,199 @@
+"""Flat field of a beam that changes from one projection to the next, by components of the flats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maxslices import method
+from maxslices.core.ledger import Ledger, from_ledger
+
+from .namespaces import array_namespace, to_host
+from .normalize import LEAST_TRANSMISSION, dark_frame, mean_frame, set_dead
+
+COARSE_SIDE = 256
+"""Most bins along a side of the frames that weights are found on."""
+CHUNK_NUMBERS = 2**14
+"""Numbers of the flats that are multiplied at one time: 128 KiB."""
+OBJECT_BYTES = 8 * 1024
+"""Bytes of array objects and of the matrices of as many rows as there are flats."""
+NOISE_RATIO = 2.0
+"""Variance of a component over the median of all. Noise alone gives all of them nearly the same."""
+ITERATIONS = 15
+"""Steps of reweighted least squares, each with weights 1 / |residual|."""
+LEAST_RESIDUAL = 1e-4
+"""Least residual in a weight, as a change of the logarithm of the transmission."""
+
+
+def _bins(frame_shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Pixels along the sides of a bin, two at least, and the numbers of bins."""
+    side = max(2, -(-max(frame_shape) // COARSE_SIDE))
+    rows, columns = frame_shape
+    sides = min(side, rows), min(side, columns)
+    return sides, (rows // sides[0], columns // sides[1])
+
+
+@from_ledger
+def _needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], components: int) -> None:
+    frame = shape[1:]
+    bins = _bins(frame)[1]
+    m.alloc(shape, dtype)
+    for _ in range(3 + components):  # dark, mean flat, a term, components
+        m.alloc(frame, "float32")
+    m.alloc_bytes(OBJECT_BYTES)
+    m.free(m.alloc_bytes(3 * 8 * min(CHUNK_NUMBERS, frame[0] * frame[1])))
+    m.alloc(shape, "float32")
+    m.alloc(frame, "float32")  # a component with its weight, or masks of dead pixels
+    # Coarse: mean, flat, projection, its logarithm; two differences each of the components, the
+    # projection, what is left of it, weights, and products of these.
+    m.alloc((2 * components + 14, *bins), "float32")
+
+
+def _check(components: int) -> None:
+    if components < 1:
+        raise ValueError(f"components must be at least 1, not {components}")
+
+
+@method(
+    "projection",
+    calc_max_slices=_needs,
+    output_dtype="float32",
+    check_values=_check,
+    takes="counts",
+    gives="transmission",
+)
+def dynamic_flat_field_correction(
+    data: Any, flats: Any, darks: Any = None, components: int = 3
+) -> Any:
+    """Divide out a beam that changes from one projection to the next.
+
+    The flat of each projection is the mean flat and a sum of principal components of the flats,
+    with the weights that leave the least total variation in the corrected projection (Van
+    Nieuwenhove et al. 2015).
+
+    Parameters
+    ----------
+    data : array
+        Raw projections, shape (angles, detector_y, detector_x), any real dtype.
+    flats : array
+        Frames with beam and without sample, (frames, detector_y, detector_x): three at least, and
+        better 20 or more, taken while the beam changes as during the scan.
+    darks : array, optional
+        Frames without beam, or their mean. None means zero.
+    components : int
+        Most components. Those that are not above noise do not count.
+
+    Returns
+    -------
+    array
+        Transmission, float32, of the shape of the data. Its mean in each projection is that of
+        `dark_flat_field_correction`: total variation tells nothing of brightness as a whole.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than three flats, or they are not of the shape of the frames.
+
+    Notes
+    -----
+    Unlike in the paper, the total variation is that of the logarithm, in which weights are linear.
+    It is taken on a grid of at most 256 bins a side, and minimised by reweighted least squares.
+    Components are not filtered.
+
+    References
+    ----------
+    V. Van Nieuwenhove, J. De Beenhouwer, F. De Carlo, L. Mancini, F. Marone, J. Sijbers, Opt.
+    Express 23, 27975 (2015).
+    """
+    _check(components)
+    if flats is None or flats.ndim != 3 or len(flats) < 3:
+        raise ValueError("dynamic_flat_field_correction needs flats: three frames at least")
+    xp = array_namespace(data)
+    dark = dark_frame(xp, darks, data.shape[1:], 1.0)
+    mean = mean_frame(xp, "flats", flats, data.shape[1:])
+    if dark is not None:
+        mean -= dark
+    set_dead(xp, mean)
+    term = xp.empty(mean.shape, dtype=xp.float32)
+    weights = _component_weights(xp, flats)[:components]
+    parts = xp.zeros((len(weights), *mean.shape), dtype=xp.float32)
+    for part, row in zip(parts, weights, strict=True):
+        for flat, weight in zip(flats, row, strict=True):
+            xp.multiply(flat, np.float32(weight), out=term)
+            part += term
+    coarse_mean = _binned(xp, mean)
+    changes = [_gradient(xp, _binned(xp, part) / coarse_mean) for part in parts]
+    out = xp.empty(data.shape, dtype=xp.float32)
+    for corrected, projection in zip(out, data, strict=True):
+        corrected[...] = projection
+        if dark is not None:
+            corrected -= dark
+        term[...] = mean
+        if len(parts):
+            coarse = _binned(xp, corrected)
+            logarithm = xp.log(xp.maximum(coarse / coarse_mean, np.float32(LEAST_TRANSMISSION)))
+            found = _least_variation(xp, changes, _gradient(xp, logarithm))
+            flat = coarse_mean.copy()
+            for part, weight in zip(parts, found, strict=True):
+                flat += _binned(xp, part) * np.float32(weight)
+                term += part * np.float32(weight)
+            before = float(xp.mean(coarse / coarse_mean, dtype=xp.float64))
+            after = float(xp.mean(coarse / flat, dtype=xp.float64))
+            if after > 0:
+                term *= np.float32(after / before if before > 0 else 1.0)
+            set_dead(xp, term)
+        corrected /= term
+    return out
+
+
+def _component_weights(xp: Any, flats: Any) -> NDArray[np.float64]:
+    """Weights of the flats in each principal component above noise, (components, flats)."""
+    n = len(flats)
+    flat = flats.reshape(n, -1)
+    step = max(1, min(CHUNK_NUMBERS, flat.shape[1]) // n)  # no more numbers than a frame has
+    products = xp.zeros((n, n), dtype=xp.float64)
+    for start in range(0, flat.shape[1], step):
+        values = flat[:, start : start + step].astype(xp.float64)
+        values -= xp.mean(values, axis=0)
+        products += values @ values.T
+    variances, vectors = np.linalg.eigh(to_host(products))
+    variances, vectors = variances[::-1], vectors[:, ::-1]
+    noise = float(np.median(variances[: n - 1]))
+    weights: NDArray[np.float64] = vectors[:, variances > NOISE_RATIO * noise].T
+    return weights
+
+
+def _binned(xp: Any, frame: Any) -> Any:
+    """Mean of a frame in each bin."""
+    (high, wide), (rows, columns) = _bins(frame.shape)
+    whole = frame[: rows * high, : columns * wide].reshape(rows, high, columns, wide)
+    return xp.mean(xp.mean(whole, axis=3), axis=1)
+
+
+def _gradient(xp: Any, frame: Any) -> Any:
+    """Differences along both axes, in one row."""
+    down, right = frame[1:] - frame[:-1], frame[:, 1:] - frame[:, :-1]
+    return xp.concat([down.reshape(-1), right.reshape(-1)])
+
+
+def _least_variation(xp: Any, changes: list[Any], gradient: Any) -> NDArray[np.float64]:
+    """Weights of the changes that leave the least sum of absolute differences."""
+    n = len(changes)
+    found = np.zeros(n)
+    residual = gradient.copy()
+    for _ in range(ITERATIONS):
+        trust = 1 / xp.maximum(xp.abs(residual), np.float32(LEAST_RESIDUAL))
+        matrix, right = np.empty((n, n)), np.empty(n)
+        for i in range(n):
+            weighted = changes[i] * trust
+            right[i] = float(xp.sum(weighted * gradient, dtype=xp.float64))
+            for j in range(i, n):
+                matrix[i, j] = float(xp.sum(weighted * changes[j], dtype=xp.float64))
+                matrix[j, i] = matrix[i, j]
+        found[:] = np.linalg.lstsq(matrix, right, rcond=1e-10)[0]
+        residual[...] = gradient
+        for change, weight in zip(changes, found, strict=True):
+            residual -= change * np.float32(weight)
+    return found
