@@ -131,6 +131,22 @@ def test_a_number_that_is_only_logged_is_no_obstacle():
 
 
 @pytest.mark.parametrize(
+    "guard",
+    [
+        lambda y: torch.isnan(y).any(),
+        lambda y: torch.isinf(y.mean()),
+        lambda y: not torch.isfinite(y).all(),
+    ],
+)
+def test_guards_find_all_numbers_finite(guard):
+    def stop(_, y):
+        if guard(y):
+            raise RuntimeError("not finite")
+
+    assert memory_report(Logging(stop), (4, 8), workspaces=NONE).allocated_bytes > 0
+
+
+@pytest.mark.parametrize(
     "decide",
     [
         lambda _, y: 1 if y.mean().item() > 0 else 2,

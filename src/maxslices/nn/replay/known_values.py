@@ -9,6 +9,7 @@ size.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -84,6 +85,12 @@ class KnownValues:
 
     def follow(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         """Compute what an operator made, if all it reads is known."""
+        if func in _OF_FINITE and _can_be_followed(made):
+            answer = _OF_FINITE[func] if _looks_for_infinity(func, args) else None
+            if answer is not None and self._known.get(args[0]) is None:
+                finite = torch.full(made.shape, answer)
+                self._keep(made, _Known(finite, True))
+                return
         facts = _facts_of(func)
         if not (facts.is_maker or self._ids):
             return
@@ -255,6 +262,27 @@ def _answer_if_valid() -> bool | None:
             return _CHECKS[name]
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+_aten = torch.ops.aten
+_OF_FINITE = {
+    _aten.isnan.default: False,
+    _aten.isinf.default: False,
+    _aten.eq.Tensor: True,
+    _aten.ne.Tensor: False,
+    _aten.eq.Scalar: False,
+    _aten.ne.Scalar: True,
+}
+"""Results of the comparisons by which code looks for numbers that are not finite: with itself, or
+with infinity. Numbers are taken to be finite."""
+
+
+def _looks_for_infinity(func: Any, args: Any) -> bool:
+    if len(args) < 2:
+        return True
+    if isinstance(args[1], torch.Tensor):
+        return args[0] is args[1]
+    return isinstance(args[1], float) and math.isinf(args[1])
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
