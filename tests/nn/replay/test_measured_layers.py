@@ -92,3 +92,35 @@ def test_a_layer_takes_what_was_measured(row, mode):
     trace = step.trace([Spec(shape, dtype)], Workspaces.allowance())
     measured = training if mode == "training" else inference
     assert trace.allocated_bytes / MIB == pytest.approx(measured, rel=0.002)
+
+
+def inverted(x):
+    return torch.linalg.inv(x + torch.eye(256, device=x.device) * 99)
+
+
+OPERATORS = [
+    ("matrix_exp", lambda x: torch.matrix_exp(x * 0.01), [(16, 256, 256)], 92.0),
+    ("cdist", torch.cdist, [(2048, 128), (1024, 128)], 52.52),
+    ("inverse", inverted, [(8, 256, 256)], 46.04),
+    ("logits", nn.functional.binary_cross_entropy_with_logits, [(32, 32, 64, 64)] * 2, 96.0),
+    ("two axes rolled", lambda x: x.roll((3, 3), (2, 3)), [(32, 32, 64, 64)], 80.0),
+]  # fmt: skip
+
+
+class Scaled(nn.Module):
+    """Operator on operands that are products."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.scale = function, nn.Parameter(torch.ones(1))
+
+    def forward(self, *given):
+        return self.function(*[x * self.scale for x in given])
+
+
+@pytest.mark.parametrize("row", OPERATORS, ids=lambda row: row[0])
+def test_an_operator_takes_what_was_measured(row):
+    _, function, shapes, measured = row
+    step = ModelStep(Scaled(function))
+    trace = step.trace([Spec(shape) for shape in shapes], Workspaces.allowance())
+    assert trace.allocated_bytes / MIB == pytest.approx(measured, rel=0.01)

@@ -209,6 +209,29 @@ def _softmax_backward(args: Any) -> list[tuple[str, int]]:
     return [("product", args[0].numel() * args[0].element_size())]
 
 
+def _by_cublas(func: Any, args: Any, made: Any) -> list[Described]:
+    """Describe an operator on matrices that multiplies some with cuBLAS."""
+    x = args[0]
+    if not x.is_meta:
+        return []
+    return [("matrix product", func.name(), (tuple(x.shape),), _name(x.dtype), "", False)]
+
+
+def _with_norms(args: Any) -> list[torch.Tensor]:
+    """Operands of distances, each with two more columns for norms and ones."""
+    return [x.new_empty((*x.shape[:-1], x.shape[-1] + 2)) for x in args[:2]]
+
+
+def _times(times: int) -> Callable[[Any], list[tuple[str, int]]]:
+    """Function for a buffer of so many times the first operand."""
+    return lambda args: [("items", times * args[0].numel() * args[0].element_size())]
+
+
+def _roll(args: Any) -> list[tuple[str, int]]:
+    """Result of the first axis, where several are rolled one after the other."""
+    return _times(1)(args) if len(args) > 2 and len(args[2]) > 1 else []
+
+
 def _ctc_backward(args: Any) -> list[tuple[str, int]]:
     """Probabilities of paths from the end, next to those from the beginning."""
     log_alpha = args[6]
@@ -239,6 +262,17 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.smooth_l1_loss.default: _loss,
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
+    **dict.fromkeys(
+        (
+            aten._euclidean_dist.default,
+            aten.linalg_matrix_exp.default,
+            aten.linalg_inv_ex.default,
+            aten._linalg_solve_ex.default,
+            aten.linalg_solve_triangular.default,
+            aten._linalg_det.default,
+        ),
+        _by_cublas,
+    ),
     aten._cudnn_rnn.default: _dropout_state,
     **dict.fromkeys(TRANSFORMS, transform_calls),
     aten.native_layer_norm_backward.default: _contiguous(0),
@@ -265,6 +299,7 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
     aten.native_layer_norm.default: _not_contiguous(0),
     aten.native_layer_norm_backward.default: _not_contiguous(1),
     aten._cudnn_rnn.default: recurrent.copied_by_forward,
+    aten._euclidean_dist.default: _with_norms,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _of_attention_backward,
@@ -274,6 +309,11 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     aten._ctc_loss_backward.default: _ctc_backward,
     aten._ctc_loss_backward.Tensor: _ctc_backward,
+    # Powers of a matrix and products of them: five each at a time.
+    aten.linalg_matrix_exp.default: _times(10),
+    aten.linalg_inv_ex.default: _times(2),
+    aten.binary_cross_entropy_with_logits.default: _times(2),
+    aten.roll.default: _roll,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,
     aten._safe_softmax.default: _safe_softmax,
