@@ -95,6 +95,18 @@ def test_numbers_that_are_no_count_are_not(tmp_path, names):
     open_tiffs(tmp_path)
 
 
+def test_a_scan_whose_name_only_begins_like_flats_is_not_taken_for_them(tmp_path):
+    scans.write_tiffs(tmp_path / "scan_1", DATA)
+    for name in ("opening_cell", "darker_rock", "reflections"):
+        scans.write_tiffs(tmp_path / name, DATA)
+    with open_source(tmp_path / "scan_1") as source:
+        assert (source.flats, source.darks) == (None, None)
+    for name in ("Flats_before", "darkfield"):
+        scans.write_tiffs(tmp_path / name, DATA)
+    with open_source(tmp_path / "scan_1") as source:
+        assert source.flats.shape == source.darks.shape == (9, 7, 11)
+
+
 def test_flats_beside_the_projections_are_warned_of(tmp_path):
     for name in ("flat_1", "flat_2", "p_1", "p_2", "p_10"):
         tifffile.imwrite(tmp_path / f"{name}.tif", DATA[0])

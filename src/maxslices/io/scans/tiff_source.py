@@ -17,10 +17,15 @@ from .plain_source import plain_source
 _PROJECTIONS = re.compile(r"proj|tomo|sample|scan|radio|image|data", re.IGNORECASE)
 """What names of folders of projections have in them."""
 _SIDES: dict[SideName, re.Pattern[str]] = {
-    "flats": re.compile(r"flat|white|bright|open|(?<![a-z])ref", re.IGNORECASE),
-    "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
+    "flats": re.compile(
+        r"(?<![a-z])(((flat|bright)(_?field)?|white|ref(erence)?)s?|open(_?beam)?s?)(?![a-z])",
+        re.IGNORECASE,
+    ),
+    "darks": re.compile(
+        r"(?<![a-z])((dark(_?(field|current))?|black)s?|bias)(?![a-z])", re.IGNORECASE
+    ),
 }
-"""What names of folders of flats and darks have in them."""
+"""Words in names of folders of flats and darks; a scan of an opening is not one of open beam."""
 
 
 def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
