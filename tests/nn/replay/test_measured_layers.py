@@ -124,3 +124,21 @@ def test_an_operator_takes_what_was_measured(row):
     step = ModelStep(Scaled(function))
     trace = step.trace([Spec(shape) for shape in shapes], Workspaces.allowance())
     assert trace.allocated_bytes / MIB == pytest.approx(measured, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "reserve"), [({"num_layers": 2}, 108.0), ({"bidirectional": True}, 100.0)]
+)
+def test_a_projection_keeps_states_before_and_after_it(options, reserve):
+    layer = nn.LSTM(128, 256, batch_first=True, proj_size=64, **options)
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x)[0]
+
+    trace = ModelStep(First(), "training").trace([Spec((32, 256, 128))], Workspaces.allowance())
+    assert reserve in {storage.n_bytes / MIB for storage in trace.storages}

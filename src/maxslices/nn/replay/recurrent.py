@@ -75,6 +75,8 @@ class Sizes(NamedTuple):
     is_packed: bool = False
     """Whether sequences have lengths of their own: cuDNN makes no padded copies then."""
     has_dropout: bool = False
+    projected: int = 0
+    """Units of a projection; 0 without one."""
 
     @property
     def item_bytes(self) -> int:
@@ -94,6 +96,9 @@ class Sizes(NamedTuple):
         units = self.items * self.hidden * self.directions
         between = self.layers - 1
         n_bytes = self.item_bytes * units * (self.cell.kept * self.layers + between)
+        if self.projected:  # an H100, 2026-11-28: the state before the projection, and after it
+            one = self.items * self.directions * (self.hidden + self.projected)
+            n_bytes += self.item_bytes * one * self.layers
         masks = units * self.directions * between // 8 if self.has_dropout else 0
         return n_bytes + masks
 
@@ -269,13 +274,13 @@ def sizes_of(args: Any) -> Sizes:
     x, weights = args[0], args[1]
     # The gradient has the output and its three gradients before the mode.
     at = 6 if isinstance(args[6], int) else 10
-    mode, hidden, _, layers, batch_first = args[at : at + 5]
+    mode, hidden, projected, layers, batch_first = args[at : at + 5]
     dropout, _, bidirectional, batch_sizes = args[at + 5 : at + 9]
     items = x.shape[0] if len(batch_sizes) else x.shape[0] * x.shape[1]
     batch = batch_sizes[0] if len(batch_sizes) else x.shape[0 if batch_first else 1]
     return Sizes(
         _BY_MODE[mode], items, batch, hidden, x.shape[-1], layers, 1 + bidirectional, x.dtype,
-        sum(w.numel() for w in weights if w.dim() > 1), bool(len(batch_sizes)), dropout > 0,
+        sum(w.numel() for w in weights if w.dim() > 1), bool(len(batch_sizes)), dropout > 0, projected,
     )  # fmt: skip
 
 
