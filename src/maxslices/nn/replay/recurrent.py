@@ -280,7 +280,8 @@ def sizes_of(args: Any) -> Sizes:
     batch = batch_sizes[0] if len(batch_sizes) else x.shape[0 if batch_first else 1]
     return Sizes(
         _BY_MODE[mode], items, batch, hidden, x.shape[-1], layers, 1 + bidirectional, x.dtype,
-        sum(w.numel() for w in weights if w.dim() > 1), bool(len(batch_sizes)), dropout > 0, projected,
+        sum(w.numel() for w in weights if w.dim() > 1), bool(len(batch_sizes)), dropout > 0,
+        projected,
     )  # fmt: skip
 
 
