@@ -139,7 +139,11 @@ def _filter_chunk(
     spectrum = fft.rfft2(padded)
     del padded
     spectrum *= response
-    filtered = fft.irfft2(spectrum, s=(height, width), norm="forward", overwrite_x=True)
+    if on_gpu(chunk):
+        filtered = fft.irfft2(spectrum, s=(height, width), norm="forward", overwrite_x=True)
+    else:  # SciPy's transform of both axes at once works on a copy, which no meter of Python sees
+        spectrum = fft.ifft(spectrum, axis=1, norm="forward", overwrite_x=True)
+        filtered = fft.irfft(spectrum, width, axis=2, norm="forward")
     del spectrum
     xp.maximum(filtered[:n, top:bottom, left:right], LOWEST_TRANSMISSION, out=result)
     xp.log(result, out=result)
