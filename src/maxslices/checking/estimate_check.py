@@ -1,4 +1,4 @@
-"""Holds a method's estimator against the measured peak."""
+"""Compares a method's estimator with the measured peak."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 
 BUFFERS_BYTES = 3 * 8192 * 8
-"""NumPy's buffers for casting, one for each operand of an operation: they come and go with the
-shape, and make up much of the memory of a tiny array. For an input of less than `NOISE_BYTES`
-such constants decide, which say nothing about slices: differences below this are no finding then.
-"""
+"""NumPy's buffers for casting, one for each of three operands. Whether they are used depends on the
+shape, and they are much of the memory of a tiny array. For an input of less than `NOISE_BYTES`,
+differences below this are ignored."""
 _HEADER_BYTES = 512
 """Difference between an allocation as it is measured and as a ledger counts it: alignment."""
 _FEW_ITEMS = 16
@@ -82,7 +81,7 @@ def check_max_slices(
     EstimatorError
         If the estimator raises, or returns what is not a number of slices.
     UsageError
-        If shape, dtype or bounds are none.
+        If shape, dtype or bounds are invalid.
 
     Examples
     --------
@@ -345,11 +344,11 @@ def _compare(trial: Trial, peak_bytes: int, bounds: tuple[float, float]) -> Chec
 
 
 def _buffers_bytes(trial: Trial) -> int:
-    """Part of the peak that is gone where ufuncs are given the smallest buffers.
+    """Part of the peak that ufuncs' buffers take: a call with the smallest buffers lacks it.
 
-    No array of a method depends on their size. A plan counts them with Python's own memory, not
-    with methods'. Both calls are made here: what a method keeps from one call to the next lowers
-    a peak only while tracemalloc has seen it.
+    Plans count these buffers with Python's own memory, and not with methods. Both calls are made
+    here, because memory that a method keeps between calls is known only to the tracemalloc session
+    in which it was allocated.
     """
     ordinary = _in_arrays(trial.once())
     n_items = np.setbufsize(_FEW_ITEMS)
@@ -382,11 +381,11 @@ def compare(
         Lower and upper, as in `check_max_slices`.
     """
     other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
-    told = {name: value for name, value in parameters.items() if name not in SUPPLIED}
+    own_parameters = {name: value for name, value in parameters.items() if name not in SUPPLIED}
     estimated, _ = meta.fitting_slices(
-        slice_dim, other_dims, dtype, peak_bytes, told, device=device
+        slice_dim, other_dims, dtype, peak_bytes, own_parameters, device=device
     )
-    request = ModelRequest(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
+    request = ModelRequest(meta, slice_dim, other_dims, dtype, own_parameters, shape[slice_dim])
     model = declared_model(request, device)
     return CheckResult(
         method=meta.full_name,
@@ -407,7 +406,7 @@ def compare(
 
 
 def _resolution_bytes(input_bytes: int, device: Device) -> int:
-    """Difference of estimate and peak that is no finding, for an input of a size."""
+    """Largest difference of estimate and peak that is ignored."""
     if input_bytes < NOISE_BYTES["cpu"]:
         return BUFFERS_BYTES
     return NOISE_BYTES["cpu"] if device == "cpu" else 0

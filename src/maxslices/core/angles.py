@@ -109,13 +109,14 @@ class AngleTable:
         Parameters
         ----------
         n_pairs : int
-            Length of both results. If the scan has fewer pairs some are repeated, next to
-            themselves; if it has more, directions are taken once, and then some are left out.
+            Length of both results. If the scan has fewer pairs, some are repeated, in order. If
+            it has more, a direction that was recorded several times is taken once, and the pairs
+            are then thinned out evenly.
 
         Returns
         -------
         front, behind : ndarray of int
-            Projections of one half turn, and for each the one half a turn on.
+            Projections of the first half turn, and the partner of each, half a turn on.
 
         Raises
         ------
@@ -200,7 +201,10 @@ def angle_table(radians: Any) -> AngleTable:
 
 
 def typical_step(steps: NDArray[np.floating[Any]]) -> float:
-    """Typical size of steps: those up to it make up half of what all cover; 0 without any."""
+    """Median of steps weighted by their size: steps up to it cover half of all degrees.
+
+    Repeated directions, with steps of nearly 0, do not lower it. It is 0 without any steps.
+    """
     by_size = np.sort(np.abs(steps))
     covered = by_size.cumsum()
     if len(covered) == 0:

@@ -42,7 +42,7 @@ class PeakSearch(SequenceProbe):
 
     def __init__(self, calls: MethodCalls, known: Sequence[MeasuredCall]) -> None:
         super().__init__(calls)
-        self._measure, self._room_bytes = self.trial.measure, self._noise_bytes
+        self._measure, self._tolerance_bytes = self.trial.measure, self._noise_bytes
         self._known = known
         self._is_refused = self._is_stopped = False
 
@@ -67,8 +67,8 @@ class PeakSearch(SequenceProbe):
         points = self._fitted()
         risen = max((n for n, size in points if self._seen[n].n_bytes >= size), default=0)
         if self._is_refused:
-            return max(risen, self._fitting(model, int(self.available_bytes / self._off)))
-        if not self.extrapolates_exactly and self._met < TRUSTED:
+            return max(risen, self._fitting(model, int(self.available_bytes / self._excess)))
+        if not self.extrapolates_exactly and self._n_confirmed < TRUSTED:
             n, size = points[-1] if points else (0, 0)
             if n > risen or not n:
                 return risen  # where memory fell, fewer slices may take more
@@ -77,7 +77,7 @@ class PeakSearch(SequenceProbe):
             if len(slopes) > 1:  # where slopes grow, they go on to
                 rise = max(1.0, slopes[1] / max(1.0, slopes[0]))
                 slice_bytes = max(slice_bytes, slopes[1] * rise)
-            room = self.available_bytes / self._off - size
+            room = self.available_bytes / self._excess - size
             return min(2 * n, n + max(0, int(room / slice_bytes)))  # a square's slopes rise on
         return REACH * risen if self._not_proven else self.total_slices
 
@@ -125,8 +125,8 @@ class PeakSearch(SequenceProbe):
                 )
                 return None
             cached_bytes = max(0, rung.left_bytes - other.left_bytes)
-            off_bytes = abs(rung.n_bytes - cached_bytes - other.n_bytes)
-            if kind == "dark" and off_bytes <= max(self._noise_bytes, SAME * other.n_bytes):
+            difference_bytes = abs(rung.n_bytes - cached_bytes - other.n_bytes)
+            if kind == "dark" and difference_bytes <= max(self._noise_bytes, SAME * other.n_bytes):
                 self.trial.kind = usual
                 return other
             found[kind] = other
@@ -177,10 +177,10 @@ class PeakSearch(SequenceProbe):
     def _next(self, model: PeakModel) -> int | None:
         points = self._fitted()
         most = points[-1][0] if points else 0
-        is_told = self._is_told(model)
-        self.extrapolates_exactly &= is_told
+        is_proven = self._is_proven_at(model)
+        self.extrapolates_exactly &= is_proven
         n = super()._next(model) if most else None
-        is_line = self._met > 0 and is_told
+        is_line = self._n_confirmed > 0 and is_proven
         if n is None or n <= most:
             return None if is_line else n
         if self._too_many > self.total_slices:
@@ -192,9 +192,11 @@ class PeakSearch(SequenceProbe):
             self._not_proven = f"{most} slices were called, more might take too much: not proven"
         return may_run
 
-    def _is_contradicted(self, n: int, off_bytes: int, room_bytes: float) -> bool:
+    def _is_contradicted(self, n: int, difference_bytes: int, tolerance_bytes: float) -> bool:
         """True if a call took more than predicted, or one with the most slices less."""
-        return (off_bytes if n < max(self._seen) else abs(off_bytes)) > room_bytes
+        has_most_slices = n >= max(self._seen)
+        off_bytes = abs(difference_bytes) if has_most_slices else difference_bytes
+        return off_bytes > tolerance_bytes
 
     def _ran_out(self, n: int, model: PeakModel | None) -> None:
         if self.retained.leaks or self.retained.accumulates:

@@ -32,7 +32,8 @@ class Probe:
     total_slices: int
     """Most slices that one call is ever given."""
     sure: bool
-    """True if the answer was measured or follows from a line; False if it is a safe bound only."""
+    """True if all calls were made that prove `answer`; False if it is a safe bound only. Decided by
+    `SequenceProbe.result`, and by `PeakSearch.result` where allocations do not explain the peak."""
     duration_s: float
     """Duration of the probe."""
     notes: tuple[str, ...] = ()
@@ -54,9 +55,10 @@ class Probe:
 
     @property
     def measured(self) -> dict[int, int]:
-        """Peaks of the calls by their slices, with what the first one left for good.
+        """Peaks of the calls by their slices, with the memory that the first call left for good.
 
-        What was read of the device lies off: what its arrays take counts.
+        A reading of the device is off by some MiB, so the size of the arrays that explain it counts
+        in its place.
         """
         called = {rung.n_slices for rung in self.rungs}
         return {n: size for n, size in self.peaks.measured.items() if n in called}
@@ -68,18 +70,20 @@ class Probe:
 
     @property
     def is_of_any_card(self) -> bool:
-        """True if nothing in it depends on the card: it is what was asked of CuPy's pool."""
+        """True if the model holds for any card: all its memory was requested from CuPy's pool."""
         paths = {term.path for terms in self.peaks.moments.values() for term in terms}
         return self.extrapolates_exactly and not paths & {OUTSIDE, STAYS_OUTSIDE}
 
     def pace_s(self) -> tuple[float, float]:
-        """Seconds that a call takes, and that each slice adds.
+        """Seconds of a call of no slices, and seconds that each slice adds.
 
-        Where blocks were compared, as they were timed there. Else from a line through the times of
-        the fewest and of the most slices, without making the input and measuring: with a method of
-        few steps these take most of the time. A call that took longer than one with more slices did
-        what only first calls do: LPRec3d compiled for 0.4 s with three slices, and then took 0.1 s
-        with five and eight (H100, 2026-11-27).
+        Times from comparing blocks are used if there are any. Otherwise a line is drawn through the
+        times of the calls with the fewest and with the most slices. These are times of the call
+        alone. Making the input and measuring take most of the time of a method of few steps.
+
+        The time of the fewest slices is at most that of any other call, because early calls may
+        compile. LPRec3d compiled for 0.4 s with three slices, and then took 0.1 s with five and
+        eight (H100, 2026-11-27).
         """
         if isinstance(self.blocks, BlockEffect) and self.blocks.pace_s is not None:
             return self.blocks.pace_s
@@ -94,9 +98,9 @@ class Probe:
         return max(0.0, times[few] - few * slice_s), slice_s
 
     def corrected(self, n_slices: int, n_bytes: int) -> Probe:
-        """Copy that is not below a peak measured in a run, with as much more for fewer slices.
+        """Copy raised to a peak that was measured in a run.
 
-        For more slices the difference grows in proportion to them.
+        The same bytes are added for fewer slices. For more slices they grow in proportion.
         """
         expected = self.model().bytes(n_slices)
         if n_bytes <= expected:
@@ -118,8 +122,10 @@ class Probe:
     def covers(self, available_bytes: int, total_slices: int) -> bool:
         """True if the probe also answers for another amount of memory.
 
-        It answers up to the slices that were run, and up to four times as many if `sure`, the same
-        distance to which a line is followed while probing; for any if it `extrapolates_exactly`.
+        * If it `extrapolates_exactly`, for any amount.
+        * If it is `sure`, up to four times the slices that were run: `PeakSearch` follows a line
+          as far.
+        * Otherwise up to the slices that were run, or that fitted.
         """
         if self.extrapolates_exactly:
             return True

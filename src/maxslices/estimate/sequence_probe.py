@@ -1,9 +1,12 @@
 """Find a method's memory from the allocations of three calls with few slices.
 
-Their sequences are continued to any number of slices (`peak_model`). One call with as many slices
-as then fit proves it, where that takes no longer than `PROOF_S`. A call that contradicts teaches:
-the model is made anew from all calls, the new answer is called, and so are numbers of slices just
-below it.
+`PeakModel` extrapolates their sequences to any number of slices. The answer is the number of slices
+that fit by this model. One call with as many slices proves the answer, if it takes no longer than
+`PROOF_S`. If the call contradicts the prediction, a model is fitted to all calls. Then calls are
+made with the new answer and with numbers of slices just below it.
+
+The result is sure if all calls that `SequenceProbe._next` asks for were made. It is not if one of
+them was left out because it takes too long.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ _ITEM_BYTES = 4
 
 
 class NotExplainedError(EstimatorError):
-    """The allocations of a method do not tell its memory: another way must be taken."""
+    """A method's peak does not follow from its recorded allocations; `PeakSearch` finds it."""
 
 
 class SequenceProbe:
@@ -64,23 +67,27 @@ class SequenceProbe:
         self.rungs: list[MeasuredCall] = []
         """All calls but the first."""
         self.usual_rungs: list[MeasuredCall] = []
-        """Those with the usual data, also if they do not explain anything."""
+        """Calls with the usual data, including calls that no formula explains."""
         self.notes: list[str] = []
         self.extrapolates_exactly = True
         """No call contradicted those before."""
         self._not_proven = ""
         """Why the answer is not proven, if it is not."""
         self._seen: dict[int, Observation] = {}
-        self._cut: list[Observation] = []
+        self._failed_calls: list[Observation] = []
         """Calls that ran out of memory."""
         self._too_many = self.total_slices + 1
-        self._failures = self._met = 0
-        self._off = 1.0
-        """Bytes of the last call that contradicted over those predicted; at least 1."""
+        self._failures = 0
+        """Calls that were predicted to fit and did not, and lowered the answer by one at most."""
+        self._n_confirmed = 0
+        """Calls that were predicted since the last one that contradicted."""
+        self._excess = 1.0
+        """Measured over predicted bytes of the last call that contradicted; at least 1."""
         self._objects_bytes = 0
+        """Bytes of a call that its sequence lacks: Python's own objects."""
         self._first, self._measure = calls.first, self.trial.once
-        self._room_bytes = 2 * CUSHION_BYTES[calls.backend.kind]
-        """By which a prediction that is met may be off, beside `NEAR`."""
+        self._tolerance_bytes = 2 * CUSHION_BYTES[calls.backend.kind]
+        """Error of a prediction that still confirms it, in addition to `NEAR`."""
 
     def run(self) -> PeakModel:
         """Make the other calls.
@@ -92,11 +99,11 @@ class SequenceProbe:
             data.
         """
         self._first_seen = self._observed(self._first)
-        self._few()
+        self._make_small_calls()
         model = self._proven()
         if self._not_proven and not self.extrapolates_exactly:  # it may be as far off once more
-            off = self._off if self._met < TRUSTED - 1 else 1.0
-            safe = min(self._fitting(model, int(self.available_bytes / off)), self._most_called)
+            excess = self._excess if self._n_confirmed < TRUSTED - 1 else 1.0
+            safe = min(self._fitting(model, int(self.available_bytes / excess)), self._most_called)
             model = model.with_measured({safe + 1: self.available_bytes + 1})
         for rung in self.rungs or [self._first]:
             self.retained.enter(rung)
@@ -108,7 +115,11 @@ class SequenceProbe:
         return max(self._seen, default=self._first.n_slices)
 
     def _proven(self) -> PeakModel:
-        """Call as many slices as fit, until the answer is known or time is up."""
+        """Call as many slices as fit, until the answer is known or time is up.
+
+        `_next` gives the number of slices. Where a call with so many takes too long, one with fewer
+        is made, and `_not_proven` says so.
+        """
         began = time.perf_counter()
         while True:
             model = self._fit()
@@ -155,8 +166,14 @@ class SequenceProbe:
         n_bytes = min(limit, self.available_bytes)
         return MemoryModel(model.rising).max_slices(n_bytes, self.total_slices)
 
-    def _few(self) -> None:
-        """Make the small calls, one of them with other data; where calls are long, one fewer."""
+    def _make_small_calls(self) -> None:
+        """Make the small calls, and check whether memory depends on the data.
+
+        Their numbers of slices are above the fewest by `MORE`. Of long calls (`LONG_S`) two are
+        made in place of three. One call has dark data in place of the usual. If formulas explain
+        it together with the other calls, memory does not depend on the data. If none do, it is
+        repeated with the usual data, and another peak raises an error.
+        """
         fewest, usual = self._first.n_slices, self.trial.kind
         others = [fewest + more for more in MORE]
         if self.calls.backend.kind == "cpu":
@@ -170,8 +187,8 @@ class SequenceProbe:
                 n = self.calls.reach(most, [(last.n_slices, last.n_bytes)])
             if n == last.n_slices:
                 continue
-            more = not self._is_small(n)  # but not if it takes long, or is near the answer anyway
-            if more and (self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n):
+            is_extra = not self._is_small(n)  # left out if long, or no less than the answer
+            if is_extra and (self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n):
                 continue
             if not other_data and self._first.n_slices < last.n_slices < n:
                 self.trial.kind, other_data = "dark", n
@@ -183,7 +200,7 @@ class SequenceProbe:
                 others = [fewest + 1]
         if len(self._seen) >= len(MORE):
             n = other_data if other_data in self._seen else max(self._seen)
-            if self._is_told(self._fit(), n):
+            if self._is_proven_at(self._fit(), n):
                 return
             self.extrapolates_exactly = False
             before = self._seen[n].n_bytes
@@ -192,23 +209,30 @@ class SequenceProbe:
             if abs(self._seen[n].n_bytes - before) > SAME * before:
                 raise NotExplainedError("its memory depends on the data")
 
-    def _is_told(self, model: PeakModel, *others: int) -> bool:
-        """True if the calls prove the formulas of the moments that matter, also of `others`."""
+    def _is_proven_at(self, model: PeakModel, *more_slices: int) -> bool:
+        """True if the formulas of the peak are proven at the numbers of slices that matter.
+
+        These are the answer, half of it, the most slices called, and `more_slices`.
+        """
         n = self._fitting(model)
-        slices = (*others, max(self._seen), -(-n // 2), n)
+        slices = (*more_slices, max(self._seen), -(-n // 2), n)
         return all(model.is_proven(model.highest(k)) for k in slices)
 
     def _next(self, model: PeakModel) -> int | None:
         """Slices of the next call; None if the answer is known.
 
-        The answer itself; where a call contradicted those before it, also one more and a few fewer.
+        1. The answer is called first.
+        2. If all calls were predicted, one slice fewer is called where numbers of allocations may
+           fall, and one more where it nearly fits.
+        3. If a call contradicted, one slice more and up to `PERIOD` fewer are called, until
+           `TRUSTED` calls were predicted.
         """
         n = self._fitting(model, self.calls.run_bytes)
         if n > self._first.n_slices and n not in self._seen:
             # A few fewer are enough where the pool cannot use all that it holds.
             fits = max((k for k in self._seen if k < n), default=1)
             return max(fits + 1, (fits + n + 1) // 2, n + 1 - (1 << max(0, self._failures - 1)))
-        if self.extrapolates_exactly or self._met >= TRUSTED:
+        if self.extrapolates_exactly or self._n_confirmed >= TRUSTED:
             if model.numbers_fall and n - 1 > self._first.n_slices and n - 1 not in self._seen:
                 return n - 1  # NumPy reuses large temporaries: small odd and even calls differ too
             short_bytes = model.bytes(n + 1) - self.available_bytes
@@ -232,20 +256,20 @@ class SequenceProbe:
         n_bytes = self._enter(rung)
         if model is not None:
             expected = model.bytes(n)
-            room = ABOVE_BYTES if rung.outside_bytes else self._room_bytes
-            self._met += 1
-            if self._is_contradicted(n, n_bytes - expected, NEAR * n_bytes + room):
-                self.extrapolates_exactly, self._met = False, 0
-                self._off = max(1.0, n_bytes / expected)
+            tolerance = ABOVE_BYTES if rung.outside_bytes else self._tolerance_bytes
+            self._n_confirmed += 1
+            if self._is_contradicted(n, n_bytes - expected, NEAR * n_bytes + tolerance):
+                self.extrapolates_exactly, self._n_confirmed = False, 0
+                self._excess = max(1.0, n_bytes / expected)
                 if n_bytes > self.available_bytes >= expected:
                     self._count_failure(n)
 
-    def _is_contradicted(self, n: int, off_bytes: int, room_bytes: float) -> bool:
-        """True if a call of n slices took so many bytes more or less than predicted."""
-        return abs(off_bytes) > room_bytes
+    def _is_contradicted(self, n: int, difference_bytes: int, tolerance_bytes: float) -> bool:
+        """True if a call of n slices differs from its prediction by more than the tolerance."""
+        return abs(difference_bytes) > tolerance_bytes
 
     def _enter(self, rung: MeasuredCall) -> int:
-        """Enter a call; its bytes, with those that the first call left."""
+        """Add a call to those seen, and return its bytes with those that the first call left."""
         if self.trial.kind != "dark":
             self.usual_rungs.append(rung)
         if rung.left_bytes > 0:
@@ -259,10 +283,10 @@ class SequenceProbe:
         """Learn from a call for which memory was too short."""
         self._too_many = min(self._too_many, n)
         if self.trial.sequence is not None:
-            self._cut.append(Observation.of(self.trial.sequence, self._granule))
+            self._failed_calls.append(Observation.of(self.trial.sequence, self._granule))
         if model is not None and model.bytes(n) <= self.available_bytes:
             self._count_failure(n)
-            self.extrapolates_exactly, self._met = False, 0
+            self.extrapolates_exactly, self._n_confirmed = False, 0
             self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
 
     def _count_failure(self, n: int) -> None:
@@ -274,17 +298,17 @@ class SequenceProbe:
         if self.trial.sequence is None:
             raise NotExplainedError("no allocations were recorded")
         seen = Observation.of(self.trial.sequence, self._granule, self.trial.readings)
-        beside = rung.n_bytes - rung.outside_bytes - seen.n_bytes
-        if beside and self.calls.backend.kind == "cuda":
+        unrecorded_bytes = rung.n_bytes - rung.outside_bytes - seen.n_bytes
+        if unrecorded_bytes and self.calls.backend.kind == "cuda":
             raise NotExplainedError("not all that it allocates was recorded")
         if rung is not self._first and rung.n_slices > max(self._seen, default=0):
-            self._objects_bytes = max(0, beside)  # the first one may have imported
+            self._objects_bytes = max(0, unrecorded_bytes)  # the first call may import
         return seen
 
     def _fit(self) -> PeakModel:
         """Model of all calls but the first, which allocates what later ones find."""
         seen = list(self._seen.values()) or [self._first_seen]
-        model = PeakModel.fit(seen, self._granule, self._cut)
+        model = PeakModel.fit(seen, self._granule, self._failed_calls)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
         stays = self.retained.left_bytes if self._seen else 0  # the first call's sequence has it
         model = model.plus("stays", Formula(stays)).plus("Python's objects", Formula(objects))
@@ -293,17 +317,17 @@ class SequenceProbe:
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
         measured[self._first.n_slices] = first
         for rung in self.rungs or [self._first]:
-            n, told = rung.n_slices, model.predicted(rung.n_slices)
             if not rung.outside_bytes:
                 continue
-            if measured[n] <= told + ABOVE_BYTES:  # a reading lies off: what arrays take counts
-                measured[n] = told
+            n, predicted = rung.n_slices, model.predicted(rung.n_slices)
+            if measured[n] <= predicted + ABOVE_BYTES:  # within the error of a reading
+                measured[n] = predicted
             elif self._is_small(n):
                 raise NotExplainedError("memory outside the pool is not that of arrays")
         return model.with_measured(measured | self._too_much(self._too_many))
 
     def _too_much(self, n: int) -> dict[int, int]:
-        """Bytes of n slices that are more than there is memory; of none if no call has as many."""
+        """Entry of `measured` by which n slices do not fit; empty beyond the slices of a scan."""
         return {n: self.available_bytes + 1} if n <= self.total_slices else {}
 
     def _is_small(self, n: int) -> bool:
@@ -311,7 +335,7 @@ class SequenceProbe:
         return n <= self._first.n_slices + MORE[-1]
 
     def _outside(self) -> dict[str, Formula]:
-        """Memory outside the pool, by the moments at which it was read; what is no array is not."""
+        """Memory outside the pool by the moments at which it was read; non-arrays are omitted."""
         seen = self._seen.values() or [self._first_seen]
         dims = [self.trial.other_dims]
         dims += [self.trial.output_dims] if self.trial.output_dims else []

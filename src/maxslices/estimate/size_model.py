@@ -1,10 +1,10 @@
 """How records made for some detectors answer for another one.
 
-Each size of an allocation is a sum of products of the two other dims, or of the lengths that
-programs make of them: half a dim and one for a real FFT, the next fast length, powers of two. A
-`SizeModel` is believed if it gives all recorded peaks to the byte, one size more than its formulas
-have unknowns at least. A `SizeRecord` holds it with the recorded sizes. Where no formulas give the
-peaks, the record answers for the sizes alone at which they were measured.
+The size of an allocation is a sum of products of the two other dims, or of lengths that programs
+derive from them: half a dim plus one for a real FFT, the next fast length, a power of two. A
+`SizeModel` holds such formulas. It is accepted if it gives all recorded peaks to the byte, at
+`LEAST_SIZES` sizes of the detector or more. A `SizeRecord` holds it with the recorded sizes. If no
+formulas give the peaks, the record answers only for the sizes at which they were measured.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ LENGTHS: dict[str, Callable[[int], int]] = {
 """Lengths that programs make of a dim, by their names."""
 _PRODUCTS = tuple((a, b) for a in LENGTHS for b in LENGTHS)
 _MOST_OTHERS = 12
-"""Explanations that are looked at: a power of two has most, each of two dims with three lengths."""
+"""Most formulas that are compared. A power of two has the most: three lengths for each dim."""
 LEAST_SIZES = 4
-"""Sizes that tell a formula: three for its unknowns, and one that proves it."""
+"""Fewest sizes from which a formula is found: three for its unknowns, and one to prove it."""
 _COMPARED_SLICES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 100, 1000)
 """Slices at which formulas are compared with the recorded peaks: odd, even, and beyond chunks."""
 _KEPT_SLICES = (1, 2, 3, 5, 8, 16, 33)
-"""Slices at which kept bytes are looked at: a line, if they lie on one."""
+"""Slices at which kept bytes are compared with a line."""
 _MOST_SLICES = 1024
-"""Slices up to which each number was looked at, where a size answers for itself alone."""
+"""Slices up to which `upper_line` follows each number."""
 _ABOVE = 0.01
-"""Part by which its lines may lie above the recorded peaks."""
+"""Part by which the lines of `upper_line` may lie above the recorded peaks."""
 
 
 def _value(parts: Sequence[Part], dims: Dims) -> int:
@@ -107,6 +107,11 @@ def _find_formula(values: tuple[tuple[Dims, int], ...]) -> SizeFormula | None:
 
 
 def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
+    """Formulas that give all values: single products first, then sums of two.
+
+    A sum ``p * first + q * second`` has two unknowns. They follow from two values, by Cramer's
+    rule, and are used if they are whole numbers and give the other values as well.
+    """
     wanted = [value for _, value in values]
     if not any(wanted):
         yield SizeFormula(())
@@ -120,14 +125,16 @@ def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
         if not rest and [factor * each for each in column] == wanted:
             yield SizeFormula(((factor, a, b),))
     for ((a, b), first), ((c, d), second) in combinations(columns.items(), 2):
-        rows = combinations(zip(first, second, wanted, strict=True), 2)
-        pair = next(((u, v) for u, v in rows if u[0] * v[1] != u[1] * v[0]), None)
+        equations = combinations(zip(first, second, wanted, strict=True), 2)
+        independent = ((i, j) for i, j in equations if i[0] * j[1] != i[1] * j[0])
+        pair = next(independent, None)
         if pair is None:
             continue
-        (x, y, z), (u, v, w) = pair
-        p, rest = divmod(z * v - w * y, x * v - y * u)
-        q, other = divmod(x * w - u * z, x * v - y * u)
-        if rest or other:
+        (x, y, z), (u, v, w) = pair  # p * x + q * y == z, and p * u + q * v == w
+        determinant = x * v - y * u
+        p, p_rest = divmod(z * v - w * y, determinant)
+        q, q_rest = divmod(x * w - u * z, determinant)
+        if p_rest or q_rest:
             continue
         if all(p * x + q * y == z for x, y, z in zip(first, second, wanted, strict=True)):
             yield SizeFormula(((p, a, b), (q, c, d)))
@@ -155,10 +162,10 @@ class SizeModel:
     """Dims at which peaks were recorded."""
 
     def covers(self, dims: Dims) -> bool:
-        """True if what was recorded leaves no doubt for these dims.
+        """True if all formulas that give the recorded sizes agree for these dims.
 
-        Smaller ones than any recorded are not covered: what does not grow with them, such as a
-        table, may make another moment the highest.
+        Dims with a smaller area than any recorded are not covered. There the peak may be at another
+        moment, at which memory of a fixed size is alive, such as a table.
         """
         if dims[0] * dims[1] < self.least_area:
             return False
@@ -239,25 +246,31 @@ def _numbered(
 
 
 def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None:
-    """Terms of one moment for any dims; None if they are not alike at all dims."""
+    """Terms of one moment for any dims; None if they differ in more than start and step.
+
+    What a step is multiplied with (`Formula.counted`) is compared only where there is a step.
+    """
     if len({len(each) for each in terms.values()}) > 1:
         return None
     found = []
-    for alike in zip(*terms.values(), strict=True):
-        sizes = [term.size for term in alike]
-        growing = next((term for term in alike if term.size.step), alike[0])
-        like = growing._replace(size=growing.size._replace(start=0, step=0))
-        for term, size in zip(alike, sizes, strict=True):
-            plain = size._replace(start=0, step=0)
+    for at_all_dims in zip(*terms.values(), strict=True):
+        sizes = [term.size for term in at_all_dims]
+        growing = next((term for term in at_all_dims if term.size.step), at_all_dims[0])
+        common = growing._replace(size=growing.size._replace(start=0, step=0))
+        for term, size in zip(at_all_dims, sizes, strict=True):
+            without_dims = size._replace(start=0, step=0)
             if not size.step:
-                plain = plain._replace(counted=like.size.counted, k=like.size.k)
-            if size.points or term._replace(size=plain, is_proven=like.is_proven) != like:
+                without_dims = without_dims._replace(counted=common.size.counted, k=common.size.k)
+            if (
+                size.points
+                or term._replace(size=without_dims, is_proven=common.is_proven) != common
+            ):
                 return None
         start = find_formula(dict(zip(terms, (size.start for size in sizes), strict=True)))
         step = find_formula(dict(zip(terms, (size.step for size in sizes), strict=True)))
-        if start is None or step is None or like.since > 1 or like.until is not None:
+        if start is None or step is None or common.since > 1 or common.until is not None:
             return None
-        found.append((like._replace(is_proven=True), start, step))
+        found.append((common._replace(is_proven=True), start, step))
     return tuple(found)
 
 
@@ -291,7 +304,7 @@ class SizeRecord:
     kept: tuple[SizeFormula, SizeFormula] | float
     """Bytes that stay after a call, as a line in n; or a part of the peak."""
     pace: tuple[float, float]
-    """Seconds of a call, and of each pixel of a slice beside."""
+    """Seconds of a call, and seconds that each pixel of a slice adds."""
     blocks: BlockEffect | str
     """What the size of a block does to the result; or why blocks were not compared."""
     is_of_any_card: bool
@@ -352,8 +365,8 @@ class SizeRecord:
     def at(self, dims: Dims) -> ResolvedModel | None:
         """Answer for two dims; None if they were not measured and no formula covers them.
 
-        Smaller ones than any recorded take no more than the smallest with as many columns that is
-        covered: a sweep reads a few rows.
+        Fewer rows than are covered, as in a sweep, get the answer for the fewest rows of the same
+        columns that are. It is an upper bound.
         """
         found = self._at(dims)
         if found is None and self.formulas is not None:

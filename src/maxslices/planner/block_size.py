@@ -51,7 +51,7 @@ def check_block(block: BlockChoice) -> None:
 
 
 def wanted_block(block: BlockChoice, section: SectionModel, n_workers: int = 1) -> int:
-    """Block that is aimed at, whether it fits or not; all workers have as many of them."""
+    """Block to aim at, whether it fits or not; "auto" exceeds no worker's part of the slices."""
     total = section.n_slices
     if block == "max":
         return total
@@ -59,30 +59,36 @@ def wanted_block(block: BlockChoice, section: SectionModel, n_workers: int = 1) 
         return min(int(block), total)
     share = -(-total // (AUTO_BLOCKS * n_workers))
     wanted = max(AUTO_SLICES, share, 4 * sum(section.halo), section.least_block)
-    return min(_paced(wanted, section, n_workers), -(-total // n_workers))
+    return min(_doubled_for_calls(wanted, section, n_workers), -(-total // n_workers))
 
 
-def _paced(block: int, section: SectionModel, n_workers: int) -> int:
-    """Block, doubled until the measured time of a call hardly counts."""
+def _doubled_for_calls(block: int, section: SectionModel, n_workers: int) -> int:
+    """Double a block until the fixed time of a call hardly counts.
+
+    It is not doubled if reading and writing would overlap with too few blocks, or if the transfer
+    of the slices takes longer than computing them.
+    """
     n_shares = SHARES * n_workers if n_workers > 1 else 1
-    in_a_row, (call_s, slice_s) = section.n_slices // n_shares, section.pace_s
-    ends = (spec.with_slices(section.slice_dim, 1) for spec in (section.input, section.output))
-    moved_s = max(spec.nbytes for spec in ends) / MOVED_BYTES_PER_S
-    while (
-        2 * block * MIN_BLOCKS <= in_a_row
-        and call_s > CALL_SHARE * block * slice_s
-        and call_s + block * slice_s > block * moved_s
-    ):
+    share_slices = section.n_slices // n_shares
+    call_s, slice_s = section.pace_s
+    slices = (spec.with_slices(section.slice_dim, 1) for spec in (section.input, section.output))
+    transfer_s = max(one.nbytes for one in slices) / MOVED_BYTES_PER_S
+    while True:
+        keeps_overlap = 2 * block * MIN_BLOCKS <= share_slices
+        is_call_costly = call_s > CALL_SHARE * block * slice_s
+        waits_for_link = call_s + block * slice_s <= block * transfer_s
+        if not keeps_overlap or not is_call_costly or waits_for_link:
+            return block
         block *= 2
-    return block
 
 
 def choose_block(
     block: BlockChoice, placement: Placement, available: Available
 ) -> tuple[int, int, str]:
-    """Choose a section's block, of those whose results agree.
+    """Choose a section's block: by memory, then by the blocks whose results agree.
 
-    If a user asks for a size, it is taken; what disagrees is said in the reason.
+    Results agree for multiples of the section's `block_multiple`, from its `least_block` on. The
+    size that a user asks for is used in any case, and the reason warns if it disagrees.
 
     Returns
     -------
@@ -117,7 +123,7 @@ def _multiple_of(number: int, block: int, most: int) -> int:
 
 
 def _agreeing(block: int, total: int, least: int, multiple: int, largest: int) -> int | None:
-    """Block next to `block` of which the last is no smaller than `least`; None if there is none."""
+    """Size nearest to `block` with which the last block has at least `least` slices; or None."""
     sizes = [n for n in range(least, min(total, largest) + 1) if n == total or n % multiple == 0]
     sizes.sort(key=lambda size: abs(size - block))
     return next((size for size in sizes if (total % size or size) >= least), None)
@@ -126,13 +132,14 @@ def _agreeing(block: int, total: int, least: int, multiple: int, largest: int) -
 def _by_memory(
     block: BlockChoice, placement: Placement, available: Available
 ) -> tuple[int, int, str]:
-    """Block, the largest that fits, and the reason, as if all blocks agreed."""
+    """Block, the largest that fits, and the reason, as if all blocks agreed.
+
+    Two sizes fit. `largest` is all slices if they fit in one block, which is then alone. Otherwise
+    it is `overlapping`: the largest with which the next block is read while one is computed.
+    """
     section = placement.section
-    largest, total, wanted = (
-        placement.max_block(available),
-        section.n_slices,
-        wanted_block(block, section, placement.n_workers),
-    )
+    total, largest = section.n_slices, placement.max_block(available)
+    wanted = wanted_block(block, section, placement.n_workers)
 
     def even(block: int) -> int:
         return _even(block, total, placement.n_workers)
@@ -147,17 +154,16 @@ def _by_memory(
         if largest >= total:
             return total, largest, f"block auto: {fits} in one block"
         return even(largest), largest, f"block auto: {bound} allow no more than {largest}"
-    part = placement.max_part(available)
-    if part >= wanted:
+    overlapping = placement.max_part(available)
+    if overlapping >= wanted:
         busy = f"{wanted} keep it busy"
-        if _paced(1, section, placement.n_workers) > 1:
+        if _doubled_for_calls(1, section, placement.n_workers) > 1:
             call_s, slice_s = section.pace_s
             busy += f" (a call takes {1e3 * call_s:.2g} ms and {1e3 * slice_s:.2g} ms a slice)"
         return even(wanted), largest, f"block auto: {busy}; {fits}"
-    if largest >= total and 2 * part < wanted:
+    if largest >= total and 2 * overlapping < wanted:
         return total, largest, f"block auto: {fits} in one block, but few beside others"
-    largest = part
-    return even(largest), largest, f"block auto: {bound} allow no more than {largest}"
+    return even(overlapping), overlapping, f"block auto: {bound} allow no more than {overlapping}"
 
 
 def _even(block: int, total: int, n_workers: int) -> int:
@@ -246,15 +252,15 @@ def check_block_fits(
     DoesNotFitError
         For the section that allows fewest slices.
     """
-    found = []
+    too_large = []
     for placement, left in zip(placements, available, strict=True):
         largest, wanted = placement.max_block(left), wanted_block(block, placement.section)
         if not isinstance(block, str) and wanted > largest:
             unit, needed = SLICE_NAMES[placement.section.slice_dim], placement.device_bytes(wanted)
             text = f"a block of {wanted} {unit}s needs {format_bytes(needed)}"
-            found.append((largest, f"{text}, and {placement.bound(left)} allow {largest}"))
-    if found:
-        largest, text = min(found)
+            too_large.append((largest, f"{text}, and {placement.bound(left)} allow {largest}"))
+    if too_large:
+        largest, text = min(too_large)
         raise DoesNotFitError(f"{text}: use --block {largest} or --block max")
 
 

@@ -152,8 +152,8 @@ class Placement:
     def max_part(self, available: Available) -> int:
         """Largest block that fits and leaves slices for another one; 0 if there is none.
 
-        It may be far smaller than a block of all slices that fits: such a block is alone, while
-        smaller ones have others on their way beside them.
+        It may be far smaller than all slices even if these fit. With one block, nothing is
+        prefetched. With several, the next block and the last result are in memory as well.
         """
         if self._look_ahead_bytes() > available.device_bytes:
             return 0
@@ -212,6 +212,7 @@ class Placement:
         return self._models[is_alone]
 
     def _peak(self, is_alone: bool) -> MemoryModel:
+        """Peak on the device: the highest of the methods and copies, then what is alive with it."""
         section, block = self.section, self.section.input_block
         n_buffers = block_memory.input_buffers(
             self.input_way, 0, overlaps=not is_alone, n_blocks=1 if is_alone else 2

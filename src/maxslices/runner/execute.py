@@ -183,7 +183,7 @@ def execute(
                 progress.advance(section.n_slices)
                 position = stop
                 continue
-            keeps_blocks = resumed.goes_on_within(number)
+            keeps_blocks = resumed.resumes_within(number)
             if not keeps_blocks:
                 before = SectionState()
             store: Store | DeviceStore | None

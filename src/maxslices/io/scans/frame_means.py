@@ -6,9 +6,10 @@ Each flat and each dark is read once, and the means of its tiles are kept. From 
   group by more than six standard deviations (from the median absolute deviation) and by more than
   2 % of the beam for a flat, 0.2 % for a dark. A group of fewer than three frames is compared with
   all. A whole group of flats is odd if its beam is below a fifth of the brightest group's.
-* **groups** of flats: those between the same two projections. Groups differ if the root mean square
-  over the tiles of the difference of their means is over three standard errors, from the scatter of
-  frames within groups, and over 0.1 % of the beam. Odd frames are left out of that.
+* **groups** of flats: the flats between the same two projections. The difference of two groups is
+  the root mean square, over the tiles, of the difference of their means. Groups differ if this is
+  more than three standard errors and more than 0.1 % of the beam. The standard error comes from the
+  scatter of frames within groups. Odd frames do not count.
 * **weights in time**, where groups differ. A projection between two groups, number i of the n
   projections between these (from 0), has the first group's mean with weight 1 - t and the second's
   with weight t = (i + 1) / (n + 1). Projections before the first group have that group's mean, and
@@ -83,7 +84,12 @@ class FrameMeans:
 
     @cached_property
     def flat_weights(self) -> FlatWeights | None:
-        """Weights of the flats for each projection; None where their mean serves all."""
+        """Weights of the flats for each projection; None if all projections have the same mean.
+
+        They are a product of two arrays. The first, (projections, groups), has the weights in time,
+        times the current of the projection. The second, (groups, flats), averages the flats of a
+        group, each divided by its current.
+        """
         places, currents = self._places["flats"], self._currents
         if currents is None and (places is None or len(np.unique(places)) < 2):
             return None
@@ -95,7 +101,7 @@ class FrameMeans:
             keep = ~np.isin(np.arange(len(flats)), list(self._odd("flats")))
             means = flats / of_flat[:, None]
             beam = self._beam() / float(np.median(of_flat))
-            if not _differ(means[keep], group[keep], _LEAST_CHANGE, beam):
+            if not _largest_change(means[keep], group[keep], _LEAST_CHANGE, beam):
                 group[:] = 0
         n_groups = int(group.max()) + 1
         if n_groups == 1 and currents is None:
@@ -131,7 +137,7 @@ class FrameMeans:
             return []
         group = np.arange(len(frames)) >= len(frames) / 2 if places is None else places
         group = np.unique(group, return_inverse=True)[1]
-        change = _differ(frames[keep], group[keep], _LEAST_UNPLACED, self._beam())
+        change = _largest_change(frames[keep], group[keep], _LEAST_UNPLACED, self._beam())
         if not change:
             return []
         what = "where they stand among the projections is not stored" if places is None else ""
@@ -158,20 +164,21 @@ class FrameMeans:
         return signal if signal > _LEAST_SIGNAL * level else 0.0
 
     def _odd(self, side: SideName) -> set[int]:
-        """Indices of frames that are unlike the others."""
+        """Indices of odd frames, by the rules of this module's docstring, or not finite."""
         means, places = self.tiles[side].mean(axis=1), self._places[side]
         group = np.zeros(len(means)) if places is None else places
         least = _ODD_SHARE[side] * self._beam()
         odd: set[int] = set(np.flatnonzero(~np.isfinite(means)).tolist())
         for one in np.unique(group):
             members = np.flatnonzero(group == one)
-            like = means[members] if len(members) > 2 else means
-            if len(like) < 3:
+            compared = means[members] if len(members) > 2 else means
+            if len(compared) < 3:
                 continue
-            middle = np.nanmedian(like)
-            spread = 1.4826 * np.nanmedian(np.abs(like - middle))
-            away = np.abs(means[members] - middle) > max(_DEVIATIONS * spread, least)
-            odd |= set(members[away].tolist())
+            median = np.nanmedian(compared)
+            # The standard deviation of a normal distribution, from its median absolute deviation.
+            deviation = 1.4826 * np.nanmedian(np.abs(compared - median))
+            is_odd = np.abs(means[members] - median) > max(_DEVIATIONS * deviation, least)
+            odd |= set(members[is_odd].tolist())
         if side == "flats" and self._beam() > 0:
             beam = self._signal().mean(axis=1)
             levels = {one: np.nanmedian(beam[group == one]) for one in np.unique(group)}
@@ -201,8 +208,22 @@ def _first_of_tiles(length: int) -> NDArray[np.int64]:
     return np.arange(n) * length // n
 
 
-def _differ(frames: Means, group: NDArray[np.int64], least: float, beam: float) -> float:
-    """Largest difference of two groups, as a share of the beam; 0 if none is more than noise."""
+def _largest_change(
+    frames: Means, group: NDArray[np.int64], least_share: float, beam: float
+) -> float:
+    """Largest difference of two groups as a share of the beam; 0 if all of them are noise.
+
+    Parameters
+    ----------
+    frames : ndarray of float
+        Means of the tiles, (frames, tiles).
+    group : ndarray of int
+        Group of each frame.
+    least_share : float
+        Share of the beam below which a difference does not count.
+    beam : float
+        Signal of the beam; without one, the result is 0.
+    """
     if beam <= 0:
         return 0.0
     numbers = np.unique(group)
@@ -214,7 +235,7 @@ def _differ(frames: Means, group: NDArray[np.int64], least: float, beam: float) 
     for a, b in combinations(range(len(numbers)), 2):
         error = np.sqrt(np.mean(variance * (1 / sizes[a] + 1 / sizes[b])))
         change = np.sqrt(np.mean((means[a] - means[b]) ** 2))
-        if change > max(_ERRORS * error, least * beam):
+        if change > max(_ERRORS * error, least_share * beam):
             largest = max(largest, float(change / beam))
     return largest
 

@@ -134,7 +134,7 @@ class RunFolder:
         self._results = ResultSinks(self.work, formats)
 
     def _complete_earlier(self, found: UnfinishedRun | None) -> None:
-        """Move the files of a whole run that was killed while it did so."""
+        """Publish a whole run that was killed while its files were moved."""
         if find_finished(self.work) is not None:
             with locked(self.path):
                 publish(self.path, None if found is None else found.scratch(self.path))
@@ -143,7 +143,7 @@ class RunFolder:
         """Check that no run would be lost, or mixed up with another."""
         has_report = (self.path / REPORT_NAME).exists()
         if found is not None and not (overwrite or resume):
-            with locked(self.path):  # or it is still at work
+            with locked(self.path):  # raises another error if that run is at work
                 raise StoreError(
                     f"{self.path} holds an unfinished run ({found.progress}): go on with "
                     f"`{found.command(self.path, '--resume')}`, or start anew with "
@@ -287,19 +287,18 @@ class RunFolder:
     def _prepare(self, names: Sequence[str], n_bytes: int) -> None:
         """Check names and disk space, then make the hidden folder or bring it up to date."""
         found = find_unfinished(self.path)
-        if (0 if found is None else found.n_lines) != (
-            0 if self._found is None else self._found.n_lines
-        ):
+        n_lines, n_before = (0 if run is None else run.n_lines for run in (found, self._found))
+        if n_lines != n_before:
             raise StoreError(f"{self.path} has changed meanwhile: another run wrote to it")
         earlier = find_finished(self.path)
-        of_failed = {} if earlier is None or earlier.moved is None else earlier.moved
-        there = [self.work, *(self.path / name for name in of_failed.values())]
+        kept_of_failed = {} if earlier is None or earlier.moved is None else earlier.moved
+        reused = [self.work, *(self.path / name for name in kept_of_failed.values())]
         if self.unfinished is None:
             for name in names:
                 if earlier is None or self.path / name not in earlier.files:
                     check_absent(self.path / name)
         # The results of a finished run stay until the new ones are whole.
-        check_free_space(self.path, n_bytes - sum(map(disk_bytes, there)))
+        check_free_space(self.path, n_bytes - sum(map(disk_bytes, reused)))
         self._names = list(names)
         if self.unfinished is not None:
             self._take_back(earlier)
@@ -484,9 +483,11 @@ class RunFolder:
                 break
 
     def _can_resume(self, journal: Journal | None) -> bool:
-        """True if the run has done what it could resume after."""
-        if self.unfinished is not None or journal is None or self._plan is None:
-            return self.unfinished is not None
+        """True if the journal holds progress from which a later run can resume."""
+        if self.unfinished is not None:
+            return True
+        if journal is None or self._plan is None:
+            return False
         is_computed = journal.n_finished == len(self._plan.sections)
         return is_computed or (journal.has_progress and can_go_on(self.identity))
 

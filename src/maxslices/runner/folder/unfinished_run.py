@@ -1,4 +1,8 @@
-"""What a journal says of a run that was stopped: how far it came, and where it resumes."""
+"""The state of a run that was stopped, read from its journal, and where it resumes.
+
+`find_unfinished` reads the journal. `ResumedSections` decides which sections run again, and from
+which slice on.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ class SectionState:
         return self.done.count > 0 or self.report is not None
 
     def note(self, section: SectionPlan) -> str:
-        """Say where a section goes on; "" if it begins anew."""
+        """Note in the report of a resumed section; "" if it begins anew."""
         if not self.done.count:
             return ""
         unit = SLICE_NAMES[section.slice_dim]
@@ -150,7 +154,7 @@ class UnfinishedRun:
         return f"section {at + 1} of {total}, {slices} are done"
 
     def command(self, out: Path, option: str) -> str:
-        """Command line that goes on with the run, or starts anew."""
+        """Command line that resumes the run, or starts anew."""
         given = [self.identity.get("scan_path"), self.identity.get("pipeline_path")]
         scan, pipeline = [
             shlex.quote(path) if isinstance(path, str) else name
@@ -165,11 +169,11 @@ def store_names(section: int, layout: Mapping[str, int]) -> list[str]:
 
 
 class ResumedSections:
-    """Decides for each section of a plan whether it runs, and whether it goes on within.
+    """Decides for each section of a plan whether it runs, and whether it resumes within.
 
-    A section runs if it is not finished, or if its output is needed and was lost: an output in
-    memory ends with its process. One whose output is on disk goes on behind its last finished
-    block; any other begins anew.
+    A section runs if it is not finished. A finished section runs again if the next one runs and its
+    output was lost, as is an output in the memory of a process that ended. A section whose output
+    is on disk resumes after its finished slices. Any other begins anew.
 
     Parameters
     ----------
@@ -210,8 +214,8 @@ class ResumedSections:
         """True if a section runs."""
         return number < len(self._runs) and self._runs[number]
 
-    def goes_on_within(self, number: int) -> bool:
-        """True if a section that runs goes on behind its last finished block."""
+    def resumes_within(self, number: int) -> bool:
+        """True if a section that runs keeps the slices that are done."""
         is_last = number == len(self._runs) - 1
         return self._states[number].done.count > 0 and (is_last or self._is_stored[number])
 
@@ -255,11 +259,17 @@ def find_unfinished(folder: Path) -> UnfinishedRun | None:
 
 
 def _read(lines: list[bytes]) -> UnfinishedRun:
+    """Read the lines of a journal, as far as the data they describe are on disk.
+
+    If the machine was started again since, lines after the last "synced" are not believed: their
+    data may have been in the page cache only.
+    """
     entries, _ = unseal(lines)
     if not entries or entries[0]["journal"] != VERSION:
         raise ValueError("it has no first line of this version")
     is_same_boot = [e["boot"] for e in entries if "boot" in e][-1] == boot_id()
-    if is_same_boot and len(entries) < len(lines):  # else the machine may have broken off
+    # A machine that stops may leave half a line. On one that did not, a broken line is damage.
+    if is_same_boot and len(entries) < len(lines):
         raise ValueError(f"its line {len(entries) + 1} is damaged")
     n_safe = len(entries) if is_same_boot else _count_synced(entries)
     run = _run_of(entries[:n_safe])
