@@ -80,18 +80,19 @@ class Observation:
             event = sequence.events[i]
             if event.site is not None and alive > highest.get(event.site, (-1, 0))[0]:
                 highest[event.site] = alive, i
-        wanted = {paths[site]: i for site, (_, i) in highest.items()}
-        most = {
+        event_of = {paths[site]: i for site, (_, i) in highest.items()}  # of each moment
+        # Of several readings after one call site the largest is kept, as the last of a sorted list.
+        largest = {
             BESIDE + _last_path(sequence, each[0]): each
             for each in sorted(readings, key=lambda each: each[2])
         }
-        for label, (n_events, held, _) in most.items():
-            # The most that was in use before and is held: the pool may have given more back.
+        for label, (n_events, held, _) in largest.items():
+            # The pool held at least what was in use: its highest use that `held` allows.
             possible = [i for i in range(n_events - 1) if sizes[i] <= held]
-            wanted[label] = max([*possible, n_events - 1], key=lambda i: sizes[i])
-        outside = {label: n_bytes for label, (_, _, n_bytes) in most.items()}
-        labels: dict[int, list[str]] = {}
-        for label, i in wanted.items():
+            event_of[label] = max([*possible, n_events - 1], key=lambda i: sizes[i])
+        outside = {label: n_bytes for label, (_, _, n_bytes) in largest.items()}
+        labels: dict[int, list[str]] = {}  # of the moments at each event
+        for label, i in event_of.items():
             labels.setdefault(i, []).append(label)
         moments: dict[str, Mapping[str, Sizes]] = {}
         names: dict[str, str] = {}
@@ -219,16 +220,16 @@ class PeakModel:
         return max(self.moments_bytes(n).values(), default=0)
 
     def bytes(self, n: int) -> int:
-        """Peak for n slices: what a call with as many took, else by the formulas.
+        """Peak for n slices: of a call with as many, else by the formulas.
 
-        It is never below a call that was made with fewer, and where memory never falls not above
-        one that was made with more.
+        It is at least the peak of any call with fewer slices. If memory never falls, it is at most
+        that of any call with more.
         """
-        before = max((size for k, size in self.measured.items() if k <= n), default=0)
+        at_least = max((size for k, size in self.measured.items() if k <= n), default=0)
         if n in self.measured:
-            return before
-        more = [] if self.may_fall else [size for k, size in self.measured.items() if k > n]
-        return max(before, min([self.predicted(n), *more]))
+            return at_least
+        above = [] if self.may_fall else [size for k, size in self.measured.items() if k > n]
+        return max(at_least, min([self.predicted(n), *above]))
 
     def is_proven(self, label: str) -> bool:
         """True if more calls agree with a moment's formulas than these have unknowns."""
@@ -244,7 +245,7 @@ class PeakModel:
         return replace(self, moments=moments, measured=measured)
 
     def with_outside(self, path: str, formulas: Mapping[str, Formula]) -> PeakModel:
-        """Model with memory outside the pool at moments of its own; those not among them go."""
+        """Model with memory outside the pool; moments outside that have no formula are dropped."""
         moments = {
             label: (*terms, Term(path, formulas[label], is_proven=True))
             if label in formulas
@@ -255,7 +256,7 @@ class PeakModel:
         return replace(self, moments=moments)
 
     def with_measured(self, measured: Mapping[int, int]) -> PeakModel:
-        """Model that is not below these bytes either, by their slices."""
+        """Model with more measured peaks by slices; of two for one number the larger counts."""
         higher = {n: max(size, self.measured.get(n, 0)) for n, size in measured.items()}
         return replace(self, measured={**self.measured, **higher})
 
@@ -371,8 +372,8 @@ def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation
 def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
     """Terms of one call site at one moment, from sizes by the number of slices.
 
-    A method may change its ways at some number of slices. Where no formula meets all calls, the
-    calls with the fewest slices are left out, one by one; they are guesses then.
+    A method may work differently from some number of slices on. If no formula gives all calls,
+    those with the fewest slices are left out one by one, and become guesses (`_guess`).
     """
     seen = sorted(points.items())
     for start in range(len(seen) - 1):
@@ -386,7 +387,7 @@ def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
 
 
 def _guess(path: str, seen: Sequence[tuple[int, Sizes]], until: int | None) -> list[Term]:
-    """What was seen, as one allocation, up to `until`."""
+    """All that the site allocated in each call, as one allocation, up to `until` slices."""
     totals = [(n, sum(sizes)) for n, sizes in seen]
     if not any(total for _, total in totals):
         return []

@@ -321,15 +321,15 @@ class Trial:
     def measure(self, n_slices: int | None = None) -> MeasuredCall:
         """Call the method once and measure it.
 
-        Memory outside the pool counts once two calls with the same slices show it, and then the
-        smaller figure. From there on it counts as it is read: what another program takes meanwhile
-        makes the answer smaller, never larger.
+        Memory outside the pool is read from the device, where other programs allocate as well. It
+        counts if two calls with the same slices show it, and the smaller reading is used. In later
+        calls each reading counts: another program can make the answer smaller, never larger.
         """
-        found = self.once(n_slices)
-        if found.outside_bytes and not self.uses_outside:
-            found = min(self.once(n_slices), found, key=lambda each: each.outside_bytes)
-            self.uses_outside = found.outside_bytes > 0
-        return found
+        call = self.once(n_slices)
+        if call.outside_bytes and not self.uses_outside:
+            call = min(self.once(n_slices), call, key=lambda each: each.outside_bytes)
+            self.uses_outside = call.outside_bytes > 0
+        return call
 
     def once(self, n_slices: int | None = None) -> MeasuredCall:
         """Call the method and measure it; readings outside the pool are as they come.
@@ -343,7 +343,7 @@ class Trial:
         start, before = alive_bytes(kind), self._left_bytes
         data = self.data(n)
         finish(self.backend)
-        self.backend.release()  # what making it took: the method would give that back
+        self.backend.release()  # memory of making the data, which the method's call would free
         record = (n, int(data.nbytes)) if self.is_recorded else None
         self.peak = peak = None
         try:
@@ -364,7 +364,8 @@ class Trial:
             left = alive_bytes(kind) - start
         if left > 0:
             gc.collect()  # reference cycles hold arrays; too slow to do after every call
-            kept -= left - (left := alive_bytes(kind) - start)
+            left_with_garbage, left = left, alive_bytes(kind) - start
+            kept -= left_with_garbage - left
         counted, own = peak.counted_bytes or 0, self.nbytes(n)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
         self._left_bytes += left
@@ -392,13 +393,13 @@ class Trial:
         )
 
     def traced(self, n_slices: int | None = None) -> Peak:
-        """Call the method once more with the places where it allocates recorded.
+        """Call the method once more, and record the lines that allocate.
 
         Returns
         -------
         Peak
-            With its input, in every figure of arrays and as the first of the rows. On a CPU tracing
-            adds small objects of Python's own.
+            Figures of arrays and rows include the input. On a CPU, tracing adds small Python
+            objects.
         """
         n = n_slices or self.n_slices
         side = self.prepare(n)
@@ -431,7 +432,7 @@ class Trial:
         return int(array_module(self.backend).get_default_memory_pool().total_bytes())
 
     def alive_bytes(self) -> int:
-        """Bytes allocated, garbage apart, and what plans of FFTs kept from being garbage."""
+        """Bytes allocated after garbage and cached FFT plans are freed."""
         self.backend.forget_plans()
         gc.collect()
         self.backend.release()
