@@ -115,6 +115,7 @@ def sort_columns(chunk: Any, order: NDArray[np.intp]) -> tuple[Any, Any]:
     xp.right_shift(packed, row_bits, out=values)
     packed &= (1 << row_bits) - 1
     rows = packed.view(xp.int64)
-    if not is_stored_order(order):  # in place, which NumPy does if it need not check
-        xp.take(xp.asarray(order), rows, out=rows, mode="clip")
+    if not is_stored_order(order):
+        unchecked = {} if on_gpu(chunk) else {"mode": "clip"}  # in place, which NumPy does only so
+        xp.take(xp.asarray(order), rows, out=rows, **unchecked)
     return _from_order(values) if is_float else values, rows
