@@ -417,6 +417,7 @@ def test_it_goes_to_json_and_back():
 NOT_PROBED = (
     *("denoise_unet", "nonlocal_means"),  # torch's are replayed
     "find_center_vo",  # looks at a single slice
+    "dynamic_flat_field_correction",  # finds no components in flats of noise
     "remove_all_stripe",  # takes the more the more stripes a slice has: 1 % of its peak here
     *("SIRT3d_tomobar", "FISTA3d_tomobar"),  # take what CGLS3d_tomobar does, and longer
 )

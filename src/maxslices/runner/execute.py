@@ -266,8 +266,10 @@ def _warn_of_order(
     for index, step in enumerate(steps):
         with contextlib.suppress(KeyError):  # a side result that the section has yet to find
             given = side_results.angles_after(steps[:index], angles)
-            known = step.known_parameters()
-            if given is None or not step.meta.depends_on_order(known):
+            if given is None:
+                continue
+            values = {name: side_results.resolve(value) for name, value in step.parameters.items()}
+            if not step.meta.depends_on_order(values):
                 continue
             table = angle_table(given)
             if not table.in_order:
