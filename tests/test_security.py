@@ -50,6 +50,8 @@ PROMISES = {
     "The processes of `--workers`": "workers/test_listeners::test_all_processes_listen_on",
     "They accept only connections": "workers/test_listeners::test_a_call_with_another",
     "They serve no web pages": "workers/test_listeners::test_no_process_serves_pages",
+    "Workers of `--slurm` listen on": "workers/test_slurm::test_only_the_run_can_talk",
+    "Jobs read it from a folder that": "workers/test_slurm::test_only_the_run_can_talk",
     "Workers of a run have a temporary": "workers/test_listeners::test_each_worker_has_a_folder",
     "It is removed when the run ends": "workers/test_listeners::test_the_folder_is_removed",
     "Workers of a cluster that already": "workers/test_two_hosts::test_two_hosts_make",

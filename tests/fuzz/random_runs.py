@@ -285,6 +285,8 @@ def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
 def import_what_runs_need(folder: Path) -> None:
     """Import here what each child would import otherwise; nothing that starts a thread."""
     import psutil  # noqa: F401
+    import scipy.fft
+    import scipy.ndimage  # noqa: F401
 
     from maxslices.api import carry_out  # noqa: F401
     from maxslices.io import sink_maker

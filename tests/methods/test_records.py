@@ -18,6 +18,8 @@ RECORDS = [record for path in sorted(FOLDER.glob("*.json")) for record in read_r
 NEVER_MEASURED = {
     "maxslices_methods.averaging.average_projection_frames",
     "maxslices_methods.averaging.sort_by_angle",
+    "maxslices_methods.dynamic_flats.dynamic_flat_field_correction",
+    "maxslices_methods.rescale.per_length",
     *(
         f"maxslices_methods.httomo_names.{name}"
         for name in (
@@ -29,8 +31,8 @@ NEVER_MEASURED = {
         )
     ),
 }
-"""Methods that were written without a GPU at hand. All but the first two are `fbp` and
-total variation under other names, with their estimators."""
+"""Methods that are not recorded. Those of 2026-11-28 (the first four but one) were checked on an
+H200. The others are `fbp` and total variation under other names, with their estimators."""
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=record_id)

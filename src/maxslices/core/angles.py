@@ -187,6 +187,7 @@ def angle_table(radians: Any) -> AngleTable:
     steps = np.diff(counted) * direction
     is_one_way = bool((steps >= -REVERSAL * abs(total) / max(1, n - 1)).all())
     within = degrees % FULL_TURN
+    within[within == FULL_TURN] = 0  # of a negative number too small to count
     order = np.argsort(within, kind="stable")
     gaps = _gaps_of_circle(within[order], FULL_TURN)
     step = typical_step(steps)
