@@ -31,8 +31,8 @@ NEVER_MEASURED = {
         )
     ),
 }
-"""Methods that are not recorded. Those of 2026-11-28 (the first four but one) were checked on an
-H200. The others are `fbp` and total variation under other names, with their estimators."""
+"""Methods whose peaks are not recorded. The first four were written without a GPU at hand; the
+others are `fbp` and total variation under other names, with their estimators."""
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=record_id)
