@@ -22,7 +22,8 @@ OBJECT_BYTES = 8 * 1024
 NOISE_RATIO = 2.0
 """Variance of a component over the median of all. Noise alone gives all of them nearly the same."""
 ITERATIONS = 15
-"""Steps of reweighted least squares, each with weights 1 / |residual|."""
+"""Steps of reweighted least squares, each with weights 1 / |residual|. Corrected projections were
+within 0.001 of those after 200 steps, after 5 within 0.01 (two modes of the beam, 2026-11-28)."""
 LEAST_RESIDUAL = 1e-4
 """Least residual in a weight, as a change of the logarithm of the transmission."""
 

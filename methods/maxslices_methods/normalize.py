@@ -248,21 +248,23 @@ def mean_frame(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) ->
     return xp.mean(frames, axis=0, dtype=xp.float32)
 
 
-def _log_max_slices(
+def float32_result_max_slices(
     slice_dim: int,
     other_dims: tuple[int, int],
     dtype: np.dtype[Any],
     available_memory: int,
     device: str = "cuda",
 ) -> tuple[int, np.dtype[np.float32]]:
-    """How many slices fit: the input and a float32 result."""
+    """How many slices fit of a method that takes its input and a float32 result of its shape."""
     # CuPy's pool hands out multiples of 512 bytes: either array may take up to 511 more.
     rounding = 0 if device == "cpu" else 2 * 511
     per_slice = other_dims[0] * other_dims[1] * (dtype.itemsize + 4)
     return max(0, available_memory - rounding) // per_slice, np.dtype(np.float32)
 
 
-@method("all", calc_max_slices=_log_max_slices, takes="transmission", gives="line integrals")
+@method(
+    "all", calc_max_slices=float32_result_max_slices, takes="transmission", gives="line integrals"
+)
 def minus_log(data: Any) -> Any:
     """Return the negative logarithm of the transmission: the projected attenuation.
 

@@ -13,6 +13,7 @@ from maxslices.core.exact_sum import exact_terms, sum_of_terms
 from maxslices.core.ledger import Ledger, from_ledger
 
 from .namespaces import array_namespace, on_gpu, to_host
+from .normalize import float32_result_max_slices
 
 Bits = Literal[8, 16, 32]
 Statistics = tuple[float, float, float, int]
@@ -242,20 +243,7 @@ def _range_of(glob_stats: Sequence[float] | None) -> tuple[float, float]:
     return low, high
 
 
-def _per_length_max_slices(
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
-    available_memory: int,
-    device: str = "cuda",
-) -> tuple[int, np.dtype[np.float32]]:
-    """How many slices fit: the input and a float32 result, each of which a pool rounds up."""
-    rounding = 0 if device == "cpu" else 2 * 511
-    per_slice = other_dims[0] * other_dims[1] * (dtype.itemsize + 4)
-    return max(0, available_memory - rounding) // per_slice, np.dtype(np.float32)
-
-
-@method("all", calc_max_slices=_per_length_max_slices, takes="slices", gives="slices")
+@method("all", calc_max_slices=float32_result_max_slices, takes="slices", gives="slices")
 def per_length(
     data: Any, unit: Literal["mm", "cm", "um"] = "mm", *, pixel_size_um: float | None = None
 ) -> Any:

@@ -78,19 +78,14 @@ class Workers:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on one worker, and wait for what it returns or raises."""
-        calls, n_lost = WorkerCalls(self.client), 0
+        calls = WorkerCalls(self.client)
+        answers = _Answers(calls)
         while True:
             if not calls.running:
                 worker, *_ = wait_for_workers(calls, 1, self.resources)
                 calls.begin(worker, None, function, *args)
-            for ended in calls.ended():
-                if ended.answer is None:
-                    n_lost += 1
-                    _check_lost(n_lost, ended.worker)
-                elif ended.answer.error is not None:
-                    raise ended.answer.error
-                else:
-                    return ended.answer.value
+            for _, value in answers.received():
+                return value
 
     def section_run(self, here: SectionRun) -> SharedSection:
         """Make the run of a section; see `RunsSections`."""
@@ -186,7 +181,7 @@ def _described(calls: WorkerCalls, pipeline: Pipeline) -> tuple[Device, tuple[Wo
         If there are none, one has several threads, or several end before they answer.
     """
     facts: dict[tuple[str, Device], WorkerFacts] = {}
-    n_lost = 0
+    answers = _Answers(calls)
     while True:
         info = wait_for_workers(calls, 1)
         busy = [address for address, each in info.items() if each["nthreads"] != 1]
@@ -203,30 +198,40 @@ def _described(calls: WorkerCalls, pipeline: Pipeline) -> tuple[Device, tuple[Wo
         for key in wanted:
             if key not in facts and key[0] not in calls.running:
                 calls.begin(key[0], key, worker.describe_worker, *key, pipeline)
-        for ended in calls.ended():
+        facts |= dict(answers.received())
+
+
+@dataclass(slots=True)
+class _Answers:
+    """Values that workers return; those that end before they answer are counted."""
+
+    calls: WorkerCalls
+    n_lost: int = 0
+
+    def received(self) -> Iterator[tuple[Any, Any]]:
+        """Wait for calls that end; what each was named by, and the value that it returned.
+
+        Raises
+        ------
+        MaxslicesError
+            If a call raised it.
+        DeviceError
+            If too many workers ended before they answered.
+        """
+        for ended in self.calls.ended():
             if ended.answer is None:
-                n_lost += 1
-                _check_lost(n_lost, ended.worker)
+                self.n_lost += 1
+                if self.n_lost >= MOST_TRIES:
+                    raise DeviceError(
+                        f"{self.n_lost} workers ended before they answered, the last one "
+                        f"{ended.worker}: killed by the system for their memory, or by a module "
+                        "that the pipeline's methods import; run the pipeline in one process to "
+                        "see which"
+                    )
             elif ended.answer.error is not None:
                 raise ended.answer.error
             else:
-                facts[ended.what] = ended.answer.value
-
-
-def _check_lost(n_lost: int, worker: str) -> None:
-    """Check how many workers have ended before they answered.
-
-    Raises
-    ------
-    DeviceError
-        If too many did.
-    """
-    if n_lost >= MOST_TRIES:
-        raise DeviceError(
-            f"{n_lost} workers ended before they answered, the last one {worker}: killed by the "
-            "system for their memory, or by a module that the pipeline's methods import; run the "
-            "pipeline in one process to see which"
-        )
+                yield ended.what, ended.answer.value
 
 
 @contextmanager
