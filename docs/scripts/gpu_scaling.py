@@ -24,7 +24,7 @@ from typing import Any
 
 import h5py
 import psutil
-from kill_resume import BASE, write_scan
+from kill_workers import BASE, write_scan
 
 SHAPES = {"small": (181, 32, 256), "middle": (901, 1024, 2048), "large": (1801, 2048, 2048)}
 STEPS = {

@@ -9,7 +9,7 @@ PIPELINES is a folder of pipeline files, as httomo-backends' generator makes the
 made: half a turn, and a full turn with the axis near an edge. Each file is run as it is, save that
 what it leaves to the user is filled in, that the reconstruction is not saved (httomo needs an h5py
 with MPI for that), and that its values are saved as images beside the 8-bit ones. Sweeps are left
-out: ``httomo_sweeps.py`` has those. ``--device cpu`` leaves out ``module_path``, and httomo.
+out. ``--device cpu`` leaves out ``module_path``, and httomo.
 
 A line a pipeline: seconds of both by their own clocks, here the second time and (the first), and
 of httomo's command; the centre found

@@ -27,14 +27,62 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-from kill_resume import BASE, SHAPES, STEPS, write_scan
+import numpy as np
 
 from maxslices import run
 from maxslices.planner import Plan
 from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import wait_for_workers
 
+BASE = """
+- method: standard_tomo
+  parameters: {rotation_angles: {user_defined: {start_angle: 0, stop_angle: 180, angles_total: %d}}}
+"""
+STEPS = {
+    "one section": """
+- method: dark_flat_field_correction
+- method: minus_log
+- method: median_filter
+  parameters: {kernel_size: 3}
+""",
+    "in memory between": """
+- method: dark_flat_field_correction
+- method: minus_log
+  save_result: true
+- method: remove_stripe_ti
+- method: fbp
+""",
+    "scratch files": """
+- method: dark_flat_field_correction
+- method: minus_log
+- method: find_center_vo
+  id: centering
+  side_outputs: {cor: axis}
+- method: fbp
+  parameters: {center: "${{centering.side_outputs.axis}}"}
+- method: calculate_stats
+  id: stats
+  side_outputs: {glob_stats: glob_stats}
+- method: rescale_to_int
+  parameters: {bits: 16, glob_stats: "${{stats.side_outputs.glob_stats}}"}
+""",
+}
+SHAPES = {"small": (121, 24, 96), "middle": (361, 64, 256), "large": (901, 256, 1024)}
 MEMORY = {"cpu": "100MB", "cuda": "2GB"}
+
+
+def write_scan(path: Path, shape: tuple[int, int, int], seed: int) -> None:
+    """Write an NXtomo file with flats and darks."""
+    rng = np.random.default_rng(seed)
+    keys = np.array([1] * 5 + [2] * 5 + [0] * shape[0])
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset(
+            "entry1/tomo_entry/data/data", (len(keys), *shape[1:]), np.uint16
+        )
+        for number, key in enumerate(keys):
+            low, high = {0: (500, 3000), 1: (3900, 4100), 2: (0, 90)}[int(key)]
+            data[number] = rng.integers(low, high, shape[1:], np.uint16)
+        file["entry1/tomo_entry/instrument/detector/image_key"] = keys
 
 
 def content(folder: Path) -> dict[str, str]:

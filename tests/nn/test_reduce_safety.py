@@ -1,15 +1,13 @@
 """Rewritten modules have the gradients and the state of the modules as they were.
 
-Each model has one idiom that made recomputation wrong: `gradient_idioms` in docs/scripts.
+Each model has one idiom that made recomputation wrong.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import UserDict
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy
 import pytest
@@ -35,9 +33,7 @@ from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 from maxslices.system.process_state import HostDraws
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "scripts"))
-
-import gradient_idioms as own
+from . import gradient_idioms as own
 
 INPUT = Spec((4, own.N, 16, 16))
 RECOMPUTED = [

@@ -91,7 +91,7 @@ def test_suggestions_hold_at_other_sizes(monkeypatch, name):
     meta = method_named(name)
     found = suggesting.suggest_ledger(meta, "float32", {}, "cuda")
     maker = Maker(meta, meta.slice_dims()[0], "cuda", {})
-    for shape in ((52, 330, 410), (60, 253, 500)):  # of docs/scripts/suggest_ledgers.py
+    for shape in ((52, 330, 410), (60, 253, 500)):
         ledger = Ledger("cuda")
         found.estimator().function(ledger, shape, np.dtype("float32"))
         most = maker.run(shape, "float32").peak_bytes

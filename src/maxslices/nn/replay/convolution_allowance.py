@@ -2,9 +2,8 @@
 
 cuDNN's heuristics choose a kernel by a model of its own, so no simple rule gives each workspace.
 The rules here are those of 6,400 calls of 75 networks and of 7,500 random ones, and for groups of
-3,900 random ones more, measured on an H200 with cuDNN 9.19
-(``docs/scripts/convolution_workspaces.py``). Where similar calls differ, the larger workspace
-counts.
+3,900 random ones more, measured on an H200 with cuDNN 9.19. Where similar calls
+differ, the larger workspace counts.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ _BY_MODE = {cell.mode: cell for cell in CELLS.values()}
 class Sizes(NamedTuple):
     """Sizes of a call of a recurrent layer, and what cuDNN asks for it.
 
-    The formulas are those of 16,000 answers of ``cudnnGetRNNTempSpaceSizes`` (cuDNN 9.19, an H100;
-    ``docs/scripts/recurrent_sizes.py``), which runs no kernel. They hold for each to 0.1 %, but
+    The formulas are those of 16,000 answers of ``cudnnGetRNNTempSpaceSizes`` (cuDNN 9.19, an H100),
+    which runs no kernel. They hold for each to 0.1 %, but
     where a bound is simpler: up to 0.3 of the workspace too high for many sequences of few steps.
     """
 
