@@ -197,7 +197,6 @@ def test_a_run_writes_to_its_folder_and_to_records(tmp_path, monkeypatch):
         ("out", "report.json"),
         ("out", "result.h5"),
         ("out", "run.log"),
-        ("out", "timeline.json"),
         ("scan.nxs",),
     }
     assert any(parts[0] == "records" for parts in written)

@@ -31,7 +31,6 @@ def test_run_prints_the_plan_and_the_report(cli, scan, pipeline, tmp_path):
         "report.html",
         "report.json",
         "result.h5",
-        "timeline.json",
         *RECORD_NAMES,
     }
     assert json.loads((out / "report.json").read_text())["device"] == "cpu"

@@ -111,7 +111,6 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
         "report.json",
         "result.h5",
         "run.log",
-        "timeline.json",
     ]
     with h5py.File(tmp_path / "out" / "result.h5") as file:
         assert (file["entry/data/data"][()] == -1).all()
@@ -157,7 +156,6 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
         "report.json",
         "result.h5",
         "run.log",
-        "timeline.json",
     ]
 
 

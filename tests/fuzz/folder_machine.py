@@ -56,7 +56,6 @@ FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_m
 """Files that no run wrote."""
 RECORDS = (
     finished_run.REPORT_NAME,
-    finished_run.TIMELINE_NAME,
     *finished_run.RECORD_NAMES,
 )
 """Files that say how and when a run was made."""

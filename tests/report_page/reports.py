@@ -89,7 +89,6 @@ REPORT: dict[str, Any] = {
     "sections": [RUN_SECTION],
     "side_results": {},
     "files": ["out/result.h5"],
-    "timeline": "out/timeline.json",
     "provenance": None,
     "records": ["out/report.html"],
     "plan": PLAN,

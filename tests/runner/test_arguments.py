@@ -65,7 +65,6 @@ def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_p
         "report.json",
         "result.h5",
         "run.log",
-        "timeline.json",
     }
     run(FRAMES, NEGATE, tmp_path / "out", device="cpu", overwrite=True)
     wait_until_freed()  # the result that was replaced

@@ -19,7 +19,6 @@ from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.runner.folder.folder_place import JOURNAL_NAME
-from maxslices.runner.report.progress import LongCalls
 from maxslices.system.threads import WorkThread
 from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeGpu
@@ -232,7 +231,6 @@ def test_what_was_finished_before_memory_ran_out_for_good_is_kept(on_fake_gpu, t
         "report.html",
         "report.json",
         "result.h5",
-        "timeline.json",
         *RECORD_NAMES,
     }
 
@@ -329,14 +327,9 @@ def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, 
     assert [path.name for path in tmp_path.iterdir()] == ["scan.npy"]
 
 
-def test_waiting_without_memory_for_a_lock_is_memory_that_ran_out(tmp_path, monkeypatch):
-    """Of a method it ends the run in a line; of who watches for long calls it ends the watching."""
-
-    def no_lock(*_):
-        raise RuntimeError("can't allocate lock")
-
+def test_waiting_without_memory_for_a_lock_is_memory_that_ran_out(tmp_path):
     def waiting(data):
-        no_lock()
+        raise RuntimeError("can't allocate lock")
 
     registry = Registry()
     registry.register(waiting, pattern="all", calc_max_slices=two, output_dtype="float32")
@@ -344,8 +337,6 @@ def test_waiting_without_memory_for_a_lock_is_memory_that_ran_out(tmp_path, monk
     pipeline = Pipeline.from_steps(["waiting"], registry)
     with pytest.raises(OutOfMemoryError, match=r"ran out on a single .*can't allocate lock"):
         run(tmp_path / "scan.npy", pipeline, tmp_path / "out", device="cpu", block=2)
-    monkeypatch.setattr(LongCalls, "_watch", no_lock)
-    run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=2)
 
 
 def test_a_folder_that_cannot_be_listed_without_memory_is_an_error(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The report as text and JSON, and the timeline beside it."""
+"""The report as text and JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Report, run
-from maxslices.errors import StoreError
-from maxslices.runner import RunFolder, SectionReport
+from maxslices.runner import SectionReport
 from maxslices.runner.report.run_report import BlockUse
-from maxslices.runner.report.run_timeline import StageUse, Timeline
+from maxslices.runner.report.run_timeline import StageUse
 from tests.planner.fakes import fakes
 
 GB = 10**9
@@ -130,45 +129,3 @@ def test_the_json_holds_it_all(made):
 def test_an_older_section_report_has_no_bound(made):
     one = section()
     assert (one.bound_by, one.gb_per_s, one.idle_share, one.stages) == (None, None, None, {})
-
-
-class TestTimelineFile:
-    """The timeline stands in the folder of a run."""
-
-    def finished(self, path, overwrite=False):
-        with RunFolder(path, overwrite=overwrite) as folder:
-            folder.begin_without_journal([])
-            written = folder.write_timeline(Timeline().to_chrome())
-            folder.conclude(lambda _: json.dumps({"files": [], "timeline": str(written)}))
-        return written
-
-    def test_it_stands_beside_the_report(self, tmp_path):
-        written = self.finished(tmp_path)
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["report.json", "timeline.json"]
-        assert json.loads(written.read_text())["traceEvents"] == []
-
-    def test_it_goes_with_its_run(self, tmp_path):
-        self.finished(tmp_path)
-        with RunFolder(tmp_path, overwrite=True) as folder:
-            folder.begin_without_journal([])
-            folder.conclude(lambda _: '{"files": []}')
-        assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
-
-    def test_an_unfinished_run_leaves_none(self, tmp_path):
-        with RunFolder(tmp_path / "out") as folder:
-            folder.begin_without_journal([])
-            folder.write_timeline("{}")
-        assert not (tmp_path / "out").exists()
-
-    def test_one_of_somebody_else_is_never_replaced(self, tmp_path):
-        (tmp_path / "timeline.json").write_text("mine")
-        with pytest.raises(StoreError, match="is there already and of no run"):
-            RunFolder(tmp_path)
-        (tmp_path / "report.json").write_text('{"files": []}')
-        with (
-            pytest.raises(StoreError, match="is there already"),
-            RunFolder(tmp_path, overwrite=True),
-        ):
-            pass
-        assert (tmp_path / "timeline.json").read_text() == "mine"
-        assert (tmp_path / "report.json").exists()

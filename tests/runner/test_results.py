@@ -117,7 +117,7 @@ def test_files_hold_what_memory_holds(tmp_path, format):
     np.testing.assert_array_equal(got[1], expected)
     np.testing.assert_array_equal(got[0], result(steps[:2]).result)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "report.html", "report.json", "timeline.json", *RECORD_NAMES,
+        "report.html", "report.json", *RECORD_NAMES,
         *(path.name for path in report.files)
     }  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
     with h5py.File(report.files[0]) as file:
         np.testing.assert_array_equal(file["entry/data/data"], expected)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "report.html", "report.json", "result.h5", "timeline.json", *RECORD_NAMES
+        "report.html", "report.json", "result.h5", *RECORD_NAMES
     }  # fmt: skip
 
 
@@ -142,7 +142,6 @@ def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {
         "report.html",
         "report.json",
-        "timeline.json",
         *RECORD_NAMES,
     }
     assert result(steps).result is None

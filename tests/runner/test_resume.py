@@ -333,7 +333,6 @@ class TestChanged:
             ("host_memory", "2GB", "host_memory is 2000000000, and was left out"),
             ("format", "tiff", "format is tiff, and was tiff:16"),
             ("scratch", tmp_path, f"scratch is {tmp_path}, and was left out"),
-            ("save_snapshots", True, "save_snapshots is True, and was left out"),
             ("estimator", "declared", "estimator is declared, and was left out"),
         ):
             with pytest.raises(UsageError, match=f"{said}.*start anew with --overwrite"):
@@ -538,7 +537,6 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
         "result.h5",
         "report.html",
         "report.json",
-        "timeline.json",
         *RECORD_NAMES,
     }
     with h5py.File(out / "result.h5") as file:
@@ -633,7 +631,7 @@ class TestOverwrite:
             with h5py.File(out / "result.h5") as file:
                 assert file["entry/data/data"][()].tobytes() == before[0]["result.h5"]
             assert {path.name for path in out.iterdir()} == {
-                "result.h5", "report.html", "report.json", "timeline.json", ".run", *RECORD_NAMES
+                "result.h5", "report.html", "report.json", ".run", *RECORD_NAMES
             }  # fmt: skip
         run(scan, of(["negate"]), out, device="cpu", resume=True)
         run(scan, of(["negate"]), tmp_path / "new", device="cpu")
@@ -691,7 +689,7 @@ class TestOverwrite:
         assert len(list((tmp_path / "killed").glob(".run/*.h5"))) == 2
         run(scan, of(["to_float"]), tmp_path / "killed", device="cpu", overwrite=True)
         assert {path.name for path in (tmp_path / "killed").iterdir()} == {
-            "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
+            "result.h5", "report.html", "report.json", *RECORD_NAMES
         }  # fmt: skip
 
     @pytest.mark.parametrize("format", ["hdf5", "tiff"])
@@ -746,7 +744,7 @@ class TestOverwrite:
                 run(scan, of(["to_float"]), out, device="cpu", block=4)
         run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
         assert {path.name for path in out.iterdir()} == {
-            "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
+            "result.h5", "report.html", "report.json", *RECORD_NAMES
         }  # fmt: skip
 
 

@@ -1,17 +1,15 @@
-"""What a run saves: results, by default and on demand, snapshots, angles, and its provenance."""
+"""What a run saves: results, by default and on demand, angles, and its provenance."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
-import tifffile
 
 from maxslices import Pipeline, Registry, run
-from maxslices.errors import MethodError, StoreError, UsageError
+from maxslices.errors import StoreError
 from maxslices.io.scans.stored_facts import structure_checksum
 from maxslices.runner.folder.finished_run import RECORD_NAMES
 from tests.io import scans
@@ -31,7 +29,7 @@ def scan(tmp_path):
 
 
 def names(folder):
-    beside = {"report.json", "timeline.json", *RECORD_NAMES}
+    beside = {"report.json", *RECORD_NAMES}
     return {path.name for path in folder.iterdir()} - beside
 
 
@@ -76,47 +74,6 @@ def test_data_before_the_reconstruction_are_a_scan_again(tmp_path, scan):
         assert len(file["entry/data/rotation_angle"]) == N_ANGLES
     with h5py.File(tmp_path / "out" / "03_fbp.h5") as file:
         assert "rotation_angle" not in file["entry/data"]
-
-
-@pytest.mark.parametrize("block", [1, 4, "auto"])
-def test_snapshots_are_middle_slices(tmp_path, scan, block):
-    out = tmp_path / "out"
-    report = run(scan, STEPS, out, **OPTIONS, block=block, save_all=True, save_snapshots=True)
-    for number, (name, dim) in enumerate(
-        [("dark_flat_field_correction", 0), ("minus_log", 0), ("fbp", 0)], start=1
-    ):
-        whole = data(out / f"{number:02d}_{name}.h5")
-        middle = whole.take(whole.shape[dim] // 2, axis=dim)
-        assert np.array_equal(tifffile.imread(out / f"snapshot_{number:02d}_{name}.tif"), middle)
-    assert (out / "snapshot_04_median_filter.tif") in report.files
-    run(scan, STEPS, out, **OPTIONS, overwrite=True)
-    assert names(out) == {"03_fbp.h5", "result.h5"}
-
-
-def test_snapshots_of_a_run_that_is_stopped_are_kept_for_it(tmp_path, scan):
-    registry, seen = Registry(), SimpleNamespace(calls=0)
-
-    def fragile(data):
-        seen.calls += 1
-        if seen.calls == 8:
-            raise ValueError("no")
-        return data * np.float32(2)
-
-    registry.register(
-        fragile, pattern="projection", output_dtype="float32", calc_max_slices=two
-    )  # fmt: skip
-    pipeline, out = Pipeline.from_steps(["fragile"], registry), tmp_path / "out"
-    with pytest.raises(MethodError):
-        run(scan, pipeline, out, device="cpu", block=1, save_snapshots=True)
-    assert "ended early: MethodError" in (out / "run.log").read_text()
-    report = run(scan, pipeline, out, device="cpu", resume=True)
-    assert names(out) == {"result.h5", "snapshot_01_fragile.tif"}
-    assert np.array_equal(tifffile.imread(report.files[0]), data(out / "result.h5")[N_ANGLES // 2])
-
-
-def test_snapshots_need_a_folder(scan):
-    with pytest.raises(UsageError, match="snapshots are saved in a folder"):
-        run(scan, STEPS, **OPTIONS, save_snapshots=True)
 
 
 class TestProvenance:

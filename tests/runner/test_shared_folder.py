@@ -40,7 +40,7 @@ LINKS = {"symbolic": os.symlink, "hard": os.link}
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize(
-    "name", [".run", ".run/journal", ".run/timeline.json", ".run/result.h5", "report.json"]
+    "name", [".run", ".run/journal", ".run/run.log", ".run/result.h5", "report.json"]
 )
 def test_a_planted_link_is_not_followed(tmp_path, victim, link, name):
     out = tmp_path / "out"

@@ -1,9 +1,7 @@
-"""Shares, bounds and the trace of known spans."""
+"""Shares and bounds of known spans."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import threading
 import time
 
@@ -17,7 +15,7 @@ START = 100.0
 def section(*spans, wall_s=10.0):
     """A section of spans (stage, start, stop) in seconds since its start."""
     timeline = Timeline()
-    timeline.begin_section("a", at_s=START)
+    timeline.begin_section(at_s=START)
     for number, (stage, start, stop) in enumerate(spans):
         timeline.add(stage, START + start, START + stop, 7 * number, 7 * number + 7, 3 * 10**9)
     return timeline.end_section(at_s=START + wall_s)
@@ -83,7 +81,7 @@ def test_a_section_of_no_time_has_no_shares():
 
 def test_threads_may_add_at_the_same_time():
     timeline = Timeline()
-    timeline.begin_section("a")
+    timeline.begin_section()
 
     def work():
         for number in range(500):
@@ -100,79 +98,8 @@ def test_threads_may_add_at_the_same_time():
 
 def test_sections_do_not_mix():
     timeline = Timeline()
-    for name in ("a", "b"):
-        timeline.begin_section(name)
+    for _ in range(2):
+        timeline.begin_section()
         timeline.add("read", 0, 1, 0, 1, 5)
         timeline.end_section()
-    assert [(s.name, s.stages["read"].n_bytes) for s in timeline.sections] == [("a", 5), ("b", 5)]
-
-
-def test_what_is_out_of_order_is_an_error():
-    timeline = Timeline()
-    with pytest.raises(RuntimeError, match="no section was begun"):
-        timeline.end_section()
-    with pytest.raises(RuntimeError, match="'read' belongs to no section"):
-        timeline.add("read", 0, 1, 0, 1, 1)
-    timeline.begin_section("minus_log")
-    with pytest.raises(RuntimeError, match="'minus_log' was begun and not ended"):
-        timeline.begin_section("b")
-    with pytest.raises(ValueError, match="'think' is not a stage: choose read, in, compute"):
-        timeline.add("think", 0, 1, 0, 1, 1)
-
-
-def chrome():
-    timeline = Timeline()
-    timeline.begin_section("a", at_s=START)
-    timeline.add("read", START, START + 2, 0, 4, 6 * 10**9)
-    timeline.add("read", START + 1, START + 3, 4, 8, 6 * 10**9)
-    timeline.add("read", START + 2, START + 4, 8, 12, 6 * 10**9)
-    timeline.add("write", START + 3, START + 3, 0, 4, 1)
-    timeline.end_section(at_s=START + 4)
-    timeline.begin_section("b", at_s=START + 4)
-    timeline.add("out", START + 4.5, START + 5, 3, 4, 10**9)
-    timeline.end_section(at_s=START + 6)
-    return json.loads(timeline.to_chrome())
-
-
-def test_the_trace_has_a_bar_a_block():
-    bars = [e for e in chrome()["traceEvents"] if e["ph"] == "X"]
-    assert bars[-1] == {
-        "ph": "X",
-        "pid": 2,
-        "tid": 1,
-        "cat": "out",
-        "name": "out 3-3",
-        "ts": 4.5e6,
-        "dur": 0.5e6,
-        "args": {"slices": 1, "bytes": 10**9, "GB/s": 2.0},
-    }
-    assert len(bars) == 5
-    assert bars[3]["args"]["GB/s"] is None
-
-
-def test_bars_of_one_track_of_the_trace_never_overlap():
-    events = chrome()["traceEvents"]
-    tracks = {}
-    for bar in (e for e in events if e["ph"] == "X"):
-        tracks.setdefault((bar["pid"], bar["tid"]), []).append((bar["ts"], bar["ts"] + bar["dur"]))
-    assert len(tracks) == 4
-    for bars in tracks.values():
-        bars.sort()
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(bars))
-
-
-def test_the_trace_names_sections_and_stages():
-    events = chrome()["traceEvents"]
-    named = {
-        (e["pid"], e["tid"], e["name"]): e["args"]
-        for e in events
-        if e["ph"] == "M" and e["name"].endswith("_name")
-    }
-    assert named[1, 0, "process_name"] == {"name": "1 a"}
-    assert named[2, 0, "process_name"] == {"name": "2 b"}
-    tracks = [v["name"] for (_, _, k), v in named.items() if k == "thread_name"]
-    assert tracks == ["read", "read 2", "write", "out"]
-
-
-def test_an_empty_timeline_is_a_trace_without_events():
-    assert json.loads(Timeline().to_chrome())["traceEvents"] == []
+    assert [s.stages["read"].n_bytes for s in timeline.sections] == [5, 5]

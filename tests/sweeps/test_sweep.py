@@ -170,7 +170,7 @@ def test_a_folder_holds_a_stack_and_a_contact_sheet(tmp_path):
     steps, key, values = case("centre")
     report = run(source(), steps, tmp_path / "out", device="cpu", sweep={key: values})
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "sweep.tif", "sweep.png", "sweep_zoom.png",
+        "sweep.tif", "sweep.png",
         "report.json", "report.html", "pipeline_as_run.yaml", "run.log",
     }  # fmt: skip
     page = (tmp_path / "out" / "report.html").read_text()
@@ -188,19 +188,6 @@ def test_a_folder_holds_a_stack_and_a_contact_sheet(tmp_path):
     assert written["values"] == values
     assert written["suggested"] == report.suggested
     assert report.sharpness == tuple(sharpness(each) for each in in_memory.result)
-
-
-@pytest.mark.parametrize("side", [60, 900])
-def test_the_part_in_which_pictures_differ_most_is_found(side):
-    sheet = ContactSheet(3, (side, 2 * side), "three")
-    for value in range(3):
-        picture = np.ones((side, 2 * side), np.float32)
-        picture[side // 2 : side // 2 + side // 9, side // 4 : side // 4 + side // 9] = value
-        sheet.add(picture, str(value))
-    rows, columns = sheet.most_different()
-    assert rows.start <= side // 2 < side // 2 + side // 9 <= rows.stop
-    assert columns.start <= side // 4 < side // 4 + side // 9 <= columns.stop
-    assert (rows.stop - rows.start, columns.stop - columns.start) == (side // 5, 2 * side // 5)
 
 
 @pytest.mark.parametrize("side", [100, 150, 900])
@@ -381,7 +368,6 @@ def test_values_of_different_shapes_are_refused():
     [
         {"save_all": True},
         {"out": np.zeros((3, 3, 3), np.float32)},
-        {"save_snapshots": True, "out": "x"},
         {"picture": True, "out": "x"},
         {"format": "tiff:8", "out": "x"},
         {"workers": 2, "out": "x"},

@@ -19,7 +19,6 @@ CASES = {
     **CASES,
     "halo": (["to_float", "neighbours"], {"block": 3}),
     "larger than the scan": (["to_float", "negate"], {"block": "max"}),
-    "snapshots": (["to_float", "negate"], {"block": 4, "save_snapshots": True}),
 }
 
 
@@ -27,7 +26,7 @@ CASES = {
 def test_two_workers_make_what_one_process_makes(tmp_path, scan, client, case):
     steps, options = CASES[case]
     shared = run(scan, of(steps), tmp_path / "shared", engine=client, **options)
-    kept = {name: options[name] for name in ("format", "save_snapshots") if name in options}
+    kept = {name: options[name] for name in ("format",) if name in options}
     plan = Plan.from_json(shared.plan.to_json())
     alone = run(scan, of(steps), tmp_path / "alone", plan=plan, device="cpu", **kept)
     assert content(tmp_path / "shared") == content(tmp_path / "alone")

@@ -110,7 +110,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         if resolver is not None:
             correct_records(made, sections, resolver)
         files = folder.finish(_found(side), bar)
-        written = folder.write_timeline(timeline.to_chrome())
         wall_time.stop()
         sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
         report = Report(
@@ -126,7 +125,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             result=result,
             result_info=_info_in_memory(made, pipeline, source),
             timeline=timeline,
-            timeline_file=written,
             provenance=provenance,
             records=folder.records(request.picture),
         )

@@ -175,7 +175,6 @@ class RunOnWorkers:
             _plan,
             block=request.block,
             estimator=request.estimator,
-            saves_snapshots=request.save_snapshots,
             scratch=request.scratch,
         )
         try:

@@ -21,7 +21,7 @@ from ..pipeline.sweep import (
 )
 from ..planner import Budgets, Plan
 from ..planner.plan import SweepPlan
-from ..runner.sweep_pictures import sharpness_bytes, sheets_bytes
+from ..runner.sweep_pictures import ContactSheet, sharpness_bytes
 from .check_run import made_for
 from .values_first import ValuesOfWhole, ValueSource, answered
 
@@ -259,5 +259,6 @@ def _pictures_bytes(picture: ArraySpec, *, to_folder: bool) -> int:
     """Host memory for pictures: copies of one, its sharpness, and what is kept of all."""
     n_values, *shape = picture.shape
     one = picture.nbytes // n_values
-    kept = sheets_bytes(n_values, (shape[0], shape[1])) if to_folder else picture.nbytes
+    sheet = ContactSheet(n_values, (shape[0], shape[1]), "")
+    kept = sheet.n_bytes if to_folder else picture.nbytes
     return 2 * one + sharpness_bytes(tuple(shape)) + kept

@@ -62,7 +62,6 @@ class RunOptions(PlanOptions, total=False):
     plan: Plan | None
     resume: bool
     save_all: bool
-    save_snapshots: bool
     scratch: str | os.PathLike[str] | None
     pixel_size: str | float | None
     picture: bool
@@ -137,8 +136,6 @@ class RunRequest(PlanRequest):
     """Whether an unfinished run is resumed."""
     save_all: bool = False
     """Whether the data after every step are saved."""
-    save_snapshots: bool = False
-    """Whether the middle slice after each step is saved."""
     scratch: str | os.PathLike[str] | None = None
     """Folder for scratch files."""
     pixel_size: str | float | None = None
@@ -195,8 +192,6 @@ class RunRequest(PlanRequest):
             parse_pixel_size(self.pixel_size)
         checked, cut = self.read_pipeline()
         in_folder = self.folder_path is not None
-        if self.save_snapshots and not in_folder:
-            raise UsageError("snapshots are saved in a folder: name it as `out`")
         if self.picture and not in_folder:
             raise UsageError("a picture is saved in a folder: name it as `out`")
         if cut is not None:
@@ -214,7 +209,7 @@ class RunRequest(PlanRequest):
             raise UsageError(
                 "a sweep runs in one process: leave out engine, workers, gpus and slurm"
             )
-        if self.save_all or self.save_snapshots:
+        if self.save_all:
             raise UsageError("a sweep saves a picture for each value, and nothing on the way")
         if self.plan is not None:
             raise UsageError("a sweep cannot carry out a plan made before: leave the plan out")
@@ -232,9 +227,7 @@ class RunRequest(PlanRequest):
         path = self.folder_path
         if path is None:
             return ResultsInMemory(None if self.scratch is None else Path(self.scratch))
-        folder = RunFolder(
-            path, self.format, self.overwrite, self.resume, self.save_snapshots, self.scratch
-        )
+        folder = RunFolder(path, self.format, self.overwrite, self.resume, self.scratch)
         for each in files_read(self.scan, pipeline):
             folder.check_spares(each)
         if folder.unfinished is not None:
@@ -270,7 +263,6 @@ class RunRequest(PlanRequest):
             "estimator": self.estimator,
             "format": None if self.format == "hdf5" else ", ".join(map(str, self._formats)),
             "scratch": None if self.scratch is None else os.path.abspath(self.scratch),
-            "save_snapshots": self.save_snapshots or None,
             "pixel_size": None if self.pixel_size is None else str(self.pixel_size),
         }
         return {name: value for name, value in given.items() if value is not None}

@@ -72,8 +72,6 @@ def run(
     save_all : bool
         Whether the data after every step are saved. Otherwise those after the last step are, those
         of each reconstruction, and what the pipeline says (`save_result`).
-    save_snapshots : bool
-        Whether the middle slice after each step is saved, as a TIFF in the folder `out`.
     rows, columns : str, int, slice or (int, int), optional
         Part of the detector that is read, in place of what the pipeline says: "mid", "40:44",
         "mid-5:mid+5", one index, or a range.

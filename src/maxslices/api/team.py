@@ -22,7 +22,6 @@ from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..runner import Results
 from ..runner.execute import RunsSections, SectionsHere
-from ..runner.folder.result_sinks import snapshot_bytes
 from ..runner.folder.run_identity import run_identity
 from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
 from .find_values import ValueFinder
@@ -101,7 +100,6 @@ def plan_source(
     *,
     block: BlockChoice,
     estimator: str | None,
-    saves_snapshots: bool,
     scratch: str | os.PathLike[str] | None,
     result_in_memory: bool = False,
     result_is_direct: bool = False,
@@ -120,10 +118,7 @@ def plan_source(
         result_is_direct=result_is_direct,
         values=finder,
     )
-    made = planned(budgets)
-    if saves_snapshots:
-        made = planned(budgets.without(snapshot_bytes(made)))
-    return made, resolver
+    return planned(budgets), resolver
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,6 @@ class RunHere:
             backend,
             block=request.block,
             estimator=request.estimator,
-            saves_snapshots=request.save_snapshots,
             scratch=request.scratch,
             result_in_memory=folder.path is None,
             result_is_direct=request.given is not None and is_direct(request.given, backend),

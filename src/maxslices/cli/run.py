@@ -67,9 +67,6 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     help="carry out what `maxslices plan --json` wrote",
 )
 @click.option("--save-all", is_flag=True, help="save the data after every step")
-@click.option(
-    "--save-snapshots", is_flag=True, help="save the middle slice after each step as TIFF"
-)
 def run(
     paths: tuple[str, ...],
     output_dir: str | None,

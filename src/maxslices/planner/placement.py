@@ -53,14 +53,6 @@ class Budgets:
             on_device = on_host = on_device if is_given else on_host
         return replace(self, budget_bytes=on_device, host_budget_bytes=on_host, n_workers=n_workers)
 
-    def without(self, n_bytes: int) -> Budgets:
-        """Budgets less `n_bytes`, on the device and on the host."""
-        return replace(
-            self,
-            budget_bytes=self.budget_bytes - n_bytes,
-            host_budget_bytes=self.host_budget_bytes - n_bytes,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Available:

@@ -208,7 +208,6 @@ def execute(
                 facts,
                 known={i - position for i in resumed.known_steps if position <= i < stop},
                 journal=journal,
-                snapshots=folder.snapshots,
                 given_non_finite=non_finite,
             )
             notes = tuple(text for text in (note, before.note(section)) if text)

@@ -93,7 +93,7 @@ class SectionRun:
             shape or dtype than it declares.
         """
         plan, runner = self.plan, self.runner
-        self.timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
+        self.timeline.begin_section()
         meter = SectionMeter(runner.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
         if self.before.done.count:
@@ -102,7 +102,7 @@ class SectionRun:
         try:
             if not looks_ahead:  # looking ahead would give it back
                 self._pool.reserve(plan)  # before the meter notes what is in use
-            with meter.whole(), runner.long_calls:
+            with meter.whole():
                 if looks_ahead:
                     with meter.part():
                         self.look_ahead()

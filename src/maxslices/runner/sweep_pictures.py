@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import tifffile
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
@@ -21,9 +19,6 @@ from ..system.threads import N_THREADS, parallel_for
 from .folder.run_folder import RunFolder
 from .report.run_report import MEASURE
 
-ZOOM_PARTS = 5
-"""Parts of a side of a picture of which one is shown enlarged: of 2000 pixels 400, which fit a
-sheet of nine values unreduced."""
 INNER = 0.9
 """Part of the picture's half-axes that counts: reconstructions have a mask or artefacts beyond."""
 STRIP_PIXELS = 2**16
@@ -85,12 +80,6 @@ def sharpness(picture: NDArray[Any]) -> float:
     parallel_for(len(firsts), work)
     total, total_squares, count = sums.sum(axis=0).tolist()
     return math.sqrt(total_squares * count) / total if total else 0.0
-
-
-def zoom_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of the part of a picture that is shown enlarged."""
-    rows, columns = (-(-n // ZOOM_PARTS) for n in shape)
-    return rows, columns
 
 
 SHEET_PIXELS = 2400
@@ -160,27 +149,6 @@ class ContactSheet:
         self._small.append(small)
         self._labels.append(label)
 
-    def most_different(self) -> tuple[slice, slice]:
-        """Rows and columns of the part in which pictures differ most, of `zoom_shape`."""
-        sums, squares = np.zeros((2, *self.size))
-        for small in self._small:
-            off = small - self._small[0]
-            sums += off
-            squares += off * off
-        spread = np.sqrt(np.maximum(0, squares / len(self._small) - (sums / len(self._small)) ** 2))
-        total = np.pad(spread.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-        high, wide = zoom_shape(spread.shape)
-        within = total[high:, wide:] - total[:-high, wide:] - total[high:, :-wide]
-        within += total[:-high, :-wide]
-        place = np.unravel_index(np.argmax(within), within.shape)
-        ends = zip(place, spread.shape, self.shape, strict=True)
-        starts = [round(int(at) * whole / small) for at, small, whole in ends]
-        first, second = (
-            slice(min(start, whole - size), min(start, whole - size) + size)
-            for start, size, whole in zip(starts, zoom_shape(self.shape), self.shape, strict=True)
-        )
-        return first, second
-
     def save(self, path: Path, suggested: int | None) -> None:
         """Write the sheet as a PNG, with a frame around the picture that is suggested."""
         rows, columns = self.size
@@ -229,13 +197,7 @@ def _fitting(text: str, width: int, font: Any) -> str:
     return f"{text}..."
 
 
-def sheets_bytes(n_pictures: int, shape: tuple[int, int]) -> int:
-    """Memory that both sheets of a sweep take."""
-    zoomed = ContactSheet(n_pictures, zoom_shape(shape), "")
-    return ContactSheet(n_pictures, shape, "").n_bytes + zoomed.n_bytes
-
-
-STACK, SHEET, ZOOM = "sweep.tif", "sweep.png", "sweep_zoom.png"
+STACK, SHEET = "sweep.tif", "sweep.png"
 """Names of the pictures in the folder of a sweep."""
 
 
@@ -260,7 +222,7 @@ class SweepPictures:
         if self.folder is None:
             self.stack = np.empty(picture.shape, picture.dtype)
             return self
-        self.folder.begin_without_journal([STACK, SHEET, ZOOM])
+        self.folder.begin_without_journal([STACK, SHEET])
         n_values, *shape = picture.shape
         title = f"{self.plan.parameter}: {n_values:,} values, one scale of grey"
         self._sheet = ContactSheet(n_values, (shape[0], shape[1]), title)
@@ -288,23 +250,7 @@ class SweepPictures:
         with store_errors(sheet, self._sheet.n_bytes):
             self._sheet.save(sheet, best)
         self._file.close()
-        self._draw_zoom(self._sheet, best)
-        return tuple(self.folder.path / name for name in (SHEET, ZOOM, STACK))
-
-    def _draw_zoom(self, whole: ContactSheet, best: int) -> None:
-        """Write a sheet of the part in which the pictures differ most."""
-        assert self.folder is not None
-        rows, columns = whole.most_different()
-        place = f"rows {rows.start} to {rows.stop - 1}, columns {columns.start} to "
-        title = f"{self.plan.parameter}: {place}{columns.stop - 1}, where pictures differ most"
-        shape = rows.stop - rows.start, columns.stop - columns.start
-        sheet = ContactSheet(whole.n_pictures, shape, title, whole.suggestion)
-        path = self.folder.work / ZOOM
-        with store_errors(path, sheet.n_bytes):
-            for index, value in enumerate(self.plan.values):
-                picture = tifffile.imread(self.folder.work / STACK, key=index)
-                sheet.add(picture[rows, columns], value_text(value))
-            sheet.save(path, best)
+        return tuple(self.folder.path / name for name in (SHEET, STACK))
 
     def __exit__(
         self,

@@ -92,8 +92,6 @@ class SectionJob:
     """Where its input is; None if it is the scan."""
     writes: ScratchLayout | None
     """Where its output goes for the next section; None if there is none."""
-    snapshots: tuple[Path, dict[int, str]] | None
-    """Folder and names of the slices that are saved after each step; None if none are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class SharedSection:
         """
         here, plan = self.here, self.here.plan
         runner, timeline = here.runner, here.timeline
-        timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
+        timeline.begin_section()
         name = f"{uuid.uuid4().hex}-{plan.steps[0].index}"
         dealer = Dealer(
             self.calls,
@@ -164,7 +164,6 @@ class SharedSection:
                     "for several workers"
                 )
         sinks = runner.sinks.items()
-        taken = runner.snapshots
         return SectionJob(
             name=name,
             run=self.run_job,
@@ -177,7 +176,6 @@ class SharedSection:
             results={i: JobResult(s.path.absolute(), s.spec, s.info) for i, s in sinks},
             reads=reads.layout if isinstance(reads, ScratchStore) else None,
             writes=writes.layout if isinstance(writes, ScratchStore) else None,
-            snapshots=None if taken is None else (taken.folder.absolute(), dict(taken.names)),
         )
 
     def _notes(self, duration_s: float) -> list[str]:

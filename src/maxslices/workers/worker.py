@@ -26,7 +26,6 @@ from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_frames import SideFrames
 from ..runner.blocks.side_results import SideResults
-from ..runner.folder.result_sinks import Snapshots
 from ..runner.folder.run_identity import changes, run_identity
 from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun
@@ -217,7 +216,7 @@ class _OpenSection:
     def look_ahead(self) -> list[tuple[int, Any]]:
         """Find side results of a few slices."""
         runner = self._runner()
-        with self._within_budget(), runner.long_calls:
+        with self._within_budget():
             SectionRun(runner, self.reader, Timeline()).look_ahead()
         runner.close()
         return runner.found
@@ -247,7 +246,6 @@ class _OpenSection:
             self.store,
             job.facts,
             known=set(job.known),
-            snapshots=None if job.snapshots is None else Snapshots(*job.snapshots),
         )
 
     def _go_on(self, n_slices: int) -> None:

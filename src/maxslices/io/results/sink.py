@@ -19,10 +19,10 @@ from .result_info import ResultInfo
 
 _RESULT = re.compile(
     r"(result(_8bit|_16bit)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
-    r"|sweep\.tif|sweep(_zoom)?\.png|snapshot_[0-9]{2,}_\w+\.tif"
+    r"|sweep\.tif|sweep\.png"
 )
-"""The last result, or the number of a step and its method, in any format; the pictures of a sweep;
-or a snapshot."""
+"""The last result, or the number of a step and its method, in any format; the pictures of a
+sweep."""
 
 
 def is_result_name(name: str) -> bool:

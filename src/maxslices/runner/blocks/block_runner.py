@@ -23,8 +23,6 @@ from ...io.access import SIDE_NAMES
 from ...pipeline import Step
 from ...planner import SectionPlan
 from ..folder.journal import Journal
-from ..folder.result_sinks import Snapshots
-from ..report.progress import LongCalls
 from ..report.run_timeline import Timeline
 from .block_feed import Block, BlockFeed, Readable
 from .device_store import DeviceStore
@@ -63,15 +61,11 @@ class BlockRunner:
     """Indices of steps whose side results are known: they are not called for them."""
     journal: Journal | None = None
     """Notes side results; None if nothing is noted."""
-    snapshots: Snapshots | None = None
-    """Takes the middle slice after each step; None if they are not wanted."""
     keeps_track: bool = True
     """Whether all side results could be noted."""
     found: list[tuple[int, Any]] = field(default_factory=list)
     """Index of a step, and its side results, in the order of their finding."""
 
-    long_calls: LongCalls = field(default_factory=LongCalls)
-    """Says so while a call takes long."""
     given_non_finite: tuple[int, int] = (0, 0)
     """NaN and infinite values in the section's input, as far as they were counted."""
     _last_result: Callable[[], Any] = lambda: None
@@ -135,7 +129,6 @@ class BlockRunner:
                 result = self._call(index, data, frames, block.first, block.last)
                 data = self._checked(index, result, block.n_given)
                 del result
-                self._snapshot(index, data, block)
                 self.checks.look(index, self._cropped(data, block))
             elif step.meta.sample_slices is None and index not in self.known:
                 cropped = self._cropped(data, block)
@@ -174,15 +167,6 @@ class BlockRunner:
         cropped = self._cropped(data, block)
         results.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
         return values
-
-    def _snapshot(self, index: int, data: Any, block: Block) -> None:
-        """Write the middle slice after a step, if it is in this block."""
-        middle = self.plan.n_slices // 2
-        if self.snapshots is None or not block.start <= middle < block.stop:
-            return
-        place = middle - block.first
-        picture = data[place] if self.plan.slice_dim == 0 else data[:, place]
-        self.snapshots.write(self.plan.steps[index].index, self.backend.to_host(picture.copy()))
 
     def find_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
         """Find the side results that depend on a few slices, from these slices alone.
@@ -289,10 +273,8 @@ class BlockRunner:
             supplied["scan_angles"] = angles
         parameters = self._parameters(index)
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
-        n_left = -(-(self.plan.n_slices - first) // (last - first))
         try:
-            with self.long_calls.call(meta.name, step.parameters, n_left):
-                return call_method(meta, data, {**parameters, **filled}, self.backend)
+            return call_method(meta, data, {**parameters, **filled}, self.backend)
         except MaxslicesError:
             raise
         except Exception as error:

@@ -17,12 +17,11 @@ from ...system.files import read_small_text
 from ...tuning.file_transfer import close_in_background
 
 REPORT_NAME = "report.json"
-TIMELINE_NAME = "timeline.json"
 PIPELINE_NAME, LOG_NAME, PAGE_NAME = "pipeline_as_run.yaml", "run.log", "report.html"
 PICTURE_NAME = "slices.png"
 RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME)
 """Files that describe a run to people and record how its results were made."""
-TEXT_NAMES = (TIMELINE_NAME, *RECORD_NAMES, PICTURE_NAME)
+TEXT_NAMES = (*RECORD_NAMES, PICTURE_NAME)
 """Files that describe a run, without the report; some are written on request only."""
 _MAX_REPORT_BYTES = 2**26
 """Largest report: one of a million TIFFs has 30 MB."""
@@ -71,8 +70,6 @@ def find_finished(folder: Path) -> FinishedRun | None:
         report = read_report(path)
         results = [Path(entry).name for entry in report["files"]]
         texts = [Path(entry).name for entry in report.get("records", [])]
-        if report.get("timeline") is not None:
-            texts.append(TIMELINE_NAME)
         for name in (*results, *texts):
             if not (is_result_name(name) or name in TEXT_NAMES):
                 raise ValueError(f"no run writes {name!r}")

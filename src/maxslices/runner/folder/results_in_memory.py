@@ -31,8 +31,6 @@ class ResultsInMemory:
         self.path = None
         self.unfinished = None
         self.journal = None
-        self.snapshots = None
-        self.saves_snapshots = False
         self.result_formats: tuple[ResultFormat, ...] = ()
         self.is_kept = False
         self.resume_hint = ""
@@ -52,12 +50,7 @@ class ResultsInMemory:
     def mark(self, origin: Callable[[], ResultInfo], log: RunLog) -> None:
         """Nothing is written that would say where it came from."""
 
-    def begin(
-        self,
-        plan: Plan,
-        results: Mapping[str, ArraySpec],
-        snapshots: Mapping[int, str] | None = None,
-    ) -> None:
+    def begin(self, plan: Plan, results: Mapping[str, ArraySpec]) -> None:
         """There is nothing to prepare."""
 
     def export_bytes(self, results: Iterable[ArraySpec]) -> int:
@@ -87,10 +80,6 @@ class ResultsInMemory:
     ) -> tuple[Path, ...]:
         """No files."""
         return ()
-
-    def write_timeline(self, text: str) -> Path | None:
-        """No file."""
-        return None
 
     def records(self, with_picture: bool) -> tuple[Path, ...]:
         """No files."""

@@ -16,7 +16,6 @@ from ...io.results.result_info import ProcessNote, ResultInfo
 from ...pipeline import Pipeline, Step
 from ...planner import Plan
 from ..report.run_timeline import WallTime
-from .result_sinks import snapshot_names
 from .results_in_memory import Results
 from .unfinished_run import SectionState
 
@@ -54,14 +53,13 @@ def make_sinks(
         if step.save_result
     }
     with wall_time.during("waiting for disk space"):
-        wanted = snapshot_names(pipeline) if folder.saves_snapshots else None
         outputs = {
             names[step.index]: step.output
             for section in plan.sections
             for step in section.steps
             if step.index in names
         }
-        folder.begin(plan, outputs, wanted)
+        folder.begin(plan, outputs)
     notes = [_note(step) for step in pipeline.steps]
     found = {}
     infos = infos_of_steps(plan, pipeline, replace(folder.origin, angles=angles))

@@ -27,7 +27,6 @@ from .finished_run import (
     RECORD_NAMES,
     REPORT_NAME,
     TEXT_NAMES,
-    TIMELINE_NAME,
     FinishedRun,
     check_no_texts,
     find_finished,
@@ -46,7 +45,7 @@ from .folder_place import (
     scratch_place,
 )
 from .journal import Journal
-from .result_sinks import PREFIX, ResultSinks, Snapshots
+from .result_sinks import ResultSinks
 from .run_identity import can_go_on
 from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
 
@@ -69,8 +68,6 @@ class RunFolder:
         Whether the results of an earlier run, finished or not, are replaced.
     resume : bool
         Whether an unfinished run is resumed; without one a new run begins.
-    save_snapshots : bool
-        Whether the middle slice after each step is kept; a resumed run does as it did.
     scratch : path-like, optional
         Folder for a folder of scratch files; by default they are in the hidden folder.
 
@@ -89,7 +86,6 @@ class RunFolder:
         format: FormatLike = "hdf5",
         overwrite: bool = False,
         resume: bool = False,
-        save_snapshots: bool = False,
         scratch: str | os.PathLike[str] | None = None,
     ) -> None:
         if overwrite and resume:
@@ -97,10 +93,6 @@ class RunFolder:
         self.path = Path(path)
         self.work = self.path / WORK_NAME
         """Hidden folder in which the run works."""
-        self.saves_snapshots = save_snapshots
-        """Whether the middle slice after each step is kept."""
-        self.snapshots: Snapshots | None = None
-        """Takes them, once the run has begun."""
         self.identity: dict[str, Any] = {}
         """What the run is made for; see `run_identity`."""
         self.journal: Journal | None = None
@@ -125,7 +117,6 @@ class RunFolder:
         self._elsewhere = None if scratch is None else Path(scratch)
         if self.unfinished is not None:
             formats, self._elsewhere = self.unfinished.formats, self.unfinished.elsewhere
-            self.saves_snapshots = any(n.startswith(PREFIX) for n in self.unfinished.names)
         self._plan: Plan | None = None
         self._is_begun = self._is_complete = self._has_failed = False
         self._made: list[Path] = []
@@ -217,12 +208,7 @@ class RunFolder:
         self._held.enter_context(locked(self.path))
         return self
 
-    def begin(
-        self,
-        plan: Plan,
-        results: Mapping[str, ArraySpec],
-        snapshots: Mapping[int, str] | None = None,
-    ) -> None:
+    def begin(self, plan: Plan, results: Mapping[str, ArraySpec]) -> None:
         """Begin the run, after all that can be checked before it; or resume it.
 
         Parameters
@@ -231,8 +217,6 @@ class RunFolder:
             Its plan.
         results : mapping of str to ArraySpec
             Name of each result, without a suffix -> the result.
-        snapshots : mapping of int to str, optional
-            Index of a step -> name of its snapshot.
 
         Raises
         ------
@@ -240,7 +224,6 @@ class RunFolder:
             If a name is taken, or the disk has not enough free space; then nothing was changed.
         """
         names = [name for base in results for name in self._results.names(base)]
-        names += (snapshots or {}).values()
         n_bytes = plan.result_bytes + self.export_bytes(results.values())
         if self._elsewhere is None:
             n_bytes += plan.scratch_bytes
@@ -266,8 +249,6 @@ class RunFolder:
             self.journal = Journal.create(path, header)
         if plan.scratch_bytes:
             make_folder(self.scratch_folder)
-        if snapshots is not None:
-            self.snapshots = Snapshots(self.work, dict(snapshots))
 
     def begin_without_journal(self, names: Sequence[str]) -> None:
         """Begin a run whose results are other files than sinks write, and that cannot be resumed.
@@ -358,10 +339,7 @@ class RunFolder:
             Shows how far other formats are.
         """
         self._results.complete(found or {}, progress or ProgressOnAll([]))
-        taken = [] if self.snapshots is None else [*self.snapshots.names.values()]
-        names = [name for name in taken if os.path.lexists(self.work / name)]
-        names += self._results.all_names
-        return tuple(self.path / name for name in names)
+        return tuple(self.path / name for name in self._results.all_names)
 
     def write(self, name: str, text: str) -> Path:
         """Write a text into the hidden folder; its path once the run is published.
@@ -373,10 +351,6 @@ class RunFolder:
         """
         _write(self.work / name, text)
         return self.path / name
-
-    def write_timeline(self, text: str) -> Path:
-        """Write the timeline; its path once the run is published."""
-        return self.write(TIMELINE_NAME, text)
 
     def records(self, with_picture: bool) -> tuple[Path, ...]:
         """Files that describe the run to people."""
@@ -428,7 +402,6 @@ class RunFolder:
                 "files": [str(self.path / name) for _, name, _ in kept],
                 "slices": [count for *_, count in kept],
                 "moved": {path.name: name for path, name, _ in kept},
-                "timeline": None,
                 "records": [LOG_NAME],
                 **report,
             }

@@ -146,8 +146,6 @@ class Report:
     """What that is: whether its slices are rows of the detector, and which."""
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     """When each stage was at work on each block."""
-    timeline_file: Path | None = None
-    """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
     provenance: Provenance | None = None
     """When, where, with what and on which scan it was made."""
     records: tuple[Path, ...] = ()
@@ -166,7 +164,6 @@ class Report:
             ],
             "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
-            "timeline": None if self.timeline_file is None else str(self.timeline_file),
             "provenance": None
             if self.provenance is None
             else plain(dataclasses.asdict(self.provenance)),

@@ -1,4 +1,4 @@
-"""When each stage of a run was at work: shares of the wall time, and a trace.
+"""When each stage of a run was at work, and shares of the wall time.
 
 A block passes five stages: it is read, copied to the device, computed, copied back and written. The
 stages overlap, so their times do not add up to the wall time. The share of the wall time in which
@@ -9,14 +9,13 @@ The wall time of the whole run is split into phases, which do not overlap.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ...devices import DeviceEvent
 
@@ -79,8 +78,6 @@ class SectionTimeline:
 
     Attributes
     ----------
-    name : str
-        Name of the section: those of its methods.
     start_s, stop_s : float
         When it began and ended, seconds of `time.perf_counter`.
     spans : tuple of Span
@@ -91,8 +88,8 @@ class SectionTimeline:
         Share of the wall time in which no stage was at work.
     """
 
-    def __init__(self, name: str, start_s: float, stop_s: float, spans: Iterable[Span]) -> None:
-        self.name, self.start_s, self.stop_s = name, start_s, stop_s
+    def __init__(self, start_s: float, stop_s: float, spans: Iterable[Span]) -> None:
+        self.start_s, self.stop_s = start_s, stop_s
         self.spans = tuple(spans)
         self.stages: dict[str, StageUse] = {}
         for stage in STAGES:
@@ -144,7 +141,7 @@ class Timeline:
     Examples
     --------
     >>> timeline = Timeline()
-    >>> timeline.begin_section("minus_log", at_s=10.0)
+    >>> timeline.begin_section(at_s=10.0)
     >>> timeline.add("read", 10.0, 10.5, 0, 32, 10**9)
     >>> timeline.add("compute", 10.2, 11.1, 0, 32, 2 * 10**9)
     >>> section = timeline.end_section(at_s=11.0)
@@ -155,22 +152,14 @@ class Timeline:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._done: list[SectionTimeline] = []
-        self._open: tuple[str, float] | None = None
+        self._began_s = 0.0
         self._spans: list[Span] = []
         self._pending: deque[tuple[Stage, DeviceEvent, DeviceEvent, int, int, int]] = deque()
 
-    def begin_section(self, name: str, at_s: float | None = None) -> None:
-        """Begin a section, now or at `at_s`.
-
-        Raises
-        ------
-        RuntimeError
-            If the section before it was not ended.
-        """
+    def begin_section(self, at_s: float | None = None) -> None:
+        """Begin a section, now or at `at_s`."""
         with self._lock:
-            if self._open is not None:
-                raise RuntimeError(f"section {self._open[0]!r} was begun and not ended")
-            self._open = name, time.perf_counter() if at_s is None else at_s
+            self._began_s = time.perf_counter() if at_s is None else at_s
             self._spans = []
 
     def add(
@@ -197,19 +186,8 @@ class Timeline:
             The block, and one past its last slice.
         n_bytes : int
             Bytes moved.
-
-        Raises
-        ------
-        RuntimeError
-            If no section was begun.
-        ValueError
-            If there is no such stage.
         """
-        if stage not in _BOUND_BY:
-            raise ValueError(f"{stage!r} is not a stage: choose {', '.join(STAGES)}")
         with self._lock:
-            if self._open is None:
-                raise RuntimeError(f"a span of {stage!r} belongs to no section: begin one first")
             if isinstance(start, int | float):
                 assert isinstance(stop, int | float)
                 self._spans.append(Span(stage, start, stop, first_slice, last_slice, n_bytes))
@@ -231,24 +209,14 @@ class Timeline:
                 self._spans.append(span)
 
     def end_section(self, at_s: float | None = None) -> SectionTimeline:
-        """End the section that is open, now or at `at_s`, and return it.
-
-        Raises
-        ------
-        RuntimeError
-            If no section was begun.
-        """
+        """End the section that is open, now or at `at_s`, and return it."""
         with suppress(RuntimeError):  # of a device that failed, raised where it is used
             self._read_events(0)
         with self._lock:
-            if self._open is None:
-                raise RuntimeError("no section was begun")
             self._pending.clear()
-            name, start_s = self._open
             stop_s = time.perf_counter() if at_s is None else at_s
-            section = SectionTimeline(name, start_s, stop_s, self._spans)
+            section = SectionTimeline(self._began_s, stop_s, self._spans)
             self._done.append(section)
-            self._open = None
             return section
 
     @property
@@ -256,68 +224,6 @@ class Timeline:
         """Sections that have ended, in order."""
         with self._lock:
             return tuple(self._done)
-
-    def to_chrome(self) -> str:
-        """Convert the timeline to Chrome's trace event format, as JSON text.
-
-        ui.perfetto.dev and chrome://tracing show it with a process for each section, a track for
-        each stage and a bar for each block. A stage in which several threads work at once has
-        several tracks, as bars of one track may not overlap. Times count from the start of the
-        first section.
-        """
-        sections = self.sections
-        origin_s = sections[0].start_s if sections else 0.0
-        events: list[dict[str, Any]] = []
-        for pid, section in enumerate(sections, start=1):
-            events += _section_events(pid, section, origin_s)
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
-
-
-def _section_events(
-    pid: int, section: SectionTimeline, origin_s: float
-) -> Iterator[dict[str, Any]]:
-    yield _named(pid, 0, "process_name", name=f"{pid} {section.name}")
-    yield _named(pid, 0, "process_sort_index", sort_index=pid)
-    tid = 0
-    for stage in STAGES:
-        own = sorted(
-            (span for span in section.spans if span.stage == stage), key=lambda s: s.start_s
-        )
-        busy_until: list[float] = []  # an entry for each track
-        first = tid + 1
-        for span in own:
-            track = next((i for i, t in enumerate(busy_until) if t <= span.start_s), None)
-            if track is None:
-                track = len(busy_until)
-                busy_until.append(0.0)
-                number = f" {track + 1}" if track else ""
-                yield _named(pid, first + track, "thread_name", name=f"{stage}{number}")
-                yield _named(pid, first + track, "thread_sort_index", sort_index=first + track)
-            busy_until[track] = span.stop_s
-            yield _bar(pid, first + track, span, origin_s)
-        tid += len(busy_until)
-
-
-def _named(pid: int, tid: int, event: str, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": event, "args": args}
-
-
-def _bar(pid: int, tid: int, span: Span, origin_s: float) -> dict[str, Any]:
-    duration_s = max(0.0, span.stop_s - span.start_s)
-    return {
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "cat": span.stage,
-        "name": f"{span.stage} {span.first_slice}-{span.last_slice - 1}",
-        "ts": round(1e6 * (span.start_s - origin_s), 3),
-        "dur": round(1e6 * duration_s, 3),
-        "args": {
-            "slices": span.last_slice - span.first_slice,
-            "bytes": span.n_bytes,
-            "GB/s": round(span.n_bytes / duration_s / 1e9, 3) if duration_s > 0 else None,
-        },
-    }
 
 
 Phase = Literal[
