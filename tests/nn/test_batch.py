@@ -292,24 +292,6 @@ def test_a_batch_beyond_a_gap_says_so():
     assert batch._gap(Gap(), 26, 0) == ()
 
 
-def test_a_number_that_failed_is_followed_by_one_up_to_which_all_fit(device, monkeypatch):
-    steady = []
-    largest = batch.StepFamily.largest
-
-    def noted(family, limit_bytes, at_most=2**20, **keywords):
-        steady.append(keywords.get("steady", False))
-        return largest(family, limit_bytes, at_most, **keywords)
-
-    monkeypatch.setattr(batch.StepFamily, "largest", noted)
-    device.most = 0.9 * max_batch_size(Small(), (64, 64))
-    del steady[:], device.tried[:]
-    max_batch_size(Small(), (64, 64))
-    # For the workspaces, predicted and asked for, then one for each that failed until one ran.
-    steps_down = [n <= device.most for n in device.tried].index(True)
-    assert steps_down > 0
-    assert steady == [False] * (len(steady) - steps_down) + [True] * steps_down
-
-
 def test_workspaces_are_measured_at_the_number_that_is_predicted(device, monkeypatch):
     """Of more than 40 images, another kernel takes 1/2 MiB an image, not 1/16."""
     measured = []

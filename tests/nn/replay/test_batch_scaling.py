@@ -16,7 +16,6 @@ from maxslices.nn.replay import (
     Workspaces,
     measure_workspaces,
     replay,
-    step_family,
 )
 from maxslices.nn.replay.workspaces import between
 
@@ -57,39 +56,6 @@ def test_the_largest_number_fits_and_the_next_does_not():
         assert not family.fits(n + 2 + n // 50, limit)
     assert family.largest(20 * MIB) == 0
     assert family.largest(5000 * MIB, at_most=7) == 7
-
-
-@pytest.mark.parametrize(
-    ("runs", "top", "known", "largest"),
-    [
-        ([*range(1, 27), 29], 40, 26, 29),
-        (range(1, 27), 40, 26, 26),
-        (range(1, 41), 40, 40, 40),
-        ([1], 40, 0, 0),
-        ([2], 40, 2, 2),
-        ([], 0, 0, 0),
-        (range(1, 3001), 5000, 1024, 3000),
-    ],
-)
-def test_the_largest_number_is_found_beyond_gaps(runs, top, known, largest):
-    runs, asked = set(runs), []
-
-    def fits(n):
-        asked.append(n)
-        return n in runs
-
-    found = StepFamily._from_above(fits, top, known)
-    assert found in runs or found == largest == 0
-    assert found >= 0.98 * largest
-    assert len(asked) < 120
-
-
-def test_beyond_the_ceiling_nothing_fits():
-    family = StepFamily(unet)
-    for limit in (300 * MIB, 5000 * MIB):
-        ceiling = family.scaled.ceiling(limit)
-        assert family.largest(limit) <= ceiling < 2 * family.largest(limit)
-        assert not any(family.fits(ceiling + k, limit) for k in (1, 2, 10))
 
 
 def test_what_is_needed_is_near_what_is_handed_out_and_runs():
@@ -175,20 +141,10 @@ def test_beyond_what_was_measured_close_batches_tell_no_slope():
     assert between(((130, 65),), 261) == 131
 
 
-def test_a_steady_number_is_one_up_to_which_all_fit():
-    family = StepFamily(unet)
-    fine = {*range(1, 41), 50, 60}
-    family.fits = family.lasts = lambda n, _limit: n in fine  # by chance, some larger ones fit
-    family.scaled.ceiling = lambda _limit: 60
-    assert family.largest(5000 * MIB) == 60
-    assert family.largest(5000 * MIB, steady=True) == 40
-
-
 def test_by_chance_a_number_must_fit_whatever_the_workspaces_are():
     family = StepFamily(unet)
     fine = {*range(1, 41), 50, 60}
     family.fits = family.lasts = lambda n, _limit: n in fine
-    family.scaled.ceiling = lambda _limit: 60
     # A storage and, beyond 50 images, one that has room beside it only if the workspace is there.
     workspace, needs = 200 * MIB, 300 * MIB
     family.requests = lambda n: [
@@ -220,7 +176,7 @@ def test_other_workspaces_need_no_other_replay():
 def test_room_for_one_more_segment_is_left_and_of_little_memory_a_hundredth():
     family = StepFamily(unet)
     seen = []
-    family.fits = lambda n, limit: seen.append(limit) is None
+    family.lasts = lambda n, limit: seen.append(limit) is None
     for limit, least in ((5000 * MIB, 4980 * MIB), (1000 * MIB, 990 * MIB)):
         seen.clear()
         family.largest(limit, 3)
@@ -233,15 +189,3 @@ def test_a_number_must_run_in_later_steps_too():
     fine = family.largest(5000 * MIB)
     family.lasts = lambda n, _limit: n <= fine - 3
     assert family.largest(5000 * MIB) == fine - 3
-
-
-def test_a_limit_above_one_that_was_not_met_needs_no_simulation(monkeypatch):
-    family = StepFamily(unet)
-    most = unet(8).reserved_bytes
-    assert family.fits(8, most)
-    assert family.lasts(8, 2 * most)
-    monkeypatch.setattr(step_family, "CachingAllocator", None)
-    assert family.fits(8, most + 1)
-    assert family.lasts(8, 2 * most + 1)
-    with pytest.raises(TypeError):  # it would have to be simulated
-        family.fits(8, most - 1)

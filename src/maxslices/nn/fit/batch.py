@@ -210,8 +210,7 @@ def max_batch_size(
     most = asked
     if margin is not None:
         budget = replace(budget, limit_bytes=kept)
-        ceiling = None if family.scaled is None else family.scaled.ceiling(kept)
-        most = bound if ceiling is None else max(asked, min(bound, ceiling))
+        most = min(bound, 2 * asked)
     found, search = _verified(search, whole, budget, family, inputs, most)
     if found >= bound:
         warnings.warn(
@@ -259,8 +258,7 @@ def _verified(
         part, step_down, failed = part - step_down, 2 * step_down, n
         if n == 1 or part <= 0:
             raise too_large("a batch of 1", family.allocated_bytes(1), budget)
-        # This size fitted by chance, between sizes that do not: so the next must fit steadily.
-        n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
+        n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n)))
     n = _largest_tried(runs, n, failed, most)
     return n, replace(search, tried=tuple(tried))
 

@@ -99,24 +99,6 @@ class Scaled:
             and self.shapes(n) == [call.shapes for call in trace.calls]
         )
 
-    def ceiling(self, limit_bytes: int) -> int | None:
-        """Upper bound on the images that fit: beyond it the tensors alone exceed the limit.
-
-        None if no size grows with the number.
-        """
-        constant = slope = 0
-        most: int | None = None
-        for kind, index in self._trace.events:
-            if kind not in ("alloc", "free"):
-                continue
-            sign = 1 if kind == "alloc" else -1
-            constant += sign * self._lines[index][0]
-            slope += sign * self._lines[index][1]
-            if kind == "alloc" and slope > 0:
-                here = (limit_bytes - constant) // slope
-                most = here if most is None else min(most, here)
-        return most
-
 
 def largest_path(trace: Trace, paths: Sequence[Trace]) -> Trace:
     """Trace of a step that draws random numbers on the host: the largest of the paths it may take.
@@ -175,11 +157,8 @@ def _scaled_call(
 _KEPT = 64
 """Numbers of images whose traces are cached; where each number is replayed, a search by bisection
 asks for fewer."""
-_APART = 256
-"""The search from above tries numbers 1 / 256 of the largest apart: 0.4 %."""
-_FINE = 32
-"""After each 32 numbers that do not fit, the steps of the search from above double: so it tries 100
-numbers at most."""
+APART = 64
+"""Numbers up to half above the first gap are tried, 1 / 64 of the number apart."""
 PARTS = (0.0, 0.5)
 """Parts of the workspaces of convolutions with which the largest number must run too: cuDNN takes
 another kernel where one finds no room, of which nothing is known but that it takes less."""
@@ -212,8 +191,6 @@ class StepFamily:
         self._at, self._most = at, most
         self._make = lru_cache(maxsize=_KEPT)(make)
         self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
-        self._ample: dict[tuple[str, int], int] = {}
-        """Limit that a simulation of a number did not meet: it runs alike within any larger one."""
         traces = [self.trace(n) for n in at if n <= most] or [self.trace(1)]
         self.notes = traces[0].notes
         """What was not replayed exactly."""
@@ -276,116 +253,62 @@ class StepFamily:
 
         A convolution whose workspace finds no room uses another kernel.
         """
-        return self._runs("fits", n, limit_bytes, lambda allocator: allocator.run(self.requests(n)))
+        return CachingAllocator(limit_bytes).run(self.requests(n))
 
     def lasts(self, n: int, limit_bytes: int) -> bool:
         """True if n images run within a limit step after step, not only in the replayed steps."""
-
-        def lasts(allocator: CachingAllocator) -> bool:
-            if self.scaled is None or n == 1:
-                return steady(self.trace(n), allocator).runs
-            return self.scaled.lasts(n, allocator)
-
-        return self._runs("lasts", n, limit_bytes, lasts)
-
-    def _runs(
-        self, what: str, n: int, limit_bytes: int, run: Callable[[CachingAllocator], bool]
-    ) -> bool:
-        """Simulate n images within a limit, if that does not follow from a smaller one."""
-        if limit_bytes >= self._ample.get((what, n), limit_bytes + 1):
-            return True
         allocator = CachingAllocator(limit_bytes)
-        runs = run(allocator)
-        if runs and not allocator.retries:
-            self._ample[what, n] = limit_bytes
-        return runs
+        if self.scaled is None or n == 1:
+            return steady(self.trace(n), allocator).runs
+        return self.scaled.lasts(n, allocator)
 
     @quick_collections()
-    def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
-        """Largest number of images that runs within a limit; 0 if not even one does.
+    def largest(self, limit_bytes: int, at_most: int = 2**20) -> int:
+        """Largest number that runs within a limit; 0 if not even one does.
 
-        Where blocks happen to be of the same size, a number may fit though some smaller ones do
-        not. So the search goes down from the number at which the tensors alone exceed the limit.
-        The answer must fit within the limit and within `MARGIN_BYTES` less, in all later steps
-        too, and whatever the workspaces of convolutions are: in full, by half, and without them.
-        If each number must be replayed, or with `steady`, the answer is a number up to which all
-        fit.
+        It must run within the limit and within `MARGIN_BYTES` less, in all later steps too. Where
+        blocks happen to be of the same size, a number may run though some smaller ones do not. So
+        if lines give each number, larger ones are tried too. These must run whatever the
+        workspaces of convolutions are: in full, by half, and without them.
         """
         limits = _limits(limit_bytes)
 
-        def fits(n: int) -> bool:
-            return all(self.fits(n, limit) for limit in limits)
-
-        def lasts(n: int) -> bool:
+        def runs(n: int) -> bool:
             return all(self.lasts(n, limit) for limit in limits)
 
-        def with_part(n: int, limit: int, part: float) -> bool:
-            return self._runs(
-                f"{part} of its workspaces",
-                n,
-                limit,
-                lambda allocator: allocator.run(_with_part_of_workspaces(self.requests(n), part)),
+        def runs_surely(n: int) -> bool:
+            return (
+                self.fits(n, limits[0])  # the quickest to fail
+                and runs(n)
+                and all(
+                    CachingAllocator(limit).run(_with_part_of_workspaces(self.requests(n), part))
+                    for limit in limits
+                    for part in PARTS
+                )
             )
 
-        def surely(n: int) -> bool:
-            return lasts(n) and all(with_part(n, limit, part) for limit in limits for part in PARTS)
-
-        if self.scaled is None or steady:
-            found = self._first_gap(lasts, at_most)
-        else:
-            scaled = self.scaled
-            ceiling = self.scaled.ceiling(limits[0])
-            found = self._from_above(fits, at_most if ceiling is None else min(at_most, ceiling))
-            if found and not surely(found):
-                start = 1 << max(1, found.bit_length() - 2)  # at least a quarter of it
-                found = self._from_above(surely, found, self._first_gap(lasts, found, start))
-            if not self._holds(scaled, found):
-                self._forget_lines()
+        if at_most < 2 or not runs(2):
+            # One image needs a replay of its own, which is done only if no larger number fits.
+            return int(at_most >= 1 and runs(1))
+        low, high = 2, 4
+        while high <= at_most and runs(high):
+            low, high = high, 2 * high
+        found = last_true(runs, low, min(high, at_most + 1))
+        if self.scaled is None:
+            return found
+        apart = max(1, found // APART)
+        top = min(at_most, found + found // 2)
+        above = next((n for n in range(top, found, -apart) if runs_surely(n)), 0)
+        if above:
+            found = last_true(runs_surely, above, min(above + apart, top + 1))
+        if found > self._confirmed:
+            # A model may take another way from some number of images on.
+            if not self.scaled.agrees(self.trace(found), found):
+                self.scaled = None
+                self._needed.cache_clear()
                 return self.largest(limit_bytes, at_most)
-        # One image needs a replay of its own, which is done only if no larger number fits.
-        return found or int(at_most >= 1 and lasts(1))
-
-    def _holds(self, scaled: Scaled, n: int) -> bool:
-        """True if a replay of n images, or of more, is as the lines tell.
-
-        A model may take another way from some number of images on.
-        """
-        if n > self._confirmed:
-            if not scaled.agrees(self.trace(n), n):
-                return False
-            self._confirmed = n
-        return True
-
-    def _forget_lines(self) -> None:
-        """Replay each number from now on."""
-        self.scaled = None
-        self._needed.cache_clear()
-        self._ample.clear()
-
-    @staticmethod
-    def _from_above(fits: Callable[[int], bool], top: int, known: int = 0) -> int:
-        """Largest number up to `top` that fits, of those tried above a known one."""
-        n, apart, looked = top, max(1, top // _APART), 0
-        while n > max(1, known) and not fits(n):
-            looked += 1
-            if looked % _FINE == 0:
-                apart *= 2
-            n -= apart
-        return last_true(fits, n, min(n + apart, top + 1)) if n > max(1, known) else known
-
-    @staticmethod
-    def _first_gap(fits: Callable[[int], bool], at_most: int, start: int = 2) -> int:
-        """Last number, from 2 on, before one that does not fit; 0 if 2 does not.
-
-        Powers of 2 are tried from `start` on, which is one itself, or from 2 if it does not fit.
-        """
-        low = start if 2 < start <= at_most and fits(start) else 2
-        if at_most < 2 or (low == 2 and not fits(2)):
-            return 0
-        high = 2 * low
-        while high <= at_most and fits(high):
-            low, high = high, high * 2
-        return last_true(fits, low, min(high, at_most + 1))
+            self._confirmed = found
+        return found
 
 
 def surely_fits(trace: Trace, limit_bytes: int) -> bool:
