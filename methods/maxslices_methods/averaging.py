@@ -97,6 +97,8 @@ def _averaging_bytes(
     m.alloc((n_slices, width), np.float32)  # one mean, before it is rounded
     if m.device == "cpu":
         m.alloc_bytes(SMALL_BYTES)
+    else:
+        m.alloc((n_slices, width), np.float32)  # its sum, which CuPy divides into another array
 
 
 def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:

@@ -16,23 +16,17 @@ RECORDS = [record for path in sorted(FOLDER.glob("*.json")) for record in read_r
 
 
 NEVER_MEASURED = {
-    "maxslices_methods.averaging.average_projection_frames",
-    "maxslices_methods.averaging.sort_by_angle",
-    "maxslices_methods.dynamic_flats.dynamic_flat_field_correction",
-    "maxslices_methods.rescale.per_length",
-    *(
-        f"maxslices_methods.httomo_names.{name}"
-        for name in (
-            "FBP2d_astra",
-            "FBP3d_tomobar",
-            "LPRec3d_tomobar",
-            "total_variation_PD",
-            "total_variation_ROF",
-        )
-    ),
+    f"maxslices_methods.httomo_names.{name}"
+    for name in (
+        "FBP2d_astra",
+        "FBP3d_tomobar",
+        "LPRec3d_tomobar",
+        "total_variation_PD",
+        "total_variation_ROF",
+    )
 }
-"""Methods whose peaks are not recorded. The first four were written without a GPU at hand; the
-others are `fbp` and total variation under other names, with their estimators."""
+"""Methods whose peaks are not recorded: `fbp` and total variation under other names, with their
+estimators."""
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=record_id)

@@ -23,7 +23,7 @@ from ..core.ledger import Ledger, LedgerEstimator, from_ledger
 from ..core.method_meta import MethodMeta
 from ..core.method_registry import Registry
 from ..core.units import format_bytes, parse_bytes
-from ..devices import Backend, select_backend
+from ..devices import select_backend
 from ..devices.method_call import call_method
 from ..errors import DoesNotFitError, SourceError, UsageError
 from ..estimate import ModelRequest, ModelResolver, Records
@@ -170,6 +170,7 @@ def map_blocks(
     return np.asarray(report.result).reshape(blocks.result_shape)
 
 
+_backend = functools.cache(select_backend)
 _one_call = threading.Lock()
 """Held during a call on a GPU: the budget is for one, and Dask has several threads in a process."""
 
@@ -252,16 +253,16 @@ class BlockMethod:
     def mapped_by_dask(self, array: Any, n_bytes: int, device: str) -> Any:
         """Dask array of the results, with chunks that fit."""
         dask_overlap: Any = importlib.import_module("dask.array.overlap")
-        n, backend = self.fitting(n_bytes, device), select_backend(device)
+        n = self.fitting(n_bytes, device)
         halo = self.meta.halo_slices()
         few = self.block_shape(min(self.shape[self.axis], 1 + sum(halo)))
-        example = self._call_on(backend, np.ones(few, self.dtype))
+        example = self._call_on(device, np.ones(few, self.dtype))
         before, after = self.result_dims or ((), ())
         chunks = dict.fromkeys(range(len(self.shape)), -1) | {self.axis: n}
         depth = dict.fromkeys(range(len(self.shape)), 0) | {self.axis: halo}
         given = dask_overlap.overlap(array.rechunk(chunks), depth, boundary="none")
         results = given.map_blocks(
-            functools.partial(self._call_on, backend),
+            functools.partial(self._call_on, device),
             dtype=example.dtype,
             meta=example[:0],
             chunks=(*((k,) for k in before), given.chunks[self.axis], *((k,) for k in after)),
@@ -271,8 +272,13 @@ class BlockMethod:
         depth = dict.fromkeys(range(results.ndim), 0) | {self.axis: halo}
         return dask_overlap.trim_internal(results, depth, boundary="none")
 
-    def _call_on(self, backend: Backend, block: NDArray[Any]) -> NDArray[Any]:
-        """Result of one block, from host memory to host memory."""
+    def _call_on(self, device: str, block: NDArray[Any]) -> NDArray[Any]:
+        """Result of one block, from host memory to host memory.
+
+        The device is named, and not held: Dask pickles what is in a task, also where it runs in
+        this process, and the streams of a backend end with the first copy of them.
+        """
+        backend = _backend(device)
         if backend.kind == "cpu":
             return self._result(call_method(self.meta, self._flattened(block), {}, backend))
         with _one_call:
