@@ -174,8 +174,6 @@ def test_numpy_dims_do_not_overflow():
 
 
 def test_a_ledger_estimator_answers_in_few_calls():
-    """How long that takes is measured in tests/benchmarks/test_estimator_speed.py."""
-
     @from_ledger
     def paganin(m, shape, dtype):
         part = (min(shape[0], 16), 2 * shape[1], 2 * shape[2])

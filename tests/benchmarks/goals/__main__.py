@@ -19,10 +19,7 @@ from .rows import Row, short, table
 PARTS = {
     "link": "flat-field and minus-log, and Paganin, from host memory to host memory",
     "httomo": "the pipeline of httomo with the same methods, beside httomo",
-    "budgets": "device memory within budgets of 2 to 64 GB and all",
     "large": "a 60 GB intermediate in a scratch file",
-    "bits": "the same bits whatever the block and wherever intermediates are",
-    "cpu": "two CPU cores without a GPU",
 }
 
 
