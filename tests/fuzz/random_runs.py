@@ -21,7 +21,7 @@ from tests.planner.fakes import fakes
 from .child import Difference, Outcome, in_child
 from .oracle import Whole, expected
 
-LAYOUTS = ("array", "npy", "fortran", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
+LAYOUTS = ("array", "npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
 LOADER = {"method": "standard_tomo", "module_path": "maxslices.io"}
 FINDING = ("extremes", "find_middle")
 """Methods that make side results alone."""
@@ -111,8 +111,8 @@ def _write(
     native = frames.astype(frames.dtype.newbyteorder("="))
     if layout == "array":
         return native.copy(), Whole(native)
-    if layout in ("npy", "fortran"):
-        np.save(folder / "scan.npy", np.asfortranarray(frames) if layout == "fortran" else frames)
+    if layout == "npy":
+        np.save(folder / "scan.npy", frames)
         return folder / "scan.npy", Whole(native)
     if layout == "tiffs":
         (folder / "tiffs").mkdir()

@@ -56,7 +56,6 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
     ]
     npy = [
         scans.write_npy(folder / "scan.npy", data),
-        scans.write_npy(folder / "fortran.npy", np.asfortranarray(data)),
     ]
     tiff = [
         scans.write_multipage(folder / "pages.tif", data),

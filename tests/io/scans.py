@@ -90,7 +90,6 @@ def write_all(folder: Path, data: np.ndarray) -> dict[str, Path]:
         "exchange": write_exchange(folder / "aps.h5", data),
         "npy": write_npy(folder / "scan.npy", data),
         "npy-big-endian": write_npy(folder / "big.npy", big_endian),
-        "npy-fortran": write_npy(folder / "fortran.npy", np.asfortranarray(data)),
         "tiffs": write_tiffs(folder / "tiffs", data),
         "tiffs-big-endian": write_tiffs(folder / "big_tiffs", data, byteorder=">"),
         "tiffs-deflate": write_tiffs(folder / "zipped", data, compression="zlib"),

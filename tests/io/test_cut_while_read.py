@@ -16,7 +16,7 @@ import pytest
 from . import scans
 
 KINDS = [
-    "dls", "chunked", "exchange", "npy", "npy-fortran", "tiffs", "tiffs-deflate", "multipage",
+    "dls", "chunked", "exchange", "npy", "tiffs", "tiffs-deflate", "multipage",
     "multipage-deflate", "imagej", "virtual", "external", "small chunks",
 ]  # fmt: skip
 READ = """

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("small_parts")
 
 KINDS = (
     *("dls", "chunked", "big-endian", "esrf", "nxtomo", "exchange"),
-    *("npy", "npy-big-endian", "npy-fortran", "tiffs", "tiffs-big-endian", "tiffs-deflate"),
+    *("npy", "npy-big-endian", "tiffs", "tiffs-big-endian", "tiffs-deflate"),
     *("multipage", "multipage-deflate", "imagej", "array"),
 )
 HDF5_KINDS = KINDS[:6]
@@ -224,7 +224,7 @@ def test_options_that_do_not_go_with_a_plain_file(paths, kind, options, message)
         open_source(paths[kind], options)
 
 
-@pytest.mark.parametrize("kind", ["exchange", "data_path", "npy", "fortran"])
+@pytest.mark.parametrize("kind", ["exchange", "data_path", "npy"])
 def test_one_frame_of_flats_or_darks_may_have_two_dims(tmp_path, kind):
     data = scans.frames()
     flat, dark = data[1], data[0]
@@ -239,10 +239,9 @@ def test_one_frame_of_flats_or_darks_may_have_two_dims(tmp_path, kind):
         options = LoaderOptions(
             flats=SideData(path, "/exchange/w"), darks=SideData(path, "/exchange/d")
         )
-    if kind in ("npy", "fortran"):
-        order = np.asfortranarray if kind == "fortran" else np.ascontiguousarray
+    if kind == "npy":
         for name, frame in (("w", flat), ("d", dark)):
-            np.save(tmp_path / f"{name}.npy", order(frame))
+            np.save(tmp_path / f"{name}.npy", frame)
         options = LoaderOptions(
             flats=SideData(tmp_path / "w.npy"), darks=SideData(tmp_path / "d.npy")
         )

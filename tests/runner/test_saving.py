@@ -10,7 +10,6 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import StoreError
-from maxslices.io.scans.stored_facts import structure_checksum
 from maxslices.runner.folder.finished_run import RECORD_NAMES
 from tests.io import scans
 
@@ -81,7 +80,6 @@ class TestProvenance:
         report = run(scan, STEPS, tmp_path / "out", **OPTIONS)
         written = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]
         assert written["scan"] == str(scan)
-        assert written["scan_structure"] == structure_checksum(scan)
         assert {"Python", "maxslices", "numpy", "maxslices_methods"} <= set(written["versions"])
         assert written["date"] == report.provenance.date
         log = (tmp_path / "out" / "run.log").read_text()
@@ -93,7 +91,6 @@ class TestProvenance:
         path = tmp_path / "out" / "pipeline_as_run.yaml"
         text = path.read_text()
         assert "filter_type: shepp-logan" in text  # a default that the steps do not give
-        assert structure_checksum(scan) in text.splitlines()[1]
         run(scan, path, tmp_path / "again", **OPTIONS)
         assert names(tmp_path / "again") == names(tmp_path / "out")
         assert np.array_equal(*(data(tmp_path / f / "result.h5") for f in ("out", "again")))
@@ -129,34 +126,3 @@ class TestProvenance:
         with pytest.warns(UserWarning, match="look out"):
             run(scan, Pipeline.from_steps(["warns"], registry), tmp_path / "out", device="cpu")
         assert "warning: look out" in (tmp_path / "out" / "run.log").read_text()
-
-
-class TestStructure:
-    def test_data_do_not_count(self, tmp_path):
-        first = scans.write_dls(tmp_path / "a.nxs", FRAMES)
-        second = scans.write_dls(tmp_path / "b.nxs", FRAMES + 1)
-        assert structure_checksum(first) == structure_checksum(second)
-
-    def test_shapes_names_and_dtypes_do(self, tmp_path, scan):
-        before = structure_checksum(scan)
-        found = {before}
-        for change in (
-            lambda file: file.create_dataset("more", data=[1, 2]),
-            lambda file: file.move("more", "other"),
-            lambda file: (file.pop("other"), file.create_dataset("other", data=[1.0, 2.0])),
-        ):
-            with h5py.File(scan, "r+") as file:
-                change(file)
-            found.add(structure_checksum(scan))
-        assert len(found) == 4
-
-    def test_a_folder_counts_by_its_files(self, tmp_path):
-        (tmp_path / "a.tif").write_bytes(b"12")
-        before = structure_checksum(tmp_path)
-        (tmp_path / "b.tif").write_bytes(b"1")
-        assert structure_checksum(tmp_path) != before
-
-    def test_what_is_not_there_any_more_has_none(self, tmp_path):
-        assert structure_checksum(tmp_path / "none.h5") is None
-        (tmp_path / "damaged.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99))
-        assert structure_checksum(tmp_path / "damaged.h5") is None

@@ -41,7 +41,6 @@ def opened(
     if isinstance(scan, Source):
         yield scan
         return
-    pipeline.check_paths(scan)
     with open_source(scan, options) as source:
         yield source
 

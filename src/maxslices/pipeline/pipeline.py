@@ -15,7 +15,6 @@ from ..core.method_registry import Registry, registry
 from ..errors import PipelineError
 from ..io import LoaderOptions, Preview
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
-from ..io.scans.given_paths import path_faults
 from .check_steps import check_steps, is_loader
 from .steps import RawStep, Reference, Step, TextPlace
 
@@ -32,8 +31,6 @@ class Pipeline:
     """Name for messages: that of the file."""
     loader_given: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Parameters of the loader step as they were given."""
-    loader_step: RawStep = field(default_factory=lambda: RawStep({}), compare=False)
-    """The loader step as it was written, for the places of its faults."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """What is likely to be a mistake, each with its line."""
 
@@ -116,23 +113,8 @@ class Pipeline:
         _raise_faults([*unread, *faults], name)
         if not steps:
             raise PipelineError("it has no methods", name)
-        first = raw[0] if is_loader(raw[0].content) else RawStep({})
-        given, texts = first.content.get("parameters") or {}, tuple(map(str, warned))
-        return cls(tuple(steps), loader, name, given, first, texts)
-
-    def check_paths(self, scan: object) -> None:
-        """Check that the paths the loader gives lead to data sets of a scan.
-
-        Raises
-        ------
-        PipelineError
-            If they do not; each with its line.
-        """
-        found = path_faults(scan, self.loader)
-        step = self.loader_step
-        _raise_faults(
-            [step.fault(f.text, ".".join(("parameters", *f.keys))) for f in found], self.name
-        )
+        given = raw[0].content.get("parameters") if is_loader(raw[0].content) else None
+        return cls(tuple(steps), loader, name, given or {}, tuple(map(str, warned)))
 
     def content(self) -> tuple[dict[str, Any], ...]:
         """Whole pipeline as plain values: the loader's options, then step by step."""

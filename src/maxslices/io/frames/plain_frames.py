@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ...system.files import bytes_of, pread_all
-from ...system.threads import fit_in_buffer, parallel_for, parallel_for_box
+from ...system.threads import fit_in_buffer, parallel_for_box
 from ...tuning.file_transfer import pread_pieces
 from ..library_errors import cause_of, raise_if_of_system, raised_by_library
-from .frames import ArrayFrames, FrameIndices, FramesWritten, IndexRange, as_slice
+from .frames import ArrayFrames, FrameIndices, FramesWritten, IndexRange
 
 UNWRITTEN = -1
 """Offset of a frame or chunk that was never written."""
@@ -113,9 +113,8 @@ _ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 class NpyFrames:
     """Frames in an ``.npy`` file, read by offset.
 
-    In a file in Fortran order no frame is contiguous: the rows of all frames are read, a column at
-    a time, and those of the wanted frames are kept. The file is never mapped to be read: a map of
-    a file that another program cuts ends the process (SIGBUS).
+    The file is never mapped to be read: a map of a file that another program cuts ends the process
+    (SIGBUS).
 
     Parameters
     ----------
@@ -127,7 +126,7 @@ class NpyFrames:
     Raises
     ------
     SourceError
-        If it is not an ``.npy`` file, is cut off or holds Python objects.
+        If it is not an ``.npy`` file, is cut off, in Fortran order or holds Python objects.
     """
 
     reads_rows = True
@@ -137,13 +136,14 @@ class NpyFrames:
         mapped = self._mapped()
         array = mapped[np.newaxis] if may_be_one and mapped.ndim == 2 else mapped
         self.spec = ArrayFrames(str(path), array).spec
-        self._dtype, self._offset = array.dtype, mapped.offset
-        self._contiguous: PlainFrames | None = None
-        if array.flags.c_contiguous:
-            n_frames, n_rows, n_columns = array.shape
-            frames = np.arange(n_frames, dtype=np.int64)
-            offsets = mapped.offset + array[0].nbytes * frames
-            self._contiguous = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
+        if not array.flags.c_contiguous:
+            raise SourceError(
+                f"{path}: is in Fortran order, in which no frame is in one piece: save it with "
+                "numpy.save(path, numpy.ascontiguousarray(array))"
+            )
+        n_frames, n_rows, n_columns = array.shape
+        offsets = mapped.offset + array[0].nbytes * np.arange(n_frames, dtype=np.int64)
+        self._contents = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
 
     @property
     def files(self) -> Iterable[Path]:
@@ -161,39 +161,12 @@ class NpyFrames:
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                if self._contiguous is None:
-                    self._read_fortran(fd, frames, rows, columns, out)
-                else:
-                    self._contiguous.read(fd, frames, rows, columns, out)
+                self._contents.read(fd, frames, rows, columns, out)
             finally:
                 os.close(fd)
         except (OSError, EOFError) as error:
             raise_if_of_system(self.name, error)
             raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
-
-    def _read_fortran(
-        self,
-        fd: int,
-        frames: FrameIndices,
-        rows: IndexRange,
-        columns: IndexRange,
-        out: NDArray[Any],
-    ) -> None:
-        """Read a box where the frames of a pixel are contiguous, in several threads."""
-        n_frames, n_rows, _ = self.spec.shape
-        row_bytes = n_frames * self._dtype.itemsize
-        step = fit_in_buffer(row_bytes)
-        n_parts = -(-(rows[1] - rows[0]) // step)
-
-        def part(i: int) -> None:
-            column, top = columns[0] + i // n_parts, rows[0] + i % n_parts * step
-            held = np.empty((min(step, rows[1] - top), n_frames), self._dtype)
-            offset = self._offset + (column * n_rows + top) * row_bytes
-            pread_all(fd, [bytes_of(held)], offset)
-            target = out[:, top - rows[0] : top - rows[0] + len(held), column - columns[0]]
-            np.copyto(target, held[:, as_slice(frames)].T)
-
-        parallel_for((columns[1] - columns[0]) * n_parts, part)
 
     def close(self) -> None:
         """No effect: the file is open only while it is read."""

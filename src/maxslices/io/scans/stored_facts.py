@@ -1,10 +1,8 @@
-"""What is stored in a scan's file: facts to show, and a checksum of its structure."""
+"""What is stored in a scan's file next to the frames."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,58 +17,13 @@ from ..frames.frames import Selection
 from ..hdf5.frames import stored_axes
 from ..hdf5.links import FileObjects, look_up
 from ..hdf5.open_hdf5 import open_file
-from ..library_errors import library_errors, raised_by_library
+from ..library_errors import library_errors
 from ..paths import check_readable, is_hdf5
 from ..results.result_info import VOLUME_AXES, PixelSize, ScanFact
 from .angle_search import AngleColumn, choose_column, is_angle_unit, may_be_angles
 from .facts import FactSearch, UnusedFact, number_column, stored_pixel_size, unit_of
 from .hdf5_layout import Layout, find_layout
 from .loader import LoaderOptions
-
-
-def structure_checksum(path: Path) -> str | None:
-    """SHA-256 of the structure of a scan.
-
-    Parameters
-    ----------
-    path : Path
-        An HDF5 file: the path, shape and dtype of each data set in it. A folder: name and size of
-        each file. Any other file: its name and size.
-
-    Returns
-    -------
-    str or None
-        Hexadecimal; None where the file cannot be read any more.
-    """
-    try:
-        lines = sorted(_lines(path))
-    except (OSError, SourceError):
-        return None
-    except Exception as error:
-        if not raised_by_library(error):
-            raise
-        return None
-    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
-def _lines(path: Path) -> Iterator[str]:
-    if path.is_dir():
-        with os.scandir(path) as entries:
-            yield from (f"{each.name} {each.stat().st_size}" for each in entries)
-    elif is_hdf5(path):
-        found: list[str] = []
-
-        def visit(name: str, item: object) -> None:
-            if isinstance(item, h5py.Dataset):
-                found.append(f"{name} {item.shape} {item.dtype}")
-            else:
-                found.append(name)
-
-        with h5py.File(path, "r") as file:
-            file.visititems(visit)
-        yield from found
-    else:
-        yield f"{path.name} {path.stat().st_size}"
 
 
 @dataclass(frozen=True, slots=True)

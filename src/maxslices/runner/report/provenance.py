@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...io.scans.stored_facts import structure_checksum
 from ...pipeline import Pipeline
 from ...planner import Plan
 
@@ -24,8 +23,6 @@ class Provenance:
     """Name of the machine."""
     scan: str
     """Path of the scan, or what it was."""
-    scan_structure: str | None
-    """SHA-256 of the scan's structure (see `structure_checksum`); None for data in memory."""
     pipeline: str
     """Name of the pipeline's file."""
     device: str
@@ -40,10 +37,9 @@ class Provenance:
     def lines(self) -> list[str]:
         """Lines of text."""
         versions = ", ".join(f"{name} {v}" for name, v in self.versions.items() if v is not None)
-        structure = "" if self.scan_structure is None else f" (structure {self.scan_structure})"
         return [
             f"Run by maxslices on {self.date} on {self.host}, {self.device}",
-            f"Scan {self.scan}{structure}",
+            f"Scan {self.scan}",
             f"Pipeline {self.pipeline}",
             f"Versions: {versions}",
         ]
@@ -71,7 +67,6 @@ def provenance(
         date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         host=socket.gethostname(),
         scan=scan_name if scan is None else str(scan.absolute()),
-        scan_structure=None if scan is None else structure_checksum(scan),
         pipeline=pipeline.name,
         device=device,
         versions={"Python": platform.python_version(), **plan.made_for.versions},
