@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -32,41 +31,6 @@ def test_workers_share_what_is_imported(client):
     parents = set(client.run(os.getppid).values())
     assert len(parents) == 1
     assert os.getpid() not in parents
-
-
-def _imported() -> set[str]:
-    return {*sys.modules}
-
-
-def test_workers_begin_with_what_they_are_asked_first():
-    pytest.importorskip("scipy")
-    with local_client(1, None) as other:
-        (found,) = other.run(_imported).values()
-    assert {"scipy.ndimage", "maxslices.api.on_workers"} <= found
-    assert "maxslices_methods" not in found
-
-
-def test_what_is_imported_is_left_out_of_collections_in_workers(client):
-    assert min(client.run(gc.get_freeze_count).values()) > 0
-
-
-DRAWING = """
-import os
-import numpy.random
-from maxslices.workers import forked
-
-for _ in range(2):
-    if not os.fork():
-        print(numpy.random.randint(2**31), flush=True)
-        os._exit(0)
-    os.wait()
-"""
-
-
-def test_forked_processes_draw_different_numbers():
-    """Also where something has imported NumPy's generator before they are forked, as CuPy does."""
-    drawn = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, check=True).stdout
-    assert len(set(drawn.split())) == 2
 
 
 def _environment() -> dict[str, str]:
@@ -106,47 +70,6 @@ def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
         run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
     assert content(tmp_path / "out") == content(tmp_path / "alone")
-
-
-INTERRUPTED = """
-import multiprocessing, os, signal, subprocess, sys, time
-from multiprocessing import forkserver
-from pathlib import Path
-from maxslices.workers.fork_server import start_fork_server
-
-def tell(queue):
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    os.kill(os.getpid(), signal.SIGINT)
-    program = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
-    queue.put((signal.SIGINT in blocked, subprocess.check_output([sys.executable, "-c", program])))
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, lambda *_: None)
-    context = multiprocessing.get_context(start_fork_server(on_gpus=False))
-    server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}")
-    caught = "0"
-    while not int(caught, 16) & 1 << signal.SIGINT - 1:  # before, it would end without a word
-        caught = (server / "status").read_text().partition("SigCgt:")[2].split()[0]
-    os.killpg(0, signal.SIGINT)
-    queue = context.Queue()
-    worker = context.Process(target=tell, args=(queue,))
-    worker.start()
-    print(queue.get())
-    worker.join()
-"""
-
-
-def test_ctrl_c_is_for_the_command_and_for_what_methods_start(tmp_path):
-    (tmp_path / "program.py").write_text(INTERRUPTED)
-    ended = subprocess.run(
-        [sys.executable, tmp_path / "program.py"],
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        check=False,
-    )
-    assert ended.stderr == ""
-    assert ended.stdout == "(False, b'default_int_handler\\n')\n"
 
 
 STOPPED = """

@@ -100,7 +100,6 @@ def run(
         "plan": None if plan is None else _read_plan(plan),
     }
     one = _one_scan(paths) if output_dir is None else None
-    _begin_workers(**options)
     if one is not None:
         from ..api.run_request import RunRequest
         from ..api.run_scan import run_requested
@@ -125,16 +124,6 @@ def run(
         say(str(text))
     complain(f"error: {report}")
     click.get_current_context().exit(1)
-
-
-def _begin_workers(
-    gpus: int | str | None, workers: int | None, slurm: str | None, **_: object
-) -> None:
-    """Have workers of this machine import what they need, beside all that is imported here."""
-    if slurm is None and (gpus is not None or workers is not None):
-        from ..workers.fork_server import start_fork_server
-
-        start_fork_server(on_gpus=gpus is not None)
 
 
 def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:

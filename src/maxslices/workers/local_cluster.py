@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.units import format_bytes
 from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
 from ..errors import DeviceError, UsageError
-from .fork_server import start_fork_server
 from .worker_calls import END_S
 
 if TYPE_CHECKING:
@@ -44,6 +46,66 @@ REPLACE_MS = 2000
 """Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
 _LOOPBACK = "127.0.0.1"
 """Interface that schedulers, nannies and workers listen on."""
+
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Keeps Python from looking for modules in the current folder, where one may be called numpy."""
+
+
+def _start_fork_server(on_gpus: bool) -> str:
+    """Start the process that workers are forked of, unless there is one.
+
+    It imports what workers need, while the caller does something else: once for all workers, and
+    not when one is replaced. The modules of methods may begin to use a GPU, which a forked process
+    could not continue, so each worker imports these itself.
+
+    Parameters
+    ----------
+    on_gpus : bool
+        Whether workers have GPUs.
+
+    Returns
+    -------
+    str
+        "forkserver", or "spawn" where a system's own libraries do not stand being forked, or the
+        process cannot be started.
+
+    Raises
+    ------
+    UsageError
+        If the current folder, which processes are started in, is gone, or the program is in no
+        file that they could import.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder is gone, and workers cannot be started in it: go to one that is "
+            "there (cd)"
+        ) from None
+    if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        raise UsageError(
+            "workers import the program, which is in no file (python -): write it to one"
+        )
+    if sys.platform != "linux":
+        return "spawn"
+    modules = ["distributed", "scipy.ndimage", "maxslices.api.on_workers"]
+    forkserver.set_forkserver_preload([*modules, *(["cupy"] if on_gpus else [])])
+    is_set = SAFE_PATH in os.environ
+    # Ctrl-C in a terminal goes to all processes, and is the command's, which ends the workers. The
+    # tracker would unblock it when the server starts it, so it is started before.
+    os.environ.setdefault(SAFE_PATH, "1")
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    except OSError:  # no folder for its socket (TMPDIR), or too long a path for a socket
+        return "spawn"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not is_set:
+            del os.environ[SAFE_PATH]
+    return "forkserver"
 
 
 @contextmanager
@@ -95,7 +157,7 @@ def _client_of_processes(
             f"{workers} workers take {format_bytes(least_bytes)} before they do "
             f"anything; {format_bytes(free_bytes)} are free: ask for one for each core"
         )
-    way = start_fork_server(on_gpus=gpus is not None)
+    way = _start_fork_server(on_gpus=gpus is not None)
     names = _gpu_names(gpus) if gpus is not None else []
     import dask
     from distributed import Client, Scheduler
@@ -109,7 +171,6 @@ def _client_of_processes(
     for options, name in zip(own, names, strict=False):
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
-        options["preload"] = ["maxslices.workers.worker"]
     security = temporary_certificates()
     common = {
         "nthreads": 1,
@@ -120,6 +181,7 @@ def _client_of_processes(
         "protocol": "tls://",
         "security": security,
         "silence_logs": logging.CRITICAL,
+        "preload": ["maxslices.workers.worker"],
     }
     settings = {**SETTINGS, "distributed.worker.multiprocessing-method": way}
     scheduler = {

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,18 +35,24 @@ from ..system.resource_limits import memory_limits
 from ..system.threads import HANG_S, N_THREADS, WorkThread
 from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
 
+if TYPE_CHECKING:
+    from distributed import Worker
+
 
 class ShareStoppedError(MaxslicesError):
     """A share was given up, because the run ends early."""
 
 
-def dask_setup(_worker: object) -> None:
-    """Begin to use the GPU, as Dask starts a worker that preloads this module.
+def dask_setup(worker: Worker) -> None:
+    """Begin to use the GPU of a worker that has one, as Dask starts it.
 
     It goes on beside connecting to the scheduler and importing methods. Errors are ignored here;
-    the first use raises them again.
+    the first use raises them again. Of a process with NumPy's generator all forked ones would draw
+    the same numbers.
     """
-    WorkThread(lambda: device_of("cuda").free_bytes(), "device").start()
+    np.random.seed()  # noqa: NPY002 - the generator of methods that bring none
+    if worker.state.total_resources:
+        WorkThread(lambda: device_of("cuda").free_bytes(), "device").start()
 
 
 def versions_here() -> dict[str, str]:
