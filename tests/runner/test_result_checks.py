@@ -9,7 +9,6 @@ import pytest
 import maxslices
 from maxslices import Pipeline, Registry
 from maxslices.devices.non_finite import NonFiniteCount
-from maxslices.runner.blocks.result_checks import FrameCheck, ResultChecks, sampled_mean
 
 methods = Registry()
 methods.register(lambda data: np.log(data), name="log", module="own", pattern="all")
@@ -62,61 +61,48 @@ DARKS = 100 + RANDOM.integers(0, 9, (3, *SHAPE[1:]))
 FLATS = 900 + RANDOM.integers(0, 9, (2, *SHAPE[1:]))
 
 
-def warnings_of(folder, flats, darks, *, block="auto", loader=None, sinograms=False):
+def write(folder, flats, darks):
     with h5py.File(folder / "scan.h5", "w") as file:
         file["exchange/data"] = RANDOM.integers(400, 500, SHAPE).astype("u2")
         file["exchange/theta"] = np.linspace(0, 180, SHAPE[0])
         file["exchange/data_white"] = flats.astype("u2")
         if darks is not None:
             file["exchange/data_dark"] = darks.astype("u2")
-    steps = ["dark_flat_field_correction", *(["remove_stripe_based_sorting"] * sinograms)]
-    if loader:
-        steps.insert(0, {"method": "standard_tomo", "parameters": loader})
-    report = maxslices.run(folder / "scan.h5", steps, device="cpu", block=block)
-    return [warning for section in report.sections for warning in section.warnings]
 
 
-@pytest.mark.parametrize("sinograms", [False, True])
+ON_ROWS = np.repeat(DARKS[:1], 2, axis=0)
+ON_ROWS[:, 40:44] = FLATS[:, 40:44]
+NO_BEAM = "the flats are no brighter than the darks: look at them"
+
+
 @pytest.mark.parametrize(
-    ("flats", "darks"), [(DARKS, FLATS), (0 * FLATS, DARKS), (0 * FLATS, None), (DARKS, DARKS)]
+    ("flats", "darks", "is_warned"),
+    [
+        (DARKS, FLATS, True),
+        (0 * FLATS, DARKS, True),
+        (0 * FLATS, None, True),
+        (DARKS, DARKS, True),
+        (ON_ROWS, DARKS, False),
+        (ON_ROWS, None, False),
+    ],
 )
-def test_flats_that_are_not_brighter_are_told(tmp_path, flats, darks, sinograms):
-    found = warnings_of(tmp_path, flats, darks, block=4, sinograms=sinograms)
-    assert [text[:56] for text in found] == [
-        "no pixel of the flats is brighter than the darks: look a"
-    ]
+def test_flats_that_are_not_brighter_are_told(tmp_path, recwarn, flats, darks, is_warned):
+    write(tmp_path, flats, darks)
+    maxslices.run(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
+    assert [NO_BEAM in str(each.message) for each in recwarn].count(True) == is_warned
 
 
-@pytest.mark.parametrize("darks", [DARKS, None])
-def test_a_beam_on_some_rows_is_one(tmp_path, darks):
-    flats = np.repeat(DARKS[:1], 2, axis=0)
-    flats[:, 40:44] = FLATS[:, 40:44]
-    assert warnings_of(tmp_path, flats, darks, block=2, sinograms=True) == []
-
-
-def test_flats_that_are_made_up_are_not_looked_at(tmp_path):
+def test_flats_that_are_made_up_are_not_looked_at(tmp_path, recwarn):
+    write(tmp_path, FLATS, DARKS)
     loader = {"data_path": "/exchange/data", "image_key_path": None, "flats": "ignore"}
     loader["darks"] = {"file": "input_data", "data_path": "/exchange/data_dark"}
-    assert warnings_of(tmp_path, FLATS, DARKS, loader=loader) == []
-
-
-def test_a_beam_that_another_process_saw_is_one():
-    here, there = (ResultChecks([], {}, (0, 0)) for _ in range(2))
-    here.frames.look({"flats": sampled_mean(DARKS), "darks": sampled_mean(DARKS)})
-    assert here.frames.warning
-    there.frames.look({"flats": sampled_mean(FLATS), "darks": sampled_mean(DARKS)})
-    here.add_seen(there.seen)
-    assert here.warnings(None) == ()
-
-
-def test_nothing_is_said_of_frames_that_were_not_read():
-    check = FrameCheck()
-    check.look({"darks": sampled_mean(DARKS)})
-    assert check.warning is None
+    steps = [{"method": "standard_tomo", "parameters": loader}, "dark_flat_field_correction"]
+    maxslices.run(tmp_path / "scan.h5", steps, device="cpu")
+    assert NO_BEAM not in str([each.message for each in recwarn])
 
 
 def test_a_scan_without_darks_is_noted_in_its_plan(tmp_path):
-    warnings_of(tmp_path, FLATS, None)
+    write(tmp_path, FLATS, None)
     made = maxslices.plan(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
     note = "has no darks: methods that can do so work without"
     assert [text.partition("data ")[2] for text in made.notes if "darks" in text] == [note]

@@ -116,6 +116,11 @@ class FrameMeans:
     def warnings(self, sides: Iterable[str]) -> list[str]:
         """What is wrong with flats or darks, as far as they are in `sides`."""
         found = []
+        if "flats" in sides and "flats" in self.tiles and not self._beam():
+            found.append(
+                "the flats are no brighter than the darks: look at them with `maxslices info "
+                "--picture`; the two may be exchanged, or were taken with the shutter closed"
+            )
         for side in (each for each in SIDE_NAMES if each in sides and each in self.tiles):
             means, odd = self.tiles[side].mean(axis=1), self._odd(side)
             rest = np.delete(means, list(odd)) if len(odd) < len(means) else means
