@@ -72,7 +72,7 @@ def write(folder, flats, darks):
 
 ON_ROWS = np.repeat(DARKS[:1], 2, axis=0)
 ON_ROWS[:, 40:44] = FLATS[:, 40:44]
-NO_BEAM = "the flats are no brighter than the darks: look at them"
+NO_BEAM = "the flats are nowhere brighter than the darks: look at them"
 
 
 @pytest.mark.parametrize(

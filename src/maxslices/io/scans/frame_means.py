@@ -116,9 +116,9 @@ class FrameMeans:
     def warnings(self, sides: Iterable[str]) -> list[str]:
         """What is wrong with flats or darks, as far as they are in `sides`."""
         found = []
-        if "flats" in sides and "flats" in self.tiles and not self._beam():
+        if "flats" in sides and "flats" in self.tiles and not (self._signal() > 0).any():
             found.append(
-                "the flats are no brighter than the darks: look at them with `maxslices info "
+                "the flats are nowhere brighter than the darks: look at them with `maxslices info "
                 "--picture`; the two may be exchanged, or were taken with the shutter closed"
             )
         for side in (each for each in SIDE_NAMES if each in sides and each in self.tiles):
