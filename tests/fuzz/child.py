@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import resource
 import select
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +85,15 @@ def in_child(case: Callable[[], object], wall_s: float | None = None) -> Outcome
     if not said:
         return Outcome("died", f"ended with status {status}")
     return Outcome(*json.loads(said))
+
+
+def cases(
+    kind: str, seed: int, case: Callable[[random.Random], object], wall_s: float | None = None
+) -> Iterator[tuple[str, Outcome]]:
+    """Run a case without end, with other random numbers each time: its name, and how it ended."""
+    for number in itertools.count():
+        name = f"{kind} {seed} {number}"
+        yield name, in_child(lambda: case(random.Random(name)), wall_s)  # noqa: B023
 
 
 def _said(reading: int, child: int, wall_s: float) -> bytes | None:

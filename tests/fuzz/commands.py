@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from maxslices.cli.main import main
 from maxslices.runner.folder.journal import Journal
 
 from . import scan_files
-from .child import Difference, Outcome, in_child
+from .child import Difference, Outcome, cases
 from .kills import ended, fork
 from .mutate import damaged, damaged_text, tampered
 from .random_runs import import_what_runs_need, results_in
@@ -119,7 +119,7 @@ def sweep_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outco
         called(["check", str(path)])
         called(["plan", *shape, *option, "--json", str(path)])
 
-    yield from _cases(kind, seed, case)
+    return cases(kind, seed, case)
 
 
 def info_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
@@ -137,7 +137,7 @@ def info_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
         called(["info", str(target), *options])
         called(["check", str(pipeline), str(target)])
 
-    yield from _cases(kind, seed, case)
+    return cases(kind, seed, case)
 
 
 def plan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
@@ -155,7 +155,7 @@ def plan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
         if called(["run", *paths, "--plan", str(path), "--device", "cpu"]) == 0:
             _check_results(folder / "out", made["finished"])
 
-    yield from _cases(kind, seed, case)
+    return cases(kind, seed, case)
 
 
 def tampered_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
@@ -193,17 +193,7 @@ def tampered_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Ou
         if status == 0:
             _check_results(out, made["finished"])
 
-    yield from _cases(kind, seed, case)
-
-
-def _cases(
-    kind: str, seed: int, case: Callable[[random.Random], None]
-) -> Iterator[tuple[str, Outcome]]:
-    number = 0
-    while True:
-        name = f"{kind} {seed} {number}"
-        yield name, in_child(lambda: case(random.Random(name)))  # noqa: B023
-        number += 1
+    return cases(kind, seed, case)
 
 
 def _tamper_in(out: Path, random_: random.Random) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from maxslices import ArraySpec, Pipeline, Registry, method, plan
 from maxslices.core.block_memory import PYTHON_BYTES
 
-from .child import Difference, Outcome, in_child
+from .child import Difference, Outcome, cases
 
 N_LOOKED_AT, WIDE = 100, 5
 """Amounts of memory that are looked at beside a plan, and how many of them in a row must be wrong:
@@ -101,10 +101,6 @@ def _same(data):
     return data
 
 
-def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Plan with random estimators without end: the name of each case, and how it ended."""
-    number = 0
-    while True:
-        random_ = random.Random(f"{kind} {seed} {number}")
-        yield f"{kind} {seed} {number}", in_child(lambda: plan_with(random_))  # noqa: B023
-        number += 1
+def estimator_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Plan with random estimators."""
+    return cases(kind, seed, plan_with)

@@ -8,6 +8,7 @@ its seed, and Hypothesis shortens it.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -35,7 +36,7 @@ from maxslices.runner.folder.journal import Journal
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from tests.planner.fakes import fakes
 
-from .child import WALL_S, Difference, Outcome, in_child
+from .child import WALL_S, Difference, Outcome, cases
 from .kills import REFUSED, ended, fork
 from .random_runs import import_what_runs_need, read_result
 
@@ -273,18 +274,15 @@ def play(number: int, n_examples: int, n_steps: int, *, shrinks: bool = True) ->
     run_state_machine_as_test(machine, settings=options)
 
 
-def cases(kind: str, folder: Path, seed_: int) -> Iterator[tuple[str, Outcome]]:
-    """Play one sequence after another without end: the name of each, and how it ended."""
+def folder_cases(kind: str, folder: Path, seed_: int) -> Iterator[tuple[str, Outcome]]:
+    """Play one sequence after another."""
     import_what_runs_need(folder)
     FolderMachine.parent = folder
-    number = 0
 
-    def go() -> None:
+    def go(random_: random.Random) -> None:
         try:
-            play(1000 * seed_ + number, 4, 12, shrinks=False)
+            play(random_.randrange(2**32), 4, 12, shrinks=False)
         except (AssertionError, MaxslicesError) as error:  # one that no run of the sequence had
             raise Difference(traceback.format_exc()) from error
 
-    while True:
-        yield f"{kind} {seed_} {number}", in_child(go, N_RUNS * WALL_S)
-        number += 1
+    return cases(kind, seed_, go, N_RUNS * WALL_S)

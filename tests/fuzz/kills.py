@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
-import shutil
 import signal
 import time
 import traceback
@@ -20,11 +19,12 @@ from maxslices.runner.folder.finished_run import PAGE_NAME
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system.threads import NO_THREAD
 
-from .child import WALL_S, Difference, Outcome, in_child, wait_for
+from .child import WALL_S, Difference, Outcome, cases, wait_for
 from .random_runs import (
     RandomRun,
     compare,
     draw_run,
+    empty,
     import_what_runs_need,
     results_in,
     slice_dims_of,
@@ -198,23 +198,19 @@ def check_same(whole: Path, out: Path, log: Path, run_: RandomRun) -> None:
             raise Difference(f"{name} is another one after it went on: {run_}")
 
 
-def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Stop random runs without end: the name of each case, and how it ended."""
+def kill_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Stop random runs."""
+    return disturbed(kind, folder, seed, stop_and_go_on)
+
+
+def disturbed(
+    kind: str, folder: Path, seed: int, go: Callable[[RandomRun, Path, random.Random], None]
+) -> Iterator[tuple[str, Outcome]]:
+    """Have random runs disturbed."""
     import_what_runs_need(folder)
-    number = 0
-    while True:
-        name = f"{kind} {seed} {number}"
-        yield name, one_case(folder, name, stop_and_go_on)
-        number += 1
 
+    def case(random_: random.Random) -> None:
+        place = empty(folder / "case")
+        go(draw_run(random_, place, ON_DISK), place, random_)
 
-def one_case(
-    folder: Path, name: str, go: Callable[[RandomRun, Path, random.Random], None]
-) -> Outcome:
-    """Draw a run, and have it disturbed, in a child; how that ended."""
-    random_ = random.Random(name)
-    place = folder / "case"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    run_ = draw_run(random_, place, ON_DISK)
-    return in_child(lambda: go(run_, place, random_))
+    return cases(kind, seed, case)

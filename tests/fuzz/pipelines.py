@@ -9,7 +9,7 @@ from pathlib import Path
 from maxslices import ArraySpec, plan
 from maxslices.pipeline import Pipeline
 
-from .child import Outcome, in_child
+from .child import Outcome, cases
 from .mutate import damaged, damaged_text
 
 SOUND = (
@@ -68,20 +68,20 @@ def plan_file(path: Path) -> None:
     )
 
 
-def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Damage pipelines without end: the name of each case, and how it ended."""
+def pipeline_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Damage pipelines."""
     folder.mkdir(parents=True, exist_ok=True)
-    number = 0
     path = folder / "pipeline.yaml"
-    for text in SOUND:  # what is imported here, each child has
-        path.write_text(text)
-        plan_file(path)
-    while True:
-        random_ = random.Random(f"{kind} {seed} {number}")
+
+    def case(random_: random.Random) -> None:
         text = random_.choice(SOUND)
         data = damaged_text(text, random_).encode(errors="surrogatepass")
         if random_.random() < 0.2:
             data = damaged(data, random_)
         path.write_bytes(data)
-        yield f"{kind} {seed} {number}", in_child(lambda: plan_file(path))
-        number += 1
+        plan_file(path)
+
+    for text in SOUND:  # what is imported here, each child has
+        path.write_text(text)
+        plan_file(path)
+    return cases(kind, seed, case)

@@ -18,7 +18,7 @@ from maxslices import Pipeline, run
 from maxslices.core.block_memory import PYTHON_BYTES
 from tests.planner.fakes import fakes
 
-from .child import Difference, Outcome, in_child
+from .child import Difference, Outcome, cases
 from .oracle import Whole, expected
 
 LAYOUTS = ("array", "npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
@@ -265,21 +265,26 @@ def carry_out(run_: RandomRun, out: Path | None, given: np.ndarray | None = None
         compare(run_, slice_dims, results_in(out))
 
 
-def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Run random pipelines on random scans without end: each case's name, and how it ended."""
+def empty(place: Path) -> Path:
+    """Make a folder, in place of one of that name."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    return place
+
+
+def run_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Run random pipelines on random scans."""
     import_what_runs_need(folder)
-    number = 0
-    while True:
-        random_ = random.Random(f"{kind} {seed} {number}")
-        place = folder / "case"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+
+    def case(random_: random.Random) -> None:
+        place = empty(folder / "case")
         run_ = draw_run(random_, place)
         out = None if random_.random() < 0.2 else place / "out"
         if out is None:
             del run_.options["format"]
-        yield f"{kind} {seed} {number}", in_child(lambda: carry_out(run_, out))  # noqa: B023
-        number += 1
+        carry_out(run_, out)
+
+    return cases(kind, seed, case)
 
 
 def import_what_runs_need(folder: Path) -> None:

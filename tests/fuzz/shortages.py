@@ -15,8 +15,8 @@ from unittest import mock
 from maxslices.system import disk_space
 
 from .child import Outcome, mapped_bytes
-from .kills import REFUSED, attempt, check_status, end_and_compare, one_case, undisturbed
-from .random_runs import RandomRun, import_what_runs_need
+from .kills import REFUSED, attempt, check_status, disturbed, end_and_compare, undisturbed
+from .random_runs import RandomRun
 
 DISK_BYTES = 2**22
 """Size of the disk that fills: some results with their report and journal, and not many."""
@@ -28,9 +28,8 @@ STACK_BYTES = 2**23
 
 def disk_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
     """Fill the disk of random runs without end; nothing where no small disk can be made."""
-    import_what_runs_need(folder)
     disk = folder / "disk"
-    disk.mkdir()
+    disk.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
@@ -42,12 +41,8 @@ def disk_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
         (disk / "filler").unlink(missing_ok=True)
         _fill_and_go_on(run_, place, disk, random_)
 
-    number = 0
     try:
-        while True:
-            name = f"{kind} {seed} {number}"
-            yield name, one_case(folder, name, fill)
-            number += 1
+        yield from disturbed(kind, folder, seed, fill)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -70,13 +65,8 @@ def _fill_and_go_on(run_: RandomRun, place: Path, disk: Path, random_: random.Ra
 
 
 def memory_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Refuse memory to random runs without end, from some amount on."""
-    import_what_runs_need(folder)
-    number = 0
-    while True:
-        name = f"{kind} {seed} {number}"
-        yield name, one_case(folder, name, _refuse_and_go_on)
-        number += 1
+    """Refuse memory to random runs, from some amount on."""
+    return disturbed(kind, folder, seed, _refuse_and_go_on)
 
 
 def _refuse_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> None:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import random
-import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -45,17 +43,6 @@ def test_attacks_find_nothing(kinds, n_cases):
     assert done.returncode == 0, done.stdout[-4000:]
     for kind in kinds:
         assert f"{kind:<12}{n_cases:>7}" in done.stdout or f"{kind}: left out" in done.stdout
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize(
-    "options", ["filters --step 100", "fbp --limit 66", "'scratch files' --step 150"]
-)
-def test_memory_that_is_refused_is_an_error_or_none(options):
-    command = [sys.executable, "-m", "tests.fuzz.refusals", *shlex.split(options)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "an error" in done.stdout
 
 
 @pytest.mark.parametrize(

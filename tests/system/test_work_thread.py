@@ -14,7 +14,8 @@ import pytest
 
 from maxslices.errors import MaxslicesError
 from maxslices.system.threads import NO_THREAD, WorkThread, next_of, wait_for, wait_for_event
-from tests.fuzz.refusals import build
+
+from .refuse_memory import build
 
 DIES = """
 import ctypes, sys
