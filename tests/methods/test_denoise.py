@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from skimage.data import binary_blobs
@@ -122,20 +120,6 @@ def test_pd_nonnegativity():
     assert total_variation_pd(data, 0.05, nonnegativity=True).min() >= 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("slice_dim", [0, 1])
-def test_a_block_with_its_halo_gives_the_same_bits(method, slice_dim):
-    data, n = noisy((19, 17, 11)), 4
-    parameters = {"regularisation_parameter": 0.1, "iterations": n}
-    assert method.meta.halo_slices(iterations=n) == (n, n)
-    whole = method(data, **parameters)
-    part = method(np.take(data, range(3, 15), axis=slice_dim), **parameters)
-    np.testing.assert_array_equal(
-        np.take(part, range(n, 12 - n), axis=slice_dim),
-        np.take(whole, range(3 + n, 15 - n), axis=slice_dim),
-    )
-
-
 @pytest.mark.parametrize(
     "method, parameters",
     [
@@ -148,47 +132,3 @@ def test_the_halo_is_not_larger_than_needed(method, parameters):
     whole = method(data, 0.1, n, **parameters)
     part = method(data[3:], 0.1, n, **parameters)
     assert not np.array_equal(part[n - 1], whole[3 + n - 1])
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", ["uint16", "float64"])
-def test_other_dtypes_give_float32_and_input_stays(method, dtype):
-    data = (noisy() * 1000).clip(0).astype(dtype)
-    before = data.copy()
-    result = method(data, 20.0, 3)
-    assert result.dtype == np.float32
-    np.testing.assert_array_equal(data, before)
-    np.testing.assert_array_equal(result, method(data.astype(np.float32), 20.0, 3))
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"iterations": 0}, "iterations must be over 0"),
-        ({"regularisation_parameter": -1}, "over 0"),
-        ({"regularisation_parameter": np.inf}, "over 0 and finite, not inf"),
-    ],
-)
-def test_wrong_values_are_named(method, parameters, message):
-    with pytest.raises(ValueError, match=message):
-        method(noisy(), **parameters)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", ["float32", "uint16"])
-@pytest.mark.parametrize("slice_dim", [0, 1])
-def test_estimate_is_the_measured_peak(method, dtype, slice_dim):
-    shape = (60, 37, 41) if slice_dim == 0 else (37, 60, 41)
-    data = np.ones(shape, dtype=dtype)
-    method(data, iterations=1)
-    tracemalloc.start()
-    block = data.copy()
-    tracemalloc.reset_peak()
-    method(block, iterations=3)
-    measured = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    fits, _ = method.meta.calc_max_slices(
-        slice_dim, (37, 41), dtype, measured, device="cpu", iterations=3
-    )
-    assert 59 <= fits <= 60

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from maxslices_methods.dynamic_flats import dynamic_flat_field_correction
 from maxslices_methods.normalize import dark_flat_field_correction
@@ -46,17 +45,3 @@ def test_flats_that_differ_by_noise_alone_give_the_mean_flat():
     data, flats, darks, _ = moving_scan(size=0.0)
     got = dynamic_flat_field_correction(data, flats, darks)
     np.testing.assert_array_equal(got, dark_flat_field_correction(data, flats, darks))
-
-
-def test_a_projection_does_not_depend_on_its_block():
-    data, flats, darks, _ = moving_scan()
-    whole = dynamic_flat_field_correction(data, flats, darks)
-    for i in range(len(data)):
-        one = dynamic_flat_field_correction(data[i : i + 1], flats, darks)
-        np.testing.assert_array_equal(one[0], whole[i])
-
-
-@pytest.mark.parametrize("flats", [None, np.ones((2, 4, 5), "f4"), np.ones((4, 5), "f4")])
-def test_too_few_flats(flats):
-    with pytest.raises(ValueError, match="three frames at least"):
-        dynamic_flat_field_correction(np.ones((3, 4, 5), "f4"), flats)

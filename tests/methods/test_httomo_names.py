@@ -52,20 +52,6 @@ def test_nothing_is_left_above_the_cutoff():
     assert np.abs(outside[16:48, 0, 16:48]).max() < 0.1 * np.abs(inside[16:48, 0, 16:48]).max()
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda d: LPRec3d_tomobar(d, RADIANS, filter_type="none"), "must be one of ramp, shepp"),
-        (lambda d: FBP2d_astra(d, RADIANS, filter_type="sinc"), "must be one of ram-lak"),
-        (lambda d: FBP2d_astra(d, RADIANS, filter_parameter=2.0), "for none of these windows"),
-        (lambda d: FBP3d_tomobar(d, RADIANS, filter_freq_cutoff=0.0), "must be over 0"),
-    ],
-)
-def test_values_out_of_range_are_refused(rows, call, message):
-    with pytest.raises(ValueError, match=message):
-        call(rows)
-
-
 def test_what_matters_on_a_gpu_alone_is_said_once(rows, caplog, monkeypatch):
     monkeypatch.setattr(httomo_names, "logged_unused", set())
     with caplog.at_level(logging.WARNING):

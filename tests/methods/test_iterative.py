@@ -114,8 +114,3 @@ def test_the_mask_and_the_size_are_fbps(rows):
     assert result.shape == (40, 1, 40)
     assert result[0, 0, 0] == 0
     assert result[20, 0, 20] != 0
-
-
-def test_no_iterations_are_refused(rows):
-    with pytest.raises(ValueError, match="iterations must be at least 1"):
-        SIRT3d_tomobar(rows, RADIANS, iterations=0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from algotom.prep.conversion import stitch_image
 from scipy.interpolate import interpn
 
-from maxslices import ArraySpec, Pipeline, plan
-from maxslices.errors import EstimatorError, ParameterError
+from maxslices import ArraySpec, plan
+from maxslices.errors import EstimatorError
 from maxslices_methods.morph import data_resampler, sino_360_to_180
 
 
@@ -68,19 +66,6 @@ def test_integers_are_rounded():
     np.testing.assert_array_equal(got, np.rint(exact))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "n_angles", "words"),
-    [
-        ({"overlap": 9}, 8, "less than 9 pixels, not 9"),
-        ({"side": "top"}, 8, "'left' or 'right', not 'top'"),
-        ({}, 1, "two angles or more, not 1"),
-    ],
-)
-def test_wrong_stitching(parameters, n_angles, words):
-    with pytest.raises(ValueError, match=words):
-        sino_360_to_180(values((n_angles, 2, 10)), **parameters)
-
-
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
 @pytest.mark.parametrize("interpolation", ["linear", "nearest"])
@@ -113,15 +98,6 @@ def test_one_pixel_is_spread():
     assert (got == 7).all()
 
 
-@pytest.mark.parametrize("newshape", [[0, 5], [3]])
-def test_a_wrong_shape_is_told_by_the_pipeline(newshape):
-    step = {"method": "data_resampler", "parameters": {"newshape": newshape}}
-    with pytest.raises(
-        ParameterError, match=rf"two numbers of pixels, not {re.escape(str(newshape))}"
-    ):
-        Pipeline.from_steps([step])
-
-
 @pytest.mark.parametrize(
     ("name", "parameters", "words"),
     [
@@ -134,22 +110,6 @@ def test_a_wrong_parameter_is_told_by_the_plan(name, parameters, words):
     step = {"method": name, "parameters": parameters}
     with pytest.raises(EstimatorError, match=words):
         plan(ArraySpec((4, 3, 5), "uint16"), [step], device="cpu", memory="10MB")
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"newshape": [3]}, r"two numbers of pixels, not \[3\]"),
-        ({"newshape": [3, 0]}, r"not \[3, 0\]"),
-        ({"interpolation": "cubic"}, "'linear' or 'nearest', not 'cubic'"),
-        ({"axis": 0, "slice_dim": 1}, "axis=0 but the data are cut along axis 1"),
-        ({"axis": 2}, r"0 \(projections\) or 1 \(sinograms\), not 2"),
-        ({}, "not None"),
-    ],
-)
-def test_wrong_resampling(parameters, words):
-    with pytest.raises(ValueError, match=words):
-        data_resampler(values((3, 4, 5)), **{"newshape": [2, 2]} | parameters)
 
 
 def test_auto_is_the_axis_along_which_the_data_are_cut():

@@ -76,20 +76,6 @@ def test_darks_that_are_not_finite_are_zero(dark):
     assert (got[:, 0, 1] == 0.25).all()
 
 
-@pytest.mark.parametrize(
-    ("flats", "darks", "words"),
-    [
-        (None, None, "needs flats"),
-        (np.ones((0, 5, 6)), None, "needs flats"),
-        (np.ones((2, 6, 5)), None, r"flats of shape \(2, 6, 5\) do not fit frames of \(5, 6\)"),
-        (np.ones((2, 5, 6)), np.ones((1, 2, 5, 6)), "darks of shape"),
-    ],
-)
-def test_wrong_flats_and_darks(flats, darks, words):
-    with pytest.raises(ValueError, match=words):
-        dark_flat_field_correction(frames("uint16")[0], flats, darks)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
 def test_minus_log_is_that_of_math(dtype):
     data = (np.random.default_rng(2).random((3, 4, 5)) * 1000 + 1).astype(dtype)

@@ -99,42 +99,9 @@ def test_blackness_has_a_finite_thickness():
     np.testing.assert_allclose(got, -math.log(1e-6), rtol=1e-6)
 
 
-@pytest.mark.parametrize("cut", [1, 7, 16, 17])
-def test_the_result_does_not_depend_on_the_block(cut):
-    data = frames((35, 29, 41))
-    parts = [paganin_filter(data[i : i + cut]) for i in range(0, 35, cut)]
-    np.testing.assert_array_equal(np.concatenate(parts), paganin_filter(data))
-
-
 def test_chunks_of_a_constant_number_of_frames_give_the_same(monkeypatch):
     data = frames((21, 29, 41))
     expected = paganin_filter(data)
     monkeypatch.setattr(phase, "on_gpu", lambda _: True)
     monkeypatch.setitem(phase.CHUNK_BYTES, "cuda", 5 * 32 * 64 * 4)
     np.testing.assert_array_equal(paganin_filter(data), expected)
-
-
-def test_a_block_that_is_a_view_is_filtered_as_its_copy():
-    data = frames((6, 30, 40))
-    view = data[::2, 3:, 1:-2]
-    np.testing.assert_array_equal(paganin_filter(view), paganin_filter(view.copy()))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"pixel_size": 0.0}, "pixel_size must be positive and finite, not 0.0"),
-        ({"energy": -3}, "energy must be positive and finite, not -3"),
-        ({"distance": np.inf}, "and finite, not inf"),
-        ({"pad_x_y": [3, 4]}, r"pad_x_y=\[3, 4\] is used with .*'use_pad_x_y'"),
-        ({"calculate_padding_value_method": "use_pad_x_y"}, "must be two numbers of pixels"),
-        (
-            {"calculate_padding_value_method": "use_pad_x_y", "pad_x_y": [3, -4]},
-            r"at least 0.*it is \[3, -4\]",
-        ),
-        ({"calculate_padding_value_method": "none"}, "'next_fast_length' or 'use_pad_x_y'"),
-    ],
-)
-def test_wrong_values_are_refused(parameters, words):
-    with pytest.raises(ValueError, match=words):
-        paganin_filter(frames((1, 8, 8)), **parameters)

@@ -94,25 +94,3 @@ def test_uint16_to_uint8():
     data = np.arange(65536, dtype="uint16").reshape(4, 64, 256)
     got = rescale_to_int(data, glob_stats=(0, 65535))
     np.testing.assert_array_equal(got, np.rint(data / 257))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"glob_stats": None}, "refer to the result of calculate_stats, or give two numbers"),
-        ({"glob_stats": [1.0]}, "whole scan, not \\[1.0\\]"),
-        ({"glob_stats": (0.0, math.nan)}, "finite minimum"),
-        ({"glob_stats": (2.0, 1.0)}, "maximum not below it, not 2.0 and 1.0"),
-        ({"bits": 12}, "bits must be 8, 16 or 32, not 12"),
-        ({"perc_range_min": 60.0, "perc_range_max": 60.0}, "not 60.0 and 60.0"),
-        ({"perc_range_max": 101.0}, "between 0 and 100"),
-    ],
-)
-def test_wrong_parameters(parameters, words):
-    with pytest.raises(ValueError, match=words):
-        rescale_to_int(values((2, 3, 4)), **{"glob_stats": (0.0, 1.0)} | parameters)
-
-
-def test_a_pipeline_without_statistics_is_refused_before_it_runs():
-    parameter = rescale_to_int.meta.parameters["glob_stats"]
-    assert parameter.default is parameter.empty

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import tracemalloc
 
 import algotom.prep.calculation as algotom
 import numpy as np
@@ -106,48 +105,3 @@ def test_an_axis_outside_the_search_is_said(caplog):
 )
 def test_which_sinograms_it_sample_slices(parameters, expected):
     assert list(find_center_vo.meta.sample_slices(101, **parameters)) == expected
-
-
-def test_a_sinogram_that_is_not_there():
-    with pytest.raises(ValueError, match="from 0 to 99, not 100"):
-        find_center_vo.meta.sample_slices(100, ind=100)
-
-
-@pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"smin": 5, "smax": 5}, "smin < smax"),
-        ({"step": 0.0}, "over 0"),
-        ({"step": float("inf")}, "finite srad, step"),
-        ({"step": float("nan")}, "step=nan"),
-        ({"smin": 500, "smax": 600}, "not on a detector of 256 pixels"),
-    ],
-)
-def test_wrong_values_are_named(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        find_center_vo(sinogram(0.0), **parameters)
-
-
-def test_input_stays():
-    data = sinogram(7.3)
-    before = data.copy()
-    find_center_vo(data)
-    np.testing.assert_array_equal(data, before)
-
-
-@pytest.mark.parametrize("parameters", [{}, {"step": 0.3}])
-@pytest.mark.parametrize("dtype", ["float32", "uint16"])
-def test_estimate_is_the_measured_peak(parameters, dtype):
-    data = (sinogram(0.0, n_angles=83, detector=131) * 100).clip(0).astype(dtype)
-    data = np.repeat(data, 60, axis=1)
-    find_center_vo(data, **parameters)
-    tracemalloc.start()
-    block = data.copy()
-    tracemalloc.reset_peak()
-    find_center_vo(block, **parameters)
-    measured = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    estimated = find_center_vo.meta.estimator.slices_model(
-        1, (83, 131), np.dtype(dtype), "cpu", **find_center_vo.meta.merged(**parameters)
-    ).bytes(60)
-    assert measured <= estimated <= 1.02 * measured
