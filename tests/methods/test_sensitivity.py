@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from maxslices.checking.estimate_check import check_trial, trial_of
+from maxslices.checking.estimate_check import check_trial, compare, trial_of
 from maxslices.core.ledger import Ledger, LedgerEstimator, from_ledger
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.method_registry import registry
-from maxslices.testing import Case
-from maxslices.trial.trial import Trial
 
 from .cases import CASES
 
@@ -57,14 +55,13 @@ def scaled(account: Callable[..., None], factor: float) -> Callable[..., None]:
     return wrong
 
 
-def trial(meta: MethodMeta, case: Case) -> Trial:
-    slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
-    return trial_of(meta, case.spec, slice_dim, "cpu", case.parameters, case.make_data)
-
-
-@pytest.mark.parametrize("factor, verdict", [(1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")])
 @pytest.mark.parametrize("name", sorted(FIRST))
-def test_thirty_percent_are_noticed(name: str, factor: float, verdict: str) -> None:
-    meta = made_wrong(registry.get(name), factor)
-    result = check_trial(trial(meta, FIRST[name]), trace=False)
-    assert result.verdict == verdict, str(result)
+def test_thirty_percent_are_noticed(name: str) -> None:
+    case, meta = FIRST[name], registry.get(name)
+    slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
+    trial = trial_of(meta, case.spec, slice_dim, "cpu", case.parameters, case.make_data)
+    right = check_trial(trial, trace=False)
+    given = (right.shape, case.spec.dtype, slice_dim, "cpu", right.parameters, right.peak_bytes)
+    for factor, verdict in ((1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")):
+        result = compare(made_wrong(meta, factor), *given)
+        assert result.verdict == verdict, str(result)

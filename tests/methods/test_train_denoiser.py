@@ -18,7 +18,7 @@ def test_training_makes_the_reconstruction_better(tmp_path, capsys):
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     path = tmp_path / "weights.safetensors"
-    before, after = example.main(str(path), n_steps=60, rows=8, columns=128, n_angles=181)
+    before, after = example.main(str(path), n_steps=40, rows=4, columns=128, n_angles=121)
     assert after < 0.95 * before
     assert shape_of_file(str(path)) == UNetShape(16, 3)
     assert "denoised" in capsys.readouterr().out
