@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._C import DispatchKey
 
 from . import recurrent
 
@@ -174,128 +176,132 @@ def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.T
     return mask.expand(*query.shape[:-1], key.shape[-2])
 
 
-def _fast_attention(real: Any) -> Any:
-    """Make a `MultiheadAttention.forward` that runs without gradients as CUDA does.
-
-    On devices that torch lists, one operator does it all: it neither copies the projected operands
-    nor transposes batch and sequence.
-    """
-
-    def forward(
-        self: torch.nn.MultiheadAttention,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        key_padding_mask: torch.Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: torch.Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Any:
-        weight, bias = self.in_proj_weight, self.in_proj_bias
-        kept = torch.is_grad_enabled() and (weight is None or weight.requires_grad)
-        plain = attn_mask is None and key_padding_mask is None and not need_weights
-        if (
-            not torch.backends.mha.get_fastpath_enabled()
-            or not (query is key is value and query.dim() == 3 and query.is_meta)
-            or self.training
-            or kept
-            or (torch.is_grad_enabled() and query.requires_grad)
-            or not (plain and self.batch_first and self._qkv_same_embed_dim)
-            or bias is None
-            or self.bias_k is not None
-            or self.add_zero_attn
-            or self.num_heads % 2
-            or query.dtype != weight.dtype
-            or torch.is_autocast_enabled("cuda")
-        ):
-            return real(
-                self, query, key, value, key_padding_mask, need_weights, attn_mask,
-                average_attn_weights, is_causal,
-            )  # fmt: skip
-        return _fused_attention(self, query, None), None
-
-    return forward
-
-
-def _fused_attention(
-    layer: torch.nn.MultiheadAttention, x: torch.Tensor, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """Attention of a layer on itself as one operator, ``_native_multi_head_attention``."""
-    batch, length = x.shape[:2]
-    weight, bias = layer.in_proj_weight, layer.in_proj_bias
-    heads, width = layer.num_heads, layer.head_dim
-    if mask is None and width % 8 == 0:
+def native_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, num_head: int,
+    qkv_weight: torch.Tensor, qkv_bias: torch.Tensor, proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor, mask: torch.Tensor | None = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    """Attention of a layer on itself without gradients, as one operator."""
+    batch, length, _ = query.shape
+    width = embed_dim // num_head
+    if mask is None and not need_weights and width % 8 == 0:
         q, k, v = (
-            part.view(batch, -1, heads, width).transpose(1, 2)
-            for part in torch.nn.functional.linear(x, weight, bias).chunk(3, -1)
+            part.view(batch, -1, num_head, width).transpose(1, 2)
+            for part in linear(query, qkv_weight, qkv_bias).chunk(3, -1)
         )
         made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
         # q, k and v stay alive to the end, as in torch's operator.
-        made = made.transpose(1, 2).reshape(batch, -1, layer.embed_dim)
-        result: torch.Tensor = layer.out_proj(made)
-        del made
-        return result
-    projected = torch.mm(x.reshape(-1, x.shape[-1]), weight.t())
-    q, k, v = torch.empty_like(projected).view(3, batch * heads, length, width)
+        made = made.transpose(1, 2).reshape(batch, -1, embed_dim)
+        return linear(made, proj_weight, proj_bias), query.new_empty(0)
+    projected = torch.mm(query.reshape(-1, embed_dim), qkv_weight.t())
+    q, k, v = torch.empty_like(projected).view(3, batch * num_head, length, width)
     del projected
     scores = torch.bmm(q, k.transpose(1, 2))
-    scores = torch.empty_like(scores)  # of the softmax, next to its operand
-    del scores
-    flat = q.view(-1, layer.embed_dim)  # torch writes the result of the heads there
-    out = layer.out_proj
-    return torch.addmm(out.bias, flat, out.weight.t()).view(batch, length, -1)
+    if mask is not None:
+        mask = mask if mask_type == 1 else torch.empty_like(scores, dtype=torch.bool)
+        scores = torch.empty_like(scores)  # of the softmax, next to its operand
+        del mask
+    heads = torch.bmm(scores, v)
+    if not need_weights:
+        del scores
+    made = torch.addmm(proj_bias, heads.view(-1, embed_dim), proj_weight.t())
+    del heads
+    made = made.view(batch, length, -1)
+    if not need_weights:
+        return made, query.new_empty(0)
+    scores = scores.view(batch, num_head, length, length)
+    return made, scores.mean(1) if average_attn_weights else scores
 
 
-def _fast_encoder_layer(real: Any) -> Any:
-    """Make a `TransformerEncoderLayer.forward` that runs without gradients as CUDA does.
+def encoder_layer(
+    src: torch.Tensor, embed_dim: int, num_heads: int, qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor, proj_weight: torch.Tensor, proj_bias: torch.Tensor, use_gelu: bool,
+    norm_first: bool, eps: float, norm_weight_1: torch.Tensor, norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor, norm_bias_2: torch.Tensor, ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor, ffn_weight_2: torch.Tensor, ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None, mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Layer of a Transformer's encoder without gradients: it adds in place."""
 
-    One operator, ``_transformer_encoder_layer_fwd``, adds in place and applies the activation in
-    the product before it.
-    """
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.native_layer_norm(x, (embed_dim,), weight, bias, eps)[0]
+        return made
 
-    def forward(
-        self: torch.nn.TransformerEncoderLayer,
-        src: torch.Tensor,
-        src_mask: torch.Tensor | None = None,
-        src_key_padding_mask: torch.Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Any:
-        attention_of = self.self_attn
-        has_graph = torch.is_grad_enabled() and (
-            src.requires_grad or any(p.requires_grad for p in self.parameters())
-        )
-        if (
-            not torch.backends.mha.get_fastpath_enabled()
-            or not (src.is_meta and src.dim() == 3)
-            or self.training
-            or has_graph
-            or not (attention_of.batch_first and attention_of._qkv_same_embed_dim)
-            or attention_of.in_proj_bias is None
-            or attention_of.num_heads % 2
-            or not self.activation_relu_or_gelu
-            or self.norm1.eps != self.norm2.eps
-            or self.linear1.bias is None
-            or src.dtype != self.linear1.weight.dtype
-            or torch.is_autocast_enabled("cuda")
-        ):
-            return real(self, src, src_mask, src_key_padding_mask, is_causal)
-        mask = src_key_padding_mask if src_mask is None else src_mask
-        x = self.norm1(src) if self.norm_first else src
-        x = _fused_attention(attention_of, x, mask).add_(src)
-        if not self.norm_first:
-            x = self.norm1(x)
-        kept = x
-        if self.norm_first:
-            x = self.norm2(x)
-        flat = x.reshape(-1, x.shape[-1])
-        hidden = torch.addmm(self.linear1.bias, flat, self.linear1.weight.t())
-        x = torch.addmm(self.linear2.bias, hidden, self.linear2.weight.t()).view(src.shape)
-        del hidden, flat
-        x = x.add_(kept)
-        return x if self.norm_first else self.norm2(x)
+    x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
+    x = native_attention(
+        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False,
+        False, mask_type,
+    )[0].add_(src)  # fmt: skip
+    if not norm_first:
+        x = norm(x, norm_weight_1, norm_bias_1)
+    kept = x
+    if norm_first:
+        x = norm(x, norm_weight_2, norm_bias_2)
+    hidden = linear(x, ffn_weight_1, ffn_bias_1)
+    x = linear(hidden, ffn_weight_2, ffn_bias_2)
+    del hidden
+    x = x.add_(kept)
+    return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
 
-    return forward
+
+def rms_norm(
+    x: torch.Tensor, shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """Norm by the root of the mean square: one kernel, which keeps what a layer norm keeps."""
+    made: torch.Tensor = torch.native_layer_norm(x, shape, weight, None, eps or 0.0)[0]
+    return made
+
+
+def lstm_cell(
+    x: torch.Tensor, hx: Any, w_ih: torch.Tensor, w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None, b_hh: torch.Tensor | None = None,
+) -> Any:  # fmt: skip
+    """One step of an LSTM, with a fused kernel for all gates."""
+    gates = torch.mm(x, w_ih.t()), torch.mm(hx[0], w_hh.t())
+    return aten._thnn_fused_lstm_cell(*gates, hx[1], b_ih, b_hh)[:2]
+
+
+def gru_cell(
+    x: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None, b_hh: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """One step of a GRU, with a fused kernel for all gates."""
+    gates = torch.mm(x, w_ih.t()), torch.mm(hx, w_hh.t())
+    made: torch.Tensor = aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
+    return made
+
+
+FUSED = {
+    aten._native_multi_head_attention.default: native_attention,
+    aten._transformer_encoder_layer_fwd.default: encoder_layer,
+}
+"""Functions in place of operators that torch calls where no gradients are wanted."""
+COMPOSED = (
+    aten._euclidean_dist.default,
+    aten._safe_softmax.default,
+    aten._trilinear.default,
+    aten.affine_grid_generator.default,
+    aten.binary_cross_entropy_with_logits.default,
+    aten.logsumexp.default,
+    aten.logsumexp.out,
+    aten.soft_margin_loss.default,
+    aten.soft_margin_loss.out,
+    aten.soft_margin_loss_backward.default,
+    aten.soft_margin_loss_backward.grad_input,
+)
+"""Operators whose kernel, the same for all devices, calls operators that allocate."""
+_EXPLICIT = (
+    DispatchKey.CompositeExplicitAutograd,
+    DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
+
+
+def _kernel(operator: Any) -> Any:
+    """Kernel of an operator for all devices."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    key = next(each for each in _EXPLICIT if has_kernel(operator.name(), each.name))
+    return partial(operator._op_dk, key)
 
 
 @contextmanager
@@ -312,20 +318,20 @@ def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
         aten.dropout.default: native_dropout,
         aten.linear.default: linear,
         aten.scaled_dot_product_attention.default: attention(capability),
+        aten.lstm_cell.default: lstm_cell,
+        aten.gru_cell.default: gru_cell,
+        aten.rms_norm.default: rms_norm,
+        aten.mish_backward.default: aten.silu_backward,  # one kernel, as that is
         **recurrent.overrides(),
     }
     library = torch.library.Library("aten", "IMPL")
-    attention_of = torch.nn.MultiheadAttention
-    encoder_of = torch.nn.TransformerEncoderLayer
-    fast = mock.patch.multiple(attention_of, forward=_fast_attention(attention_of.forward))
-    layer = mock.patch.multiple(encoder_of, forward=_fast_encoder_layer(encoder_of.forward))
-    fast.start()
-    layer.start()
+    # Layers ask whether a tensor's device is one of those that have fused operators.
+    own = mock.patch.object(torch.utils.backend_registration, "_privateuse1_backend_name", "meta")
+    own.start()
     try:
         for operator, function in made.items():
             library.impl(operator.name().removeprefix("aten::"), function, "AutogradMeta")
-        yield made
+        yield {**made, **FUSED, **{operator: _kernel(operator) for operator in COMPOSED}}
     finally:
-        layer.stop()
-        fast.stop()
+        own.stop()
         library._destroy()

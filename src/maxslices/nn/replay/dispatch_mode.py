@@ -72,7 +72,11 @@ class StorageDispatchMode(DispatchMode):
         if func is aten._pack_padded_sequence.default:
             args = (args[0], self.values.read(args[1]), *args[2:])
         given, args = args, self._without_real_operands(func, args)
-        made = self.handlers.get(func, run_operator)(func, args, kwargs)
+        handler = self.handlers.get(func)
+        if handler is None:  # inside another operator, or without autograd
+            handler = self.run_parts_of(func.decompose) if _is_composite(func) else run_operator
+            self.handlers[func] = handler
+        made = handler(func, args, kwargs)
         self.values.follow(func, given, kwargs, made)
         name = func.name()
         log.n_operators += 1
@@ -127,3 +131,9 @@ class StorageDispatchMode(DispatchMode):
             ),
             args,
         )
+
+
+def _is_composite(func: Any) -> bool:
+    """True if an operator is made of others on a device too; views are none the less fast."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+    return func._can_decompose() and not func.is_view and not has_kernel

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..nn_errors import DataDependentError, TraceError
@@ -122,40 +126,61 @@ class Failure(NamedTuple):
     """``id`` of the error."""
 
 
-@dataclass(slots=True)
 class ModuleCalls:
-    """Records calls of modules and which module is running."""
+    """Records calls of modules and which module is running.
 
-    log: AllocationLog
-    seen: list[ModuleCall] = field(default_factory=list)
-    """Calls, in the order in which they began."""
-    failure: Failure | None = None
+    Hooks of all modules are used: layers that have hooks of their own do not use fused operators.
+    """
 
-    def watch(self, module: torch.nn.Module, name: str) -> None:
+    def __init__(self, log: AllocationLog) -> None:
+        self._log = log
+        self.seen: list[ModuleCall] = []
+        """Calls, in the order in which they began."""
+        self.failure: Failure | None = None
+        self._paths: dict[int, str] = {}
+        self._open: list[int] = []
+
+    def watch(self, module: nn.Module, path: str) -> None:
         """Record the calls of a module from now on."""
-        log, attribution = self.log, self.log.attribution
-        open_calls: list[int] = []
+        self._paths[id(module)] = path
 
-        def enter(_module: Any, _args: Any) -> None:
-            attribution.path.append(name)
-            open_calls.append(len(self.seen))
-            self.seen.append(
-                ModuleCall(name, type(_module).__name__, log.n_events, 0, log.stage_name)
-            )
-            if torch.is_grad_enabled():
-                attribution.remember((name, ""))
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Record the calls inside."""
+        hooks = (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
-        def leave(_module: Any, args: Any, _result: Any) -> None:
-            error = sys.exc_info()[1]
-            if error is not None and (self.failure is None or self.failure.error_id != id(error)):
-                shapes = [tuple(t.shape) for t in tensors_in(args)]
-                self.failure = Failure(_module, name, shapes, id(error))
-            del error
-            attribution.path.pop()
-            place = open_calls.pop()
-            self.seen[place] = self.seen[place]._replace(end=log.n_events)
-            if torch.is_grad_enabled():
-                attribution.remember((attribution.path[-1], ""))
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        path = self._paths.get(id(module))
+        if path is None:
+            return
+        self._log.attribution.path.append(path)
+        self._open.append(len(self.seen))
+        self.seen.append(
+            ModuleCall(path, type(module).__name__, self._log.n_events, 0, self._log.stage_name)
+        )
+        if torch.is_grad_enabled():
+            self._log.attribution.remember((path, ""))
 
-        module.register_forward_pre_hook(enter, prepend=True)
-        module.register_forward_hook(leave, always_call=True)
+    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        path = self._paths.get(id(module))
+        if path is None:
+            return
+        error = sys.exc_info()[1]
+        if error is not None and (self.failure is None or self.failure.error_id != id(error)):
+            shapes = [tuple(t.shape) for t in tensors_in(args)]
+            self.failure = Failure(module, path, shapes, id(error))
+        del error
+        attribution = self._log.attribution
+        attribution.path.pop()
+        place = self._open.pop()
+        self.seen[place] = self.seen[place]._replace(end=self._log.n_events)
+        if torch.is_grad_enabled():
+            attribution.remember((attribution.path[-1], ""))

@@ -186,8 +186,34 @@ def _like_second(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _yes(func: Any, args: Any, kwargs: Any) -> bool:
-    """Answer that a padding mask leaves the first tokens: nested tensors are not replayed."""
+    """Answer that a padding mask leaves the first tokens of each sequence."""
     return True
+
+
+def _unpadded(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make a nested tensor, or a padded one of it: how many tokens are left is not known."""
+    return torch.empty_like(args[0])
+
+
+def _lstm_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make the gradients of a fused step of an LSTM: of the gates, the state and a bias."""
+    cx, workspace, has_bias = args[2], args[4], args[5]
+    bias = workspace.new_empty(workspace.shape[1]) if has_bias else workspace.new_empty(0)
+    return torch.empty_like(workspace), torch.empty_like(cx), bias
+
+
+def _gru_cell(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make the result of a fused step of a GRU, and five numbers a unit for the backward pass."""
+    hx = args[2]
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _gru_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make the gradients of a fused step of a GRU: of both gates, the state and the biases."""
+    hx, _, has_bias = args
+    gates = [hx.new_empty(hx.shape[0], 3 * hx.shape[1]) for _ in range(2)]
+    biases = [hx.new_empty(3 * hx.shape[1] * has_bias) for _ in range(2)]
+    return *gates, torch.empty_like(hx), *biases
 
 
 def _like_last(func: Any, args: Any, kwargs: Any) -> Any:
@@ -203,6 +229,12 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss_backward.Tensor: _like_second,
     aten._dirichlet_grad.default: _like_last,
     aten._nested_tensor_from_mask_left_aligned.default: _yes,
+    aten._nested_tensor_from_mask.default: _unpadded,
+    aten.to_padded_tensor.default: _unpadded,
+    aten.nested_to_padded_tensor.default: _unpadded,
+    aten._thnn_fused_gru_cell.default: _gru_cell,
+    aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
     aten.multi_margin_loss_backward.default: _like_second,
     aten._standard_gamma_grad.default: _like_last,
     aten._cudnn_rnn_backward.default: recurrent.backward,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -72,38 +74,6 @@ def _sum(func: Any, args: Any, made: Any) -> list[Described]:
     return [_summed(func, x, args[1] if len(args) > 1 else None)]
 
 
-def _contiguous(*places: int, like: int | None = None) -> Callable[..., list[Described]]:
-    """Function that describes an operator whose kernel copies operands that are not contiguous.
-
-    Those of images have to be contiguous in the memory format of the operand ``like``.
-    """
-
-    def describe(func: Any, args: Any, made: Any) -> list[Described]:
-        order = torch.contiguous_format if like is None else suggest_memory_format(args[like])
-        copied = [
-            args[place]
-            for place in places
-            if args[place].is_meta and not args[place].is_contiguous(memory_format=order)
-        ]
-        if not copied:
-            return []
-        shapes = tuple(tuple(x.shape) for x in copied)
-        return [("copies", func.name(), shapes, _name(copied[0].dtype), "", False)]
-
-    return describe
-
-
-def _adaptive_pool(like: int) -> Callable[..., list[Described]]:
-    """Function that describes average pooling to a size: with channels last it reads by strides."""
-    describe = _contiguous(0)
-
-    def unless_last(func: Any, args: Any, made: Any) -> list[Described]:
-        is_last = suggest_memory_format(args[like]) is torch.channels_last
-        return [] if is_last else describe(func, args, made)
-
-    return unless_last
-
-
 def _loss(func: Any, args: Any, made: Any) -> list[Described]:
     """Describe a loss whose kernel writes the loss of every item before it is summed."""
     x = args[0]
@@ -130,6 +100,20 @@ def _dropout_state(func: Any, args: Any, made: Any) -> list[Described]:
     return [("dropout state", func.name(), (tuple(x.shape),), _name(x.dtype), "", False)]
 
 
+_IN_ORDER = re.compile(
+    r"aten::(.*_pool|reflection_pad|.*upsample.*_backward|native_(layer|group)_norm|col2im|im2col"
+    r"|_(log_)?softmax$)"
+)
+"""Operators whose kernels read what is contiguous. All others step through memory by strides."""
+_FACTORS = {
+    aten.mm.default: (0, 1),
+    aten.bmm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.baddbmm.default: (1, 2),
+}
+"""Factors of products of matrices."""
+
+
 def copied_bytes(func: Any, args: Any) -> list[int]:
     """Bytes of the contiguous copies that a kernel makes before its results.
 
@@ -137,14 +121,44 @@ def copied_bytes(func: Any, args: Any) -> list[int]:
     """
     if func in TRANSFORMS:
         return transform_copies(func, args)
-    copied = _COPIED.get(func)
-    if copied is None or not args[0].is_meta:
+    if func in _FACTORS:
+        copied = [args[place] for place in _FACTORS[func] if not _is_matrix(args[place])]
+    elif func in _COPIED:
+        copied = _COPIED[func](args)
+    elif _is_in_order(func):
+        copied = _out_of_order(args)
+    else:
         return []
-    return [x.numel() * x.element_size() for x in copied(args)]
+    return [x.numel() * x.element_size() for x in copied if x.is_meta]
 
 
-def _not_contiguous(*places: int) -> Callable[[Any], list[torch.Tensor]]:
-    return lambda args: [args[p] for p in places if not args[p].is_contiguous()]
+@cache
+def _is_in_order(func: Any) -> bool:
+    return _IN_ORDER.match(func._schema.name) is not None
+
+
+def _out_of_order(args: Any) -> list[torch.Tensor]:
+    """Operands that are not contiguous in the memory format of the input.
+
+    That is the second of an operator for gradients, else the first.
+    """
+    read = [x for x in args[:2] if isinstance(x, torch.Tensor) and x.dim() > 1]
+    order = suggest_memory_format(read[-1]) if read else torch.contiguous_format
+    return [x for x in read if not x.is_contiguous(memory_format=order)]
+
+
+def _is_matrix(x: torch.Tensor) -> bool:
+    """True if cuBLAS can step through the rows or through the columns of a factor."""
+    (rows, columns), (by_row, by_column) = x.shape[-2:], x.stride()[-2:]
+    return (by_column == 1 and by_row >= max(1, columns)) or (
+        by_row == 1 and by_column >= max(1, rows)
+    )
+
+
+def _of_batch_norm_backward(args: Any) -> list[torch.Tensor]:
+    """Gradient that cuDNN reads: of images, with weights, in training."""
+    has_cudnn = args[2] is not None and args[7] and args[0].dim() > 2
+    return _out_of_order((args[0],)) if has_cudnn else []
 
 
 def _of_convolution(args: Any) -> list[torch.Tensor]:
@@ -198,12 +212,6 @@ def _flash_backward(args: Any) -> list[tuple[str, int]]:
     return [("gradient", 4 * rows * width + 4 * rows + 512)]
 
 
-def _safe_softmax(args: Any) -> list[tuple[str, int]]:
-    """Buffers in which rows that are masked from end to end are found: they become zeros."""
-    x, dim = args[:2]
-    return [("masked", x.numel()), ("rows", x.numel() // max(1, x.shape[dim]))]
-
-
 def _softmax_backward(args: Any) -> list[tuple[str, int]]:
     """Product of the gradient and the result, which the kernel reads."""
     return [("product", args[0].numel() * args[0].element_size())]
@@ -215,11 +223,6 @@ def _by_cublas(func: Any, args: Any, made: Any) -> list[Described]:
     if not x.is_meta:
         return []
     return [("matrix product", func.name(), (tuple(x.shape),), _name(x.dtype), "", False)]
-
-
-def _with_norms(args: Any) -> list[torch.Tensor]:
-    """Operands of distances, each with two more columns for norms and ones."""
-    return [x.new_empty((*x.shape[:-1], x.shape[-1] + 2)) for x in args[:2]]
 
 
 def _times(times: int) -> Callable[[Any], list[tuple[str, int]]]:
@@ -261,10 +264,8 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.mse_loss.default: _loss,
     aten.smooth_l1_loss.default: _loss,
     aten.huber_loss.default: _loss,
-    aten.soft_margin_loss.default: _loss,
     **dict.fromkeys(
         (
-            aten._euclidean_dist.default,
             aten.linalg_matrix_exp.default,
             aten.linalg_inv_ex.default,
             aten._linalg_solve_ex.default,
@@ -275,31 +276,11 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     ),
     aten._cudnn_rnn.default: _dropout_state,
     **dict.fromkeys(TRANSFORMS, transform_calls),
-    aten.native_layer_norm_backward.default: _contiguous(0),
-    aten.native_group_norm.default: _contiguous(0),
-    aten._softmax.default: _contiguous(0),
-    aten._log_softmax.default: _contiguous(0),
-    aten.upsample_nearest1d_backward.default: _contiguous(0),
-    aten.upsample_nearest2d_backward.default: _contiguous(0, like=0),
-    aten.upsample_nearest3d_backward.default: _contiguous(0),
-    aten._upsample_nearest_exact1d_backward.default: _contiguous(0),
-    aten._upsample_nearest_exact2d_backward.default: _contiguous(0, like=0),
-    aten._upsample_nearest_exact3d_backward.default: _contiguous(0),
-    aten.upsample_bilinear2d_backward.default: _contiguous(0, like=0),
-    aten.upsample_trilinear3d_backward.default: _contiguous(0),
-    aten.max_pool2d_with_indices.default: _contiguous(0, like=0),
-    aten.max_pool2d_with_indices_backward.default: _contiguous(0, 1, like=1),
-    aten.avg_pool2d.default: _contiguous(0, like=0),
-    aten.avg_pool2d_backward.default: _contiguous(0, like=1),
-    aten._adaptive_avg_pool2d.default: _adaptive_pool(0),
-    aten._adaptive_avg_pool2d_backward.default: _adaptive_pool(1),
 }
 
 _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
-    aten.native_layer_norm.default: _not_contiguous(0),
-    aten.native_layer_norm_backward.default: _not_contiguous(1),
     aten._cudnn_rnn.default: recurrent.copied_by_forward,
-    aten._euclidean_dist.default: _with_norms,
+    aten.native_batch_norm_backward.default: _of_batch_norm_backward,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _of_attention_backward,
@@ -312,11 +293,9 @@ _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     # Powers of a matrix and products of them: five each at a time.
     aten.linalg_matrix_exp.default: _times(10),
     aten.linalg_inv_ex.default: _times(2),
-    aten.binary_cross_entropy_with_logits.default: _times(2),
     aten.roll.default: _roll,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,
-    aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._cudnn_rnn_backward.default: recurrent.taken_by_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
@@ -327,6 +306,7 @@ IN_PARTS = frozenset({aten.convolution_backward.default})
 """Operators that use a workspace after each result, before they allocate the next."""
 
 _NOT_ON_DEVICE = {
+    aten.log_sigmoid_forward.default: 1,
     # The other two are the state of the random generator, on the host if nothing is dropped out.
     aten._scaled_dot_product_efficient_attention.default: 2,
 }

@@ -89,6 +89,7 @@ class Replay(AllocationLog):
         self._generators = HostGenerators(self._draws)
         self._stack.callback(self._generators.restore)
         self._stack.enter_context(cuda_autocast())
+        self._stack.enter_context(self._modules.hooked())
         if not torch.cuda.is_available():
             # device="cuda" means the replayed device, which needs no initialization.
             self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init", _nothing))

@@ -165,6 +165,7 @@ class Sizes(NamedTuple):
     def _bytes(self, of_layer: int, numbers: int) -> int:
         """Bytes of a workspace: cuBLAS' parts, weights, parts of layers and of time steps."""
         numbers += self.weights + self.layers * of_layer * self.batch * self.hidden
+        numbers += self.items * self.directions * self.projected
         streams = self.layers * self.directions * STREAM_BYTES
         return streams + self.item_bytes * numbers + ALIGNED_BYTES
 

@@ -116,14 +116,12 @@ Kind = Literal[
     "matrix product",
     "sum",
     "loss",
-    "copies",
     "dropout state",
     "Fourier transform",
 ]
 """Kind of operator. Gradients are those of a convolution; a loss is computed for each item and
-then summed; copies are contiguous copies of operands, for kernels that require them; a dropout
-state is that of cuDNN's random generator, for recurrent layers; a Fourier transform is one plan of
-cuFFT."""
+then summed; a dropout state is that of cuDNN's random generator, for recurrent layers; a Fourier
+transform is one plan of cuFFT."""
 
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
 """Kinds whose workspaces are measured."""
@@ -152,8 +150,8 @@ class OperatorCall(NamedTuple):
     """Operator, such as "aten.convolution"."""
     shapes: tuple[tuple[int, ...], ...]
     """Shapes of input, weight and output of a convolution; of the factors of a matrix product; of
-    operands that are copied; shape, strides and axes (1 where it is summed over) of a sum;
-    transforms and the lengths of their axes, on the real side."""
+    shape, strides and axes (1 where it is summed over) of a sum; transforms and the lengths of
+    their axes, on the real side."""
     dtype: str
     """Dtype of the input, such as "float32"."""
     options: str = ""
@@ -242,14 +240,11 @@ class Workspaces:
             workspaces.append(Workspace(work_bytes(batch, tuple(lengths), kind, is_single)))
         elif self.multiprocessors:
             item = ITEM_BYTES.get(call.dtype, 4)
-            if call.kind in ("sum", "loss"):
-                shape, strides, axes = call.shapes
-                if call.kind == "loss":
-                    workspaces.append(Workspace(item * math.prod(shape)))
-                found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
-                workspaces += [Workspace(n_bytes) for n_bytes in found]
-            else:
-                workspaces += [Workspace(item * math.prod(shape)) for shape in call.shapes]
+            shape, strides, axes = call.shapes
+            if call.kind == "loss":
+                workspaces.append(Workspace(item * math.prod(shape)))
+            found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
+            workspaces += [Workspace(n_bytes) for n_bytes in found]
         return tuple(workspace for workspace in workspaces if workspace.n_bytes)
 
     def for_calls(self, calls: Iterable[OperatorCall]) -> list[tuple[Workspace, ...]]:
