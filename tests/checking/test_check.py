@@ -470,3 +470,32 @@ def test_allocations_of_nearly_the_same_size_are_each_found_in_the_ledger():
     result = check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
     assert len(result.alive) >= 3
     assert result.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((400, 50), 0), ((40, 500), 1), ((6, 20, 30, 8, 5), 3), ((30, 40, 50), 2)]
+)
+@pytest.mark.parametrize(("n_arrays", "verdict"), [(2, "ok"), (1, "UNDERESTIMATE")])
+def test_arrays_of_any_dims_are_checked_along_any_axis(shape, axis, n_arrays, verdict):
+    @from_ledger
+    def needs(m, shape, dtype, factor):
+        m.alloc(shape, dtype)
+        m.alloc((n_arrays, *shape), "float32")
+
+    def scaled(data, *, factor: float = 2.0):
+        work = data.astype(np.float32)
+        return work * np.float32(factor)
+
+    meta = Registry().register(scaled, pattern="all", calc_max_slices=needs, output_dtype="float32")
+    try:
+        result = check_max_slices(meta, shape, "uint16", device="cpu", slice_dim=axis, factor=3.0)
+    except EstimateError as error:
+        result = error.result
+    assert result.verdict.startswith(verdict), str(result)
+    assert result.slices == shape[axis]
+
+
+def test_only_ledgers_are_asked_about_other_than_three_dims():
+    meta = Registry().register(lambda data: data, pattern="all", name="same")
+    with pytest.raises(UsageError, match="has no ledger: an estimator of arrays of 4 dims"):
+        check_max_slices(meta, (4, 5, 6, 7), "uint8", device="cpu")

@@ -1,16 +1,9 @@
-"""Blocks of arrays of other libraries: how large they may be, and a function run on them.
-
-An array in C order can be seen as one of three dims: those before the axis of the blocks, the axis,
-and those after it. In this way a function of arrays of any dims becomes a method, and is estimated
-and run like any other.
-"""
+"""Blocks of arrays of other libraries: how large they may be, and a function run on them."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import inspect
-import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.arrays import ArraySpec, normalized_axis
-from ..core.ledger import Ledger, LedgerEstimator, from_ledger
-from ..core.method_meta import MethodMeta
-from ..core.method_registry import Registry
+from ..core.any_dims import BlockMethod, Halo
+from ..core.arrays import ArraySpec
 from ..core.units import format_bytes, parse_bytes
 from ..devices import select_backend
 from ..devices.method_call import call_method
@@ -30,10 +21,6 @@ from ..estimate import ModelRequest, ModelResolver, Records
 from ..io.access import Closing, SideName
 from ..pipeline import Pipeline
 from .run_scan import run
-
-Dims = tuple[int, ...]
-Halo = int | tuple[int, int]
-"""Elements before and after a block, together or each."""
 
 
 def fit_blocks(
@@ -99,8 +86,8 @@ def fit_blocks(
     >>> fit_blocks(doubled, np.ones((64, 100, 50, 3), "float32"), 10**6, axis=1, device="cpu")
     (64, 13, 50, 3)
     """
-    blocks = BlockMethod(function, array, axis, halo, parameters)
-    return blocks.block_shape(blocks.fitting(parse_bytes(memory), device))
+    blocks = _blocks_of(function, array, axis, halo, parameters)
+    return blocks.block_shape(_fitting(blocks, parse_bytes(memory), device))
 
 
 def map_blocks(
@@ -155,14 +142,14 @@ def map_blocks(
         keywords = {"axis": axis, "halo": halo, "device": device, **parameters}
         result = map_blocks(function, array.data, memory, **keywords)
         return array.copy(data=result) if result.shape == array.shape else result
-    blocks = BlockMethod(function, array, axis, halo, parameters)
+    blocks = _blocks_of(function, array, axis, halo, parameters)
     if hasattr(array, "map_overlap"):
         if memory is None:
             raise UsageError(
                 "a Dask array needs a budget for one call: give memory, such as '4GB', by the "
                 "memory and the threads of a worker"
             )
-        return blocks.mapped_by_dask(array, parse_bytes(memory), device)
+        return _mapped_by_dask(blocks, array, parse_bytes(memory), device)
     source: Any = ArrayBlocks(array, blocks)
     if isinstance(array, np.ndarray) and array.flags.c_contiguous:
         source = array.reshape(blocks.flat(blocks.shape))  # its memory is used as it is
@@ -175,178 +162,79 @@ _one_call = threading.Lock()
 """Held during a call on a GPU: the budget is for one, and Dask has several threads in a process."""
 
 
-class BlockMethod:
-    """A function of arrays of any dims, as a method of three.
+def _blocks_of(
+    function: Callable[..., Any],
+    array: Any,
+    axis: int,
+    halo: Halo | None,
+    parameters: Mapping[str, Any],
+) -> BlockMethod:
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        raise UsageError(f"{type(array).__name__} is not an array: it has no shape and dtype")
+    return BlockMethod(function, array.shape, array.dtype, axis, halo, parameters)
 
-    Parameters
-    ----------
-    function, array, axis, halo, parameters
-        As for `fit_blocks`.
+
+def _fitting(blocks: BlockMethod, n_bytes: int, device: str) -> int:
+    """Elements along the axis that fit in so many bytes, with a halo beside them.
+
+    Raises
+    ------
+    DoesNotFitError
+        If not one does.
     """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        array: Any,
-        axis: int,
-        halo: Halo | None,
-        parameters: Mapping[str, Any],
-    ) -> None:
-        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            raise UsageError(f"{type(array).__name__} is not an array: it has no shape and dtype")
-        self.shape: Dims = tuple(map(int, array.shape))
-        """Shape of the whole array."""
-        if not self.shape or min(self.shape) < 1:
-            raise UsageError(f"an array of shape {self.shape} has no blocks")
-        self.dtype = np.dtype(array.dtype)
-        self.axis = normalized_axis(axis, len(self.shape))
-        self.slice_dim = 1 if self.axis else 0
-        """Axis of the blocks among the three dims: there are none before the first one."""
-        self.result_dims: tuple[Dims, Dims] | None = None
-        """Dims of the last result before the axis and after it; None before the first call."""
-        self.meta = self._registered(function, halo, dict(parameters))
-        """The method."""
-
-    def flat(self, shape: Dims) -> tuple[int, int, int]:
-        """The three dims of a block of this shape."""
-        if self.axis:
-            before, after = shape[: self.axis], shape[self.axis + 1 :]
-            return math.prod(before), shape[self.axis], math.prod(after)
-        return shape[0], math.prod(shape[1:2]), math.prod(shape[2:])
-
-    def block_shape(self, n: int) -> Dims:
-        """Shape of a block of n elements along the axis."""
-        return (*self.shape[: self.axis], n, *self.shape[self.axis + 1 :])
-
-    @property
-    def result_shape(self) -> Dims:
-        """Shape of the whole result, after a call."""
-        assert self.result_dims is not None
-        before, after = self.result_dims
-        return (*before, self.shape[self.axis], *after)
-
-    def fitting(self, n_bytes: int, device: str) -> int:
-        """Elements along the axis that fit in so many bytes, with a halo beside them.
-
-        Raises
-        ------
-        DoesNotFitError
-            If not one does.
-        """
-        flat, total = ArraySpec(self.flat(self.shape), self.dtype), self.shape[self.axis]
-        other_dims = flat.other_dims(self.slice_dim)
-        request = ModelRequest(self.meta, self.slice_dim, other_dims, self.dtype, {}, total)
-        backend = select_backend(device)
-        resolver = ModelResolver(
-            backend.kind, backend=backend, records=Records(), available_bytes=n_bytes
+    flat, total = ArraySpec(blocks.flat(blocks.shape), blocks.dtype), blocks.shape[blocks.axis]
+    other_dims = flat.other_dims(blocks.slice_dim)
+    request = ModelRequest(blocks.meta, blocks.slice_dim, other_dims, blocks.dtype, {}, total)
+    backend = select_backend(device)
+    resolver = ModelResolver(
+        backend.kind, backend=backend, records=Records(), available_bytes=n_bytes
+    )
+    model = resolver.resolve(request).model.widened(sum(blocks.meta.halo_slices()), total)
+    n = model.max_slices(n_bytes, total)
+    if n == 0:
+        raise DoesNotFitError(
+            f"{blocks.meta.name} of a block {'x'.join(map(str, blocks.block_shape(1)))} of "
+            f"{blocks.dtype} takes {format_bytes(model.bytes(1))}, and {format_bytes(n_bytes)} "
+            "are allowed: allow more, or cut the array along another axis"
         )
-        model = resolver.resolve(request).model.widened(sum(self.meta.halo_slices()), total)
-        n = model.max_slices(n_bytes, total)
-        if n == 0:
-            raise DoesNotFitError(
-                f"{self.meta.name} of a block {'x'.join(map(str, self.block_shape(1)))} of "
-                f"{self.dtype} takes {format_bytes(model.bytes(1))}, and {format_bytes(n_bytes)} "
-                "are allowed: allow more, or cut the array along another axis"
-            )
-        return n
+    return n
 
-    def mapped_by_dask(self, array: Any, n_bytes: int, device: str) -> Any:
-        """Dask array of the results, with chunks that fit."""
-        dask_overlap: Any = importlib.import_module("dask.array.overlap")
-        n = self.fitting(n_bytes, device)
-        halo = self.meta.halo_slices()
-        few = self.block_shape(min(self.shape[self.axis], 1 + sum(halo)))
-        example = self._call_on(device, np.ones(few, self.dtype))
-        before, after = self.result_dims or ((), ())
-        chunks = dict.fromkeys(range(len(self.shape)), -1) | {self.axis: n}
-        depth = dict.fromkeys(range(len(self.shape)), 0) | {self.axis: halo}
-        given = dask_overlap.overlap(array.rechunk(chunks), depth, boundary="none")
-        results = given.map_blocks(
-            functools.partial(self._call_on, device),
-            dtype=example.dtype,
-            meta=example[:0],
-            chunks=(*((k,) for k in before), given.chunks[self.axis], *((k,) for k in after)),
-            drop_axis=[i for i in range(len(self.shape)) if i != self.axis],  # of one chunk each
-            new_axis=[i for i in range(example.ndim) if i != self.axis],
-        )
-        depth = dict.fromkeys(range(results.ndim), 0) | {self.axis: halo}
-        return dask_overlap.trim_internal(results, depth, boundary="none")
 
-    def _call_on(self, device: str, block: NDArray[Any]) -> NDArray[Any]:
-        """Result of one block, from host memory to host memory.
+def _mapped_by_dask(blocks: BlockMethod, array: Any, n_bytes: int, device: str) -> Any:
+    """Dask array of the results, with chunks that fit."""
+    dask_overlap: Any = importlib.import_module("dask.array.overlap")
+    n = _fitting(blocks, n_bytes, device)
+    halo = blocks.meta.halo_slices()
+    few = blocks.block_shape(min(blocks.shape[blocks.axis], 1 + sum(halo)))
+    example = _call_on(blocks, device, np.ones(few, blocks.dtype))
+    before, after = blocks.result_dims or ((), ())
+    chunks = dict.fromkeys(range(len(blocks.shape)), -1) | {blocks.axis: n}
+    depth = dict.fromkeys(range(len(blocks.shape)), 0) | {blocks.axis: halo}
+    given = dask_overlap.overlap(array.rechunk(chunks), depth, boundary="none")
+    results = given.map_blocks(
+        functools.partial(_call_on, blocks, device),
+        dtype=example.dtype,
+        meta=example[:0],
+        chunks=(*((k,) for k in before), given.chunks[blocks.axis], *((k,) for k in after)),
+        drop_axis=[i for i in range(len(blocks.shape)) if i != blocks.axis],  # of one chunk each
+        new_axis=[i for i in range(example.ndim) if i != blocks.axis],
+    )
+    depth = dict.fromkeys(range(results.ndim), 0) | {blocks.axis: halo}
+    return dask_overlap.trim_internal(results, depth, boundary="none")
 
-        The device is named, and not held: Dask pickles what is in a task, also where it runs in
-        this process, and the streams of a backend end with the first copy of them.
-        """
-        backend = _backend(device)
-        if backend.kind == "cpu":
-            return self._result(call_method(self.meta, self._flattened(block), {}, backend))
-        with _one_call:
-            data = backend.to_device(self._flattened(block))
-            return self._result(backend.to_host(call_method(self.meta, data, {}, backend)))
 
-    def _flattened(self, block: NDArray[Any]) -> NDArray[Any]:
-        return np.ascontiguousarray(block).reshape(self.flat(block.shape))
+def _call_on(blocks: BlockMethod, device: str, block: NDArray[Any]) -> NDArray[Any]:
+    """Result of one block, from host memory to host memory.
 
-    def _result(self, flat: NDArray[Any]) -> NDArray[Any]:
-        before, after = self.result_dims or ((), ())
-        return flat.reshape(*before, flat.shape[self.slice_dim], *after)
-
-    def _registered(
-        self, function: Callable[..., Any], halo: Halo | None, parameters: dict[str, Any]
-    ) -> MethodMeta:
-        """The function as a method, in a registry of its own."""
-        known = getattr(function, "meta", None)
-        own = known if isinstance(known, MethodMeta) else None
-        if halo is None:
-            halo = own.halo_slices(**own.merged(**parameters)) if own else 0
-
-        def call(data: Any, *, dims: tuple[Dims, Dims], parameters: dict[str, Any]) -> Any:
-            n = data.shape[self.slice_dim]
-            result = function(data.reshape(*dims[0], n, *dims[1]), **parameters)
-            shape = tuple(result.shape)
-            if shape[self.axis : self.axis + 1] != (n,):
-                raise ValueError(
-                    f"a block with {n} elements along axis {self.axis} gave a result of shape "
-                    f"{shape}: it must have as many there"
-                )
-            self.result_dims = shape[: self.axis], shape[self.axis + 1 :]
-            return result.reshape(self.flat(shape))
-
-        call.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
-        call.__wrapped__ = function  # type: ignore[attr-defined] # whose code a record is of
-        ledger = None
-        if own is not None and isinstance(own.estimator, LedgerEstimator):
-            ledger = self._ledger(own.estimator, own.merged(**parameters))
-        module = str(getattr(function, "__module__", "") or "")
-        name = str(getattr(function, "__name__", ""))
-        return Registry().register(
-            functools.partial(
-                call,
-                dims=(self.shape[: self.axis], self.shape[self.axis + 1 :]),
-                parameters=parameters,
-            ),
-            pattern="sinogram" if self.slice_dim else "projection",
-            name=name if name.isidentifier() else type(function).__name__,
-            module=module or "functions",
-            halo=halo,
-            calc_max_slices=ledger,
-            array_module="torch" if module.partition(".")[0] == "torch" else None,
-        )
-
-    def _ledger(self, estimator: LedgerEstimator, parameters: dict[str, Any]) -> LedgerEstimator:
-        """Ledger of a function that has one, for its blocks as three dims."""
-
-        @from_ledger
-        def of_blocks(m: Ledger, shape: Dims, dtype: np.dtype[Any]) -> None:
-            n = shape[self.slice_dim]
-            estimator.entered(self.axis, self._other_dims, dtype, **parameters)(m, n)
-
-        return of_blocks
-
-    @property
-    def _other_dims(self) -> Dims:
-        return (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
+    The device is named, and not held: Dask pickles what is in a task, also where it runs in
+    this process, and the streams of a backend end with the first copy of them.
+    """
+    backend = _backend(device)
+    if backend.kind == "cpu":
+        return blocks.result(call_method(blocks.meta, blocks.flattened(block), {}, backend))
+    with _one_call:
+        data = backend.to_device(blocks.flattened(block))
+        return blocks.result(backend.to_host(call_method(blocks.meta, data, {}, backend)))
 
 
 class ArrayBlocks(Closing):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..core.allocators import Device, round_to_granule
+from ..core.any_dims import BlockMethod
 from ..core.arrays import ArraySpec, as_dtype
 from ..core.ledger import Allocation, Ledger, LedgerEstimator
 from ..core.memory_model import MemoryModel
@@ -43,7 +44,7 @@ _SAME_PEAK = 0.01
 
 def check_max_slices(
     method: Callable[..., Any] | MethodMeta | str,
-    shape: tuple[int, int, int],
+    shape: Sequence[int],
     dtype: DTypeLike,
     lower: float | None = None,
     upper: float | None = None,
@@ -56,8 +57,9 @@ def check_max_slices(
     ----------
     method : callable, MethodMeta or str
         A registered function, its ``.meta``, or its name.
-    shape : (int, int, int)
-        Input, axes (angles, detector_y, detector_x), slices included.
+    shape : sequence of int
+        Input, axes (angles, detector_y, detector_x), slices included. A method with a ledger may
+        have any number of dims: the result then shows those before and after the slices as one.
     dtype : dtype-like
         Input dtype.
     lower, upper : float, optional
@@ -66,7 +68,8 @@ def check_max_slices(
         "cpu", "cuda", "cuda:N", or "auto", the default: a GPU if there is one.
     **parameters
         Of the method. ``slice_dim`` says along which axis the slices are; by default the
-        first that the pattern allows. Flats, darks and angles are made up if not given.
+        first that the pattern allows, and axis 0 of other than three dims. Flats, darks and angles
+        are made up if not given.
 
     Returns
     -------
@@ -125,7 +128,7 @@ def refuse_shared(method: Callable[..., Any] | MethodMeta | str, **given: Any) -
 
 def check_within(
     method: Callable[..., Any] | MethodMeta | str,
-    shape: tuple[int, int, int],
+    shape: Sequence[int],
     dtype: DTypeLike,
     lower: float,
     upper: float,
@@ -140,19 +143,36 @@ def check_within(
         if not matches(float, bound) or math.isnan(bound):  # NaN is never missed
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
     slice_dim = parameters.get("slice_dim")
-    if slice_dim is None:
+    if len(shape) != 3 or slice_dim == 2:
+        blocks = _of_any_dims(meta, shape, dtype, parameters)
+        meta, shape, parameters = blocks.meta, blocks.flat(blocks.shape), {}
+        slice_dim = blocks.slice_dim
+    elif slice_dim is None:
         slice_dim = meta.slice_dims()[0]
     elif "slice_dim" not in meta.parameters:
         parameters.pop("slice_dim")
     if lower > upper:
         raise UsageError(f"lower, {lower}, is above upper, {upper}")
-    spec = ArraySpec(shape, as_dtype(dtype))
+    spec = ArraySpec(tuple(shape), as_dtype(dtype))
     trial = trial_of(meta, spec, slice_dim, device, parameters)
     trial.detects_changes = True
     result = check_trial(trial, lower, upper)
     if not result.ok:
         raise EstimateError(result)
     return result
+
+
+def _of_any_dims(
+    meta: MethodMeta, shape: Sequence[int], dtype: DTypeLike, parameters: dict[str, Any]
+) -> BlockMethod:
+    """The method of arrays of these dims, seen as three; see `BlockMethod`."""
+    if not isinstance(meta.estimator, LedgerEstimator):
+        raise UsageError(
+            f"{meta.full_name} has no ledger: an estimator of arrays of {len(shape)} dims is one "
+            "that from_ledger makes"
+        )
+    axis = parameters.pop("slice_dim", 0)
+    return BlockMethod(meta, shape, dtype, axis, None, parameters)
 
 
 def _require_known(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
