@@ -237,7 +237,7 @@ def test_parameters_and_slice_dim_are_checked():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((60, 7), "uint16"), "three dims, whole numbers of at least 1"),
+        (((60, 7, 8, 9.5), "uint16"), "no blocks: its dims are whole numbers of at least 1"),
         (((60, 7, 8.5), "uint16"), "three dims, whole numbers of at least 1"),
         (((60, 7, 8), "uint61"), "'uint61' is not a dtype"),
         (((60, 7, 8), None), "None is not a dtype"),

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import index
 from typing import Any
 
@@ -61,10 +62,14 @@ class BlockMethod:
         halo: Halo | None,
         parameters: Mapping[str, Any],
     ) -> None:
-        self.shape: Dims = tuple(map(index, shape))
+        self.shape: Dims = ()
         """Shape of the whole array."""
+        with suppress(TypeError):
+            self.shape = tuple(map(index, shape))
         if not self.shape or min(self.shape) < 1:
-            raise UsageError(f"an array of shape {self.shape} has no blocks")
+            raise UsageError(
+                f"an array of shape {shape} has no blocks: its dims are whole numbers of at least 1"
+            )
         self.dtype = as_dtype(dtype)
         self.axis = normalized_axis(axis, len(self.shape))
         self.slice_dim = 1 if self.axis else 0
