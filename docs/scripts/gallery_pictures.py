@@ -2,7 +2,7 @@
 
     python docs/scripts/gallery_pictures.py
 
-writes ``sweep.png``, ``try.png``, ``plan.png`` and ``measure.png`` into ``docs/_static``. The plan
+writes ``sweep.png``, ``try.png`` and ``plan.png`` into ``docs/_static``. The plan
 is a page as headless Chromium shows it, which has to be installed.
 """
 
@@ -78,12 +78,9 @@ if __name__ == "__main__":
         make_scan(Path("flower.nxs"), flower_head(rows=24, columns=240), n_angles=271, shift=2.6)
         Path("pipeline.yaml").write_text(PIPELINE)
         command("plan flower.nxs pipeline.yaml --device cpu --memory 60MB --html plan.html")
-        method = "paganin_filter --shape 64x120x160 --dtype float32"
-        command(f"measure {method} --device cpu --plot measure.png")
         command("run flower.nxs pipeline.yaml centres --device cpu --sweep fbp.center=118:127:1")
         command("try flower.nxs tried --device cpu")
         show("plan.html", "plan.png")
         keep("plan.png", "plan.png")
-        keep("measure.png", "measure.png")
         keep("centres/sweep.png", "sweep.png")
         keep("tried/slices.png", "try.png")

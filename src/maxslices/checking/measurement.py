@@ -37,8 +37,6 @@ class Measurement:
     """The estimate and the measured peak; None for a method without an estimator."""
     peaks: PeakModel | None = None
     """The peak as a sum of allocations, each a formula in the slices; None where none is found."""
-    half: tuple[int, Peak] | None = None
-    """Half as many slices, or one more, with their figures; None unless asked for."""
     no_method: str = ""
     """Why no pipeline can use the function unchanged: it returned no array of these slices."""
 
@@ -89,7 +87,6 @@ class Measurement:
                 )
             },
             "unseen": list(self.result.unseen),
-            "steps": [[round(s.time_s, 6), s.in_use_bytes, str(s.where)] for s in peak.samples],
         }
 
 
@@ -100,8 +97,6 @@ def measure_method(
     parameters: Mapping[str, Any] | None = None,
     device: str = "auto",
     slice_dim: int | None = None,
-    *,
-    with_half: bool = False,
 ) -> Measurement:
     """Run a method, measure its peak, and compare it with the estimate if there is one.
 
@@ -119,8 +114,6 @@ def measure_method(
         "auto", "cpu", "cuda" or "cuda:N".
     slice_dim : int, optional
         Axis of the slices; by default the first that the pattern allows.
-    with_half : bool
-        Whether half of the slices are measured as well, for a picture of both.
 
     Raises
     ------
@@ -132,22 +125,18 @@ def measure_method(
     trial = trial_of(meta, ArraySpec(shape, as_dtype(dtype)), axis, device, parameters or {})
     if meta.estimator is None:
         peaks = explain_call(trial)  # first, as the first call of a method may import and compile
-        peak = _traced(trial, trial.n_slices)
+        peak = _traced(trial)
         no_method = "" if meta.side_results else trial.output.no_block(trial.n_slices, axis)
         return Measurement(meta.full_name, trial.n_slices, peak, peaks=peaks, no_method=no_method)
     result = check_trial(trial, trace=False)
-    peak = _traced(trial, trial.n_slices)
-    half = None
-    if with_half and not trial.sampled and trial.n_slices > 1:
-        fewer = -(-trial.n_slices // 2)
-        half = fewer, _traced(trial, fewer)
+    peak = _traced(trial)
     result = replace(result, where=peak.where, alive=peak.alive)
-    return Measurement(meta.full_name, trial.n_slices, peak, result, explain_call(trial), half)
+    return Measurement(meta.full_name, trial.n_slices, peak, result, explain_call(trial))
 
 
-def _traced(trial: Trial, n_slices: int) -> Peak:
+def _traced(trial: Trial) -> Peak:
     """Measure a call with the places where it allocates."""
-    peak = trial.traced(n_slices)
+    peak = trial.traced()
     if peak.counted_bytes is None:
         name = trial.meta.full_name
         raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(peak.unseen)}")

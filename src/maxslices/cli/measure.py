@@ -1,17 +1,16 @@
-"""``maxslices measure METHOD --shape ... [-p name=value] [--plot FILE] [--json] [--suggest]``."""
+"""``maxslices measure METHOD --shape ... [-p name=value] [--json] [--suggest]``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.arrays import ArraySpec, parse_shape
 from ..errors import EstimatorError, MaxslicesError, MethodError, OutOfMemoryError, UsageError
-from .options import DEVICE, JSON, PATH, method_names
+from .options import DEVICE, JSON, method_names
 from .output import say, shown
 
 if TYPE_CHECKING:
@@ -62,18 +61,12 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
     help="axis of the slices (default: the first that the method allows)",
 )
 @click.option(
-    "--plot",
-    metavar="FILE",
-    type=PATH,
-    help="draw memory over the call, and over one with half of the slices, to an image file",
-)
-@click.option(
     "--suggest",
     is_flag=True,
     help="print a ledger for the method, made from its allocations on a few small blocks",
 )
 def measure(
-    method: str, shape: str | None, plot: str | None, suggest: bool, json: bool, **options: Any
+    method: str, shape: str | None, suggest: bool, json: bool, **options: Any
 ) -> str | None:
     """Run one method on made-up data: its memory estimate beside the measured peak.
 
@@ -85,56 +78,27 @@ def measure(
 
     meta = method_named(method)
     if suggest:
-        for option, value in (("--shape", shape), ("--plot", plot)):
-            if value is not None:
-                raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
+        if shape is not None:
+            raise UsageError("--suggest runs blocks of its own: leave --shape out")
         return shown(suggest_ledger(meta, **options), json)
     if shape is None:
         raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
     block = parse_shape(shape)
     options["dtype"] = ArraySpec(block, options["dtype"]).dtype
-    if meta.estimator is not None:
-        return _beside_estimate(meta, method, block, plot, json, **options)
-    if plot is not None:
-        raise UsageError(f"--plot draws an estimate beside the peak; {method} has no estimator")
     from ..checking.measurement import measure_method
 
     with _reported(meta, method):
-        text = shown(measure_method(method, block, **options), json)
-    if json:
+        measured = measure_method(method, block, **options)
+    text = shown(measured, json)
+    if measured.result is not None and not measured.result.ok:
+        say(str(text))
+        raise EstimatorError(measured.result.headline)
+    if measured.result is not None or json:
         return text
     try:
         return f"{text}\n\nA ledger for it:\n\n{suggest_ledger(meta, **options)}"
     except MaxslicesError as error:
         return f"{text}\n\nNo ledger can be suggested: {error}"
-
-
-def _beside_estimate(
-    meta: MethodMeta,
-    method: str,
-    block: tuple[int, int, int],
-    plot: str | None,
-    json: bool,
-    **options: Any,
-) -> str | None:
-    """Text of the estimate beside the peak, which are drawn if wanted."""
-    from ..checking.call_picture import check_picture, plot_measurement
-    from ..checking.measurement import measure_method
-    from ..system.disk_space import store_errors
-
-    picture = None if plot is None else Path(plot)
-    if picture is not None:
-        check_picture(picture)
-    with _reported(meta, method):
-        found = measure_method(method, block, with_half=picture is not None, **options)
-    if picture is not None:
-        with store_errors(picture, 0):
-            plot_measurement(found, picture)
-    text = shown(found, json)
-    if found.result is not None and not found.result.ok:
-        say(str(text))
-        raise EstimatorError(found.result.headline)
-    return text
 
 
 @contextmanager
