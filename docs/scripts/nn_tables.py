@@ -270,7 +270,7 @@ def batch_sizes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
             )
             made[f"torch_em {safety}"] = [n, seconds]
     # The factor is looked at where torch_em's answer stands beside it.
-    ways: list[tuple[str, dict[str, Any]]] = [("ours", {"margin": 0})]
+    ways: list[tuple[str, dict[str, Any]]] = [("ours", {"safety_factor": 1})]
     if module is not None and not case:
         ways.append(("ours 0.9", {}))
     for label, options in ways:
@@ -350,7 +350,7 @@ def patch_shapes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
     ways: dict[str, dict[str, Any]] = {
         "ours 1.0": {"safety_factor": 1.0},
         "ours 0.9": {},
-        "ours, anisotropic": {"safety_factor": 1.0, "axes": (0, 1, 2)},
+        "ours, anisotropic": {"safety_factor": 1.0, "volume": (2048, 2048, 2048)},
         "ours, 128 slices": {"safety_factor": 1.0, "volume": (128, 2048, 2048)},
     }
     for label in list(ways) if not case else ["ours 1.0", "ours, anisotropic"]:

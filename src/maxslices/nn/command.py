@@ -16,7 +16,6 @@ from ..core.author_code import raised_at
 from ..core.named_method import first_line
 from ..errors import MaxslicesError, UsageError
 from .command_arguments import (
-    axes_of_text,
     device_of_text,
     dtype_of_text,
     inputs_of_texts,
@@ -133,9 +132,6 @@ _SEARCH = [
     ),
     click.Option(["--dtype"], help="dtype of the input (default: the model's)"),
     _SAFETY,
-    click.Option(
-        ["--margin"], metavar="SIZE", help="memory to leave free, or 0, in place of that part"
-    ),
 ]
 
 
@@ -287,15 +283,12 @@ def batch(
         help="what each axis must be divisible by",
     ),
     click.Option(["--volume"], metavar="DxHxW", help="shape that patches are cut from"),
-    click.Option(["--axes"], metavar="N,N", help="axes that grow, such as 1,2"),
-    click.Option(["--start"], metavar="DxHxW", help="the smallest patch"),
 )
 def patch(
     ndim: int | None,
     batch_size: int,
     channels: int | None,
     max_scale_factor: int | None,
-    axes: str | None,
     **options: Any,
 ) -> Callable[[Module], Any]:
     """Find the largest patch."""
@@ -304,9 +297,9 @@ def patch(
     if options["targets"]:
         raise UsageError("--targets has one shape, and patches have many: leave it out")
     search = _search(**options)
-    for name in ("min_divisible", "volume", "start"):
+    for name in ("min_divisible", "volume"):
         search[name] = options[name] and shape_of_text(options[name])
-    search |= {"max_scale_factor": max_scale_factor, "axes": axes and axes_of_text(axes)}
+    search["max_scale_factor"] = max_scale_factor
     return lambda model: (
         max_patch_shape(model, ndim, batch_size, in_channels=channels, **search).result
     )
@@ -376,13 +369,10 @@ def _step(
     return step
 
 
-def _search(
-    margin: str | None, safety_factor: float, dtype: str | None, **options: Any
-) -> dict[str, Any]:
+def _search(safety_factor: float, dtype: str | None, **options: Any) -> dict[str, Any]:
     return {
         **_step(**options),
         **_card(**options),
-        "margin": 0 if margin == "0" else margin,
         "safety_factor": safety_factor,
         "dtype": None if dtype is None else dtype_of_text(dtype),
     }

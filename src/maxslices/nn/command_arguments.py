@@ -114,13 +114,6 @@ def shape_of_text(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
-def axes_of_text(text: str) -> tuple[int, ...]:
-    """Axes from text such as "0,2"."""
-    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
-        raise UsageError(f"{text!r} are no axes: write their numbers with commas between: 1,2")
-    return tuple(map(int, text.split(",")))
-
-
 def dtype_of_text(text: str) -> Any:
     """Dtype of torch by its name."""
     import torch

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...core.units import format_bytes, parse_bytes
-from ...errors import EstimatorError
+from ...core.units import parse_bytes
 from ..memory_budget import MemoryBudget, budget_of, capability_of, check_model, device_of
-from ..nn_errors import ModelArgumentError, TooLargeError
-from ..replay import Spec, StepFamily, TraceError, Workspaces
-from ..replay.measure_workspaces import measured_workspaces
+from ..nn_errors import ModelArgumentError
+from ..replay import Spec, StepFamily, Workspaces
 from ..replay.replay_step import MODES, Mode, StatedState
 from ..step.call_inputs import SAFETY_FACTOR, CallInputs, check_safety, dtype_of, positive, shape_of
 from ..step.layer_state import ResettingStep
 from ..step.model_step import ModelStep, Targets, optimizer_named, precision
-from .answers import BatchSize, SearchLog, VerifiedStep
+from .answers import BatchSize, VerifiedStep
 from .input_trials import input_channels
-from .real_step import verified_step
+from .size_search import MOST, SizeSearch
 
-ROUNDS = 4
-"""Maximum number of batch sizes at which workspaces are measured. Each size is predicted with
-the workspaces measured so far; cuDNN changes kernels with the batch size (for ViT-B/16
-between 192 and 224 images on an H200), so the prediction may move each time."""
-MOST = 2**20
-"""Largest batch that is searched: beyond it a step does not grow with its batch."""
 NEAR = 2
 """A larger batch that did not run ends the search if one that is smaller by at most this ran."""
-STEP_DOWN = 0.005
-"""Part of the limit given up when a step that was predicted to fit runs out of memory; twice as
-much each time that it happens again. For VGG16-BN, ResNet50 and ViT-B/16 on an H200, such steps had
-been predicted to leave 3 to 18 MiB; of ResNet50 262 images in 24 GB did not run, and 261 did."""
 
 
 def max_batch_size(
@@ -51,7 +38,6 @@ def max_batch_size(
     prediction_function: Callable[..., Any] | str | None = None,
     *,
     memory: str | int | None = None,
-    margin: str | int | None = None,
     mode: Mode = "inference",
     optimizer: Any = None,
     loss: Callable[..., torch.Tensor] | None = None,
@@ -84,7 +70,8 @@ def max_batch_size(
         Dtype of the input; by default that of the model's parameters.
     safety_factor : float
         Part of the memory that may be used, above 0 and at most 1. At least that part of the
-        largest batch is returned, and at least 1.
+        largest batch is returned, and at least 1. With 1, a device also tries larger batches than
+        the predicted one, until the largest is known to within one.
     max_batch_size : int, optional
         Upper bound of the search, which else goes up to the memory. If it is reached, it is
         returned without the factor, with a warning.
@@ -94,10 +81,6 @@ def max_batch_size(
     memory : str or int, optional
         Memory of a card, such as "16GB", or its name, such as "RTX 4090"; no device is needed
         then. With a device, its limit.
-    margin : str or int, optional
-        Memory to leave free, such as "500MB" or 0, in place of the factor. On a device larger
-        batches than the predicted one are then tried too, until the largest is known to within
-        one.
     mode : {"inference", "training", "forward"}
         Two forward passes without gradients, two training steps, or a forward pass with gradients.
     optimizer : str, class, callable or torch.optim.Optimizer, optional
@@ -156,132 +139,88 @@ def max_batch_size(
     whole = replace(whole, capability=capability_of(cuda_device, memory), names=names)
     channels = () if samples is not None else input_channels(whole, in_channels, shape, dtype)
     budget = budget_of(model, cuda_device, memory)
-
-    def inputs(n: int) -> tuple[Any, ...]:
-        return (Spec((n, *channels, *shape), dtype),) if samples is None else samples.batch(n)
-
-    sample = "a batch of 1" if samples is not None else f"a batch of 1 of {shape}"
-
-    began = time.perf_counter()
-    try:
-        family = StepFamily(lambda n: whole.trace(inputs(n), Workspaces.allowance()), most=bound)
-        family, calibration_s = _measured(family, budget, bound)
-        predicted = family.largest(budget.limit_bytes, bound)
-    except (ModelArgumentError, TraceError) as error:
-        if _is_replayed(whole, inputs(1)):
-            kind = type(error)
-            raise kind(f"{error}; if it takes no larger batch, pass max_batch_size") from error
-        raise _with_hint(error, model, shape) from error
-    if not predicted:
-        raise too_large(sample, family.needed_bytes(1), budget)
-    at_bound = predicted >= bound
-    kept = budget.limit_bytes - (0 if margin is None else margin_bytes(margin))
-    if at_bound and margin is None:
-        asked = predicted
-    elif margin is not None:
-        asked = family.largest(kept, bound) if kept > 0 else 0
-        if not asked:
-            raise too_large(sample, family.needed_bytes(1), budget, margin_bytes(margin))
-    else:
-        asked = max(
-            1,
-            int(predicted * safety_factor),
-            family.largest(int(budget.limit_bytes * safety_factor), bound),
-        )
-        # The allocator's fragmentation differs from one batch size to the next.
-        while asked < predicted and not family.fits(asked, budget.limit_bytes):
-            asked += 1
-    search = SearchLog(
-        "batch size",
-        mode,
-        budget.limit_bytes,
-        budget.origin,
-        predicted,
-        asked,
-        family.allocated_bytes(asked),
-        (),
-        family.workspaces.origin,
-        time.perf_counter() - began - calibration_s,
-        calibration_s,
-        at_bound,
-        (*family.notes, *_gap(family, asked, budget.limit_bytes)),
-        safety_factor if margin is None and not at_bound else 1.0,
-    )
-    most = asked
-    if margin is not None:
-        budget = replace(budget, limit_bytes=kept)
-        most = min(bound, 2 * asked)
-    found, search = _verified(search, whole, budget, family, inputs, most)
+    if samples is None:
+        samples = CallInputs((Spec((1, *channels, *shape), dtype),))
+    log = _BatchSearch(whole, budget, samples, shape, bound).answer(safety_factor)
+    found = log.found
+    assert isinstance(found, int)
     if found >= bound:
         warnings.warn(
             f"the search reached its bound, max_batch_size={bound}, before the memory's: more may "
             "fit; raise max_batch_size to know",
             stacklevel=2,
         )
-    return BatchSize(found, search)
+    return BatchSize(found, log)
 
 
 compute_max_batch_size = max_batch_size
 """torch_em's name."""
 
 
-def _verified(
-    search: SearchLog,
-    step: ModelStep,
-    budget: MemoryBudget,
-    family: StepFamily,
-    inputs: Callable[[int], tuple[Any, ...]],
-    most: int,
-) -> tuple[int, SearchLog]:
-    """Run the step with smaller and smaller batches until one runs, then between those.
+class _BatchSearch(SizeSearch[int]):
+    """Batches of one sample, which are the numbers of one family."""
 
-    Parameters
-    ----------
-    budget : MemoryBudget
-        Memory that the real steps may take.
-    most : int
-        Largest batch to try, which may be larger than the one asked for.
-    """
-    n = search.asked
-    assert isinstance(n, int)
-    if budget.device is None:
-        return n, search
-    device, limit_bytes = budget.device, budget.limit_bytes
-    tried: list[VerifiedStep] = []
+    kind = "batch size"
+    smaller = "patch"
 
-    def runs(n: int) -> bool:
-        tried.append(verified_step(step, n, inputs(n), device, limit_bytes))
-        return tried[-1].fits
+    def __init__(
+        self,
+        step: ModelStep,
+        budget: MemoryBudget,
+        samples: CallInputs,
+        shape: tuple[int, ...],
+        bound: int,
+    ) -> None:
+        super().__init__(step, budget, 1)
+        self.samples, self.shape, self.bound = samples, shape, bound
 
-    part, step_down, failed = 1.0, STEP_DOWN, None
-    while not runs(n):
-        part, step_down, failed = part - step_down, 2 * step_down, n
-        if n == 1 or part <= 0:
-            raise too_large("a batch of 1", family.allocated_bytes(1), budget)
-        n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n)))
-    n = _largest_tried(runs, n, failed, most)
-    return n, replace(search, tried=tuple(tried))
+    @cached_property
+    def family(self) -> StepFamily:
+        """Steps of all batches."""
+        made = StepFamily(
+            lambda n: self.step.trace(self.inputs(n), Workspaces.allowance()), most=self.bound
+        )
+        return self.measured(made, self.bound)
 
+    def inputs(self, size: int) -> tuple[Any, ...]:
+        return self.samples.batch(size)
 
-def _largest_tried(runs: Callable[[int], bool], ran: int, failed: int | None, most: int) -> int:
-    """Largest number up to `most` that runs, to within one, from one that ran.
+    def largest(self, limit_bytes: int, failed: int | None = None) -> int | None:
+        most = self.bound if failed is None else failed - 1
+        return self.family.largest(limit_bytes, most) or None
 
-    Parameters
-    ----------
-    failed : int, optional
-        A larger number that did not run.
-    """
-    apart = NEAR
-    while failed is None and ran < most:
-        n = min(ran + apart, most)
-        if runs(n):
-            ran, apart = n, 2 * apart
-        else:
-            failed = n
-    while failed is not None and failed - ran > NEAR:
-        middle = (ran + failed) // 2
-        ran, failed = (middle, failed) if runs(middle) else (ran, middle)
-    return ran
+    def at_bound(self, size: int) -> bool:
+        return size >= self.bound
+
+    def with_factor(self, predicted: int, safety_factor: float) -> int:
+        limit_bytes = self.budget.limit_bytes
+        asked = self.largest(int(limit_bytes * safety_factor)) or 1
+        asked = max(asked, int(predicted * safety_factor))
+        # The allocator's fragmentation differs from one batch size to the next.
+        while asked < predicted and not self.family.fits(asked, limit_bytes):
+            asked += 1
+        return asked
+
+    def place(self, size: int) -> tuple[StepFamily, int]:
+        return self.family, size
+
+    def least_text(self) -> str:
+        return f"a batch of 1 of {self.shape}" if self.shape else "a batch of 1"
+
+    def notes(self, asked: int) -> tuple[str, ...]:
+        return *self.family.notes, *gap_notes(self.family, asked, self.budget.limit_bytes)
+
+    def try_larger(self, ran: int, failed: int | None, tried: list[VerifiedStep]) -> None:
+        most, apart = min(self.bound, 2 * ran), NEAR
+        while failed is None and ran < most:
+            n = min(ran + apart, most)
+            if self.runs(n, tried):
+                ran, apart = n, 2 * apart
+            else:
+                failed = n
+        while failed is not None and failed - ran > NEAR:
+            middle = (ran + failed) // 2
+            ran, failed = (middle, failed) if self.runs(middle, tried) else (ran, middle)
 
 
 def make_step(
@@ -328,67 +267,11 @@ def make_step(
     )
 
 
-def _measured(family: StepFamily, budget: MemoryBudget, bound: int) -> tuple[StepFamily, float]:
-    """Measure the workspaces of the device, if there is one; return the family and the seconds.
-
-    cuDNN uses other kernels for large batches, so workspaces are measured at the predicted
-    size, and the prediction is repeated with them.
-    """
-    if budget.device is None:
-        return family, 0.0
-    n, measured, total_s = max(1, family.largest(budget.limit_bytes, bound)), set[int](), 0.0
-    while n and n not in measured and len(measured) < ROUNDS:
-        workspaces, seconds = measured_workspaces(family.calls(n), budget.device)
-        measured.add(n)
-        total_s += seconds
-        family = family.with_workspaces(workspaces)
-        n = family.largest(budget.limit_bytes, bound)
-    return family, total_s
-
-
-def margin_bytes(margin: str | int) -> int:
-    """Size of a margin; unlike other amounts of memory it may be 0."""
-    return 0 if margin == 0 else parse_bytes(margin)
-
-
-def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
+def gap_notes(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
     """Note if a smaller batch does not fit although this one does."""
     if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
         return ()
     return (
         f"{n} fit, as parts happen to be of the same size, and {n - 1} do not: keep to this "
         "number, also where a data set ends (drop_last=True)",
-    )
-
-
-def too_large(
-    what: str, needed: int, budget: MemoryBudget, margin: int = 0, smaller: str = "patch"
-) -> TooLargeError:
-    """Error of what does not fit, with the part of a step that may be `smaller`."""
-    less = f" less a margin of {format_bytes(margin)}" if margin else ""
-    return TooLargeError(
-        f"{what} does not fit: it needs {format_bytes(needed)}, and there are "
-        f"{format_bytes(budget.limit_bytes)}{less} ({budget.origin}); take a smaller {smaller} or "
-        "model, or a card with more memory"
-    )
-
-
-def _is_replayed(step: ModelStep, inputs: tuple[Any, ...]) -> bool:
-    """True if a step can be replayed."""
-    try:
-        step.trace(inputs, Workspaces.none(), steps=1)
-    except (ModelArgumentError, TraceError):
-        return False
-    return True
-
-
-def _with_hint(error: Exception, model: nn.Module, shape: tuple[int, ...]) -> Exception:
-    """Add to an error that the patch is not divisible by what the model needs, if so."""
-    depth = getattr(model, "depth", None)
-    if not isinstance(depth, int) or all(size % 2**depth == 0 for size in shape):
-        return error
-    kind = type(error) if isinstance(error, EstimatorError) else ModelArgumentError
-    return kind(
-        f"{error}; the model's depth is {depth}, so each axis of the patch {shape} should be a "
-        f"multiple of {2**depth}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,17 +11,31 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...core.memory_model import last_true
+from ...tuning.garbage_collection import quick_collections
 from ..memory_budget import MemoryBudget, budget_of, capability_of, device_of
-from ..nn_errors import TooLargeError
-from ..replay import Spec
+from ..nn_errors import ModelArgumentError
+from ..replay import DataDependentError, Spec, StepFamily, Trace, TraceError, Workspaces
 from ..replay.replay_step import Mode
-from ..step.call_inputs import SAFETY_FACTOR, check_safety, divisors_of, dtype_of, ndim_of, positive
-from ..step.model_step import Targets
-from .answers import PatchShape, SearchLog, VerifiedStep
-from .batch import MOST, STEP_DOWN, make_step, margin_bytes, too_large
+from ..step.call_inputs import (
+    SAFETY_FACTOR,
+    check_safety,
+    divisors_of,
+    dtype_of,
+    ndim_of,
+    positive,
+    shape_of,
+)
+from ..step.model_step import ModelStep, Targets
+from .answers import PatchShape
+from .batch import make_step
 from .input_trials import example_of, input_channels, input_divisors
-from .patch_finder import PatchFinder, Shape, grid_of
-from .real_step import verified_step
+from .size_search import MOST, SizeSearch
+
+Shape = tuple[int, ...]
+
+DOUBLINGS = 10
+"""Sizes that are tried for the smallest patch: 1, 2, 4 ... 512 times the divisors."""
 
 
 def max_patch_shape(
@@ -38,9 +51,6 @@ def max_patch_shape(
     prediction_function: Callable[..., Any] | str | None = None,
     *,
     memory: str | int | None = None,
-    margin: str | int | None = None,
-    axes: Sequence[int] | None = None,
-    start: Sequence[int] | None = None,
     volume: Sequence[int] | None = None,
     mode: Mode = "inference",
     optimizer: Any = None,
@@ -55,12 +65,12 @@ def max_patch_shape(
 
     The arguments up to `prediction_function` are those of torch_em's
     ``compute_max_patch_shape``: shapes are multiples of `min_divisible`, the same multiple for
-    each axis. With `axes`, `start` or `volume` the patch grows equally along all axes as far
-    as it fits, and then along single axes.
+    each axis. With `volume` the patch grows equally along all axes as far as it fits, and then
+    along single axes.
 
     Parameters
     ----------
-    model, in_channels, device, dtype, prediction_function, memory, margin
+    model, in_channels, device, dtype, prediction_function, memory
         As for `max_batch_size`.
     ndim : int, optional
         Number of spatial axes; by default that of the model's convolutions.
@@ -75,10 +85,6 @@ def max_patch_shape(
     max_scale_factor : int, optional
         Upper bound of the multiple, which else grows up to the memory; a warning is given if it
         is reached.
-    axes : sequence of int, optional
-        Axes that grow; the others keep their size in `start`.
-    start : sequence of int, optional
-        The smallest patch, in place of `min_divisible`.
     volume : sequence of int, optional
         Shape of the volume that patches are cut from. No axis grows beyond the first multiple
         that covers it.
@@ -111,88 +117,154 @@ def max_patch_shape(
     else:
         divisors = divisors_of(model, ndim, min_divisible)
         channels = input_channels(step, in_channels, example_of(divisors), dtype)
-    grid = grid_of(divisors, axes, start, volume, bound)
     budget = budget_of(model, cuda_device, memory)
-
-    def inputs(shape: Shape) -> tuple[Spec, ...]:
-        return (Spec((batch, *channels, *shape), dtype),)
-
-    began = time.perf_counter()
-    finder = PatchFinder(step, inputs, budget, grid)
-    if start is None:
-        grid = finder.begin()
-    if not finder.fits(grid.start, budget.limit_bytes):
-        raise _too_large(grid.start, finder.trace(grid.start).needed_bytes, budget)
-    predicted = finder.largest(budget.limit_bytes)
-    at_bound = grid.at_bound(predicted)
-    if margin is not None:
-        kept = budget.limit_bytes - margin_bytes(margin)
-        if not finder.fits(grid.start, kept):
-            needed = finder.trace(grid.start).needed_bytes
-            raise _too_large(grid.start, needed, budget, margin_bytes(margin))
-        asked = finder.largest(kept)
-    elif at_bound:
-        asked = predicted
-    else:
-        asked = finder.largest(int(budget.limit_bytes * safety_factor))
-        if grid.is_isotropic:  # never less than the part of the multiple itself
-            k = int(grid.multiple(predicted) * safety_factor)
-            rule = grid.scaled(max(0, k - grid.multiple(grid.start)))
-            if finder.fits(rule, budget.limit_bytes):
-                asked = max(asked, rule, key=math.prod)
-    search = SearchLog(
-        "patch shape",
-        mode,
-        budget.limit_bytes,
-        budget.origin,
-        predicted,
-        asked,
-        finder.trace(asked).allocated_bytes,
-        (),
-        finder.workspaces.origin,
-        time.perf_counter() - began - finder.calibration_s,
-        finder.calibration_s,
-        at_bound,
-        finder.notes,
-        safety_factor if margin is None and not at_bound else 1.0,
-    )
-    found, search = _verified(search, finder)
-    if at_bound and found == predicted:
+    search = _PatchSearch(step, budget, (batch, *channels), dtype, divisors, bound, volume)
+    search.begin()
+    log = search.answer(safety_factor)
+    found = log.found
+    assert isinstance(found, tuple)
+    if log.at_bound and found == log.predicted:
         warnings.warn(
-            f"the search reached its bound, max_scale_factor={grid.bound}, before the memory's: "
+            f"the search reached its bound, max_scale_factor={bound}, before the memory's: "
             "more may fit; raise max_scale_factor to know",
             stacklevel=2,
         )
-    return PatchShape(found, search)
+    return PatchShape(found, log)
 
 
 compute_max_patch_shape = max_patch_shape
 """torch_em's name."""
 
 
-def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]:
-    shape = search.asked
-    assert isinstance(shape, tuple)
-    budget = finder.budget
-    if budget.device is None:
-        return shape, search
-    tried: list[VerifiedStep] = []
-    part = 1.0
-    while True:
-        inputs = finder.inputs(shape)
-        tried.append(verified_step(finder.step, shape, inputs, budget.device, budget.limit_bytes))
-        if tried[-1].fits:
-            break
-        if shape == finder.grid.start or part <= STEP_DOWN:
-            raise _too_large(shape, finder.trace(shape).allocated_bytes, budget)
-        smaller = shape
-        while smaller == shape or math.prod(smaller) > math.prod(shape):
-            part -= STEP_DOWN
-            smaller = finder.largest(int(budget.limit_bytes * part))
-        shape = smaller
-    return shape, replace(search, tried=tuple(tried))
+class _PatchSearch(SizeSearch[Shape]):
+    """Patches, which grow from the least by increments of each axis."""
 
+    kind = "patch shape"
+    smaller = "batch"
 
-def _too_large(shape: Shape, needed: int, budget: MemoryBudget, margin: int = 0) -> TooLargeError:
-    what = f"a patch of {'x'.join(map(str, shape))}, the smallest,"
-    return too_large(what, needed, budget, margin, "batch")
+    def __init__(
+        self,
+        step: ModelStep,
+        budget: MemoryBudget,
+        first_axes: Shape,
+        dtype: torch.dtype,
+        divisors: Shape,
+        bound: int,
+        volume: Sequence[int] | None,
+    ) -> None:
+        super().__init__(step, budget, divisors)
+        self.first_axes, self.dtype, self.increments = first_axes, dtype, divisors
+        self.has_volume = volume is not None
+        whole = None if volume is None else shape_of(volume, "volume", len(divisors))
+        self.ends = tuple(
+            size * (bound if whole is None else max(1, -(-whole[axis] // size)))
+            for axis, size in enumerate(divisors)
+        )
+        """Largest size of each axis."""
+        self._traces: dict[Shape, Trace] = {}
+        self._families: dict[tuple[Shape, Shape], StepFamily] = {}
+        self._places: dict[Shape, tuple[StepFamily, int]] = {}
+
+    def begin(self) -> None:
+        """Begin with the smallest patch that the model accepts.
+
+        A norm cannot be trained on a single value, and the innermost level of a U-Net has only one
+        for the smallest patch; a convolution without padding needs as much as its kernel. So
+        patches of twice the size are tried, and twice again.
+        """
+        first: TraceError | ModelArgumentError | None = None
+        shape, tried = self.least, list[str]()
+        while len(tried) < DOUBLINGS and shape not in self._traces:
+            tried.append("x".join(map(str, shape)))
+            try:
+                self._trace(shape)
+            except DataDependentError:
+                raise
+            except (TraceError, ModelArgumentError) as error:
+                first = first or error
+                if shape == self.ends:
+                    break
+                shape = tuple(map(min, (2 * size for size in shape), self.ends))
+            else:
+                self.least = shape
+                return
+        assert first is not None
+        raise type(first)(
+            f"{first}; patches of {', '.join(tried)} do not run: name a size that the model takes "
+            "as min_divisible (--divisible): the smallest patch, and what larger ones are "
+            "multiples of"
+        ) from first
+
+    def _trace(self, shape: Shape) -> Trace:
+        if shape not in self._traces:
+            self._traces[shape] = self.step.trace(self.inputs(shape), Workspaces.allowance())
+        return self._traces[shape]
+
+    def _grown(self, shape: Shape, axes: Sequence[int], n: int) -> Shape:
+        """Patch grown by increments along some axes, each up to its end."""
+        grown = [size + n * self.increments[a] * (a in axes) for a, size in enumerate(shape)]
+        return tuple(map(min, grown, self.ends))
+
+    def _room(self, shape: Shape, axis: int) -> int:
+        """Number of increments by which an axis may still grow."""
+        return (self.ends[axis] - shape[axis]) // self.increments[axis]
+
+    def _along(self, shape: Shape, axes: tuple[int, ...], limit_bytes: int) -> Shape | None:
+        """Largest patch that a patch can grow to along some axes; None if it does not fit."""
+        most = 1 + max(self._room(shape, axis) for axis in axes)
+        if (shape, axes) not in self._families:
+            family = StepFamily(lambda n: self._trace(self._grown(shape, axes, n - 1)), most=most)
+            self._families[shape, axes] = self.measured(family, most)
+        family = self._families[shape, axes]
+        self._places.setdefault(shape, (family, 1))
+        low, high = 0, 1
+        while high <= most and limit_bytes > 0 and family.lasts(high, limit_bytes):
+            low, high = high, 2 * high
+        if not low:
+            return None
+        n = last_true(lambda n: family.lasts(n, limit_bytes), low, min(high, most + 1))
+        made = self._grown(shape, axes, n - 1)
+        self._places.setdefault(made, (family, n))
+        return made
+
+    def inputs(self, size: Shape) -> tuple[Spec, ...]:
+        return (Spec((*self.first_axes, *size), self.dtype),)
+
+    @quick_collections()
+    def largest(self, limit_bytes: int, failed: Shape | None = None) -> Shape | None:
+        axes = tuple(range(len(self.least)))
+        shape = self._along(self.least, axes, limit_bytes)
+        if shape is None:
+            return None
+        # One axis may have room where all axes together have none.
+        for _ in axes if self.has_volume else ():
+            open_axes = [axis for axis in axes if self._room(shape, axis)]
+            grown = [self._along(shape, (axis,), limit_bytes) for axis in open_axes]
+            best = max([shape, *filter(None, grown)], key=math.prod)
+            if best == shape:
+                break
+            shape = best
+        return shape if failed is None or math.prod(shape) < math.prod(failed) else failed
+
+    def at_bound(self, size: Shape) -> bool:
+        return not self.has_volume and size == self.ends
+
+    def with_factor(self, predicted: Shape, safety_factor: float) -> Shape:
+        asked = self.largest(int(self.budget.limit_bytes * safety_factor)) or self.least
+        if self.has_volume:
+            return asked
+        # Never less than the part of the multiple itself.
+        family, n = self.place(predicted)
+        more = self.least[0] // self.increments[0] - 1
+        part = max(1, int((n + more) * safety_factor) - more)
+        shape = self._grown(self.least, range(len(asked)), part - 1)
+        if shape > asked and family.lasts(part, self.budget.limit_bytes):
+            self._places[shape] = family, part
+            return shape
+        return asked
+
+    def place(self, size: Shape) -> tuple[StepFamily, int]:
+        return self._places[size]
+
+    def least_text(self) -> str:
+        return f"a patch of {'x'.join(map(str, self.least))}, the smallest,"

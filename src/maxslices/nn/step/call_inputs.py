@@ -84,17 +84,6 @@ def shape_of(shape: Any, name: str, ndim: int | None = None) -> tuple[int, ...]:
     return tuple(positive(each, name) for each in shape)
 
 
-def check_divisible(shape: tuple[int, ...], divisors: tuple[int, ...], name: str) -> None:
-    """Check that a patch is a multiple of its divisors."""
-    for axis, (size, divisor) in enumerate(zip(shape, divisors, strict=True)):
-        if size % divisor:
-            raise ModelArgumentError(
-                f"{name} {shape}: axis {axis} has {size}, which is no multiple of {divisor}, as "
-                f"the model needs (min_divisible or its depth); {size - size % divisor or divisor} "
-                f"or {size - size % divisor + divisor} would do"
-            )
-
-
 def positive(number: Any, name: str) -> int:
     """Check that a number is a whole number of at least 1."""
     try:
