@@ -81,7 +81,6 @@ NO_BEAM = "the flats are nowhere brighter than the darks: look at them"
         (DARKS, FLATS, True),
         (0 * FLATS, DARKS, True),
         (0 * FLATS, None, True),
-        (DARKS, DARKS, True),
         (ON_ROWS, DARKS, False),
         (ON_ROWS, None, False),
     ],

@@ -728,14 +728,6 @@ class TestOverwrite:
                 run(scan, of(which), folder, device="cpu", resume=True)
         assert n_without > 2
 
-    def test_one_of_an_earlier_version_is_left_alone(self, tmp_path, scan):
-        out = tmp_path / "out"
-        out.mkdir()
-        (out / ".run.journal").write_text("")
-        for options in ({}, {"resume": True}, {"overwrite": True}):
-            with pytest.raises(StoreError, match="holds an unfinished run of an earlier version"):
-                run(scan, of(["negate"]), out, device="cpu", **options)
-
     def test_slices_of_a_failed_run_go_with_it(self, tmp_path, scan, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patch:

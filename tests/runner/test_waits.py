@@ -30,7 +30,7 @@ SHORT_S = 0.1
 @pytest.fixture
 def timeline():
     timeline = Timeline()
-    timeline.begin_section("one")
+    timeline.begin_section()
     return timeline
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -40,17 +40,6 @@ from .stores_between import StoresBetween
 logger = logging.getLogger(__name__)
 
 
-class RunsBlocks(Protocol):
-    """A section while it runs; see `SectionRun`."""
-
-    @property
-    def n_done(self) -> int:
-        """Slices that are done, counted from the first."""
-
-    def run(self, advance: Callable[[int], None]) -> SectionReport:
-        """Run all blocks; `advance` is called with the number of slices done."""
-
-
 class RunsSections(Protocol):
     """What runs the blocks of sections: this process, or others."""
 
@@ -62,8 +51,8 @@ class RunsSections(Protocol):
     def share_memory(self) -> bool:
         """True if the processes can open files that this one has in memory."""
 
-    def section_run(self, here: SectionRun) -> RunsBlocks:
-        """Make the run of a section, from one that would run here."""
+    def section_run(self, *given: Any, **options: Any) -> SectionRun:
+        """Make the run of a section; see `SectionRun` for the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +64,9 @@ class SectionsHere:
     share_memory: bool = True
     """Files in its memory are its own."""
 
-    def section_run(self, here: SectionRun) -> RunsBlocks:
-        """The section as it runs here."""
-        return here
+    def section_run(self, *given: Any, **options: Any) -> SectionRun:
+        """Make the run of a section; see `SectionRun` for the arguments."""
+        return SectionRun(*given, **options)
 
 
 def execute(
@@ -214,10 +203,9 @@ def execute(
             on_block = None
             if journal is not None and (is_last or stores.is_on_disk(number)):
                 on_block = partial(journal.done, number)
-            here = SectionRun(
+            section_run = sections.section_run(
                 block_runner, reader, timeline, notes, before=before, on_block=on_block
             )
-            section_run = sections.section_run(here)
             progress.start(f"section {number + 1}/{len(plan.sections)}", section.n_slices)
             try:
                 with wall_time.during("sections"):

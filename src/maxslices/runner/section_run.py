@@ -17,7 +17,7 @@ from .blocks.device_store import DeviceStore
 from .blocks.result_queue import ResultQueue
 from .blocks.section_memory import PoolCache, SectionMeter
 from .folder.unfinished_run import SectionState
-from .report.run_report import BlockUse, SectionReport
+from .report.run_report import BlockUse, SectionReport, section_report
 from .report.run_timeline import Timeline
 
 
@@ -40,7 +40,7 @@ class SectionRun:
     reader: Readable | DeviceStore
     """Holds its input."""
     timeline: Timeline
-    """Records when each stage is at runner."""
+    """Records when each stage is at work."""
     notes: tuple[str, ...] = ()
     """Differences from the plan before it began."""
     before: SectionState = field(default_factory=SectionState)
@@ -53,12 +53,14 @@ class SectionRun:
     side results, when its results are written."""
     n_splits: int = 0
     """How many times the block was halved because memory ran out."""
-    smallest_block: int = 0
+    smallest_block: int = field(init=False)
     """The smallest block that was used."""
     n_done: int = field(init=False)
     """Slices that are done, counted from the first: computed, and all results written."""
     _parts: list[range] = field(init=False)
     """Intervals of slices that were not done before."""
+    _measured_bytes: int | None = None
+    """Measured peak; None if nothing was measured."""
     _sizes: list[BlockUse] = field(default_factory=list)
     """History of (first slice, block size)."""
     _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class SectionRun:
         self.n_done = self._parts[0].start if self._parts else self.plan.n_slices
         known = self.runner.known
         self._partial = {i: list(v) for i, v in self.before.partial.items() if i not in known}
+        self.smallest_block = self.plan.block
         self._pool = PoolCache.for_section(self.plan, self.runner.backend)
 
     @property
@@ -92,50 +95,53 @@ class SectionRun:
             If a method fails, runs out of memory on a single slice, or returns another
             shape or dtype than it declares.
         """
-        plan, runner = self.plan, self.runner
+        runner = self.runner
         self.timeline.begin_section()
-        meter = SectionMeter(runner.backend.kind)
-        self.smallest_block, self._overlaps = plan.block, plan.overlaps
         if self.before.done.count:
             advance(self.before.done.count)
-        looks_ahead = self.looks_ahead
+        try:
+            self._run(advance)
+            for index, values in self._partial.items() if self.part is None else ():
+                runner.combine(index, [value for _, value in sorted(values, key=first_of)])
+            runner.close()
+        finally:
+            times = self.timeline.end_section()
+        return section_report(
+            self.plan,
+            tuple(step.meta.name for step in runner.steps),
+            times,
+            smallest_block=self.smallest_block,
+            n_splits=self.n_splits,
+            measured_bytes=self._measured_bytes,
+            blocks=tuple(self._sizes),
+            notes=(*self.notes, *self._notes(times.duration_s)),
+            # What was written before a stop was not looked at here, and may be a picture.
+            warnings=() if self.before.done.count else runner.checks.warnings(runner.store),
+        )
+
+    def _run(self, advance: Callable[[int], None]) -> None:
+        """Find the side results of a few slices, then run all blocks."""
+        backend, meter = self.runner.backend, SectionMeter(self.runner.backend.kind)
+        self._overlaps, looks_ahead = self.plan.overlaps, self.looks_ahead
         try:
             if not looks_ahead:  # looking ahead would give it back
-                self._pool.reserve(plan)  # before the meter notes what is in use
+                self._pool.reserve(self.plan)  # before the meter notes what is in use
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
                         self.look_ahead()
-                    runner.backend.release()
-                if plan.on_blocks:
+                    backend.release()
+                if self.plan.on_blocks:
                     self._all_blocks(advance, meter)
                 else:
-                    advance(plan.n_slices)
-                for index, values in self._partial.items() if self.part is None else ():
-                    runner.combine(index, [value for _, value in sorted(values, key=first_of)])
-                runner.close()
+                    advance(self.plan.n_slices)
         finally:
             self._pool.end()
-            times = self.timeline.end_section()
-        return SectionReport(
-            methods=tuple(step.meta.name for step in runner.steps),
-            slice_dim=plan.slice_dim,
-            n_slices=plan.n_slices,
-            block=plan.block,
-            smallest_block=self.smallest_block,
-            n_splits=self.n_splits,
-            duration_s=times.duration_s,
-            estimated_bytes=plan.estimated_bytes,
-            measured_bytes=meter.measured_bytes,
-            unseen=tuple(meter.unseen),
-            stages=times.stages,
-            idle_share=times.idle_share,
-            bound_by=times.bound_by,
-            blocks=tuple(self._sizes),
-            notes=self.notes,
-            # What was written before a stop was not looked at here, and may be a picture.
-            warnings=() if self.before.done.count else runner.checks.warnings(runner.store),
-        )
+        self._measured_bytes = meter.measured_bytes
+
+    def _notes(self, duration_s: float) -> list[str]:
+        """Notes on how it ran."""
+        return []
 
     @property
     def looks_ahead(self) -> bool:

@@ -108,8 +108,6 @@ class Dealer:
     """What the slices are, for messages."""
     most_blocks: int = MOST_BLOCKS
     """Most blocks of a share."""
-    stop_work: Callable[[], None] = lambda: None
-    """Has shares that are being worked on end soon."""
     _again: deque[Share] = field(default_factory=deque)
     """Shares that failed, or whose worker ended."""
     _failed: dict[Share, list[EndedCall]] = field(default_factory=dict)
@@ -185,7 +183,6 @@ class Dealer:
                         yield ended.what, ended.worker, answer
         except BaseException:
             if self.calls.running:
-                self.stop_work()
                 self.calls.give_up()
             raise
 

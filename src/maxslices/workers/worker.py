@@ -19,7 +19,7 @@ from ..devices import Backend, require_libraries, select_backend, shared_allocat
 from ..devices.backend import device_name
 from ..devices.cpu import CpuBackend
 from ..devices.cuda import stay_near
-from ..errors import MaxslicesError, PlanError
+from ..errors import PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline
@@ -37,10 +37,6 @@ from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, m
 
 if TYPE_CHECKING:
     from distributed import Worker
-
-
-class ShareStoppedError(MaxslicesError):
-    """A share was given up, because the run ends early."""
 
 
 def dask_setup(worker: Worker) -> None:
@@ -120,15 +116,6 @@ def close_section() -> None:
             _forget()
 
 
-def stop_section(name: str) -> None:
-    """Have shares of a section end with their next block."""
-    _stopped.append(name)
-    del _stopped[:-_MOST_STOPPED]
-
-
-_MOST_STOPPED = 100
-"""Names of stopped sections that are remembered: a share that is still running is of a late one."""
-_stopped: list[str] = []
 _lock = threading.Lock()
 """Held while a share runs: one block at a time is on the device, whatever the worker's threads."""
 _current: _OpenSection | None = None
@@ -206,7 +193,7 @@ class _OpenSection:
         part = range(share.start, share.stop)
         section = SectionRun(runner, self.reader, timeline, on_block=note, part=part)
         with self._within_budget():
-            report = section.run(self._go_on)
+            report = section.run(lambda n_slices: None)
         if self.job.run.syncs:
             for sink in self.sinks.values():
                 sink.sync()
@@ -253,11 +240,6 @@ class _OpenSection:
             job.facts,
             known=set(job.known),
         )
-
-    def _go_on(self, n_slices: int) -> None:
-        """Stop where the run has ended meanwhile."""
-        if self.job.name in _stopped:
-            raise ShareStoppedError("the run ended early")
 
 
 _checked: dict[str, Any] | None = None

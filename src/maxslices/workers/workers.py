@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..core.allocators import Device
 from ..errors import DeviceError, UsageError
 from ..pipeline import Pipeline
-from ..runner.section_run import SectionRun
 from . import worker
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
@@ -87,10 +86,11 @@ class Workers:
             for _, value in answers.received():
                 return value
 
-    def section_run(self, here: SectionRun) -> SharedSection:
-        """Make the run of a section; see `RunsSections`."""
+    def section_run(self, *given: Any, **options: Any) -> SharedSection:
+        """Make the run of a section; see `SectionRun` for the arguments."""
         assert self.job is not None
-        return SharedSection(here, WorkerCalls(self.client), self.job, self.resources)
+        calls, resources = WorkerCalls(self.client), self.resources
+        return SharedSection(*given, **options, calls=calls, run_job=self.job, resources=resources)
 
 
 @contextmanager

@@ -30,8 +30,6 @@ class SectionMeter:
     ----------
     measured_bytes : int or None
         The peak; None if nothing was measured or the meters are not available.
-    unseen : list of str
-        Memory that the meters could not see, in words.
     measured_slices : int
         Slices of the widest block that was measured, with its halo.
     """
@@ -39,7 +37,6 @@ class SectionMeter:
     def __init__(self, kind: Device) -> None:
         self._kind = kind
         self.measured_bytes: int | None = None
-        self.unseen: list[str] = []
         self.measured_slices = 0
 
     def to_measure(self, blocks: Sequence[Block]) -> Block | None:
@@ -79,7 +76,6 @@ class SectionMeter:
         if peak.counted_bytes is not None:
             found = peak.counted_bytes + resident_bytes
             self.measured_bytes = max(found, self.measured_bytes or 0)
-        self.unseen += [text for text in peak.unseen if text not in self.unseen]
 
 
 @dataclass(slots=True)

@@ -20,8 +20,6 @@ WORK_NAME = ".run"
 """Name of the hidden folder, in the folder of the results, in which a run works."""
 JOURNAL_NAME = f"{WORK_NAME}/journal"
 """Path of the journal in the folder of the results."""
-OLD_JOURNAL_NAME = ".run.journal"
-"""Path of the journal of versions that worked in the folder of the results itself."""
 
 
 @contextmanager
@@ -110,7 +108,7 @@ def make_folder(path: Path) -> None:
 
 
 def check_work_folder(results: Path) -> None:
-    """Check that what has the name of the work folder is one, and that no older version left one.
+    """Check that what has the name of the work folder is one.
 
     Raises
     ------
@@ -120,11 +118,6 @@ def check_work_folder(results: Path) -> None:
     work = results / WORK_NAME
     if work.is_symlink() or (work.exists() and not work.is_dir()):
         raise StoreError(f"{work} is not the folder of a run: remove it")
-    if os.path.lexists(results / OLD_JOURNAL_NAME):
-        raise StoreError(
-            f"{results} holds an unfinished run of an earlier version: continue it with that "
-            f"version, or choose another folder"
-        )
 
 
 def clear_work_folder(results: Path, scratch: Path | None = None) -> None:

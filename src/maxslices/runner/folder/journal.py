@@ -144,19 +144,10 @@ class Journal:
         The journal.
     n_lines : int
         Lines of it that are believed; what follows is removed.
-
-    Attributes
-    ----------
-    has_progress : bool
-        Whether any slices on disk, or any section, were done since it was opened.
-    n_finished : int
-        Sections that were finished since.
     """
 
     def __init__(self, path: Path, n_lines: int) -> None:
         self._path, self._n_lines = path, n_lines
-        self.has_progress = False
-        self.n_finished = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._others: dict[int, int] = {}  # file system -> open folder on it
@@ -234,12 +225,11 @@ class Journal:
         entry |= {"start": start, "stop": stop, "block": block}
         if values:
             entry["values"] = [list(each) for each in values.items()]
-        return self._add_progress(entry, "values" if values else None)
+        return self._add(entry, "values" if values else None)
 
     def finish(self, section: int, report: Mapping[str, Any]) -> None:
         """Note that a section is finished, with its report."""
-        self._add_progress({"event": "finished", "section": section, "report": dict(report)})
-        self.n_finished += 1
+        self._add({"event": "finished", "section": section, "report": dict(report)})
 
     def moving(self) -> None:
         """Note that all files of the run are whole, and are moved out of its folder from here."""
@@ -253,17 +243,6 @@ class Journal:
             for each in (*self._others.values(), *([fd] if fd >= 0 else [])):
                 os.close(each)
             self._others.clear()
-
-    def _add_progress(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
-        """Append a line that a run can go on from, also if Ctrl-C comes once it is written."""
-        before, self.has_progress = self.has_progress, True
-        try:
-            is_noted = self._add(entry, encoded)
-        except Exception:
-            self.has_progress = before
-            raise
-        self.has_progress = before or is_noted
-        return is_noted
 
     def _add(self, entry: dict[str, Any], encoded: str | None = None) -> bool:
         """Append a line, in one call; False if its entry `encoded` cannot be written down."""

@@ -117,7 +117,6 @@ class RunFolder:
         self._elsewhere = None if scratch is None else Path(scratch)
         if self.unfinished is not None:
             formats, self._elsewhere = self.unfinished.formats, self.unfinished.elsewhere
-        self._plan: Plan | None = None
         self._is_begun = self._is_complete = self._has_failed = False
         self._made: list[Path] = []
         self._names: list[str] = []
@@ -230,7 +229,6 @@ class RunFolder:
         elif self.unfinished is None:
             check_free_space(self.scratch_folder, plan.scratch_bytes)
         self._prepare(names, n_bytes)
-        self._plan = plan
         path = self.path / JOURNAL_NAME
         if self.unfinished is not None:
             self.journal = Journal(path, self.unfinished.n_lines)
@@ -457,12 +455,15 @@ class RunFolder:
 
     def _can_resume(self, journal: Journal | None) -> bool:
         """True if the journal holds progress from which a later run can resume."""
-        if self.unfinished is not None:
+        if self.unfinished is not None or journal is None:
+            return self.unfinished is not None
+        try:
+            run = find_unfinished(self.path)
+        except (StoreError, MemoryError):  # it may be readable later
             return True
-        if journal is None or self._plan is None:
-            return False
-        is_computed = journal.n_finished == len(self._plan.sections)
-        return is_computed or (journal.has_progress and can_go_on(self.identity))
+        if run is None:
+            return not self.path.exists()  # removed or renamed, as `resume_hint` says
+        return run.is_computed or (run.has_progress and can_go_on(self.identity))
 
     @property
     def resume_hint(self) -> str:

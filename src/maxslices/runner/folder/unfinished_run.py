@@ -143,6 +143,11 @@ class UnfinishedRun:
         return all(section.report is not None for section in self.sections)
 
     @property
+    def has_progress(self) -> bool:
+        """True if any slices on disk, or any section, are done."""
+        return any(section.has_slices for section in self.sections)
+
+    @property
     def progress(self) -> str:
         """How far it has come, in words."""
         total = len(self.sections)

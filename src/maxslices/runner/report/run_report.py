@@ -15,11 +15,11 @@ import numpy as np
 from ...core.json_values import plain
 from ...core.units import format_bytes
 from ...io.results.result_info import ResultInfo
-from ...planner import Plan
+from ...planner import Plan, SectionPlan
 from ...planner.plan import value_text
 from ...planner.section_plan import WIDTH, wrapped
 from .provenance import Provenance
-from .run_timeline import STAGES, Stage, StageUse, Timeline
+from .run_timeline import STAGES, SectionTimeline, Stage, StageUse, Timeline
 
 _BOUNDS = {
     "read": "reading",
@@ -75,8 +75,6 @@ class SectionReport:
     measured_bytes: int | None
     """Measured peak on the device, on the CPU that of the widest block; None if it could not be
     measured."""
-    unseen: tuple[str, ...] = ()
-    """Memory that the meters could not see, in words; empty if they saw everything."""
     stages: dict[str, StageUse] = field(default_factory=dict)
     """Use of each stage that there was, of "read", "in", "compute", "out" and "write"."""
     idle_share: float | None = None
@@ -112,6 +110,24 @@ class SectionReport:
         if self.measured_bytes is None or not self.estimated_bytes:
             return None
         return self.measured_bytes / self.estimated_bytes
+
+
+def section_report(
+    plan: SectionPlan, methods: tuple[str, ...], times: SectionTimeline, **seen: Any
+) -> SectionReport:
+    """Make the report of a section from its plan, its times, and what else was seen."""
+    return SectionReport(
+        methods=methods,
+        slice_dim=plan.slice_dim,
+        n_slices=plan.n_slices,
+        block=plan.block,
+        duration_s=times.duration_s,
+        estimated_bytes=plan.estimated_bytes,
+        stages=times.stages,
+        idle_share=times.idle_share,
+        bound_by=times.bound_by,
+        **seen,
+    )
 
 
 @dataclass(frozen=True, slots=True)
