@@ -8,19 +8,14 @@ import threading
 import numpy as np
 import pytest
 
-from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError
 from maxslices.io.results.hdf5_sink import Hdf5Sink
+from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeEvent
 from tests.system.started_threads import record_started
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
-
-
-@from_ledger
-def two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError, OutOfMemoryError
 from maxslices.measure import Peak
 from tests.planner.fakes import fakes
+from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeGpu
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
@@ -30,12 +31,6 @@ def gpu(monkeypatch):
     monkeypatch.setattr("maxslices.api.carry_out.select_backend", lambda device: backend)
     monkeypatch.setattr("maxslices.runner.blocks.section_memory.measure_peak", measure)
     return backend
-
-
-@from_ledger
-def two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
 
 
 def hungry(fails_when):

@@ -7,28 +7,22 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices import Pipeline, Registry, run
 from maxslices.errors import EstimatorError, MethodError, OutOfMemoryError, StoreError
 from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
 from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.system import disk_space as room
 from tests.planner.fakes import fakes
+from tests.planner.ledgers import two
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
-
-
-@from_ledger
-def two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
 
 
 def run_function(function, out=None, pattern="all", **kwargs):
@@ -242,13 +236,6 @@ def test_a_report_that_cannot_be_read_is_not_overwritten(tmp_path, text):
         run_fakes(tmp_path, overwrite=True)
 
 
-def test_a_bad_plan_does_not_cost_the_earlier_run(tmp_path):
-    run_fakes(tmp_path)
-    with pytest.raises(Exception, match="needs"):
-        run_fakes(tmp_path, overwrite=True, memory="1kB")
-    assert (tmp_path / "result.h5").exists()
-
-
 def test_a_taken_name_is_told_before_anything_runs(tmp_path):
     (tmp_path / "result.h5").write_text("mine")
     called = []
@@ -281,14 +268,6 @@ def test_a_name_that_is_too_long_is_told(tmp_path):
         RunFolder(tmp_path / ("x" * 300))
 
 
-def test_a_disk_without_room_is_told_before_anything_runs(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(StoreError, match=r"the disk has 1\.00 kB free"):
-        run_fakes(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
     original, written = os.pwrite, []
 
@@ -302,23 +281,6 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="the disk is full"):
         run_fakes(tmp_path / "deep" / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="mounting a small disk needs root")
-def test_a_real_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk is not allowed here")
-    try:
-        usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-        big = np.ones((20, 60, 400), np.float32)
-        pipeline = Pipeline.from_steps(["negate"], fakes)
-        with pytest.raises(StoreError, match="the disk is full"):
-            run(big, pipeline, tmp_path / "out", device="cpu", block=4)
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_a_run_without_room_for_its_report_is_resumed(tmp_path, monkeypatch):

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, run, run_scans
-from maxslices.core.parameters import matches
 from maxslices.errors import MethodError, PipelineError, StoreError, UnknownMethodError, UsageError
 from maxslices.runner.folder.journal import Journal
-from maxslices.system.disk_space import store_errors
 from tests.planner.ledgers import two
 
 DATA = np.ones((6, 5, 4), np.float32)
@@ -69,22 +67,6 @@ def test_a_list_may_change_after_it_was_registered():
     halo.append(5)
     run(DATA, Pipeline.from_steps(["neighbours"], registry), device="cpu", block=2)
     assert max(seen[-3:]) == 4
-
-
-def test_numbers_of_numpy_stand_for_those_of_python():
-    from typing import Literal
-
-    assert matches(Literal[3, 5], np.int64(3))
-    assert not matches(Literal[3, 5], np.int64(4))
-    assert not matches(Literal[3, 5], np.float64(3))
-    assert not matches(Literal[1], np.True_)
-
-
-def test_a_full_disk_is_told_without_a_size_that_is_not_known(tmp_path):
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    said = r"the disk is full: [0-9.]+ [kMGT]?B are free now: make room"
-    with pytest.raises(StoreError, match=said), store_errors(tmp_path, 0):
-        raise full
 
 
 def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypatch):

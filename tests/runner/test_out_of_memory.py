@@ -20,7 +20,6 @@ from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.finished_run import RECORD_NAMES
 from maxslices.runner.folder.folder_place import JOURNAL_NAME
 from maxslices.system.threads import WorkThread
-from tests.planner.ledgers import two
 from tests.runner.fake_gpu import FakeGpu
 
 SHAPE = (13, 7, 5)
@@ -325,18 +324,6 @@ def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, 
     with pytest.raises(OutOfMemoryError, match=r"memory ran out on a single .*can't start new thr"):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.npy"]
-
-
-def test_waiting_without_memory_for_a_lock_is_memory_that_ran_out(tmp_path):
-    def waiting(data):
-        raise RuntimeError("can't allocate lock")
-
-    registry = Registry()
-    registry.register(waiting, pattern="all", calc_max_slices=two, output_dtype="float32")
-    np.save(tmp_path / "scan.npy", np.ones((4, 6, 8), np.float32))
-    pipeline = Pipeline.from_steps(["waiting"], registry)
-    with pytest.raises(OutOfMemoryError, match=r"ran out on a single .*can't allocate lock"):
-        run(tmp_path / "scan.npy", pipeline, tmp_path / "out", device="cpu", block=2)
 
 
 def test_a_folder_that_cannot_be_listed_without_memory_is_an_error(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from maxslices import Pipeline, from_ledger, run
+from maxslices import Pipeline, run
 from maxslices.io.frames.frames import ArrayFrames, Selection
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
@@ -36,12 +36,6 @@ def source(shape=(37, 19, 11), dtype="float32", pinned_by=None):
         darks=None,
         angles=np.linspace(0, 3, shape[0], dtype=np.float32),
     )
-
-
-@from_ledger
-def two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
 
 
 def plain_loop(scan, pipeline, plan):

@@ -19,85 +19,56 @@ class Clock:
         return self.now_s
 
 
-@pytest.fixture
-def lines():
-    return []
+CASES = {
+    "how far, how fast and how long still": (
+        200,
+        [(8, 20), (2, 20), (2, 20), (8, 80)],  # the first block with all that is loaded for it
+        [
+            "section 1/2: 40 of 200 slices (20 %), 10 slices/s, 16.0 s left",
+            "section 1/2: 140 of 200 slices (70 %), 10 slices/s, 6.0 s left",
+        ],
+    ),
+    "a short section": (100, [(0.9, 10)] * 10, []),
+    "a slow one, each minute": (
+        100_000,
+        [(6, 10)] * 21,
+        [
+            "section 1/2: 100 of 100000 slices (0 %), 1.67 slices/s, 16 h 39 min left",
+            "section 1/2: 200 of 100000 slices (0 %), 1.67 slices/s, 16 h 38 min left",
+        ],
+    ),
+    "what was done before a stop is no speed": (
+        1000,
+        [(0, 500), (100, 100)],
+        ["section 1/2: 600 of 1000 slices (60 %), 1 slices/s, 6 min 40 s left"],
+    ),
+    "slices that were lost are no negative speed": (
+        100,
+        [(5, 40), (5, -40), (5, 10), (5, 20)],
+        ["section 1/2: 10 of 100 slices (10 %), 2 slices/s, 45.0 s left"],
+    ),
+    "the first block alone": (100, [(70, 10)], ["section 1/2: 10 of 100 slices (10 %)"]),
+}
 
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-def passes(progress, clock, seconds, n_slices):
-    clock.now_s += seconds
-    progress.advance(n_slices)
-
-
-def test_a_line_says_how_far_how_fast_and_how_long_still(lines, clock):
+@pytest.mark.parametrize("case", CASES)
+def test_lines_say_how_far_a_section_is(case):
+    n_slices, passes, expected = CASES[case]
+    lines, clock = [], Clock()
     progress = ProgressLines(lines.append, clock=clock)
-    progress.start("section 1/2", 200)
-    passes(progress, clock, 8, 20)  # the first block, with all that is loaded for it
-    passes(progress, clock, 2, 20)
-    passes(progress, clock, 2, 20)
-    passes(progress, clock, 8, 80)
-    assert lines == [
-        "section 1/2: 40 of 200 slices (20 %), 10 slices/s, 16.0 s left",
-        "section 1/2: 140 of 200 slices (70 %), 10 slices/s, 6.0 s left",
-    ]
+    progress.start("section 1/2", n_slices)
+    for seconds, n_done in passes:
+        clock.now_s += seconds
+        progress.advance(n_done)
+    assert lines == expected
 
 
-def test_short_sections_say_nothing(lines, clock):
-    progress = ProgressLines(lines.append, clock=clock)
-    for number in (1, 2):
-        progress.start(f"section {number}/2", 100)
-        for _ in range(10):
-            passes(progress, clock, 0.9, 10)
-    assert lines == []
-
-
-def test_a_slow_section_says_each_minute_that_it_is_alive(lines, clock):
-    progress = ProgressLines(lines.append, clock=clock)
-    progress.start("section 1/1", 100_000)
-    for _ in range(50):
-        passes(progress, clock, 6, 10)
-    assert len(lines) == 5
-    assert lines[0].startswith(
-        "section 1/1: 100 of 100000 slices (0 %), 1.67 slices/s, 16 h 39 min"
-    )
-
-
-def test_what_was_done_before_a_stop_is_no_speed(lines, clock):
-    progress = ProgressLines(lines.append, clock=clock)
-    progress.start("section 1/1", 1000)
-    progress.advance(500)
-    passes(progress, clock, 100, 100)
-    assert lines == ["section 1/1: 600 of 1000 slices (60 %), 1 slices/s, 6 min 40 s left"]
-
-
-def test_slices_that_were_lost_are_no_negative_speed(lines, clock):
-    progress = ProgressLines(lines.append, clock=clock)
-    progress.start("section 1/1", 100)
-    passes(progress, clock, 5, 40)
-    passes(progress, clock, 5, -40)
-    passes(progress, clock, 5, 10)
-    passes(progress, clock, 5, 20)
-    assert lines == [
-        "section 1/1: 10 of 100 slices (10 %), 2 slices/s, 45.0 s left",
-    ]
-
-
-def test_the_first_block_alone_has_no_speed(lines, clock):
-    progress = ProgressLines(lines.append, clock=clock)
-    progress.start("section 1/1", 100)
-    passes(progress, clock, 70, 10)
-    assert lines == ["section 1/1: 10 of 100 slices (10 %)"]
-
-
-def test_ends_are_written_if_wanted(lines, clock):
+def test_ends_are_written_if_wanted():
+    lines, clock = [], Clock()
     progress = ProgressLines(lines.append, at_end=lines.append, clock=clock)
     progress.start("section 1/1", 30)
-    passes(progress, clock, 1.5, 30)
+    clock.now_s += 1.5
+    progress.advance(30)
     assert lines == ["section 1/1: 30 slices done in 1.5 s"]
 
 

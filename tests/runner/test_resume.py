@@ -387,15 +387,6 @@ class TestJournal:
         called = calls_of_resumed(scan, out, ["to_float", "negate"])
         assert [shape[0] for name, shape in called if name == "negate"] == [4, 4, 4, 4, 3]
 
-    def test_what_was_written_is_synced_time_and_again(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(journal, "SYNC_INTERVAL_S", 0.001)
-        noted = Journal.create(tmp_path / "journal", {"journal": 1})
-        while b"synced" not in (tmp_path / "journal").read_bytes():
-            pass
-        noted.close()
-        entries, _ = unseal((tmp_path / "journal").read_bytes().splitlines())
-        assert entries[1] == {"event": "synced", "n_lines": 1}
-
     def test_a_sync_holds_nobody_up_at_the_end(self, tmp_path, monkeypatch):
         began, may_end = threading.Event(), threading.Event()
 
@@ -455,14 +446,6 @@ class TestJournal:
         with pytest.raises(StoreError, match=r"is not readable.*(first line|damaged)"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
-    def test_a_line_that_is_missing_is_found(self, tmp_path, scan, monkeypatch):
-        out = tmp_path / "out"
-        stopped(scan, out, monkeypatch)
-        lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
-        (out / ".run/journal").write_bytes(b"".join([*lines[:2], *lines[3:]]))
-        with pytest.raises(StoreError, match="its line 3 is damaged"):
-            run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
-
 
 @pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
 def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name):
@@ -477,28 +460,6 @@ def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypat
             run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
     assert scan.exists()
     assert (out / "thesis.tex").read_text() == "mine"
-
-
-def test_a_run_goes_on_whose_last_section_was_all_written_before(tmp_path, scan, monkeypatch):
-    """Its second process called no method, so its report has no measured peak."""
-    for event in ("finish", "moving"):
-        original = getattr(Journal, event)
-
-        def stop(self, *args, event=event, original=original):
-            if event == "moving":
-                original(self, *args)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, event, stop)
-            with pytest.raises(KeyboardInterrupt):
-                run(
-                    scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=event == "moving"
-                )
-    report = run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
-    assert report.sections[0].measured_bytes is None
-    run(scan, of(["to_float"]), tmp_path / "whole", device="cpu")
-    assert content(tmp_path / "out")[0] == content(tmp_path / "whole")[0]
 
 
 def test_memory_that_runs_out_at_the_end_says_how_to_go_on(tmp_path, scan, monkeypatch):
@@ -683,14 +644,6 @@ class TestOverwrite:
         with pytest.raises(StoreError, match="the disk has"):
             run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
         assert content(out) == before
-
-    def test_what_a_killed_run_left_goes_whatever_it_was_called(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "killed", monkeypatch, ["to_float", SAVED, "neighbours"])
-        assert len(list((tmp_path / "killed").glob(".run/*.h5"))) == 2
-        run(scan, of(["to_float"]), tmp_path / "killed", device="cpu", overwrite=True)
-        assert {path.name for path in (tmp_path / "killed").iterdir()} == {
-            "result.h5", "report.html", "report.json", *RECORD_NAMES
-        }  # fmt: skip
 
     @pytest.mark.parametrize("format", ["hdf5", "tiff"])
     def test_a_whole_run_that_was_killed_is_completed_first(

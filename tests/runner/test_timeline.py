@@ -74,11 +74,6 @@ def test_nothing_recorded_is_bound_by_nothing_known():
     assert found.idle_share == 1
 
 
-def test_a_section_of_no_time_has_no_shares():
-    found = section(("read", 0, 0), wall_s=0.0)
-    assert found.stages["read"].share == 0
-
-
 def test_threads_may_add_at_the_same_time():
     timeline = Timeline()
     timeline.begin_section()

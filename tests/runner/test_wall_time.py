@@ -115,10 +115,3 @@ def test_the_printed_line_adds_up_to_the_first_one(manual, monkeypatch, tmp_path
     assert "waiting for disk space 5.5 s" in line
     printed = [float(figure) for figure in re.findall(r"[\d.]+", line)]
     assert sum(printed) == pytest.approx(total_s, abs=0.05 * (len(printed) + 1))
-
-
-def test_what_is_short_counts_as_other(manual, monkeypatch, tmp_path):
-    report = run_slowly(manual, monkeypatch, tmp_path, {"api.team.plan_pipeline": 0.25})
-    line = next(line for line in str(report).splitlines() if "wall time:" in line)
-    assert "opening" not in line
-    assert "planning 0.3 s" in line

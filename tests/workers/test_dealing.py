@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import heapq
-import time
 import weakref
 from itertools import pairwise
 
@@ -48,52 +47,6 @@ def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
             known.append(client.run_on_scheduler(count_tasks))
     assert max(running) <= 2
     assert max(known) <= 2 * 2 + 2  # of those that are done, the last are just being forgotten
-
-
-def sleep(job, share):
-    time.sleep(2e-3 * (share.stop - share.start))
-
-
-def test_shares_are_large_at_first_and_become_smaller_towards_the_end(client):
-    sizes = {}
-    for share, *_ in Dealer(WorkerCalls(client), {}).deal(sleep, 1, [range(300)], 1):
-        sizes[share.start] = share.stop - share.start
-    ordered = [size for _, size in sorted(sizes.items())]
-    assert ordered[:2] == [MOST_BLOCKS] * 2
-    assert max(ordered) == MOST_BLOCKS
-    assert ordered[-1] < MOST_BLOCKS
-
-
-def test_sizes_follow_what_each_worker_took(client, monkeypatch):
-    begin, end, noted = ShareSizes.begin, ShareSizes.end, []
-
-    def noted_begin(sizes, worker, n_blocks, now_s):
-        begin(sizes, worker, n_blocks, now_s)
-        noted.append([worker, n_blocks])
-
-    def noted_end(sizes, worker, took_s):
-        end(sizes, worker, took_s)
-        next(each for each in noted if len(each) == 2 and each[0] == worker).append(took_s)
-
-    monkeypatch.setattr(ShareSizes, "begin", noted_begin)
-    monkeypatch.setattr(ShareSizes, "end", noted_end)
-    dealer = Dealer(WorkerCalls(client), {})
-    workers = {worker for _, worker, _ in dealer.deal(sleep, 1, [range(100)], 1)}
-    assert {worker for worker, *_ in noted} == workers
-    assert min(took_s / n_blocks for _, n_blocks, took_s in noted) >= 2e-3  # what a block sleeps
-
-
-def test_what_was_done_before_does_not_tell_how_long_the_blocks_of_a_section_take(client):
-    dealer = Dealer(WorkerCalls(client), {})
-    dealer.once(sleep, 1, Share(0, 100))
-    sizes = {
-        share.start: share.stop - share.start for share, *_ in dealer.deal(sleep, 1, [range(40)], 1)
-    }
-    assert [sizes[0], sizes[10]] == [10, 10]  # half of what each would do
-
-
-def test_one_share_alone(client):
-    assert Dealer(WorkerCalls(client), {}).once(nothing, 5, Share(0, 1)) == 5
 
 
 def is_profiled(job, share):
@@ -178,17 +131,6 @@ def test_workers_that_differ_end_within_a_block_of_the_slowest(per_worker, block
     _, ended = simulate(n_blocks, block_s)
     together_s = n_blocks / sum(1 / each for each in block_s)
     assert max(ended.values()) <= together_s + 1.2 * max(block_s)
-
-
-def test_one_that_is_far_slower_than_the_others_has_its_first_share_alone():
-    shares, ended = simulate(64, [1, 1, 1, 5])
-    assert shares[3] == 8
-    assert max(ended.values()) == 5 * 8
-
-
-def test_the_first_shares_leave_as_much_to_make_up_for_a_slow_worker():
-    shares, _ = simulate(20, [1.0, 1.0])
-    assert shares[:2] == [5, 5]
 
 
 def test_one_that_joins_is_taken_to_be_as_fast_as_the_others():

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import replace
 
 import pytest
 
 from maxslices import ArraySpec, plan, run
 from maxslices.api.on_workers import worker_budgets
-from maxslices.cli.main import main
 from maxslices.errors import DoesNotFitError, PlanError, UsageError
 from maxslices.measure.resident_memory import held_bytes
 from maxslices.planner import Plan
 from maxslices.system.resource_limits import MemoryLimit
-from maxslices.workers import worker, workers
+from maxslices.workers import workers
 from maxslices.workers.section_job import WorkerFacts, machine_here
 from tests.runner.resumable import content, of
 
@@ -89,15 +86,6 @@ def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
-def test_the_command_line_plans_for_workers(tmp_path, capsys):
-    steps = "- method: paganin_filter\n- method: remove_stripe_ti"
-    (tmp_path / "pipeline.yaml").write_text(steps)
-    shape = ["--shape", "101x53x59", "--memory", "1GB", "--device", "cpu"]
-    assert main(["plan", *shape, str(tmp_path / "pipeline.yaml"), "--workers", "2", "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["sections"][0]["destination"] == "scratch file"
-
-
 def facts(host, free, host_free, reserved=3, held=()):
     held = dict(held)
     return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, held, 5)
@@ -157,13 +145,6 @@ def test_what_this_process_has_is_of_the_host_memory_of_its_machine():
     beside = 7 + held_bytes()
     found = 10**12 - worker_budgets((here,), "cuda", 50, 10**12).host_budget_bytes
     assert found == pytest.approx(beside, rel=0.5)
-
-
-def test_a_worker_says_what_its_process_has_and_the_one_that_started_it(client):
-    found = client.run(lambda: (worker.describe_worker("", "cpu", of(STEPS)).held, os.getpid()))
-    for held, process in found.values():
-        assert len(held) == 2
-        assert 2**24 < held[process] < 2**32
 
 
 @pytest.fixture

@@ -37,13 +37,6 @@ def job_of(source, **versions):
     return SimpleNamespace(run=run)
 
 
-def test_files_that_change_during_a_run_are_not_what_was_imported(asked):
-    worker._check_same(job_of("a"), None)
-    asked["source"] = "b"
-    worker._check_same(job_of("a"), None)
-    assert asked["count"] == 1
-
-
 def test_each_run_is_checked(asked):
     worker._check_same(job_of("a"), None)
     for _ in range(2):
