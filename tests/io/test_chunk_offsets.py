@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from maxslices.errors import SourceError
 from maxslices.io.frames.plain_frames import PlainFrames
 from maxslices.io.hdf5.chunks import Chunks, locate_data
-from maxslices.io.hdf5.frames import Hdf5Frames
-from maxslices.io.hdf5.open_hdf5 import open_file
+from maxslices.io.hdf5.frames import Hdf5File, Hdf5Frames
 
 SHAPE = (11, 13, 17)
 CHUNKS = [
@@ -77,7 +76,7 @@ def assert_same(path) -> None:
     with h5py.File(path) as file:
         expected = file["data"][...]
         is_located = locate_data(file["data"]) is not None
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     with pytest.MonkeyPatch.context() as patch:
         if is_located:
             patch.setattr(h5py.Dataset, "read_direct", left_to_hdf5)
@@ -187,7 +186,7 @@ def test_any_window_of_any_chunks(tmp_path_factory, chunks, kind, ends, dtype):
     window = [(min(a, b - 1), max(a + 1, b)) for a, b in ends]
     with h5py.File(path) as file:
         expected = file["data"][tuple(slice(*span) for span in window)]
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     np.testing.assert_array_equal(box_of(frames, window), expected)
     frames.close()
 
@@ -198,7 +197,7 @@ def test_a_file_that_is_cut_off_after_it_was_opened(tmp_path, chunks, kind):
     if chunks is None and kind != "plain":
         pytest.skip("without chunks there are no filters")
     path = write(tmp_path / "a.h5", "<u2", chunks, kind)
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     box_of(frames, WINDOWS[0])
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(SourceError, match=r"a\.h5:/data: frames 0:11 .* became shorter") as raised:
@@ -223,7 +222,7 @@ def test_a_damaged_index_of_chunks(tmp_path, before, value):
     raw = path.read_bytes()
     at = raw.index(struct.pack("<Q", places[4].byte_offset)) - before
     path.write_bytes(raw[:at] + struct.pack("<Q", value) + raw[at + 8 :])
-    frames = Hdf5Frames(path, open_file(path), "d")
+    frames = Hdf5Frames(Hdf5File(path), "d")
     with pytest.raises(SourceError, match="index of its chunks is damaged"):
         frames.read(np.arange(7), (0, 130), (0, 140), np.empty((7, 130, 140), "u2"))
     frames.close()
@@ -239,7 +238,7 @@ def test_a_missing_filter_is_named(tmp_path, monkeypatch):
         data = h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT16, space, how)
         for i in range(SHAPE[0]):
             data.write_direct_chunk((i, 0, 0), bytes(100))
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     with pytest.raises(SourceError, match=r"\(number 30000\), which is not installed: install"):
         box_of(frames, WINDOWS[0])
     frames.close()
@@ -248,7 +247,7 @@ def test_a_missing_filter_is_named(tmp_path, monkeypatch):
 def test_a_scan_is_read_while_hdf5_is_busy(tmp_path):
     """Another thread holds the lock of the HDF5 library."""
     path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "plain")
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     first = box_of(frames, WINDOWS[1])
     gc.collect()  # what other tests left takes the lock when it goes
     held, release = threading.Event(), threading.Event()
@@ -284,7 +283,7 @@ def test_each_chunk_is_decompressed_once(tmp_path, monkeypatch, some):
         file.create_dataset("data", data=data, chunks=(4, 65, 140), compression="gzip")
     begun, begin = [], zlib.decompressobj
     monkeypatch.setattr(zlib, "decompressobj", lambda: begun.append(1) or begin())
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     out = np.empty((len(some), 130, 140), "u2")
     frames.read(np.array(some), (0, 130), (0, 140), out)
     frames.close()
@@ -302,7 +301,7 @@ def test_hdf5_is_asked_once_for_frames_that_are_not_consecutive(tmp_path, monkey
         return read_direct(data, *args, **options)
 
     monkeypatch.setattr(h5py.Dataset, "read_direct", counted)
-    frames = Hdf5Frames(path, open_file(path), "data")
+    frames = Hdf5Frames(Hdf5File(path), "data")
     frames.read(np.array([0, 1, 4, 5, 8]), (0, 13), (0, 17), np.empty((5, 13, 17), "u2"))
     frames.close()
     assert len(asked) == 1

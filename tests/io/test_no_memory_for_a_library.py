@@ -8,7 +8,7 @@ import pytest
 
 from maxslices.errors import SourceError
 from maxslices.io import open_source
-from maxslices.io.hdf5.frames import Hdf5Frames
+from maxslices.io.hdf5.frames import Hdf5File, Hdf5Frames
 from maxslices.io.library_errors import library_errors
 
 SAID = "Can't synchronously read data (memory allocation failed for raw data buffer)"
@@ -21,7 +21,7 @@ def frames(tmp_path):
         file.create_dataset(
             "data", data=np.zeros((4, 5, 6), "f4"), chunks=(1, 2, 3), fletcher32=True
         )
-    found = Hdf5Frames(path, h5py.File(path), "data")
+    found = Hdf5Frames(Hdf5File(path), "data")
     yield found
     found.close()
 
@@ -44,7 +44,7 @@ def test_an_error_is_told_where_the_filters_cannot_be_read_either(frames, monkey
         raise OSError("Can't synchronously read data")
 
     monkeypatch.setattr(h5py.Dataset, "read_direct", read_direct)
-    monkeypatch.setattr("maxslices.io.hdf5.frames.missing_filters", fail)
+    monkeypatch.setattr("maxslices.io.hdf5.frames.filters", fail)
     with pytest.raises(SourceError, match="frames 0:4 cannot be read"):
         frames.read(np.arange(4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
 

@@ -12,7 +12,7 @@ from maxslices import Pipeline, run
 from maxslices.io.frames.frames import ArrayFrames, Selection
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
-from maxslices.io.scans.loader import Preview
+from maxslices.io.scans.loader import LoaderOptions, Preview
 from maxslices.runner.blocks.block_feed import blocks_of
 from tests.planner.fakes import fakes
 
@@ -148,13 +148,13 @@ def test_every_copy_and_every_block_is_on_the_timeline(on_fake_gpu):
 
 def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
     data = np.random.default_rng(7).random((40, 30, 201), np.float32)
-    columns = Preview(detector_x=(1, 190))
+    columns = LoaderOptions(preview=Preview(detector_x=(1, 190)))
     host_bytes = []
     for is_pinned in (False, True):
         with on_fake_gpu() as gpu:
             if is_pinned:
                 gpu.pin(data)
-            scan = FrameSource("scan", Selection.of(ArrayFrames("scan", data)), preview=columns)
+            scan = FrameSource("scan", Selection.of(ArrayFrames("scan", data)), columns)
             report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda", block=4)
             # two in, and out two or three, as they are needed
             assert gpu.allocated.count("pinned memory") in (4, 5)

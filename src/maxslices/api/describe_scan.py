@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from ..core.angles import angle_table
 from ..core.units import format_bytes
 from ..errors import SourceError
-from ..io import Source
+from ..io import Source, open_source
 from ..io.paths import path_of
-from ..io.scans.likely_parts import open_likely
 from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
-from .scan_and_output import facts_of
+from .scan_and_output import facts_of, likely_layout
 
 TIMED_BYTES = 2**28
 """Most bytes that are read to time reading: 256 MiB take 0.1 s from a cache and 2 s from a slow
@@ -117,7 +116,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
     """
     path = path_of(scan)
     try:
-        source, parts = open_likely(scan)
+        source = open_source(scan, guess=True)
     except SourceError as error:
         stored = None if path is None else stored_facts(path)
         if stored is None or not stored.stacks:
@@ -136,7 +135,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
             None if source.angles is None else _describe_angles(source.angles),
             None if isinstance(scan, np.ndarray) else _read_rate(source),
             facts_of(source),
-            is_guess=parts is not None,
+            is_guess=likely_layout(source) is not None,
         )
     finally:
         if source is not scan:
@@ -183,10 +182,9 @@ def _angle_lines(angles: Angles | None) -> list[str]:
 def _stored_lines(stored: StoredFacts) -> list[str]:
     lines = []
     if stored.layout is not None:
-        parts = ((part, getattr(stored.layout, part)) for part in stored.layout.__slots__)
         lines += [
-            f"  {'paths' if not number else '':<13} {part.replace('_', ' ')}: {where}"
-            for number, (part, where) in enumerate((p, w) for p, w in parts if w)
+            f"  {'' if number else 'paths':<13} {part}: {where}"
+            for number, (part, where) in enumerate(stored.layout.parts.items())
         ]
         kept = "in one piece" if stored.chunks is None else f"in chunks of {stored.chunks}"
         packed = f", {stored.compression}" if stored.compression else ", not compressed"

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError, StoreError
-from ..io import Source
+from ..io import Source, open_source
 from ..io.results.result_slice import middle_slice, some_slices
-from ..io.scans.likely_parts import open_likely
 from ..planner.plan import value_text
 from ..report_page.drawings import Lanes, SectionSpans, SlicePicture, draw_lanes, draw_slice
 from ..report_page.page import run_page
@@ -56,7 +55,7 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    source, _ = open_likely(scan)
+    source = open_source(scan, guess=True)
     with source:
         projection, flat, sinogram = _parts(source)
         name = source.name

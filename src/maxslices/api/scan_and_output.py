@@ -20,6 +20,7 @@ from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.facts import CONFLICT, one_fact, one_number
 from ..io.scans.frame_source import FrameSource
+from ..io.scans.layout import Layout
 from ..io.scans.loader import AngleFile, SideData
 from ..io.scans.stored_facts import StoredFacts
 from ..pipeline import Pipeline, ScanSpec
@@ -68,6 +69,13 @@ _MOST_KEV = 1000.0
 def facts_of(source: object) -> StoredFacts | None:
     """What a scan's file stores next to the frames; None for a scan without such a file."""
     return source.stored if isinstance(source, FrameSource) else None
+
+
+def likely_layout(source: object) -> Layout | None:
+    """Paths of a scan that were found by shapes and names; None if its layout is known."""
+    stored = facts_of(source)
+    layout = None if stored is None else stored.layout
+    return layout if layout is not None and layout.is_likely else None
 
 
 def facts_not_applied(source: Source, pipeline: Pipeline, *, has_pixel_size: bool) -> list[str]:

@@ -279,7 +279,7 @@ class RowsInMemory(FrameSource):
         angles: NDArray[np.float32] | None,
     ) -> None:
         specs: dict[SideName, ArraySpec | None] = {"flats": scan.flats, "darks": scan.darks}
-        sides = {
+        sides: dict[SideName, Selection | None] = {
             side: Selection.of(ArrayFrames(f"{scan.name} {side}", scan.read_side(side, 1, *rows)))
             for side, spec in specs.items()
             if spec is not None
@@ -291,8 +291,7 @@ class RowsInMemory(FrameSource):
         super().__init__(
             scan.name,
             Selection.of(ArrayFrames(scan.name, data)),
-            flats=sides.get("flats"),
-            darks=sides.get("darks"),
+            sides=sides,
             angles=angles,
         )
         if isinstance(scan, FrameSource) and scan.flats is not None and "flats" in sides:

@@ -13,9 +13,8 @@ import yaml
 
 from ..core.units import readable
 from ..errors import SourceError, StoreError, UsageError
-from ..io import Preview, Source
+from ..io import Preview, Source, open_source, parse_loader
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
-from ..io.scans.likely_parts import LikelyParts, open_likely
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
@@ -25,7 +24,7 @@ from ..system.files import replace_text
 from .full_turn import LEAST_COLUMNS, find_turn_axis, is_full_turn
 from .run_request import RunRequest
 from .run_scan import run_requested
-from .scan_and_output import check_out, facts_of
+from .scan_and_output import check_out, facts_of, likely_layout
 
 PIPELINE_NAME = "pipeline.yaml"
 """Name of the pipeline in the folder of the results."""
@@ -109,22 +108,22 @@ class TrialPipeline:
         return text + self.steps + rest.format(row=axis_row)
 
 
-def trial_pipeline(
-    source: Source, parts: LikelyParts | None = None, given: Mapping[str, Any] | None = None
-) -> TrialPipeline:
+def trial_pipeline(source: Source, given: Mapping[str, Any] | None = None) -> TrialPipeline:
     """Make a pipeline for a scan: correction, stripes, axis of rotation, reconstruction.
 
     Parameters
     ----------
     source : Source
         The scan.
-    parts : LikelyParts, optional
-        Where its parts were found, if its layout is not known.
     given : mapping, optional
         Parameters of the loader that the source was opened with.
     """
-    notes = [] if parts is None else [str(parts)]
-    loader = {**({} if parts is None else parts.parameters), **(given or {})}
+    layout = likely_layout(source)
+    notes, loader = [], dict(given or {})
+    if layout is not None:
+        paths = ", ".join(f"{part} {where}" for part, where in layout.parts.items())
+        notes.append(f"by its shape and names: {paths.replace('data ', 'frames ', 1)}")
+        loader = layout.parameters | loader
     angles, n_angles = source.angles, source.spec.shape[0]
     if angles is None:
         half = {"start_angle": 0, "stop_angle": 180, "angles_total": n_angles}
@@ -191,14 +190,14 @@ def try_scan(
     check_out(out, scan)
     chosen = with_choice(Preview(), {"rows": rows})
     given = _given_parts(scan, flats, darks, angle_range)
-    source, parts = open_likely(scan, given)
+    source = open_source(scan, parse_loader(given)[0], guess=True)
     with source:
         stored = facts_of(source)
         if stored is not None and stored.is_volume:
             raise SourceError(
                 f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan"
             )
-        made = trial_pipeline(source, parts, given)
+        made = trial_pipeline(source, given)
         start, stop = chosen.bounds(1, source.spec.shape[1], source.name)
         angles, width = source.angles, source.spec.shape[2]
     path = Path(out) / PIPELINE_NAME
@@ -266,7 +265,7 @@ def _given_parts(
                 f"{angle_range!r} is not a range of angles: write the first and the last in "
                 "degrees, such as 0:360"
             ) from None
-        source, _ = open_likely(scan)
+        source = open_source(scan, guess=True)
         with source:
             count = source.spec.shape[0]
         found = {"start_angle": first, "stop_angle": last, "angles_total": count}

@@ -6,7 +6,7 @@ zarr-python reads the chunks of a block in parallel, by its own threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,81 +117,106 @@ def open_zarr(scan: str | os.PathLike[str]) -> Any:
             raise SourceError(f"{scan}: cannot be opened: {error}") from None
 
 
-def zarr_arrays(root: Any) -> dict[str, Any]:
-    """All arrays by their path; one that is opened by itself has an empty path."""
-    if not hasattr(root, "members"):
-        return {"": root}
-    return {name: item for name, item in root.members(max_depth=None) if hasattr(item, "chunks")}
+class ZarrFile:
+    """A Zarr group or array that is open for reading, as a file of a scan.
 
-
-def zarr_array(name: str, arrays: Mapping[str, Any], where: str, parameter: str) -> Any:
-    """Array at a path.
+    Parameters
+    ----------
+    scan : path-like or str
+        A folder, a ZIP file or an address of fsspec.
 
     Raises
     ------
     SourceError
-        If there is none; it lists arrays that are there.
+        If there is none, it cannot be reached, or a package to read it is missing.
     """
-    found = arrays.get(where.strip("/"))
-    if found is None:
-        listed = ", ".join([*arrays][:_SHOWN])
-        raise SourceError(f"{name}: {where} is not an array: give another {parameter}: {listed}")
-    return found
 
+    is_guessed = True
 
-def zarr_frames(
-    name: str,
-    arrays: Mapping[str, Any],
-    where: str,
-    parameter: str,
-    files: tuple[Path, ...] = (),
-) -> Frames:
-    """Frames in the array at a path, by the names of its dimensions perhaps sinograms.
+    def __init__(self, scan: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(scan)
+        self._root = open_zarr(scan)
+        self._folder = None if is_url(scan) else Path(scan)
+        with library_errors(self.name):
+            self._arrays: dict[str, Any] = {"": self._root}
+            if hasattr(self._root, "members"):
+                members = self._root.members(max_depth=None)
+                self._arrays = {name: item for name, item in members if hasattr(item, "chunks")}
+            attributes = dict(self._root.attrs)
+        images = attributes.get("ome", attributes).get("multiscales") or [{}]
+        self.image: Mapping[str, Any] = images[0]
+        """Description of the first image of OME-Zarr 0.4 or 0.5; empty without one."""
 
-    An array of two dims that is not the `data_path` is one frame, such as the mean of flats.
-    """
-    array = zarr_array(name, arrays, where, parameter)
-    title = f"{name}:/{where.strip('/')}" if where else name
-    if array.ndim == 2 and parameter != "data_path":
-        return ArrayFrames(title, np.asarray(array[...])[np.newaxis])
-    attributes = dict(array.attrs)
-    axes = attributes.get("axes", attributes.get("_ARRAY_DIMENSIONS"))
-    axes = axes or getattr(array.metadata, "dimension_names", None) or ()
-    if isinstance(axes, str):
-        axes = axes.replace(",", ":").split(":")
-    return with_axes(ZarrFrames(title, array, files), [str(axis) for axis in axes])
+    @property
+    def default(self) -> str | None:
+        """Path of an array that is opened by itself, or of the largest level of an image."""
+        levels = self.image.get("datasets") or []
+        return "" if "" in self._arrays else str(levels[0]["path"]) if levels else None
 
+    @property
+    def only_stack(self) -> str:
+        """Path of the flats or darks in a group of their own."""
+        stacks = [where for where, array in self._arrays.items() if array.ndim >= 3]
+        if self.default is None and len(stacks) != 1:
+            listed = ", ".join(stacks) or "none"
+            raise SourceError(f"{self.name}: give data_path, one of {listed}")
+        return stacks[0] if self.default is None else self.default
 
-def ome_image(root: Any) -> Mapping[str, Any]:
-    """Description of the first image of OME-Zarr 0.4 or 0.5; empty without one."""
-    attributes = dict(root.attrs)
-    images = attributes.get("ome", attributes).get("multiscales") or [{}]
-    image: Mapping[str, Any] = images[0]
-    return image
+    def find(self, where: str) -> Any:
+        """Array at a path; None without one."""
+        return self._arrays.get(where.strip("/"))
 
+    def array(self, where: str, parameter: str) -> Any:
+        """Array at a path; see `ScanFile.array`."""
+        found = self.find(where)
+        if found is None:
+            listed = ", ".join([*self._arrays][:_SHOWN])
+            raise SourceError(
+                f"{self.name}: {where} is not an array: give another {parameter}: {listed}"
+            )
+        return found
 
-def ome_level(root: Any) -> str | None:
-    """Path of the largest level of an image."""
-    levels = ome_image(root).get("datasets") or []
-    return str(levels[0]["path"]) if levels else None
+    def frames(self, where: str, parameter: str = "data_path") -> Frames:
+        """Frames, by the names of its dimensions perhaps sinograms; see `ScanFile.frames`."""
+        array = self.array(where, parameter)
+        title = f"{self.name}:/{where.strip('/')}" if where else self.name
+        if array.ndim == 2 and parameter != "data_path":
+            return ArrayFrames(title, np.asarray(array[...])[np.newaxis])
+        attributes = dict(array.attrs)
+        axes = attributes.get("axes", attributes.get("_ARRAY_DIMENSIONS"))
+        axes = axes or getattr(array.metadata, "dimension_names", None) or ()
+        if isinstance(axes, str):
+            axes = axes.replace(",", ":").split(":")
+        frames = ZarrFrames(title, array, self._metadata_files(where))
+        return with_axes(frames, [str(axis) for axis in axes])
 
+    def _metadata_files(self, where: str) -> tuple[Path, ...]:
+        """Local metadata of an array: whoever replaces the array writes them anew."""
+        if self._folder is None or self._folder.is_file():
+            return () if self._folder is None else (self._folder,)
+        places = (self._folder / where.strip("/") / name for name in ("zarr.json", ".zarray"))
+        return tuple(place for place in places if place.is_file())
 
-def zarr_stack(path: Path, data_path: str) -> Frames:
-    """Frames of an array in a group, or of the only stack in it.
+    def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
+        """All values of an array: Zarr leaves out chunks of its fill value."""
+        return np.asarray(self.array(where, parameter)[...])
 
-    Raises
-    ------
-    SourceError
-        If it has several stacks, or that array is missing.
-    """
-    root, name = open_zarr(path), str(path)
-    with library_errors(name):
-        arrays = zarr_arrays(root)
-        where = data_path
-        if where == "auto":
-            stacks = [each for each, array in arrays.items() if array.ndim >= 3]
-            level = ome_level(root)
-            if level is None and len(stacks) != 1:
-                raise SourceError(f"{name}: give data_path, one of {', '.join(stacks) or 'none'}")
-            where = stacks[0] if level is None else level
-        return zarr_frames(name, arrays, where, "flats or darks")
+    def entries(self, *, at_top: bool = False) -> Iterator[str]:
+        """No paths: NXtomo is a definition for HDF5."""
+        return iter(())
+
+    def arrays(self, *, follows_links: bool = False) -> Iterator[tuple[str, Any]]:
+        """Iterate over all arrays with their paths."""
+        return ((f"/{where}", array) for where, array in self._arrays.items())
+
+    def stacks(self) -> str:
+        """List of the 3D arrays, as the end of a message."""
+        stacks = [f"{where} {item.shape}" for where, item in self.arrays() if item.ndim >= 3]
+        return f"; 3D arrays: {', '.join(stacks[:_SHOWN]) or 'none'}"
+
+    def storage(self, where: str | None, key: str | None) -> dict[str, Any]:
+        """Nothing that is shown."""
+        return {}
+
+    def close(self) -> None:
+        """No effect: chunks are opened while they are read."""

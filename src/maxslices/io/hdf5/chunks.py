@@ -256,15 +256,11 @@ def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     return None
 
 
-def missing_filters(data: h5py.Dataset) -> list[str]:
-    """Filters of a data set that are not installed."""
+def filters(data: h5py.Dataset) -> list[tuple[int, bytes]]:
+    """Numbers and names of the filters of a data set, in the order in which they are applied."""
     creation = data.id.get_create_plist()
-    filters = [creation.get_filter(i) for i in range(creation.get_nfilters())]
-    return [
-        f"{name.decode(errors='replace') or 'a filter'} (number {number})"
-        for number, _, _, name in filters
-        if not h5py.h5z.filter_avail(number)
-    ]
+    found = (creation.get_filter(i) for i in range(creation.get_nfilters()))
+    return [(number, name) for number, _, _, name in found]
 
 
 def _contiguous(data: h5py.Dataset) -> PlainFrames:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
 from ...errors import SourceError
+from ..access import Closing
 from ..check_arrays import check_dtype, without_ones
 from ..frames.frames import (
+    ArrayFrames,
     FrameIndices,
     Frames,
     FramesWritten,
@@ -34,9 +37,22 @@ from ..library_errors import (
     raise_if_of_system,
     raised_by_library,
 )
-from .chunks import ChunkError, Chunks, OversizeError, locate_data, missing_filters
-from .links import BrokenPath, FileContents, look_up, read_attribute
+from . import links
+from .chunks import ChunkError, Chunks, OversizeError, filters, locate_data
+from .links import (
+    LISTED,
+    BrokenPath,
+    FileObjects,
+    is_nxtomo,
+    look_up,
+    names_in,
+    read_attribute,
+)
+from .open_hdf5 import open_file
 from .unwritten_frames import frames_written
+
+_MOST_ENTRIES = 100
+"""Most groups of a file that are looked at for further scans: 3 ms."""
 
 
 class Hdf5Frames:
@@ -44,25 +60,23 @@ class Hdf5Frames:
 
     Parameters
     ----------
-    path : Path
-        Path of the file, for messages.
-    file : h5py.File
+    file : Hdf5File
         Is closed with these frames.
     data_path : str
         Path of the data set in the file.
     """
 
-    def __init__(self, path: Path, file: h5py.File, data_path: str) -> None:
-        self.name = f"{path}:/{data_path.strip('/')}"
+    def __init__(self, file: Hdf5File, data_path: str) -> None:
+        self.name = f"{file.name}:/{data_path.strip('/')}"
         self._file = file
-        self._data = dataset(path, file, data_path, "data_path")
+        self._data = file.array(data_path, "data_path")
         with library_errors(self.name):
             shape, dtype = self._data.shape, self._data.dtype
         if shape is None or len(shape) != 3 or 0 in shape:
             found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
                 f"{self.name}: holds {found}: a scan has three dims, (angles, detector_y, "
-                f"detector_x){without_ones(shape)}{FileContents(file).stacks()}"
+                f"detector_x){without_ones(shape)}{file.stacks()}"
             )
         self.spec = ArraySpec(shape, check_dtype(self.name, dtype))
         self._written: FramesWritten | None = None
@@ -74,7 +88,7 @@ class Hdf5Frames:
     @property
     def files(self) -> Iterable[Path]:
         """Files that the frames are read from; those of a virtual data set after `written`."""
-        return {Path(self._file.filename), Path(self._data.file.filename)} | (
+        return {self._file.path, Path(self._data.file.filename)} | (
             set() if self._written is None else self._written.files
         )
 
@@ -116,7 +130,11 @@ class Hdf5Frames:
                 raise MemoryError(f"{self.name}: {cause_of(error)}") from None
             missing: list[str] = []
             with suppress(RuntimeError, ValueError):  # what else it cannot read
-                missing = missing_filters(self._data)
+                missing = [
+                    f"{name.decode(errors='replace') or 'a filter'} (number {number})"
+                    for number, name in filters(self._data)
+                    if not h5py.h5z.filter_avail(number)
+                ]
             hint = "the file is damaged, or its compression is unknown here"
             if missing:
                 hint = (
@@ -170,7 +188,142 @@ class Hdf5Frames:
         self._file.close()
 
 
-def stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
+class Hdf5File(Closing):
+    """An HDF5 file that is open for reading, as a file of a scan.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    SourceError
+        If it is not an HDF5 file, is cut off or is being written.
+    """
+
+    default = None
+    is_guessed = False
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, str(path)
+        with library_errors(self.name):
+            self._file = open_file(path)
+        self._walked: dict[bool, tuple[list[tuple[str, Any]], bool]] = {}
+
+    def find(self, where: str) -> h5py.Dataset | h5py.Group | BrokenPath | None:
+        """Object at a path; None if nothing has that name."""
+        return look_up(self._file, where)
+
+    def array(self, where: str, parameter: str) -> h5py.Dataset:
+        """Open a data set.
+
+        Raises
+        ------
+        SourceError
+            If it does not exist, is a group or damaged, or a link on the way leads nowhere.
+        """
+        found = self.find(where)
+        if isinstance(found, h5py.Dataset):
+            return found
+        if isinstance(found, BrokenPath):
+            raise SourceError(f"{self.name}: {where} {found.reason}")
+        is_group = isinstance(found, h5py.Group)
+        what = "is a group, not a data set" if is_group else "is not in the file"
+        raise SourceError(f"{self.name}: {where} {what}: give another {parameter}{self.stacks()}")
+
+    def frames(self, where: str, parameter: str = "data_path") -> Frames:
+        """Frames of a data set, which may be stored as sinograms; see `ScanFile.frames`."""
+        data = self.array(where, "data_path")
+        name = f"{self.name}:/{where.strip('/')}"
+        with library_errors(name):
+            if data.ndim == 2 and parameter != "data_path":
+                return ArrayFrames(name, data[()][np.newaxis])
+            return with_axes(Hdf5Frames(self, where), _stored_axes(data))
+
+    def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
+        """Read a data set with a value for each frame; see `ScanFile.column`."""
+        data, name = self.array(where, parameter), f"{self.name}: {where}"
+        with library_errors(name):
+            missing = frames_written(data, name, allow_missing=allow_missing).missing
+            if missing is not None and not allow_missing:
+                raise SourceError(
+                    f"{name}: {np.count_nonzero(missing)} of {missing.size} values were never "
+                    "written: the acquisition was aborted, or still runs; allow it with "
+                    "--allow-missing-frames"
+                )
+            values: NDArray[Any] = data[()]
+            return values
+
+    def entries(self, *, at_top: bool = False) -> Iterator[str]:
+        """Iterate over groups whose definition is NXtomo: all, or the first groups of the file."""
+        if at_top:
+            names = list(islice(names_in(self._file), _MOST_ENTRIES))
+            groups: Iterable[tuple[str, Any]] = ((name, self.find(name)) for name in names)
+        else:
+            groups, _ = self._objects(follows_links=True)
+        return (
+            name.strip("/")
+            for name, item in groups
+            if isinstance(item, h5py.Group) and is_nxtomo(item)
+        )
+
+    def arrays(self, *, follows_links: bool = False) -> Iterator[tuple[str, h5py.Dataset]]:
+        """Iterate over data sets; where links lead to, a pipe may wait."""
+        objects, _ = self._objects(follows_links)
+        return ((name, item) for name, item in objects if isinstance(item, h5py.Dataset))
+
+    def _objects(self, follows_links: bool) -> tuple[list[tuple[str, Any]], bool]:
+        """Objects of the file, which is gone through once, and whether these are all."""
+        if follows_links not in self._walked:
+            objects = FileObjects(self._file, follows_links=follows_links)
+            self._walked[follows_links] = list(objects), objects.is_complete
+        return self._walked[follows_links]
+
+    def stacks(self) -> str:
+        """List of the 3D data sets, as the end of a message."""
+        try:
+            found = [
+                f"{name} ({'x'.join(map(str, item.shape))} {item.dtype})"
+                for name, item in self.arrays(follows_links=True)
+                if item.ndim == 3
+            ]
+        except Exception as error:
+            if not raised_by_library(error):
+                raise
+            return "; the file is damaged: copy it again"
+        rest = ""
+        if not self._objects(follows_links=True)[1]:
+            rest = f"; only the first {links.MAX_OBJECTS:,} of its links were looked at"
+        if not found:
+            return f"; there is no 3D data set in the file{rest}"
+        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        return f"; 3D data sets in the file: {', '.join(found[:LISTED])}{more}{rest}"
+
+    def storage(self, where: str | None, key: str | None) -> dict[str, Any]:
+        """How frames are stored: axes, chunks, filters, bytes; the kinds of frames of a key."""
+        frames = None if where is None else self.find(where)
+        kinds = None if key is None else self.find(key)
+        found: dict[str, Any] = {"is_complete": self._objects(follows_links=False)[1]}
+        if isinstance(frames, h5py.Dataset):
+            found["axes"], found["chunks"] = _stored_axes(frames), frames.chunks
+            found["compression"] = ", ".join(
+                name.decode(errors="replace").split(";")[0].strip() or f"filter {number}"
+                for number, name in filters(frames)
+            )
+            found["stored_bytes"] = int(frames.id.get_storage_size())
+        if isinstance(kinds, h5py.Dataset) and kinds.ndim == 1 and kinds.dtype.kind in "biuf":
+            values, counts = np.unique(kinds[()], return_counts=True)
+            pairs = zip(values.tolist(), counts.tolist(), strict=True)
+            found["frame_kinds"] = {int(v): n for v, n in pairs if np.isfinite(v)}
+        return found
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+
+def _stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
     """Names of the axes of a data set, by itself as in Data Exchange, or by its NXdata group."""
     own = _texts(read_attribute(data, "axes", ()))
     if len(own) == 1:
@@ -185,55 +338,3 @@ def stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
 def _texts(attribute: Any) -> tuple[str, ...]:
     values = np.ravel(np.asarray(attribute))
     return tuple(v.decode(errors="replace") if isinstance(v, bytes) else str(v) for v in values)
-
-
-def hdf5_frames(path: Path, file: h5py.File, data_path: str) -> Frames:
-    """Frames in a data set of an open file, which may be stored as sinograms.
-
-    Raises
-    ------
-    SourceError
-        If the data set is missing or not a stack, or its last axis is that of the angles.
-    """
-    frames = Hdf5Frames(path, file, data_path)
-    with library_errors(frames.name):
-        axes = stored_axes(dataset(path, file, data_path, "data_path"))
-    return with_axes(frames, axes)
-
-
-def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Dataset:
-    """Open a data set of a file.
-
-    Raises
-    ------
-    SourceError
-        If it does not exist, is a group or damaged, or a link on the way leads nowhere.
-    """
-    found = look_up(file, name)
-    if isinstance(found, h5py.Dataset):
-        return found
-    if isinstance(found, BrokenPath):
-        raise SourceError(f"{path}: {name} {found.reason}")
-    what = "is a group, not a data set" if isinstance(found, h5py.Group) else "is not in the file"
-    raise SourceError(
-        f"{path}: {name} {what}: give another {parameter}{FileContents(file).stacks()}"
-    )
-
-
-def read_column(name: str, data: h5py.Dataset, allow_missing: bool) -> NDArray[Any]:
-    """Read a data set with a value for each frame.
-
-    Raises
-    ------
-    SourceError
-        If values were never written, unless they may be missing, or the data set is damaged.
-    """
-    with library_errors(name):
-        missing = frames_written(data, name, allow_missing=allow_missing).missing
-        if missing is not None and not allow_missing:
-            raise SourceError(
-                f"{name}: {np.count_nonzero(missing)} of {missing.size} values were never written: "
-                "the acquisition was aborted, or still runs; allow it with --allow-missing-frames"
-            )
-        values: NDArray[Any] = data[()]
-        return values

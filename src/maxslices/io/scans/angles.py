@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,14 +13,13 @@ from ...errors import SourceError
 from ...system.files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
 from ..frames.frames import IndexRange, Selection
-from ..hdf5.frames import dataset, read_column
-from ..hdf5.open_hdf5 import open_file
+from ..hdf5.frames import Hdf5File
 from ..paths import check_readable, is_hdf5
 from .angle_search import angles_by_steps
 from .facts import unit_of
-from .hdf5_layout import Layout
+from .layout import Layout, ScanFile
 from .loader import AngleFile, AngleRange, LoaderOptions, Preview
-from .stored_facts import StoredFacts
+from .stored_facts import StoredFacts, facts_of_file
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +68,6 @@ def check_angle_count(name: str, n_angles: int, data: Selection, preview: Previe
     )
 
 
-def previewed_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
-    """Angles of the projections in a preview, among those of `projections_angles`."""
-    first, last = previewed(data, preview)
-    if angles.size == len(range(first, last, preview.angle_step)):
-        return angles
-    return angles[first : last : preview.angle_step]
-
-
 def projections_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
     """Angles that `check_angle_count` accepts, without those of flats and darks."""
     n_read = len(range(*previewed(data, preview), preview.angle_step))
@@ -94,50 +82,30 @@ _MAX_TEXT_BYTES = 2**24
 
 
 def stored_angles(
-    path: Path, file: h5py.File, where: str, options: LoaderOptions, data: Selection
+    file: ScanFile, where: str, options: LoaderOptions, data: Selection
 ) -> NDArray[np.float32]:
-    """Read angles in radians from a data set, as many as `previewed_angles` takes.
+    """Read angles in radians from a data set, as many as `projections_angles` returns.
 
     Raises
     ------
     SourceError
-        If they cannot be read, or there are more or fewer.
+        If they cannot be read or are not angles, or there are more or fewer.
     """
-    stored = dataset(path, file, where, "rotation_angles")
-    name = f"{path}: {where}"
+    stored, name = file.array(where, "rotation_angles"), f"{file.name}: {where}"
     if stored.ndim != 1:
         raise SourceError(
             f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
             "rotation_angles"
         )
     check_angle_count(name, stored.shape[0], data, options.preview)  # before they are read
-    read = read_column(name, stored, options.allow_missing_frames)
-    return angles_of_column(name, read, unit_of(stored), options, data)
-
-
-def angles_of_column(
-    name: str, values: NDArray[Any], unit: str, options: LoaderOptions, data: Selection
-) -> NDArray[np.float32]:
-    """Angles in radians of a column with a unit, as many as `previewed_angles` takes.
-
-    Raises
-    ------
-    SourceError
-        If they are not angles, or there are more or fewer.
-    """
-    check_angle_count(name, values.size, data, options.preview)
-    convert = check_angles if _in_radians(name, unit) else radians_from_degrees
+    values = file.column(where, "rotation_angles", options.allow_missing_frames)
+    convert = check_angles if _in_radians(name, unit_of(stored)) else radians_from_degrees
     # Some beamlines write NaN for flats and darks.
     return convert(name, projections_angles(values, data, options.preview))
 
 
 def find_angles(
-    path: str,
-    layout: Layout,
-    options: LoaderOptions,
-    data: Selection,
-    read: Callable[[str], NDArray[np.float32]],
-    facts: Callable[[Layout], StoredFacts],
+    file: ScanFile, layout: Layout, options: LoaderOptions, data: Selection
 ) -> tuple[NDArray[np.float32] | None, StoredFacts]:
     """Find the angles of a scan in a file, and what it stores next to the frames.
 
@@ -146,45 +114,43 @@ def find_angles(
 
     Parameters
     ----------
-    path : str
-        The file, for messages.
+    file : ScanFile
+        The file.
     layout : Layout
         Paths of the scan's parts.
     options : LoaderOptions
         What is given.
     data : Selection
         All projections.
-    read : callable
-        Reads the angles at a path of the file.
-    facts : callable
-        Collects the stored facts; where the layout has no angles, it searches for a column.
 
     Returns
     -------
     (ndarray or None, StoredFacts)
-        Angles in radians, as many as `previewed_angles` takes.
+        Angles in radians, as many as `projections_angles` returns.
     """
-    given = angles_option(path, options, data)
+    given = angles_option(file.name, options, data)
     if isinstance(given, np.ndarray):
-        return given, replace(facts(layout), angle_note="")
+        return given, replace(facts_of_file(file, layout, data), angle_note="")
     if given is not None:
         layout = replace(layout, angles=given)
     angles = None
     if layout.angles is not None:
-        angles = read(layout.angles)
+        angles = stored_angles(file, layout.angles, options, data)
         if angles.size > 1 and not angles.any() and given is None:
-            logger.warning("%s: %s holds only zeros, which are not angles", path, layout.angles)
+            logger.warning(
+                "%s: %s holds only zeros, which are not angles", file.name, layout.angles
+            )
             layout, angles = replace(layout, angles=None), None
-    stored = facts(layout)
+    stored = facts_of_file(file, layout, data)
     found = None if stored.layout is None else stored.layout.angles
     if angles is None and found is not None:
-        angles = read(found)
+        angles = stored_angles(file, found, options, data)
     if angles is None and not stored.angle_note:
         degrees, fault = angles_by_steps(stored.values, data.spec.shape[0])
         stored = replace(stored, angle_note=fault)
-        angles = None if degrees is None else radians_from_degrees(path, degrees)
+        angles = None if degrees is None else radians_from_degrees(file.name, degrees)
     if stored.angle_note:
-        logger.warning("%s: %s", path, stored.angle_note)
+        logger.warning("%s: %s", file.name, stored.angle_note)
     return angles, stored
 
 
@@ -228,8 +194,8 @@ def angles_in_file(
     if is_hdf5(path):
         if given.data_path is None:
             raise SourceError(f"{path}: give the data_path of the rotation angles in it")
-        with open_file(path) as file:
-            return stored_angles(path, file, given.data_path, options, data)
+        with Hdf5File(path) as file:
+            return stored_angles(file, given.data_path, options, data)
     try:
         text = read_small_text(path, _MAX_TEXT_BYTES)
         degrees = np.array([float(word) for word in text.replace(",", " ").split()])

@@ -15,7 +15,7 @@ from ..frames.frames import ArrayFrames, Selection
 from .facts import parse_pixel_size
 from .frame_source import FrameSource
 from .loader import LoaderOptions
-from .plain_source import plain_source
+from .open_source import plain_source
 
 
 class ArrayScan(FrameSource):
@@ -71,9 +71,8 @@ class ArrayScan(FrameSource):
         super().__init__(
             name,
             Selection.of(ArrayFrames(name, _array(name, data))),
-            flats=_side(name, "flats", flats),
+            sides={"flats": _side(name, "flats", flats), "darks": _side(name, "darks", darks)},
             flats_after=_side(name, "flats_after", flats_after),
-            darks=_side(name, "darks", darks),
             angles=self._angles,
         )
         self.pixel_size = size

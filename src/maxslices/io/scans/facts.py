@@ -325,6 +325,21 @@ def parse_pixel_size(given: str | float) -> PixelSize:
     return PixelSize(um, um, "given")
 
 
+def ome_pixel_size(image: Mapping[str, Any]) -> PixelSize | None:
+    """Distance of rows and columns by the scale of an OME image, where its axes have a unit."""
+    axes = image.get("axes") or []
+    for transform in (image.get("datasets") or [{}])[0].get("coordinateTransformations") or []:
+        sizes = transform.get("scale") or []
+        if len(sizes) == len(axes) >= 2 and all(isinstance(axis, Mapping) for axis in axes):
+            row, column = (
+                length_um(f"{size} {axis.get('unit', '')}")
+                for size, axis in zip(sizes[-2:], axes[-2:], strict=True)
+            )
+            if row and column:
+                return PixelSize(row, column, "coordinateTransformations")
+    return None
+
+
 def length_um(text: str) -> float | None:
     """Length in micrometres, of a number with a unit; None if it is not a length."""
     match = _SIZE.fullmatch(re.sub(r"/\s*(px|pix|pixel)\s*\Z", "", text, flags=re.IGNORECASE))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..access import (
+    SIDE_NAMES,
     Closing,
     FlatWeights,
     HasDetectorStart,
@@ -31,9 +32,9 @@ from ..access import (
 from ..check_arrays import check_output_block, read_only, warn_of_narrow_angles
 from ..frames.frames import ArrayFrames, IndexRange, JoinedFrames, Selection
 from ..results.result_info import PixelSize
-from .angles import check_angle_count, previewed, previewed_angles, projections_angles
+from .angles import check_angle_count, previewed, projections_angles
 from .frame_means import FrameMeans
-from .loader import FrameChoice, Preview
+from .loader import LoaderOptions
 from .stored_facts import StoredFacts
 from .written_frames import FileStamps, check_written, warn_of_gaps
 
@@ -57,25 +58,20 @@ class FrameSource(
         Name of the scan in messages.
     data : Selection
         The projections.
-    flats, darks : Selection, optional
-        Frames of the projections' rows and columns. Those of the projections' own stack were taken
-        where they are in it.
+    options : LoaderOptions, optional
+        The part of the scan to read, which of the flats and darks, whether these are made up where
+        they are missing (one frame of ones, or zeros, as httomo's loader makes it), and whether
+        frames that were never written are read as the fill value.
+    sides : mapping of str to Selection or None, optional
+        Flats and darks of the projections' rows and columns. Those of the projections' own stack
+        were taken where they are in it.
     flats_after : Selection, optional
-        Flats that were taken after the projections; `flats` were taken before them then.
+        Flats that were taken after the projections; those of `sides` were taken before them then.
     angles : ndarray, optional
         Angles in radians: of each projection, of each that is in the preview, or of each frame
         of the stack that `data` selects from.
-    preview : Preview, optional
-        Part of the scan to read.
-    dummies : tuple of SideName
-        Which of flats and darks are made up if they are not given: one frame of ones, or zeros,
-        as httomo's loader makes it.
-    allow_missing_frames : bool
-        Whether frames that were never written are read as the fill value.
     stored : StoredFacts, optional
         What the file stores next to the frames.
-    frames : mapping of str to FrameChoice, optional
-        Which of the flats, and of the darks, are read.
     currents : ndarray, optional
         Current of the beam for each frame of the projections' stack, by which flats are scaled.
 
@@ -89,34 +85,31 @@ class FrameSource(
         self,
         name: str,
         data: Selection,
+        options: LoaderOptions | None = None,
         *,
-        flats: Selection | None = None,
-        darks: Selection | None = None,
+        sides: Mapping[SideName, Selection | None] | None = None,
         flats_after: Selection | None = None,
         angles: NDArray[np.float32] | None = None,
-        preview: Preview | None = None,
-        dummies: tuple[SideName, ...] = (),
-        allow_missing_frames: bool = False,
         stored: StoredFacts | None = None,
-        frames: Mapping[SideName, FrameChoice] | None = None,
         currents: NDArray[np.float64] | None = None,
     ) -> None:
-        preview = preview or Preview()
+        options = options or LoaderOptions()
+        preview, allow_missing = options.preview, options.allow_missing_frames
         self.name = name
         self.stored = stored
         """What the file stores next to the frames; None for files without a layout."""
         self.pixel_size: PixelSize | None = None if stored is None else stored.pixel_size
         """Size of a pixel at the sample; None if it is not known."""
-        places: dict[SideName, NDArray[np.int64] | None]
-        places = {"flats": _places(flats, data), "darks": _places(darks, data)}
+        self._sides = {side: (sides or {}).get(side) for side in SIDE_NAMES}
+        places = {side: _places(each, data) for side, each in self._sides.items()}
+        flats = self._sides["flats"]
         if flats is not None and flats_after is not None:
             n_before, n_after = flats.spec.shape[0], flats_after.spec.shape[0]
             places["flats"] = np.repeat([0, data.spec.shape[0]], [n_before, n_after])
-            flats = Selection.of(JoinedFrames(flats.frames, flats_after.frames))
-        self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
-        for side, choice in (frames or {}).items():
-            given = self._sides[side]
-            if given is not None:
+            self._sides["flats"] = Selection.of(JoinedFrames(flats.frames, flats_after.frames))
+        for side, given in self._sides.items():
+            choice = options.choice(side)
+            if given is not None and choice is not None:
                 chosen = choice.of(given.spec.shape[0], f"{name}: {side}")
                 self._sides[side] = given.take(chosen)
                 places[side] = None if (at := places[side]) is None else at[chosen]
@@ -136,7 +129,9 @@ class FrameSource(
             angles = projections_angles(angles, data, preview)
             if angles.size == data.spec.shape[0]:  # a preview may be of few degrees
                 warn_of_narrow_angles(name, angles)
-            self.angles = previewed_angles(angles, data, preview).copy()
+            part = slice(*previewed(data, preview), preview.angle_step)
+            is_part = angles.size == len(range(data.spec.shape[0])[part])
+            self.angles = (angles if is_part else angles[part]).copy()
             self.angles.flags.writeable = False
         angle_range = previewed(data, preview)
         rows = preview.bounds(1, n_rows, name)
@@ -154,15 +149,17 @@ class FrameSource(
         self._means = FrameMeans(self._sides, numbers, places, scales)
         used = (self._data, *(each for each in self._sides.values() if each is not None))
         stacks = {id(each.frames): each.frames for each in used}
-        warn_of_gaps(stacks.values(), allow_missing=allow_missing_frames)
-        check_written(self._data, "projections", allow_missing=allow_missing_frames)
+        warn_of_gaps(stacks.values(), allow_missing=allow_missing)
+        check_written(self._data, "projections", allow_missing=allow_missing)
         paths = list(self._data.frames.files)
         for side, selection in self._sides.items():
             if selection is not None:
-                check_written(selection, side, allow_missing=allow_missing_frames)
+                check_written(selection, side, allow_missing=allow_missing)
                 paths += selection.frames.files
         self._stamps = FileStamps(paths)
-        self._dummies = tuple(side for side in dummies if self._sides[side] is None)
+        self._dummies = tuple(
+            side for side, each in self._sides.items() if each is None and options.makes_up(side)
+        )
         for side in self._dummies:
             made = np.ones if side == "flats" else np.zeros
             frame = made((1, *self.spec.shape[1:]), self.spec.dtype)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...core.parameters import matches, nearest
 from ...errors import SourceError
+from ..access import SideName
 
 AXES = ("angles", "detector_y", "detector_x")
 """Names of the axes of a scan in a preview."""
@@ -194,6 +195,20 @@ class LoaderOptions:
     allow_missing_frames: bool = False
     """Whether frames that were never written are read as the fill value. Whoever runs a pipeline
     says so, not the pipeline's file."""
+
+    def side(self, side: SideName) -> SideData | Literal["auto", "ignore"]:
+        """Option for the flats or for the darks, without the frames that it selects."""
+        given = self.flats if side == "flats" else self.darks
+        return "auto" if isinstance(given, SideData) and given.is_auto else given
+
+    def choice(self, side: SideName) -> FrameChoice | None:
+        """Which of the flats, or of the darks, are read; None reads all."""
+        given = self.flats if side == "flats" else self.darks
+        return given.frames if isinstance(given, SideData) else None
+
+    def makes_up(self, side: SideName) -> bool:
+        """True if flats or darks are made up where a scan has none."""
+        return self.dummies or self.side(side) == "ignore"
 
 
 _NAMES = (

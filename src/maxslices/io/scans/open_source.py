@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..frames.frames import Selection
+from ..access import SIDE_NAMES, SideName
+from ..frames.frames import ArrayFrames, Selection
+from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
-from .loader import LoaderOptions
-from .plain_source import plain_source
+from .angles import angles_option, find_angles
+from .facts import ome_pixel_size
+from .frame_source import FrameSource
+from .layout import Layout, ScanFile, find_layout, nxtomo_layout
+from .loader import LoaderOptions, SideData
+from .sides import (
+    KIND_PROJECTION,
+    add_constant_sides,
+    frames_of_kind,
+    open_sides,
+    read_image_key,
+    side_in_file,
+    side_of_layout,
+)
 from .source import Source
+
+logger = logging.getLogger(__name__)
+
+_LISTED = 6
+"""Most entries that a warning lists."""
 
 
 def open_source(
     scan: str | os.PathLike[str] | NDArray[Any] | Source,
     options: LoaderOptions | None = None,
+    *,
+    guess: bool = False,
 ) -> Source:
     """Open a scan of any kind.
 
@@ -33,6 +58,9 @@ def open_source(
         open source, which is returned unchanged.
     options : LoaderOptions, optional
         Where the parts of the scan are; by default they are searched for.
+    guess : bool
+        Whether the parts of an HDF5 file of no known layout are searched for by shapes and names;
+        those of Zarr always are.
 
     Returns
     -------
@@ -46,8 +74,6 @@ def open_source(
     """
     options = options or LoaderOptions()
     if isinstance(scan, np.ndarray):
-        from ..frames.frames import ArrayFrames
-
         return plain_source("array", Selection.of(ArrayFrames("array", scan)), options)
     if not isinstance(scan, str | os.PathLike):
         if isinstance(scan, Source):
@@ -58,25 +84,227 @@ def open_source(
     if not os.fspath(scan):
         raise SourceError("the path of the scan is empty; '.' is the folder one is in")
     if is_zarr(scan):
-        from .zarr_source import zarr_source
+        from ..frames.zarr_frames import ZarrFile
 
-        return zarr_source(scan, options)
+        file = ZarrFile(scan)
+        source = file_source(file, options)
+        if source.pixel_size is None:
+            source.pixel_size = ome_pixel_size(file.image)
+        return source
     path = Path(scan)
     kind = check_readable(path)
     suffix = path.suffix.lower()
     if kind == "folder" or suffix in TIFF_SUFFIXES:
-        from .tiff_source import tiff_source
+        from .tiff_folders import tiff_stacks
 
-        return tiff_source(path, options)
+        frames, sides = tiff_stacks(path, options)
+        return plain_source(str(path), Selection.of(frames), options, sides=sides)
     if suffix == ".npy":
         from ..frames.plain_frames import NpyFrames
 
         return plain_source(str(path), Selection.of(NpyFrames(path)), options)
     if is_hdf5(path):
-        from .hdf5_source import hdf5_source
+        from ..hdf5.frames import Hdf5File
 
-        return hdf5_source(path, options)
+        return file_source(Hdf5File(path), options, guess=guess)
     raise SourceError(
         f"{path}: {suffix or 'a file without a suffix'} is not a kind of scan that can be read: "
         f"give HDF5 ({' '.join(HDF5_SUFFIXES)}), Zarr, .npy, a TIFF or a folder of TIFFs"
     )
+
+
+def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) -> FrameSource:
+    """Make the source of an HDF5 or Zarr file, which it closes.
+
+    Known layouts: NXtomo as Diamond (``entry1/tomo_entry``) and the ESRF (``entry0000``)
+    write it, or under any other entry, APS Data Exchange (``/exchange``), and OME-Zarr. Angles are
+    in degrees unless their ``units`` are radians.
+
+    Raises
+    ------
+    SourceError
+        If it is not a scan, or a part of it is missing.
+    """
+    allow_missing = options.allow_missing_frames
+    with library_errors(file.name), ExitStack() as opened:
+        opened.callback(file.close)
+        layout = find_layout(file, options, guess=guess)
+        if options.data_path == "auto":
+            _warn_of_other_entries(file, layout)
+        frames = file.frames(layout.data)
+        frames.written(allow_missing=allow_missing)  # before arrays of its length are made
+        n_frames, keys = frames.spec.shape[0], None
+        if layout.image_key is not None:
+            keys = read_image_key(file, layout.image_key, n_frames, allow_missing=allow_missing)
+            if layout.alignment_key is not None:
+                control = read_image_key(
+                    file, layout.alignment_key, n_frames, allow_missing=allow_missing
+                )
+                keys = np.where(control == -1, -1, keys)
+        elif options.dummies and options.image_key_path is None:
+            _warn_of_unused_key(file, options)
+        data = frames_of_kind(frames, keys, KIND_PROJECTION)
+        if data is None:
+            raise SourceError(
+                f"{file.name}: {layout.image_key} marks none of the {n_frames} frames as "
+                "a projection (0): give another image_key_path, or null if all are projections"
+            )
+
+        def within(side: SideName, given: SideData) -> Selection | None:
+            is_scan = given.data_path != "auto" and given.image_key_path is None
+            if not is_scan or file.find(given.data_path) != file.find(layout.data):
+                return side_in_file(side, file, given, allow_missing=allow_missing)
+            if options.dummies:
+                return None
+            raise SourceError(
+                f"{file.name}: {layout.data} holds the projections: give the {side} another "
+                "data_path, or an image_key_path"
+            )
+
+        currents = None
+        if options.beam_current is not None:
+            currents = _read_currents(file, layout, options)
+        own = layout
+        sides = open_sides(
+            options, opened, lambda side: side_of_layout(side, file, own, frames, keys), within
+        )
+        for side in SIDE_NAMES:
+            option = options.side(side)
+            if isinstance(option, SideData) and option.file is None and option.data_path != "auto":
+                is_flats = side == "flats"
+                layout = replace(
+                    layout,
+                    flats=option.data_path if is_flats else layout.flats,
+                    darks=layout.darks if is_flats else option.data_path,
+                )
+        angles, stored = find_angles(file, layout, options, data)
+        if not options.dummies:
+            add_constant_sides(sides, stored, options, data)
+        after = None
+        if layout.flats_after is not None and options.side("flats") == "auto":
+            has_frames = 0 not in file.array(layout.flats_after, "flats").shape
+            after = Selection.of(file.frames(layout.flats_after, "flats")) if has_frames else None
+        source = FrameSource(
+            frames.name,
+            data,
+            options,
+            sides=sides,
+            flats_after=after,
+            angles=angles,
+            stored=stored,
+            currents=currents,
+        )
+        opened.pop_all()
+    return source
+
+
+def plain_source(
+    name: str,
+    data: Selection,
+    options: LoaderOptions,
+    *,
+    sides: Mapping[SideName, Selection | None] | None = None,
+    flats_after: Selection | None = None,
+    angles: NDArray[np.float32] | None = None,
+) -> FrameSource:
+    """Make the source of a file without a layout.
+
+    Parameters
+    ----------
+    name : str
+        Name of the scan in messages.
+    data : Selection
+        The projections; closed if an error is raised.
+    options : LoaderOptions
+        Must not name paths within an HDF5 file.
+    sides : mapping of str to Selection or None, optional
+        Flats and darks, where the options leave them open.
+    flats_after : Selection, optional
+        Flats that were taken after the projections, likewise.
+    angles : ndarray, optional
+        Angles in radians, where the options leave them open.
+    """
+
+    def within(side: SideName, given: SideData) -> Selection | None:
+        raise SourceError(
+            f"{name}: holds projections alone, so {side} cannot be in it: give their file"
+        )
+
+    with ExitStack() as opened:
+        opened.callback(data.frames.close)
+        keys = options.image_key_path not in ("auto", None)
+        if options.data_path != "auto" or keys or options.beam_current is not None:
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so it has no data_path, no image_key_path and no "
+                "beam_current: leave them out"
+            )
+        found = open_sides(options, opened, lambda side: (sides or {}).get(side), within)
+        given_angles = angles_option(name, options, data)
+        if isinstance(given_angles, str):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so the rotation angles cannot be at "
+                f"{given_angles}: give them in degrees"
+            )
+        source = FrameSource(
+            name,
+            data,
+            options,
+            sides=found,
+            flats_after=flats_after if options.side("flats") == "auto" else None,
+            angles=angles if given_angles is None else given_angles,
+        )
+        opened.pop_all()
+    return source
+
+
+def _read_currents(file: ScanFile, layout: Layout, options: LoaderOptions) -> NDArray[np.float64]:
+    """Read the current of the beam for each frame."""
+    where = layout.current if options.beam_current == "auto" else options.beam_current
+    if where is None:
+        raise SourceError(
+            f"{file.name}: no beam current is found (control/data of an NXtomo entry): give its "
+            "path as beam_current, or leave it out"
+        )
+    data = file.array(where, "beam_current")
+    if data.dtype.kind not in "uif" or data.ndim != 1:
+        raise SourceError(
+            f"{file.name}: {where} is {data.ndim}-dimensional {data.dtype}, not one beam current a "
+            "frame"
+        )
+    values = file.column(where, "beam_current", options.allow_missing_frames)
+    return np.asarray(values, np.float64)
+
+
+def _warn_of_other_entries(file: ScanFile, layout: Layout) -> None:
+    """Log a warning if a file has more than one scan, of which one is read."""
+    own = layout.data.strip("/").partition("/")[0]
+    others = [
+        name
+        for name in file.entries(at_top=True)
+        if name != own and nxtomo_layout(file, name) is not None
+    ]
+    if others:
+        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        logger.warning(
+            "%s: %s is read; the file has further scans, %s%s: give data_path for one of them",
+            file.name,
+            layout.data,
+            ", ".join(others[:_LISTED]),
+            more,
+        )
+
+
+def _warn_of_unused_key(file: ScanFile, options: LoaderOptions) -> None:
+    """Log a warning if a file marks flats or darks among frames that all count as projections."""
+    key = find_layout(file, replace(options, image_key_path="auto")).image_key
+    stored = None if key is None else file.find(key)
+    if stored is not None and getattr(stored, "ndim", 0) == 1:
+        others = int(np.count_nonzero(stored[()]))
+        if others:
+            logger.warning(
+                "%s: without image_key_path all frames are projections, as in httomo, but %s marks "
+                "%d of them as flats, darks or others: give image_key_path: auto",
+                file.name,
+                key,
+                others,
+            )

@@ -1,4 +1,4 @@
-"""Layouts of scans in HDF5 files: the paths of their data sets.
+"""Layouts of scans in files with arrays by name: the paths of their parts.
 
 NXtomo is an application definition of NeXus
 (https://manual.nexusformat.org/classes/applications/NXtomo.html); Data Exchange is the
@@ -8,16 +8,16 @@ APS's (https://dxfile.readthedocs.io).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from pathlib import Path
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
-import h5py
+from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..hdf5.links import BrokenPath, FileContents, is_nxtomo, look_up, names_in
+from ..frames.frames import Frames
+from ..hdf5.links import BrokenPath
 from .angle_search import own_name
 from .loader import LoaderOptions
 
@@ -29,7 +29,7 @@ _ANGLES = ("data/rotation_angle", "sample/rotation_angle")
 """Paths of the rotation angles in an NXtomo entry."""
 _KEY_GROUPS = ("instrument/detector", "data")
 """Groups of an NXtomo entry that may have the image key."""
-SEPARATE = (
+_SEPARATE = (
     (
         "exchange/data",
         ("exchange/theta",),
@@ -49,8 +49,49 @@ _NAMES = {
 """What names of data sets have in them."""
 _FILE_NAMES = "/entry/scan/data/image_file/value"
 """Names of the files of frames, in the logs of DESY's P05 and P07."""
-_MOST_ENTRIES = 100
-"""Most groups of a file that are looked at for further scans: 3 ms."""
+
+
+class ScanFile(Protocol):
+    """A file with arrays by name: HDF5 or Zarr."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+
+    @property
+    def default(self) -> str | None:
+        """Path of the only array, or of the array that the file says is its image."""
+
+    @property
+    def is_guessed(self) -> bool:
+        """True if frames are searched for by shapes and names where no layout is known."""
+
+    def find(self, where: str) -> Any:
+        """Array at a path, a `BrokenPath` or a group; None if nothing has that name."""
+
+    def array(self, where: str, parameter: str) -> Any:
+        """Array at a path that is given by a parameter of the loader, or a `SourceError`."""
+
+    def frames(self, where: str, parameter: str = "data_path") -> Frames:
+        """Frames at a path; one array of two dims is one frame of flats or darks."""
+
+    def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
+        """All values of an array; an error if some were never written and may not be missing."""
+
+    def entries(self, *, at_top: bool = False) -> Iterator[str]:
+        """Paths of the NXtomo entries, or of those among the first groups of the file."""
+
+    def arrays(self, *, follows_links: bool = False) -> Iterator[tuple[str, Any]]:
+        """All arrays with their paths, each once."""
+
+    def stacks(self) -> str:
+        """List of the 3D arrays, as the end of a message."""
+
+    def storage(self, where: str | None, key: str | None) -> dict[str, Any]:
+        """How frames are stored: fields of `StoredFacts`."""
+
+    def close(self) -> None:
+        """Close it; a second call does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +114,67 @@ class Layout:
     """Flats that were taken after the projections, if `flats` were taken before them."""
     current: str | None = None
     """The current of the beam, or what a monitor counted, for each frame."""
+    is_likely: bool = False
+    """True if no layout is known, and the paths were found by shapes and names."""
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Paths of the parts that it has, by the names of the parts."""
+        names = [name for name in self.__slots__ if name != "is_likely"]
+        return {n.replace("_", " "): where for n in names if (where := getattr(self, n))}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the loader ``standard_tomo`` for these paths."""
+        found: dict[str, Any] = {"data_path": self.data, "image_key_path": self.image_key}
+        if self.angles is not None:
+            found["rotation_angles"] = {"data_path": self.angles}
+        for side, name in (("flats", self.flats), ("darks", self.darks)):
+            if name is not None:
+                found[side] = {"file": "input_data", "data_path": name}
+        return found
 
 
-def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
+def find_layout(file: ScanFile, options: LoaderOptions, *, guess: bool = False) -> Layout:
     """Find the parts of a scan.
 
     Paths given in `options` are used as they are; those that are "auto" are searched for. If
     `data_path` is given, the image key and the angles are searched for beside it, then in the
     layout found in the file if its number of frames is the same.
 
+    Parameters
+    ----------
+    file : ScanFile
+        The file.
+    options : LoaderOptions
+        What is given.
+    guess : bool
+        Whether frames are searched for by shapes and names if the file has no known layout.
+
     Raises
     ------
     SourceError
         If the data are not found.
     """
-    contents = FileContents(file)
-    found = _search(file, contents)
+    layout = _known(file)
     if options.data_path == "auto":
-        if found is None and isinstance(look_up(file, _FILE_NAMES), h5py.Dataset):
+        if layout is None and (guess or file.is_guessed):
+            layout = _likely(file)
+        if layout is None and _is_array(file.find(_FILE_NAMES)):
             raise SourceError(
-                f"{path}: has no frames, and their files by name ({_FILE_NAMES}): give the folder "
-                "of the TIFFs as the scan, and this file for rotation_angles (file and data_path)"
+                f"{file.name}: has no frames, and their files by name ({_FILE_NAMES}): give the "
+                "folder of the TIFFs as the scan, and this file for rotation_angles (file and "
+                "data_path)"
             )
-        if found is None:
+        if layout is None:
+            known = [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA]
+            tried = ", ".join(known + [data for data, *_ in _SEPARATE])
             raise SourceError(
-                f"{path}: no scan is found in it. Looked for {', '.join(_tried())} and any other "
-                f"NXtomo entry: give data_path{contents.stacks()}"
+                f"{file.name}: no scan is found in it. Looked for {tried} and any other NXtomo "
+                f"entry: give data_path{file.stacks()}"
             )
-        layout = found
-    elif found is not None and _same(file, found.data, options.data_path):
-        layout = found
-    else:
-        layout = _layout_beside(file, options.data_path)
+    elif layout is None or not _same(file, layout.data, options.data_path):
+        found, layout = layout, _beside(file, options.data_path)
         if found is not None and _n_frames(file, found.data) == _n_frames(file, layout.data):
             layout = replace(
                 layout,
@@ -117,27 +187,29 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     return layout
 
 
-def _search(file: h5py.File, contents: FileContents) -> Layout | None:
+def _known(file: ScanFile) -> Layout | None:
     """First known layout in the file; None without one.
 
     A layout whose frames cannot be reached is taken if there is no other: opening it is an error
     that says why, where the error would be that the file has no data.
     """
+    if file.default is not None:
+        return Layout(file.default)
     broken: Layout | None = None
-    for entry in chain(_ENTRIES, contents.nxtomo_entries()):
-        layout = _nxtomo(file, entry)
-        if layout is not None and not _is_broken(file, layout.data):
-            return layout
-        broken = broken or layout
-    for paths in SEPARATE:
-        layout = _separate(file, *paths)
-        if layout is not None and not _is_broken(file, layout.data):
+    found = chain(
+        (nxtomo_layout(file, entry) for entry in _ENTRIES),
+        (_separate(file, *paths) for paths in _SEPARATE),
+        (nxtomo_layout(file, entry) for entry in file.entries()),
+    )
+    for layout in found:
+        if layout is not None and _is_array(file.find(layout.data)):
             return layout
         broken = broken or layout
     return broken
 
 
-def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
+def nxtomo_layout(file: ScanFile, entry: str) -> Layout | None:
+    """Layout of an NXtomo entry; None if it has no frames."""
     data = _first_present(file, entry, _DATA)
     if data is None:
         return None
@@ -148,41 +220,29 @@ def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
         if key is not None:
             alignment = control if control != key else None
             break
-    return Layout(
-        data,
-        key,
-        alignment,
-        _first_present(file, entry, _ANGLES),
-        current=_first_present(file, entry, ("control/data",)),
-    )
+    angles = _first_present(file, entry, _ANGLES)
+    current = _first_present(file, entry, ("control/data",))
+    return Layout(data, key, alignment, angles, current=current)
 
 
-def _separate(
-    file: h5py.File,
-    data: str,
-    angles: tuple[str, ...],
-    flats: tuple[str, ...],
-    darks: tuple[str, ...],
-) -> Layout | None:
+def _separate(file: ScanFile, data: str, *parts: tuple[str, ...]) -> Layout | None:
     if _first_present(file, "", (data,)) is None:
         return None
-    angles_at, flats_at, darks_at = (
-        _first_present(file, "", names) for names in (angles, flats, darks)
-    )
+    angles, flats, darks = (_first_present(file, "", names) for names in parts)
     after = None
-    if flats_at is not None and flats_at.endswith("data_white_pre"):
-        after = _first_present(file, "", flats[-1:])
-    return Layout(data, angles=angles_at, flats=flats_at, flats_after=after, darks=darks_at)
+    if flats is not None and flats.endswith("data_white_pre"):
+        after = _first_present(file, "", parts[1][-1:])
+    return Layout(data, angles=angles, flats=flats, flats_after=after, darks=darks)
 
 
-def _layout_beside(file: h5py.File, data_path: str) -> Layout:
+def _beside(file: ScanFile, data_path: str) -> Layout:
     """Layout of the parts in the group of the data set `data_path`."""
     group = data_path.strip("/").rpartition("/")[0] or "/"
     key = _first_present(file, group, ("image_key", "image_key_control"))
     return Layout(data_path, key, None, _first_present(file, group, ("rotation_angle",)))
 
 
-def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:
+def _first_present(file: ScanFile, group: str, names: tuple[str, ...]) -> str | None:
     """First of `names` in `group` that is a data set; without any, the first that is broken.
 
     A part of a scan that is broken is not one that the scan does not have: without its image key
@@ -191,58 +251,40 @@ def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str |
     broken = None
     for name in names:
         where = f"{group}/{name}".replace("//", "/") if group else name
-        found = look_up(file, where)
-        if isinstance(found, h5py.Dataset):
+        found = file.find(where)
+        if _is_array(found):
             return where
         if isinstance(found, BrokenPath):
             broken = broken or where
     return broken
 
 
-def _is_broken(file: h5py.File, name: str) -> bool:
-    return isinstance(look_up(file, name), BrokenPath)
+def _is_array(item: object) -> bool:
+    return hasattr(item, "dtype")
 
 
-def _same(file: h5py.File, first: str, second: str) -> bool:
+def _same(file: ScanFile, first: str, second: str) -> bool:
     """True if two paths lead to the same data set."""
-    one, other = look_up(file, first), look_up(file, second)
-    return isinstance(one, h5py.Dataset) and one == other
+    one = file.find(first)
+    return _is_array(one) and bool(one == file.find(second))
 
 
-def _n_frames(file: h5py.File, name: str) -> int | None:
+def _n_frames(file: ScanFile, name: str) -> int | None:
     """Number of frames at `name`; None if it is not a data set."""
-    data = look_up(file, name)
-    return data.shape[0] if isinstance(data, h5py.Dataset) and data.shape else None
+    data = file.find(name)
+    return int(data.shape[0]) if _is_array(data) and data.shape else None
 
 
-def _tried() -> list[str]:
-    known = [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA]
-    return known + [data for data, *_ in SEPARATE]
+def _likely(file: ScanFile) -> Layout | None:
+    """Find what is likely to be a scan; None if nothing stands out.
 
-
-def other_entries(file: h5py.File, layout: Layout) -> list[str]:
-    """NXtomo entries of a file beside that of a layout, among its first groups."""
-    own = layout.data.strip("/").partition("/")[0]
-    return [
-        name
-        for name in islice(names_in(file), _MOST_ENTRIES)
-        if name != own
-        and isinstance(group := look_up(file, name), h5py.Group)
-        and is_nxtomo(group)
-        and _nxtomo(file, name) is not None
-    ]
-
-
-def likely_layout(found: Mapping[str, Any], title_of: Callable[[str], str]) -> Layout | None:
-    """Find what is likely to be a scan among data sets; None if nothing stands out.
-
-    Parameters
-    ----------
-    found : mapping of str to h5py.Dataset or zarr.Array
-        Path -> data set of numbers.
-    title_of : callable
-        Title of an entry; empty without one.
+    The frames are the largest 3D data set that is neither of flats nor of darks by its name. Flats
+    and darks have frames of that shape, and what they are in their name, their groups' names or the
+    title of their entry. An image key has one value for each frame. Angles are searched for where
+    the scan is opened.
     """
+    arrays = file.arrays(follows_links=True)
+    found = {name: item for name, item in arrays if item.dtype.kind in "iuf"}
     stacks = {name: item for name, item in found.items() if item.ndim == 3}
     sides = [_named(stacks, kind) for kind in ("flats", "darks")]
     others = {name: item.size for name, item in stacks.items() if name not in sides}
@@ -255,10 +297,10 @@ def likely_layout(found: Mapping[str, Any], title_of: Callable[[str], str]) -> L
     lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
     key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
     if key is not None:
-        return Layout(data, key)
+        return Layout(data, key, is_likely=True)
     like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
-    flats, darks = (_side(title_of, like, kind, data) for kind in ("flats", "darks"))
-    return Layout(data, flats=flats, darks=darks)
+    flats, darks = (_side(file, like, kind, data) for kind in ("flats", "darks"))
+    return Layout(data, flats=flats, darks=darks, is_likely=True)
 
 
 def _named(found: dict[str, Any], kind: str) -> str | None:
@@ -267,12 +309,13 @@ def _named(found: dict[str, Any], kind: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _side(title_of: Callable[[str], str], stacks: list[str], kind: str, data: str) -> str | None:
+def _side(file: ScanFile, stacks: list[str], kind: str, data: str) -> str | None:
     """The flats or darks among stacks; None without any, or of several."""
 
     def tells(name: str) -> bool:
-        title = title_of(name.split("/")[1])
-        return _NAMES[kind].search(f"{name} {title}") is not None
+        title = file.find(f"{name.split('/')[1]}/title")
+        text = str(title[()]) if _is_array(title) and not title.shape else ""
+        return _NAMES[kind].search(f"{name} {text}") is not None
 
     names = [name for name in stacks if name != data and tells(name)]
     own = [name for name in names if _NAMES[kind].search(own_name(name))]

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from ...errors import SourceError
 from ..access import SideName
-from ..frames.frames import Selection
+from ..frames.frames import Frames, Selection
 from ..paths import TIFF_SUFFIXES, check_readable
 from ..tiff.frames import open_tiffs
-from .frame_source import FrameSource
 from .loader import LoaderOptions
-from .plain_source import plain_source
 
 _PROJECTIONS = re.compile(r"proj|tomo|sample|scan|radio|image|data", re.IGNORECASE)
 """What names of folders of projections have in them."""
@@ -28,8 +26,10 @@ _SIDES: dict[SideName, re.Pattern[str]] = {
 """Words in names of folders of flats and darks; a scan of an opening is not one of open beam."""
 
 
-def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
-    """Open a scan in TIFFs.
+def tiff_stacks(
+    path: Path, options: LoaderOptions
+) -> tuple[Frames, dict[SideName, Selection | None]]:
+    """Open the stacks of a scan in TIFFs: its projections, flats and darks.
 
     A folder without TIFFs may have one folder of projections, by its name, or the only one that is
     neither of flats nor of darks. Flats and darks are in folders named so, next to the projections
@@ -47,7 +47,7 @@ def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
                 f"{path}: has one page, which is not a scan: give the folder of its TIFFs, "
                 f"{path.parent}"
             )
-        return plain_source(str(path), Selection.of(frames), options)
+        return frames, {}
     projections, beside = path, path
     if not _has_tiffs(path):
         projections = _projections(path)
@@ -56,17 +56,11 @@ def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
     sides: dict[SideName, Selection | None] = {}
     for side, pattern in _SIDES.items():
         found = [each for each in _folders(beside) if pattern.search(each.name)]
-        if found and _is_open(options, side):
+        if found and options.side(side) == "auto":
             before_first = sorted(found, key=lambda each: "after" in each.name.lower())
             first, *others = map(open_tiffs, before_first)
             sides[side] = Selection.of(first.followed_by(others) if others else first)
-    frames = open_tiffs(projections)
-    return plain_source(str(path), Selection.of(frames), options, sides=sides)
-
-
-def _is_open(options: LoaderOptions, side: SideName) -> bool:
-    """True if the options leave it open where flats or darks are."""
-    return (options.flats if side == "flats" else options.darks) == "auto"
+    return open_tiffs(projections), sides
 
 
 def _has_tiffs(folder: Path) -> bool:

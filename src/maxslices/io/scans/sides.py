@@ -1,0 +1,192 @@
+"""Flats and darks: in the file of a scan, or in others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import SourceError
+from ..access import SIDE_NAMES, SideName
+from ..frames.frames import ArrayFrames, Frames, Selection
+from ..library_errors import library_errors
+from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
+from .facts import one_fact, one_number
+from .layout import Layout, ScanFile, find_layout
+from .loader import LoaderOptions, SideData
+from .stored_facts import StoredFacts
+
+KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
+"""Values of a NeXus image key (NXtomo); 3 marks an invalid frame, -1 one taken for alignment."""
+_KINDS = (-1, 0, 1, 2, 3)
+"""All valid values of an image key."""
+_SIDE_KIND: dict[SideName, int] = {"flats": KIND_FLAT, "darks": KIND_DARK}
+
+Sides = dict[SideName, Selection | None]
+"""Flats and darks."""
+
+
+def read_image_key(
+    file: ScanFile, where: str, n_frames: int, *, allow_missing: bool
+) -> NDArray[Any]:
+    """Read the kind of each frame.
+
+    Raises
+    ------
+    SourceError
+        If there is not a known kind for each frame.
+    """
+    data, name = file.array(where, "image_key_path"), f"{file.name}: {where}"
+    if data.dtype.kind not in "uif" or data.ndim != 1:
+        raise SourceError(
+            f"{name} is {data.ndim}-dimensional {data.dtype}, not an image key: that has "
+            "a whole number for each frame"
+        )
+    if data.shape[0] != n_frames:
+        raise SourceError(
+            f"{name} has {data.shape[0]} entries for {n_frames} frames: give the image "
+            "key of this scan, or null if all frames are projections (image_key_path)"
+        )
+    keys = file.column(where, "image_key_path", allow_missing)
+    unknown = sorted(set(np.unique(keys).tolist()) - set(_KINDS))
+    if unknown:
+        raise SourceError(
+            f"{name} holds {', '.join(map(str, unknown[:3]))}: an image key has 0 for a "
+            "projection, 1 for a flat, 2 for a dark and 3 for an invalid frame"
+        )
+    return keys
+
+
+def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Selection | None:
+    """Select the frames of a kind; without an image key all are projections."""
+    if keys is None:
+        return Selection.of(frames) if kind == KIND_PROJECTION else None
+    indices = np.flatnonzero(keys == kind)
+    return Selection.of(frames, indices) if indices.size else None
+
+
+def side_of_layout(
+    side: SideName, file: ScanFile, layout: Layout, frames: Frames, keys: NDArray[Any] | None
+) -> Selection | None:
+    """Select flats or darks as the layout has them."""
+    separate = layout.flats if side == "flats" else layout.darks
+    if separate is None:
+        return frames_of_kind(frames, keys, _SIDE_KIND[side])
+    return Selection.of(file.frames(separate, side))
+
+
+def side_in_file(
+    side: SideName, file: ScanFile, given: SideData, *, allow_missing: bool
+) -> Selection:
+    """Select flats or darks in a file as they are given.
+
+    Raises
+    ------
+    SourceError
+        If there are none at that place.
+    """
+    layout = Layout(given.data_path, given.image_key_path)
+    if given.data_path == "auto":
+        layout = find_layout(file, LoaderOptions())
+    is_auto = given.data_path == "auto"
+    frames = file.frames(layout.data, "data_path" if is_auto else side)
+    if layout.image_key is None and not is_auto:
+        return Selection.of(frames)
+    keys = None
+    if layout.image_key is not None:
+        n_frames = frames.spec.shape[0]
+        keys = read_image_key(file, layout.image_key, n_frames, allow_missing=allow_missing)
+    selection = side_of_layout(side, file, layout, frames, keys)
+    if selection is None:
+        raise SourceError(
+            f"{frames.name}: there are no {side} in it: give the {side}' data_path and, if "
+            "other frames are with them, image_key_path"
+        )
+    return selection
+
+
+def open_sides(
+    options: LoaderOptions,
+    opened: ExitStack,
+    own: Callable[[SideName], Selection | None],
+    within: Callable[[SideName, SideData], Selection | None],
+) -> Sides:
+    """Open the flats and darks of a scan.
+
+    Parameters
+    ----------
+    options : LoaderOptions
+        What is given.
+    opened : ExitStack
+        Closes what is opened here.
+    own : callable
+        Flats or darks that the scan has, where the options leave them open.
+    within : callable
+        Flats or darks at a place in the file of the scan.
+    """
+    sides: Sides = {}
+    for side in SIDE_NAMES:
+        given = options.side(side)
+        if given == "auto":
+            sides[side] = own(side)
+        elif isinstance(given, SideData):
+            found = within(side, given) if given.file is None else _open(side, given, options)
+            sides[side] = found
+            if found is not None:
+                opened.callback(found.frames.close)
+    return sides
+
+
+def _open(side: SideName, given: SideData, options: LoaderOptions) -> Selection:
+    """Open flats or darks in a file of their own."""
+    path = given.file or Path()
+    kind, suffix = check_readable(path), path.suffix.lower()
+    file: ScanFile | None = None
+    if kind == "file" and is_hdf5(path):
+        from ..hdf5.frames import Hdf5File
+
+        file = Hdf5File(path)
+    elif is_zarr(path):
+        from ..frames.zarr_frames import ZarrFile
+
+        file = stack = ZarrFile(path)
+        if given.data_path == "auto":
+            given = SideData(path, stack.only_stack)
+    elif kind == "folder" or suffix in TIFF_SUFFIXES:
+        from ..tiff.frames import open_tiffs
+
+        return Selection.of(open_tiffs(path))
+    elif suffix == ".npy":
+        from ..frames.plain_frames import NpyFrames
+
+        return Selection.of(NpyFrames(path, may_be_one=True))
+    else:
+        raise SourceError(
+            f"{path}: {side} cannot be read from {suffix or 'a file without a suffix'}: give HDF5 "
+            f"({' '.join(HDF5_SUFFIXES)}), .npy, a TIFF or a folder of TIFFs"
+        )
+    with library_errors(file.name), ExitStack() as opened:
+        opened.callback(file.close)
+        found = side_in_file(side, file, given, allow_missing=options.allow_missing_frames)
+        opened.pop_all()
+    return found
+
+
+def add_constant_sides(
+    sides: Sides, stored: StoredFacts, options: LoaderOptions, data: Selection
+) -> None:
+    """Add flats and darks that are stored as one value, as tomoScan writes them."""
+    subjects: dict[SideName, str] = {"flats": "flat value", "darks": "dark value"}
+    for side, subject in subjects.items():
+        fact, value = one_fact(stored.values, subject), one_number(stored.values, subject)
+        if fact is None or value is None or options.side(side) != "auto":
+            continue
+        if sides.get(side) is None:
+            dtype = data.spec.dtype
+            kept = dtype if np.array(value).astype(dtype) == value else np.dtype(np.float32)
+            frame = np.full((1, *data.frames.spec.shape[1:]), value, kept)
+            sides[side] = Selection.of(ArrayFrames(f"{data.frames.name}: {fact.where}", frame))
