@@ -30,7 +30,7 @@ def virtual(path):
 CASES = {
     "contiguous.h5": (hdf5, True),
     "frames.h5": (lambda path: hdf5(path, chunks=(1, 64, 80)), True),
-    "blocks.h5": (lambda path: hdf5(path, chunks=(17, 32, 40)), True),
+    "blocks.h5": (lambda path: hdf5(path, chunks=(17, 32, 40)), False),
     "small blocks.h5": (lambda path: hdf5(path, chunks=(3, 2, 4)), False),
     "deflate.h5": (lambda path: hdf5(path, chunks=(1, 64, 80), compression="gzip"), False),
     "shuffled.h5": (lambda path: hdf5(path, chunks=(17, 32, 40), shuffle=True), False),

@@ -208,7 +208,7 @@ def test_parts_that_are_not_there_are_named(tmp_path, options, message):
 def test_groups_without_frames_and_places_without_groups_are_errors(tmp_path):
     zarr.create_group(tmp_path / "empty.zarr").create_array("line", data=np.ones(5))
     with pytest.raises(
-        SourceError, match="no scan is found in it.*give data_path; 3D arrays: none"
+        SourceError, match=r"no scan is found in it.*give data_path; 3D arrays: none"
     ):
         open_source(tmp_path / "empty.zarr")
     for wrong in ("memory://nothing/here.zarr", "nosuch://bucket/scan.zarr"):

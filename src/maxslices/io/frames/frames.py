@@ -59,8 +59,6 @@ class FramesWritten:
 
     missing: NDArray[np.bool_] | None = None
     """True for each frame that was not written whole; None if all were."""
-    gaps: float = 0.0
-    """Share of the pixels of every frame that no file holds."""
     files: set[Path] = field(default_factory=set)
     """Files that the frames are in, beside the one that was opened."""
     absent: set[str] = field(default_factory=set)
@@ -194,7 +192,6 @@ class JoinedFrames:
         missing = np.concatenate(masks)
         return FramesWritten(
             missing if missing.any() else None,
-            max(each.gaps for each in seen),
             seen[0].files | seen[1].files,
             seen[0].absent | seen[1].absent,
             seen[0].short | seen[1].short,
@@ -353,10 +350,8 @@ class SinogramFrames:
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which rows were written: they are missing from every frame."""
         found = self._stored.written(allow_missing=allow_missing)
-        if found.missing is None:
-            return found
-        gaps = max(found.gaps, float(found.missing.mean()))
-        return FramesWritten(None, gaps, found.files, found.absent, found.short)
+        missing = None if found.missing is None else np.ones(self.spec.shape[0], bool)
+        return FramesWritten(missing, found.files, found.absent, found.short)
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]

@@ -1,8 +1,8 @@
 """Data sets of HDF5 read by offset: where their data are, and chunks in several threads.
 
 The HDF5 library runs one call at a time, behind a lock. Its file format is documented (HDF5 File
-Format Specification, "Filter Pipeline"); chunks without a filter, and with the filters deflate
-and shuffle, are read here, all others by the library.
+Format Specification, "Filter Pipeline"); chunks of whole frames without a filter, and chunks with
+the filters deflate and shuffle, are read here, all others by the library.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.block_memory import THREAD_BUFFER_BYTES
 from ...errors import SourceError
 from ...system import threads
-from ...system.files import pread_all
-from ...system.threads import fit_in_buffer, parallel_for
-from ..frames.frames import FrameIndices, IndexRange, as_slice, consecutive_runs
+from ...system.threads import parallel_for
+from ..frames.frames import FrameIndices, IndexRange, as_slice
 from ..frames.plain_frames import UNWRITTEN, PlainFrames
 
 DEFLATE, SHUFFLE = 1, 2
@@ -34,6 +32,15 @@ A thread holds a chunk up to three times: as stored, decompressed, unshuffled. T
 16 threads work on chunks of 10 MiB, a frame of 2160 x 2560 uint16; for larger chunks there are
 fewer threads.
 """
+SMALL_BYTES = 2**15
+"""Smaller chunks are read by the HDF5 library.
+
+One thread here takes 3.6 times as long as the library for chunks of 1 KiB, 1.7 for 4 KiB, and
+about as long from 8 to 32 KiB on (16 MiB of uint16, uncompressed, two cores).
+"""
+
+_LAST_BYTE = np.iinfo(np.int64).max
+"""Last byte that a file may have."""
 
 
 class ChunkError(Exception):
@@ -45,8 +52,62 @@ class OversizeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkIndex:
+    """Where the chunks of a data set are, each array in the grid of chunks."""
+
+    offsets: NDArray[np.int64]
+    """Byte at which each chunk begins, or `UNWRITTEN`."""
+    sizes: NDArray[np.int64]
+    """Bytes of each chunk in the file."""
+    skipped: NDArray[np.uint32]
+    """Filter mask of each chunk: bit i is set if filter i was not applied."""
+
+    @classmethod
+    def of(cls, data: h5py.Dataset, name: str) -> ChunkIndex:
+        """Read the index of a data set.
+
+        Each chunk must have a place of its own in the array, and one in a file. Where a damaged
+        index puts a chunk elsewhere, HDF5 reads fill values and says nothing, and it takes memory
+        of the size that the index has.
+
+        Raises
+        ------
+        SourceError
+            If a chunk has not.
+        """
+        grid = tuple(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
+        index = cls(
+            np.full(grid, UNWRITTEN, np.int64), np.zeros(grid, np.int64), np.zeros(grid, np.uint32)
+        )
+        file_bytes = data.file.id.get_filesize()
+        damaged: list[h5py.h5d.StoreInfo] = []
+
+        def note(chunk: h5py.h5d.StoreInfo) -> None:
+            corner = chunk.chunk_offset
+            at = tuple(n // c for n, c in zip(corner, data.chunks, strict=True))
+            is_in_file = chunk.byte_offset <= _LAST_BYTE and chunk.size <= file_bytes
+            is_in_data = all(n < end for n, end in zip(corner, data.shape, strict=True))
+            if not (is_in_file and is_in_data) or index.offsets[at] != UNWRITTEN:
+                damaged.append(chunk)
+                return
+            index.offsets[at] = chunk.byte_offset
+            index.sizes[at] = chunk.size
+            index.skipped[at] = chunk.filter_mask
+
+        data.id.chunk_iter(note)
+        if damaged:
+            first = damaged[0]
+            raise SourceError(
+                f"{name}: the index of its chunks is damaged (chunk {first.chunk_offset} of "
+                f"{first.size} bytes at byte {first.byte_offset}, in a file of {file_bytes}): copy "
+                "it again"
+            )
+        return index
+
+
+@dataclass(frozen=True, slots=True)
 class Chunks:
-    """Offsets and filters of the chunks of a data set."""
+    """Compressed chunks of a data set."""
 
     chunk: tuple[int, int, int]
     """Shape of a chunk; chunks at the edges are as large, and reach beyond the data."""
@@ -55,13 +116,9 @@ class Chunks:
     fill: float
     """Value of the pixels of chunks that were never written."""
     filters: tuple[int, ...]
-    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE`, both or none."""
-    offsets: NDArray[np.int64]
-    """Byte at which each chunk begins, or `UNWRITTEN`; one per chunk, in the grid of chunks."""
-    sizes: NDArray[np.int64]
-    """Bytes of each chunk in the file."""
-    skipped: NDArray[np.uint32]
-    """Filter mask of each chunk: bit i is set if filter i was not applied."""
+    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE` or both."""
+    index: ChunkIndex
+    """Where the chunks are."""
 
     def read(
         self,
@@ -84,91 +141,42 @@ class Chunks:
         OSError
             If the system cannot read it.
         """
-        chunk_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
-        # Several threads share a large uncompressed chunk, eight buffers of frames or more each.
-        n_parts = (
-            1 if self.filters else min(self.chunk[0], -(-chunk_bytes // (8 * THREAD_BUFFER_BYTES)))
-        )
-        parts = self._parts_of(frames, -(-self.chunk[0] // n_parts))
+        depth, *sizes = self.chunk
+        begins = np.flatnonzero(np.diff(frames // depth, prepend=-1)).tolist()
         spans = (rows, columns)
-        first = [span[0] // n for span, n in zip(spans, self.chunk[1:], strict=True)]
-        last = [-(-span[1] // n) for span, n in zip(spans, self.chunk[1:], strict=True)]
-        boxes = list(product(parts, range(first[0], last[0]), range(first[1], last[1])))
+        down, along = (
+            range(a // size, -(-b // size)) for (a, b), size in zip(spans, sizes, strict=True)
+        )
+        boxes = list(product(pairwise([*begins, len(frames)]), down, along))
 
         def work(i: int) -> None:
-            some, *across = boxes[i]
-            within = frames[some]
-            at = (int(within[0]) // self.chunk[0], *across)
-            begin = [a * n for a, n in zip(across, self.chunk[1:], strict=True)]
-            low = [max(span[0], b) for span, b in zip(spans, begin, strict=True)]
-            high = [
-                min(span[1], b + n) for span, b, n in zip(spans, begin, self.chunk[1:], strict=True)
-            ]
-            edges = zip(low, high, spans, strict=True)
-            target = out[(some, *(slice(a - span[0], b - span[0]) for a, b, span in edges))]
-            inner = [(a - z, b - z) for a, b, z in zip(low, high, begin, strict=True)]
-            if self.offsets[at] == UNWRITTEN:
-                target[...] = self.fill
-                return
-            within = within - at[0] * self.chunk[0]
-            if self.filters:
-                whole = self._decoded(fd, at)[:, slice(*inner[0]), slice(*inner[1])]
-                target[...] = whole[as_slice(within)]
+            run, *places = boxes[i]
+            within = frames[slice(*run)]
+            first = int(within[0]) // depth
+            target, inner = [slice(*run)], []
+            for place, size, (a, b) in zip(places, sizes, spans, strict=True):
+                low, high = max(a, place * size), min(b, (place + 1) * size)
+                target.append(slice(low - a, high - a))
+                inner.append(slice(low - place * size, high - place * size))
+            at = (first, *places)
+            if self.index.offsets[at] == UNWRITTEN:
+                out[tuple(target)] = self.fill
             else:
-                self._copy(fd, int(self.offsets[at]), within, inner, target)
+                whole = self._decoded(fd, at)[:, inner[0], inner[1]]
+                out[tuple(target)] = whole[as_slice(within - first * depth)]
 
-        n_threads = min(threads.N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
-        parallel_for(len(boxes), work, n_threads if self.filters else None)
-
-    def _parts_of(self, frames: FrameIndices, n_frames: int) -> list[slice]:
-        """Split frames into those of one chunk each, and these into at most `n_frames`."""
-        of_chunk = frames // self.chunk[0]
-        begins = np.flatnonzero(np.diff(of_chunk, prepend=-1)).tolist()
-        return [
-            slice(start, min(start + n_frames, stop))
-            for begin, stop in pairwise([*begins, len(frames)])
-            for start in range(begin, stop, n_frames)
-        ]
-
-    def _copy(
-        self,
-        fd: int,
-        offset: int,
-        frames: FrameIndices,
-        inner: list[IndexRange],
-        out: NDArray[Any],
-    ) -> None:
-        """Read a part of an uncompressed chunk through the thread's buffer."""
-        rows, columns = inner
-        _, n_rows, n_columns = self.chunk
-        row_bytes = n_columns * self.dtype.itemsize
-        height = rows[1] - rows[0]
-        together = 1
-        if height == n_rows:  # whole frames have no gaps between them
-            together = fit_in_buffer(height * row_bytes)
-        step = min(height, fit_in_buffer(row_bytes))
-        position = 0
-        for start, stop in consecutive_runs(frames):
-            for frame in range(start, stop, together):
-                count = min(together, stop - frame)
-                for row in range(rows[0], rows[1], step):
-                    bottom = min(row + step, rows[1])
-                    held = np.empty(count * (bottom - row) * row_bytes, np.uint8)
-                    pread_all(fd, [held.data], offset + (frame * n_rows + row) * row_bytes)
-                    stored = held.view(self.dtype).reshape(count, bottom - row, n_columns)
-                    out[position : position + count, row - rows[0] : bottom - rows[0]] = stored[
-                        :, :, slice(*columns)
-                    ]
-                position += count
+        chunk_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
+        most = max(1, _DECODED_BYTES // (3 * chunk_bytes))
+        parallel_for(len(boxes), work, min(threads.N_DECODERS, most))
 
     def _decoded(self, fd: int, at: tuple[int, ...]) -> NDArray[Any]:
         """Decompress a chunk."""
-        size, offset = int(self.sizes[at]), int(self.offsets[at])
+        size, offset = int(self.index.sizes[at]), int(self.index.offsets[at])
         data: Any = os.pread(fd, size, offset)
         if len(data) < size:
             raise EOFError(f"the file ends within the chunk at byte {offset}")
         n_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
-        skipped = int(self.skipped[at])
+        skipped = int(self.index.skipped[at])
         done = [f for i, f in enumerate(self.filters) if not skipped >> i & 1]
         for number in reversed(done):
             if number == DEFLATE:
@@ -212,23 +220,12 @@ def _unshuffled(data: Any, size: int) -> NDArray[np.uint8]:
     return out
 
 
-SMALL_BYTES = 2**15
-"""Smaller chunks are read by the HDF5 library.
-
-One thread here takes 3.6 times as long as the library for chunks of 1 KiB, 1.7 for 4 KiB, and
-about as long from 8 to 32 KiB on (16 MiB of uint16, uncompressed, two cores).
-"""
-
-_LAST_BYTE = np.iinfo(np.int64).max
-"""Last byte that a file may have."""
-
-
 def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     """Locate the frames or chunks of a data set; None if the HDF5 library must read them.
 
     The library must read data in external files, of a type that NumPy lacks, with filters other
-    than deflate and shuffle, in very small chunks, or in a file with a user block or another
-    driver than ``sec2``.
+    than deflate and shuffle, in very small chunks, in uncompressed chunks of parts of frames, or in
+    a file with a user block or another driver than ``sec2``.
 
     Parameters
     ----------
@@ -250,9 +247,7 @@ def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     if creation.get_layout() == h5py.h5d.CONTIGUOUS:
         return _contiguous(data)
     if creation.get_layout() == h5py.h5d.CHUNKED:
-        filters = tuple(creation.get_filter(i)[0] for i in range(creation.get_nfilters()))
-        if len(set(filters)) == len(filters) and set(filters) <= {DEFLATE, SHUFFLE}:
-            return _chunked(data, filters)
+        return _chunked(data, tuple(number for number, _ in filters(data)))
     return None
 
 
@@ -273,64 +268,19 @@ def _contiguous(data: h5py.Dataset) -> PlainFrames:
     return PlainFrames(offsets, (n_rows, n_columns), data.dtype, _fill(data))
 
 
-def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chunks | None:
-    plain = not filters and data.chunks[1:] == data.shape[1:]
-    if not plain and np.prod(data.chunks) * data.dtype.itemsize < SMALL_BYTES:
+def _chunked(data: h5py.Dataset, numbers: tuple[int, ...]) -> PlainFrames | Chunks | None:
+    name = f"{data.file.filename}:{data.name}"
+    chunk_bytes = int(np.prod(data.chunks)) * data.dtype.itemsize
+    if not numbers and data.chunks[1:] == data.shape[1:]:  # each frame is in one piece
+        chunks = ChunkIndex.of(data, name).offsets.reshape(-1, 1)
+        frame_bytes = chunk_bytes // data.chunks[0]
+        within = frame_bytes * np.arange(data.chunks[0], dtype=np.int64)
+        offsets = np.where(chunks == UNWRITTEN, UNWRITTEN, chunks + within).ravel()
+        return PlainFrames(offsets[: data.shape[0]], data.shape[1:], data.dtype, _fill(data))
+    is_known = len(set(numbers)) == len(numbers) and set(numbers) <= {DEFLATE, SHUFFLE}
+    if not numbers or not is_known or chunk_bytes < SMALL_BYTES:
         return None
-    grid = tuple(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
-    offsets = np.full(grid, UNWRITTEN, np.int64)
-    sizes = np.zeros(grid, np.int64)
-    skipped = np.zeros(grid, np.uint32)
-    found: list[Any] = []
-    data.id.chunk_iter(found.append)
-    if found:
-        corners = np.array([info.chunk_offset for info in found], np.uint64)
-        starts = np.array([info.byte_offset for info in found], np.uint64)
-        _check_places(data, corners, starts)
-        at = tuple((corners.astype(np.int64) // np.array(data.chunks)).T)
-        offsets[at] = starts
-        sizes[at] = [info.size for info in found]
-        skipped[at] = [info.filter_mask for info in found]
-    if plain:
-        return PlainFrames(
-            _frames_in(offsets.ravel(), data), data.shape[1:], data.dtype, _fill(data)
-        )
-    return Chunks(data.chunks, data.dtype, _fill(data), filters, offsets, sizes, skipped)
-
-
-def _check_places(
-    data: h5py.Dataset, corners: NDArray[np.uint64], starts: NDArray[np.uint64]
-) -> None:
-    """Check that each chunk has a place of its own in the array, and one in a file.
-
-    Where a damaged index puts a chunk elsewhere, HDF5 reads fill values and says nothing.
-
-    Raises
-    ------
-    SourceError
-        If one has not.
-    """
-    is_wrong = (corners >= np.array(data.shape, np.uint64)).any(axis=1) | (starts > _LAST_BYTE)
-    if not is_wrong.any():
-        numbers = np.ravel_multi_index(tuple(corners.astype(np.int64).T), data.shape)
-        is_wrong = np.ones(len(numbers), bool)
-        is_wrong[np.unique(numbers, return_index=True)[1]] = False
-    if is_wrong.any():
-        first = np.flatnonzero(is_wrong)[0]
-        raise SourceError(
-            f"{data.file.filename}:{data.name}: the index of its chunks is damaged (chunk "
-            f"{tuple(corners[first].tolist())} at byte {starts[first]}): copy it again"
-        )
-
-
-def _frames_in(chunks: NDArray[np.int64], data: h5py.Dataset) -> NDArray[np.int64]:
-    """Offsets of the frames, in chunks of whole frames."""
-    frame_bytes = int(np.prod(data.shape[1:])) * data.dtype.itemsize
-    within = frame_bytes * np.arange(data.chunks[0], dtype=np.int64)
-    offsets = np.where(
-        chunks[:, np.newaxis] == UNWRITTEN, UNWRITTEN, chunks[:, np.newaxis] + within
-    )
-    return offsets.ravel()[: data.shape[0]]
+    return Chunks(data.chunks, data.dtype, _fill(data), numbers, ChunkIndex.of(data, name))
 
 
 def _fill(data: h5py.Dataset) -> float:

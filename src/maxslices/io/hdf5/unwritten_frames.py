@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..frames.frames import FramesWritten
+from ..frames.plain_frames import UNWRITTEN
 from ..library_errors import library_errors
+from .chunks import ChunkIndex
 from .links import look_up
 from .open_hdf5 import open_file
 
@@ -98,49 +100,32 @@ class _Search:
         n_frames, depth = data.shape[0], data.chunks[0]
         grid = [-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True)]
         n_stored = data.id.get_num_chunks()
-        is_whole = n_stored >= prod(grid)
-        if is_whole and not data.id.get_create_plist().get_nfilters():
+        if n_stored >= prod(grid) and not data.id.get_create_plist().get_nfilters():
             return None
         self._check_some(n_stored * depth, n_frames)
-        stored, file_bytes = np.zeros(grid[0], np.int64), data.file.id.get_filesize()
-        damaged: list[h5py.h5d.StoreInfo] = []
-
-        def note(chunk: h5py.h5d.StoreInfo) -> None:
-            row = chunk.chunk_offset[0] // depth
-            if row >= len(stored) or chunk.size > file_bytes:  # HDF5 takes memory of that size
-                damaged.append(chunk)
-            else:
-                stored[row] += 1
-
-        data.id.chunk_iter(note)
-        if damaged:
-            raise SourceError(
-                f"{self.name}: the index of its chunks is damaged (chunk {damaged[0].chunk_offset} "
-                f"of {damaged[0].size} bytes, in a file of {file_bytes}): copy it again"
-            )
-        if is_whole:
-            return None
-        missing: NDArray[np.bool_] = np.repeat(stored < prod(grid[1:]), depth)[:n_frames]
-        return missing
+        lost = ChunkIndex.of(data, self.name).offsets == UNWRITTEN
+        lost = lost.reshape(len(lost), -1).any(axis=1)
+        return np.repeat(lost, depth)[:n_frames] if lost.any() else None
 
     def _virtual(self, data: h5py.Dataset, above: tuple[tuple[str, str], ...]) -> FramesWritten:
-        """Frames of a virtual data set of which all files hold their part."""
-        n_frames, frame_size = data.shape[0], prod(data.shape[1:])
+        """Frames of a virtual data set of which all files hold their part.
+
+        Gaps between the modules of a detector are in every frame. A frame with more lacks data.
+        """
+        n_frames = data.shape[0]
         held: NDArray[np.int64] | None = None
         found = FramesWritten()
         for part in _parts(data):
             if held is None:  # not before a part is there
                 held = np.zeros(n_frames, np.int64)
-            there = self._part_written(part, data, above, found)
-            held[part.frames[there[: len(part.frames)]]] += part.frame_size
+            there = self._part_written(part, data, above, found)[: len(part.frames)]
+            held[part.frames[there]] += part.frame_size
+            held[part.frames[~there]] = -(2**62)  # whatever other files hold
         if held is None:
             self._check_some(0, n_frames)
             held = np.zeros(n_frames, np.int64)
-        most = int(held.max(initial=0))
-        # Gaps between the modules of a detector are in every frame; a frame with more lacks data.
-        missing = held < max(most, 1)
+        missing = held < max(int(held.max(initial=0)), 1)
         found.missing = missing if missing.any() else None
-        found.gaps = 1 - min(most, frame_size) / frame_size if most else 0.0
         return found
 
     def _part_written(

@@ -36,7 +36,7 @@ from .angles import check_angle_count, previewed, projections_angles
 from .frame_means import FrameMeans
 from .loader import LoaderOptions
 from .stored_facts import StoredFacts
-from .written_frames import FileStamps, check_written, warn_of_gaps
+from .written_frames import FileStamps, check_written
 
 
 class FrameSource(
@@ -147,9 +147,6 @@ class FrameSource(
         if currents is not None:
             scales = _currents(name, currents, self._data, self._sides["flats"])
         self._means = FrameMeans(self._sides, numbers, places, scales)
-        used = (self._data, *(each for each in self._sides.values() if each is not None))
-        stacks = {id(each.frames): each.frames for each in used}
-        warn_of_gaps(stacks.values(), allow_missing=allow_missing)
         check_written(self._data, "projections", allow_missing=allow_missing)
         paths = list(self._data.frames.files)
         for side, selection in self._sides.items():

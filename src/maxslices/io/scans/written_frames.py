@@ -11,22 +11,10 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ...errors import ScanChangedError, SourceError
-from ..frames.frames import Frames, Selection
+from ..frames.frames import Selection
 
 ALLOW = "to read what is missing as the fill value, allow it with --allow-missing-frames"
 """Advice at the end of a message."""
-
-
-def warn_of_gaps(stacks: Iterable[Frames], *, allow_missing: bool) -> None:
-    """Warn, once a stack, of pixels that no file holds."""
-    for frames in stacks:
-        gaps = frames.written(allow_missing=allow_missing).gaps
-        if gaps:
-            warnings.warn(
-                f"{frames.name}: no file holds {100 * gaps:.3g} % of the pixels of each frame; "
-                "they are read as the fill value",
-                stacklevel=2,
-            )
 
 
 def check_written(selection: Selection, what: str, *, allow_missing: bool) -> None:
