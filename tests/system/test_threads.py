@@ -5,11 +5,14 @@ import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
+from maxslices.errors import MaxslicesError
 from maxslices.system import threads
+from maxslices.system.threads import WorkThread, next_of, wait_for, wait_for_event
 
 
 @pytest.fixture(autouse=True)
@@ -61,26 +64,6 @@ def test_an_error_is_raised_when_nothing_is_under_way_any_more(where, error):
     assert raised.value is error
     assert under_way == []
     assert len(begun) < 20
-
-
-def test_two_callers_share_the_threads():
-    counts = {"a": 0, "b": 0}
-    lock = threading.Lock()
-
-    def caller(name: str) -> None:
-        def work(i: int) -> None:
-            with lock:
-                counts[name] += 1
-
-        for _ in range(50):
-            threads.parallel_for(20, work)
-
-    both = [threading.Thread(target=caller, args=(name,)) for name in counts]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join(20)
-    assert counts == {"a": 1000, "b": 1000}
 
 
 def test_work_is_done_by_the_caller_where_no_thread_can_be_started():
@@ -187,3 +170,60 @@ def test_every_thread_has_as_much_to_read(monkeypatch, n_frames):
     assert sum(sizes) == array.nbytes
     rounds = -(-len(sizes) // 10)
     assert rounds * max(sizes) <= 1.3 * array.nbytes / min(10, len(sizes))
+
+
+def test_work_is_done_once_and_waited_for():
+    may_end, done = threading.Event(), []
+    thread = WorkThread(lambda: (may_end.wait(10), done.append(1)), "test")
+    assert not thread.is_alive
+    thread.start()
+    assert thread.is_alive
+    may_end.set()
+    thread.join(60)
+    assert done == [1]
+    assert not thread.is_alive
+
+
+def fail():
+    raise MemoryError("in the thread")
+
+
+def test_an_error_of_the_work_is_raised_once_where_it_is_waited_for():
+    thread = WorkThread(fail, "test")
+    thread.start()
+    with pytest.raises(MemoryError, match="in the thread"):
+        thread.join(60)
+    thread.join(60)
+
+
+def test_who_waits_for_a_thread_that_broke_off_is_told():
+    thread = WorkThread(fail, "test")
+    thread.start()
+    wait_for_event(threading.Event(), thread, 60)
+    with pytest.raises(MemoryError, match="in the thread"):
+        next_of(SimpleQueue(), thread, 60)
+
+
+def test_an_item_that_came_before_the_thread_ended_is_taken():
+    queue: SimpleQueue[int] = SimpleQueue()
+    thread = WorkThread(lambda: queue.put(5), "test")
+    thread.start()
+    while thread.is_alive:
+        pass
+    assert next_of(queue, thread, 60) == 5
+
+
+def test_a_wait_ends_by_its_limit():
+    with pytest.raises(MaxslicesError, match="the copying thread has not answered for 0 ms"):
+        wait_for(lambda timeout_s: None, lambda: True, 0.0, "copying")
+
+
+def test_a_thread_that_was_waited_for_in_vain_is_not_waited_for_again():
+    end = threading.Event()
+    thread = WorkThread(lambda: end.wait(60), "reader")
+    thread.start()
+    with pytest.raises(MaxslicesError, match="the reader thread"):
+        thread.join(0.01)
+    assert not thread.is_alive
+    thread.join(60)
+    end.set()

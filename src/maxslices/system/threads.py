@@ -1,4 +1,4 @@
-"""Parallel loops over threads, and threads of which it is known whether they began.
+"""Parallel loops over threads, and threads with one piece of work each.
 
 Reading, writing, copying and decompressing release Python's lock, so a few threads use the full
 bandwidth of a disk or of the memory. All readers and writers share the threads of the loops, which
@@ -7,11 +7,9 @@ are started when they are first needed.
 
 from __future__ import annotations
 
-import _thread
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -44,10 +42,6 @@ CALL_S = 90 * 86400.0
 class WorkThread:
     """A thread for one piece of work, which does not keep the process alive.
 
-    `threading.Thread.start` waits for ever where the new thread finds no memory for its first
-    function call: nobody tells it that the thread has ended. Here the thread alone holds an object,
-    and once that is gone the thread is known to be gone.
-
     Parameters
     ----------
     work : callable
@@ -59,16 +53,14 @@ class WorkThread:
     def __init__(self, work: Callable[[], object], name: str) -> None:
         self.name = name
         self._work = work
-        self._begun, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
-        self._begun.acquire()
-        self._ended.acquire()
-        self._token: Callable[[], object] = _no_token
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_given_up = False
         self._error: BaseException | None = None
 
     @property
     def is_alive(self) -> bool:
         """True from the start of the thread until its work has ended."""
-        return self._token() is not None and self._ended.locked()
+        return self._thread.is_alive() and not self._is_given_up
 
     def start(self) -> None:
         """Start the thread, once.
@@ -76,19 +68,9 @@ class WorkThread:
         Raises
         ------
         RuntimeError
-            With the text `NO_THREAD`: the system cannot start a thread, or the thread ended before
-            it called anything, for lack of memory.
+            With the text `NO_THREAD`: the system cannot start a thread.
         """
-        token: set[int] = set()  # of the smallest objects to which a weak reference can be made
-        alive = weakref.ref(token)
-        try:
-            _thread.start_new_thread(self._run, (token,))
-            self._token = alive
-        finally:
-            del token  # Ctrl-C may come at any place, and its traceback would hold it
-        while not self._begun.acquire(timeout=_LOOK_S):
-            if self._token() is None and not self._begun.acquire(blocking=False):
-                raise RuntimeError(NO_THREAD)
+        self._thread.start()
 
     def join(self, limit_s: float) -> None:
         """Wait until the work has ended; return at once if it never began.
@@ -105,29 +87,27 @@ class WorkThread:
         MaxslicesError
             If the work takes longer; the thread is left to itself, and no longer counts as alive.
         """
-        try:
-            wait_for(
-                lambda timeout_s: self._ended.acquire(timeout=timeout_s) or None,
-                lambda: self._token() is not None,
-                limit_s,
-                self.name,
-            )
-        except MaxslicesError:
-            self._token = _no_token
-            raise
-        self._token = _no_token
+        if self.is_alive:
+            self._thread.join(limit_s)
+            if self._thread.is_alive():
+                self._is_given_up = True
+                raise _hang_error(self.name, limit_s)
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def _run(self, token: object) -> None:
-        self._begun.release()
+    def _run(self) -> None:
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 - raised where it is joined
             self._error = error
-        finally:
-            self._ended.release()
+
+
+def _hang_error(name: str, limit_s: float) -> MaxslicesError:
+    return MaxslicesError(
+        f"the {name} thread has not answered for {format_duration(limit_s)}: a disk or a device "
+        "hangs; end the program, and see to it"
+    )
 
 
 def wait_for(
@@ -166,10 +146,7 @@ def wait_for(
         if found is not None or not may_come:
             return found
         if time.monotonic() >= until_s:
-            raise MaxslicesError(
-                f"the {name} thread has not answered for {format_duration(limit_s)}: a disk or a "
-                "device hangs; end the program, and see to it"
-            )
+            raise _hang_error(name, limit_s)
 
 
 def wait_for_event(event: threading.Event, thread: WorkThread | None, limit_s: float) -> None:
@@ -218,10 +195,6 @@ def _taken(queue: SimpleQueue[T], timeout_s: float) -> tuple[T] | None:
         return (queue.get(timeout=timeout_s),)
     except Empty:
         return None
-
-
-def _no_token() -> None:
-    """Stand for the token of a thread that was not started, or has ended."""
 
 
 def _cores() -> int:
