@@ -12,7 +12,7 @@ import pytest
 from maxslices.core.block_memory import MODULES_BYTES
 from maxslices.devices.cpu import CpuBackend
 from maxslices.devices.cuda import FREE_SHARE, CudaBackend
-from maxslices.devices.cuda_copies import CudaCopyEngine, pinned, pinned_empty
+from maxslices.devices.cuda_copies import CopyEngine, pinned, pinned_empty
 from maxslices.tuning.garbage_collection import quick_collections
 from tests.devices.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 
@@ -233,8 +233,8 @@ def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkey
 
     cupy.cuda.Event, cupy.cuda.Stream, cupy.empty = Event, Stream, lambda *args: FakeArray(*args)
     cupy.cuda.runtime.memcpyAsync = lambda *args: None
-    monkeypatch.setattr(CudaCopyEngine, "staging", staging)
-    engine = CudaCopyEngine(0)
+    monkeypatch.setattr(CopyEngine, "staging", staging)
+    engine = CopyEngine(0)
     waited.clear()
     with pytest.raises(MemoryError):
         engine.upload(np.zeros(2**25, np.uint8))

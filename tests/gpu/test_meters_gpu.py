@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from maxslices.devices.backend import count_devices
+from maxslices.devices.cuda_copies import count_devices
 from maxslices.measure import measure_peak
 
 pytestmark = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maxslices.devices import select_backend
-from maxslices.devices.backend import count_devices
+from maxslices.devices.cuda_copies import count_devices
 from maxslices.measure import measure_peak
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 from maxslices import Pipeline, Registry, run
 from maxslices.core.declaration import describe
 from maxslices.devices import select_backend
-from maxslices.devices.backend import count_devices
+from maxslices.devices.cuda_copies import count_devices
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.probe import probe
 from maxslices.measure import measure_peak

@@ -19,8 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from maxslices.core import block_memory
-
 POISON = 0xA5
 """Value of each byte of memory that was not written to, or that was freed."""
 JOIN_S = 60
@@ -274,10 +272,8 @@ class FakeGpu:
     def overlap(self, first: np.ndarray, second: np.ndarray) -> bool:
         return np.may_share_memory(first, second)
 
-    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        self.events.append("reserve")
-        self.note("pool", block_memory.pool_bytes(n_bytes))
-        self.allocate("the pool's memory")
+    def retain_freed(self, largest_bytes: int) -> None:
+        self.events.append("retain freed")
 
     def forget_plans(self) -> None:
         self.events.append("forget plans")

@@ -76,8 +76,6 @@ def expected(plan, in_memory, out_in_memory, saved):
         if not is_last and section.destination in ("device", "memory"):
             place = "device" if section.destination == "device" else "host"
             found[f"store on the {place}", section.output.nbytes] += 1
-        if block_memory.is_roomy(section.estimated_bytes, section.available_bytes):
-            found["pool", block_memory.pool_bytes(section.estimated_bytes)] += 1
     return +found
 
 

@@ -63,7 +63,7 @@ def test_caches_are_emptied_before_a_block_of_another_size(gpu):
     pipeline = Pipeline.from_steps(["note"], registry)
     report = run(DATA, pipeline, device="cuda", block=5)
     assert gpu.events[1:] == [
-        "reserve", "measure", 6, "forget plans", 8, 8, "forget plans", 7
+        "retain freed", "measure", 6, "forget plans", 8, 8, "forget plans", 7
     ]  # fmt: skip
     # With less than three times the memory it is not kept in pieces of another size.
     gpu.events.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,6 @@ import maxslices
 from maxslices import method
 from maxslices.devices.cpu import CpuBackend
 from maxslices.tuning.heap import LARGE_BYTES, is_glibc, libc
-from tests.tuning.page_faults import faults_of
 
 N_BYTES = 2**26
 ROOT = Path(__file__).parents[2]
@@ -27,6 +27,13 @@ needs_glibc = pytest.mark.skipif(not is_glibc(), reason="another C library than 
 
 def fill():
     np.empty(N_BYTES, np.uint8)[:] = 1
+
+
+def faults_of(call):
+    """Pages that the system makes during a call."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    call()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 
 
 def resident_bytes():
@@ -51,8 +58,8 @@ def is_retained(monkeypatch):
 def makes_pages_once_and_gives_them_back():
     backend = CpuBackend()
     with backend.limited(2**40):
-        backend.reserve(N_BYTES, N_BYTES)
-        backend.reserve(N_BYTES, N_BYTES)
+        backend.retain_freed(N_BYTES)
+        backend.retain_freed(N_BYTES)
         fill()
         before = resident_bytes()
         assert faults_of(fill) < 8
@@ -63,9 +70,9 @@ def makes_pages_once_and_gives_them_back():
 @needs_glibc
 def test_small_arrays_are_left_as_they_are(is_retained):
     backend = CpuBackend()
-    backend.reserve(N_BYTES, LARGE_BYTES - 1)
+    backend.retain_freed(LARGE_BYTES - 1)
     assert not is_retained()
-    backend.reserve(N_BYTES, LARGE_BYTES)
+    backend.retain_freed(LARGE_BYTES)
     assert is_retained()
     backend.release()
     assert not is_retained()
@@ -73,8 +80,8 @@ def test_small_arrays_are_left_as_they_are(is_retained):
 
 def is_left_to_another_run():
     first, second = CpuBackend(), CpuBackend()
-    first.reserve(N_BYTES, N_BYTES)
-    second.reserve(N_BYTES, N_BYTES)
+    first.retain_freed(N_BYTES)
+    second.retain_freed(N_BYTES)
     first.release()
     fill()
     assert faults_of(fill) < 8
@@ -98,11 +105,11 @@ def test_a_heap_that_keeps(part):
 def test_where_memory_ran_out_once_nothing_is_wrong(is_retained):
     backend = CpuBackend()
     with backend.limited(2**40):
-        backend.reserve(N_BYTES, N_BYTES)
+        backend.retain_freed(N_BYTES)
         with pytest.raises(MemoryError):
             np.empty(2**46, np.uint8)
         backend.release()
-        backend.reserve(N_BYTES, N_BYTES)
+        backend.retain_freed(N_BYTES)
         fill()
     assert not is_retained()
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
-from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
+from ..devices.cuda_copies import count_devices
 from ..errors import DoesNotFitError, PlanError, UsageError
 from ..io.paths import path_of
 from ..measure.resident_memory import held_bytes

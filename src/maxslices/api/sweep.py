@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..core.arrays import ArraySpec
 from ..devices import pinned_empty, select_backend
-from ..devices.backend import device_name
+from ..devices.select import device_name
 from ..errors import ParameterError
 from ..io import HasDetectorStart, SideName, Source
 from ..io.frames.frames import ArrayFrames, Selection

@@ -111,10 +111,6 @@ pack in one program 84, those for torch 104, httomolibgpu's 18, and 20 with ASTR
 UNMEASURED_RESERVE_BYTES = CONTEXT_BYTES + MODULES_BYTES
 """Part of a GPU's budget that is set aside where no context was measured."""
 
-POOL_SPARE = (5, 4)
-"""Size that CuPy's pool is given before a section begins, as a ratio to its estimated peak: some
-memory is lost between arrays of different sizes (measured in docs/benchmarks/tried.md)."""
-
 ROOMY = 3
 """Multiple of the estimated peak that must be available for a pool to keep what it holds between
 blocks: some is lost between its pieces, and libraries take memory beside it."""
@@ -260,9 +256,3 @@ def thread_buffer_bytes(slice_dim: int, block_bytes: int, n_threads: int) -> int
 def is_roomy(estimated_bytes: int, available_bytes: int) -> bool:
     """True if the device's pool may keep what it holds between blocks."""
     return ROOMY * estimated_bytes <= available_bytes
-
-
-def pool_bytes(estimated_bytes: int) -> int:
-    """Bytes that the device's pool is given before a section, where that much is available."""
-    numerator, denominator = POOL_SPARE
-    return estimated_bytes * numerator // denominator

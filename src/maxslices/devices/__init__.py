@@ -1,7 +1,7 @@
 """The devices that methods run on: the CPU with NumPy, or a GPU with CuPy."""
 
-from .backend import Backend, CopyEngine, DeviceEvent, as_block, is_copyable
-from .cuda_copies import pinned_empty
+from .backend import Backend, as_block, is_copyable
+from .cuda_copies import CopyEngine, DeviceEvent, pinned_empty
 from .method_call import call_method, require_libraries
 from .select import select_backend
 from .torch_shared_pool import shared_allocator

@@ -3,86 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from ..core.allocators import Device
-from ..errors import DeviceError
-
-
-class DeviceEvent(Protocol):
-    """A point in a device's queue of work, which it reaches some time later."""
-
-    def synchronize(self) -> None:
-        """Wait until the device reaches it."""
-
-    def time_s(self) -> float:
-        """Time at which it was reached, in seconds of `time.perf_counter`; not before that."""
-
-
-class CopyEngine(Protocol):
-    """Copies between host and device that overlap with each other and with computing.
-
-    The arrays of a copy must stay unchanged until the event at its end is reached.
-    """
-
-    def staging(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Host memory that the device copies from and to while the host goes on."""
-
-    def is_direct(self, array: NDArray[Any]) -> bool:
-        """True if an array is in such memory."""
-
-    def buffer(self, n_bytes: int) -> Any:
-        """Memory for blocks on the device, as an array of bytes."""
-
-    def send(
-        self, host: NDArray[Any], buffer: Any, after: DeviceEvent
-    ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Queue a copy to the device.
-
-        Parameters
-        ----------
-        host : ndarray
-            3D, with gaps along the first axis only.
-        buffer : device array
-            Of the same shape and dtype, C-contiguous.
-        after : DeviceEvent
-            The copy begins after it, when the buffer is free.
-
-        Returns
-        -------
-        begin, end : DeviceEvent
-            Begin and end of the copy.
-        """
-
-    def fetch(
-        self, data: Any, host: NDArray[Any], after: DeviceEvent
-    ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Queue a copy to the host.
-
-        Parameters
-        ----------
-        data : device array
-            3D, with gaps along the first axis only.
-        host : ndarray
-            Of the same shape and dtype, with gaps along the first axis only.
-        after : DeviceEvent
-            The copy begins after it, when the data are computed.
-
-        Returns
-        -------
-        begin, end : DeviceEvent
-            Begin and end of the copy.
-        """
-
-    def record(self) -> DeviceEvent:
-        """Event after all computing that was queued so far."""
-
-    def wait(self, event: DeviceEvent) -> None:
-        """Let all computing that is queued from now on wait for an event."""
+from .cuda_copies import CopyEngine
 
 
 def is_copyable(array: Any) -> bool:
@@ -151,20 +78,13 @@ class Backend(Protocol):
     def overlap(self, first: Any, second: Any) -> bool:
         """True if two arrays of the device may share memory."""
 
-    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        """Take memory from the system in one piece, and hand it out in parts until `release`.
+    def retain_freed(self, largest_bytes: int) -> None:
+        """Retain freed memory for the next block until `release`.
 
         Parameters
         ----------
-        n_bytes : int
-            Estimated peak of a section.
         largest_bytes : int
             Largest array of a block.
-
-        Raises
-        ------
-        Exception
-            An error that `is_out_of_memory` recognises, if there is not as much.
         """
 
     def forget_plans(self) -> None:
@@ -175,42 +95,3 @@ class Backend(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """True if an exception means that memory ran out."""
-
-
-def count_devices() -> int:
-    """Number of GPUs that CuPy can use; 0 if CuPy is not installed or finds none.
-
-    Raises
-    ------
-    DeviceError
-        If CuPy cannot be imported because it has no folder for compiled kernels.
-    """
-    try:
-        import cupy
-    except ImportError:
-        return 0
-    except OSError as error:  # CuPy makes its folder when imported, in a home that may not exist
-        raise DeviceError(
-            f"CuPy cannot be used ({error}): set CUPY_CACHE_DIR to a folder that can be written "
-            "to, for compiled kernels, or use --device cpu"
-        ) from None
-    try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return 0
-
-
-def device_name(backend: Backend) -> str:
-    """Name of the device: "cpu", or the GPU's, such as "NVIDIA H200"."""
-    if backend.kind == "cpu":
-        return "cpu"
-    number = int(backend.name.partition(":")[2] or 0)
-    return _gpu_name(number)
-
-
-@lru_cache(maxsize=16)
-def _gpu_name(number: int) -> str:
-    import cupy
-
-    name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
-    return name.decode() if isinstance(name, bytes) else str(name)

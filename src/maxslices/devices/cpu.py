@@ -69,10 +69,10 @@ class CpuBackend:
         """True if the address ranges of two arrays overlap."""
         return np.may_share_memory(first, second)
 
-    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        """Retain large arrays in the heap when they are freed, and make the pages of `n_bytes`."""
+    def retain_freed(self, largest_bytes: int) -> None:
+        """Retain large arrays in the heap when they are freed, if blocks have such."""
         if not self._retains and largest_bytes >= LARGE_BYTES:
-            self._retains = malloc_retain(n_bytes)
+            self._retains = malloc_retain()
 
     def forget_plans(self) -> None:
         """Do nothing: plans of NumPy's FFTs are small."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,50 +13,11 @@ from numpy.typing import DTypeLike
 
 from ..core import block_memory
 from ..core.allocators import Device
-from ..core.block_memory import CONTEXT_BYTES, MODULES_BYTES
 from ..errors import DeviceError
-from ..measure.cache_dir import cache_file, keep, read_cached
 from ..tuning.garbage_collection import quick_collections
-from .backend import count_devices
-from .cuda_copies import CudaCopyEngine, pinned
+from .cuda_copies import CopyEngine, count_devices, pinned
 from .out_of_memory import is_out_of_memory
 from .torch_shared_pool import cached_bytes, release_cache
-
-_COMPUTE_UNITS, _MAJOR, _MINOR = 16, 75, 76
-"""Attributes of a device (``cudaDeviceAttr``)."""
-
-
-def context_and_modules_bytes(cupy: Any) -> int:
-    """Device memory to set aside on the current device for context and modules."""
-    runtime = cupy.cuda.runtime
-    free, total = map(int, runtime.memGetInfo())  # makes the context, if there was none
-    path = _context_file(cupy, total)
-    known = _recorded_context(path)
-    least = min(total - free, known)
-    if least < known:
-        keep(path, {"context_bytes": least})
-    return least + MODULES_BYTES
-
-
-def _recorded_context(path: Path) -> int:
-    """Smallest amount on record, or the assumed one."""
-    try:
-        found = read_cached(path)["context_bytes"]
-    except (KeyError, TypeError):
-        return CONTEXT_BYTES  # no record, or a damaged one
-    return found if type(found) is int and 0 < found < CONTEXT_BYTES else CONTEXT_BYTES
-
-
-def _context_file(cupy: Any, total_bytes: int) -> Path:
-    """Record of the current device; its name is a hash of all that a context's size depends on."""
-    runtime = cupy.cuda.runtime
-    number = runtime.getDevice()
-    kind = [runtime.deviceGetAttribute(n, number) for n in (_COMPUTE_UNITS, _MAJOR, _MINOR)]
-    versions = [runtime.driverGetVersion(), runtime.runtimeGetVersion(), cupy.__version__]
-    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
-        versions.append(file.readline())
-    loading = os.environ.get("CUDA_MODULE_LOADING", "")  # EAGER: much more at once
-    return cache_file("contexts", [total_bytes, *kind, *versions, loading])
 
 
 @contextmanager
@@ -106,44 +65,6 @@ def _patient(pool: Any, refusal: type[Exception]) -> Callable[[int], Any]:
     return malloc
 
 
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-"""What the kernel says of devices; another folder in tests."""
-_TASKS = Path("/proc/self/task")
-
-
-def stay_near(number: int) -> None:
-    """Bind all threads of this process to the cores of the NUMA node of a GPU, by CUDA's number.
-
-    Of these only the cores that the process was given (by SLURM, numactl or a control group); all
-    of those if none is of that node. On a machine with one node, and where the node is not known,
-    the kernel lists all cores, and nothing changes.
-    """
-    import cupy
-
-    near = _cores_near(cupy.cuda.runtime.deviceGetPCIBusId(number))
-    if not near:
-        return
-    given = os.sched_getaffinity(0)
-    if near & given in (set(), given):
-        return
-    for task in _TASKS.iterdir():  # a call for the process binds the thread that makes it
-        with suppress(OSError):  # the thread has ended
-            os.sched_setaffinity(int(task.name), near & given)
-
-
-def _cores_near(pci_id: str) -> set[int]:
-    """Cores next to a PCI device, such as ``0000:1B:00.0``; none if the kernel says nothing."""
-    try:
-        text = (PCI_DEVICES / pci_id.lower() / "local_cpulist").read_text().strip()
-    except OSError:
-        return set()
-    cores: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
-    return cores
-
-
 FREE_SHARE = 0.95
 """Part of the free device memory that a run uses by default. The rest is a
 margin for what other programs and libraries take meanwhile; it was chosen, not measured."""
@@ -180,7 +101,7 @@ class CudaBackend:
             raise DeviceError(f"no device cuda:{number}: {there}; use --device cpu")
         self._cupy = cupy
         self._device = cupy.cuda.Device(number)
-        self._engine: CudaCopyEngine | None = None
+        self._engine: CopyEngine | None = None
         self.name = f"cuda:{number}"
 
     @property
@@ -216,10 +137,10 @@ class CudaBackend:
         """The block as a NumPy array, finished and C-contiguous."""
         return np.asarray(self._cupy.asnumpy(self._cupy.ascontiguousarray(block)))
 
-    def copy_engine(self) -> CudaCopyEngine:
+    def copy_engine(self) -> CopyEngine:
         """The GPU's streams in and out."""
         if self._engine is None:
-            self._engine = CudaCopyEngine(self._device.id)
+            self._engine = CopyEngine(self._device.id)
         return self._engine
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
@@ -238,14 +159,8 @@ class CudaBackend:
         """True if the address ranges of two arrays overlap."""
         return bool(self._cupy.may_share_memory(first, second))
 
-    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        """Let the pool take one piece of memory from the driver, which it hands out in parts.
-
-        Each piece that the pool takes costs 0.2 ms, and as much to give back. The piece is larger
-        than the estimate by `maxslices.core.block_memory.POOL_SPARE`. Without, httomo's pipeline
-        with its result in pinned memory took 5.5 % longer (H200, 2026-11-22; within the spread).
-        """
-        self._cupy.empty(block_memory.pool_bytes(n_bytes), np.uint8)
+    def retain_freed(self, largest_bytes: int) -> None:
+        """Do nothing: CuPy's pool retains what is freed."""
 
     def forget_plans(self) -> None:
         """Take all plans out of CuPy's cache of FFT plans.
@@ -270,6 +185,10 @@ class CudaBackend:
 
 @cache
 def _reserved_bytes(cupy: Any, number: int) -> int:
-    """`context_and_modules_bytes` of a device, once per process, which has one context."""
+    """Device memory to set aside for context and modules, as found when first asked for.
+
+    What other programs use cannot be told from the context, so it counts up to the largest one.
+    """
     with cupy.cuda.Device(number):
-        return context_and_modules_bytes(cupy)
+        free, total = map(int, cupy.cuda.runtime.memGetInfo())  # makes the context, if needed
+    return min(total - free, block_memory.CONTEXT_BYTES) + block_memory.MODULES_BYTES

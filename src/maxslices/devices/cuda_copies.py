@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..core import block_memory
+from ..errors import DeviceError
 from ..system.threads import parallel_copy, parallel_for
-from .backend import DeviceEvent, count_devices
 from .out_of_memory import is_out_of_memory
 
 _PAGE_BYTES = 4096
@@ -74,6 +74,29 @@ def _touch(memory: NDArray[np.uint8]) -> None:
     parallel_for(len(parts), lambda i: touch(parts[i]), _THREADS)
 
 
+def count_devices() -> int:
+    """Number of GPUs that CuPy can use; 0 if CuPy is not installed or finds none.
+
+    Raises
+    ------
+    DeviceError
+        If CuPy cannot be imported because it has no folder for compiled kernels.
+    """
+    try:
+        import cupy
+    except ImportError:
+        return 0
+    except OSError as error:  # CuPy makes its folder when imported, in a home that may not exist
+        raise DeviceError(
+            f"CuPy cannot be used ({error}): set CUPY_CACHE_DIR to a folder that can be written "
+            "to, for compiled kernels, or use --device cpu"
+        ) from None
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return 0
+
+
 def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDArray[Any]:
     """Array of arbitrary values in pinned memory, if there is a GPU.
 
@@ -123,8 +146,8 @@ _PINNED = 1
 """Type of pinned and of registered host memory (``cudaMemoryTypeHost``)."""
 
 
-class CudaEvent:
-    """A CUDA event; see `DeviceEvent`."""
+class DeviceEvent:
+    """A point in a GPU's queue of work, which it reaches some time later."""
 
     def __init__(self, event: Any, origin: Any, origin_s: float) -> None:
         self.event = event
@@ -135,14 +158,16 @@ class CudaEvent:
         self.event.synchronize()
 
     def time_s(self) -> float:
-        """Time at which it was reached, in seconds of `time.perf_counter`."""
+        """Time at which it was reached, in seconds of `time.perf_counter`; not before that."""
         import cupy
 
         return self._origin_s + float(cupy.cuda.get_elapsed_time(self._origin, self.event)) / 1e3
 
 
-class CudaCopyEngine:
-    """Copies of one GPU; see `CopyEngine`.
+class CopyEngine:
+    """Copies of one GPU that overlap with each other and with computing.
+
+    The arrays of a copy must stay unchanged until the event at its end is reached.
 
     Methods compute on CUDA's default stream, as for any caller, so that a library's work on a
     stream of its own still comes in order. The copies have streams that the default stream does not
@@ -188,24 +213,53 @@ class CudaCopyEngine:
     def send(
         self, host: NDArray[Any], buffer: Any, after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Queue a copy to the device; from any thread."""
+        """Queue a copy to the device; from any thread.
+
+        Parameters
+        ----------
+        host : ndarray
+            3D, with gaps along the first axis only.
+        buffer : device array
+            Of the same shape and dtype, C-contiguous.
+        after : DeviceEvent
+            The copy begins after it, when the buffer is free.
+
+        Returns
+        -------
+        begin, end : DeviceEvent
+            Begin and end of the copy.
+        """
         target, source = (buffer.data.ptr, buffer), (host.ctypes.data, host)
         return self._copy(self._in, target, source, _HOST_TO_DEVICE, after)
 
     def fetch(
         self, data: Any, host: NDArray[Any], after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Queue a copy to the host; from any thread."""
+        """Queue a copy to the host; from any thread.
+
+        Parameters
+        ----------
+        data : device array
+            3D, with gaps along the first axis only.
+        host : ndarray
+            Of the same shape and dtype, with gaps along the first axis only.
+        after : DeviceEvent
+            The copy begins after it, when the data are computed.
+
+        Returns
+        -------
+        begin, end : DeviceEvent
+            Begin and end of the copy.
+        """
         target, source = (host.ctypes.data, host), (data.data.ptr, data)
         return self._copy(self._out, target, source, _DEVICE_TO_HOST, after)
 
     def record(self) -> DeviceEvent:
-        """Event on the default stream."""
+        """Event after all computing that was queued so far."""
         return self._record(self._compute)
 
     def wait(self, event: DeviceEvent) -> None:
-        """Let the default stream wait for an event."""
-        assert isinstance(event, CudaEvent)
+        """Let all computing that is queued from now on wait for an event."""
         self._compute.wait_event(event.event)
 
     def upload(self, host: NDArray[Any]) -> Any:
@@ -242,10 +296,10 @@ class CudaCopyEngine:
                 end.synchronize()
         return data
 
-    def _record(self, stream: Any) -> CudaEvent:
+    def _record(self, stream: Any) -> DeviceEvent:
         event = self._cupy.cuda.Event()
         event.record(stream)
-        return CudaEvent(event, self._origin, self._origin_s)
+        return DeviceEvent(event, self._origin, self._origin_s)
 
     def _copy(
         self,
@@ -255,7 +309,6 @@ class CudaCopyEngine:
         kind: int,
         after: DeviceEvent,
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        assert isinstance(after, CudaEvent)
         runtime = self._cupy.cuda.runtime
         with self._device:
             stream.wait_event(after.event)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io import SupportsView, SupportsWindow
-from .backend import Backend, CopyEngine, is_copyable
+from .backend import Backend, is_copyable
+from .cuda_copies import CopyEngine
 
 
 def slices_in_place(

@@ -1,13 +1,15 @@
-"""Find the backend of a device by its name."""
+"""Find the backend of a device by its name, and the name of its hardware."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ..errors import UsageError
-from .backend import Backend, count_devices
+from .backend import Backend
 from .cpu import CpuBackend
 from .cuda import CudaBackend
+from .cuda_copies import count_devices
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
@@ -49,3 +51,19 @@ def select_backend(device: str = "auto") -> Backend:
     if match is not None:
         return CudaBackend(int(match[1] or 0))
     return CudaBackend(0) if count_devices() else CpuBackend()
+
+
+def device_name(backend: Backend) -> str:
+    """Name of the device: "cpu", or the GPU's, such as "NVIDIA H200"."""
+    if backend.kind == "cpu":
+        return "cpu"
+    number = int(backend.name.partition(":")[2] or 0)
+    return _gpu_name(number)
+
+
+@lru_cache(maxsize=16)
+def _gpu_name(number: int) -> str:
+    import cupy
+
+    name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -125,7 +125,7 @@ class SectionRun:
         self._overlaps, looks_ahead = self.plan.overlaps, self.looks_ahead
         try:
             if not looks_ahead:  # looking ahead would give it back
-                self._pool.reserve(self.plan)  # before the meter notes what is in use
+                self._pool.prepare(self.plan)  # before the meter notes what is in use
             with meter.whole():
                 if looks_ahead:
                     with meter.part():

@@ -1,20 +1,10 @@
-"""The memory of the process: pages made ahead, freed arrays kept, Python objects not traced.
-
-**Pages are made ahead**, in a thread of their own, before anybody writes there.
-
-A system makes a page when it is first written to, and the writer waits for that. In a virtual
-machine whose host has to find the memory as well, 64 MB took 0.1 to 0.2 s to write to, and 0.004 s
-the second time.
-
-On two cores of an H200's host (2026-11-22) minus_log on frames of 512 x 1024 takes 8 % longer
-without. A run from memory to memory takes as long.
+"""The memory of the process: freed arrays kept, Python objects not traced.
 
 **Freed arrays stay in the C library's heap** while blocks are worked on.
 
 glibc takes each array of more than 32 MiB from the system and gives it back when it is freed, so
 the pages of every array of every block are made anew. While a run goes on whose blocks have room
-several times over, such arrays come from the heap and go back to it. A thread makes the heap's
-pages while the first block is read.
+several times over, such arrays come from the heap and go back to it.
 
 On two cores of an H200's host (2026-11-22) a run from memory to memory takes 27 % longer without,
 and minus_log with a median from file to file 14 %.
@@ -43,64 +33,14 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from mmap import PAGESIZE
-
-import numpy as np
-
-from ..system.threads import HANG_S, WorkThread
-
-_POPULATE_WRITE = 23
-"""``MADV_POPULATE_WRITE`` of madvise (Linux 5.14 and later). It makes pages as if they were written
-to but writes nothing, so their content stays, and so does what arrives meanwhile."""
-_STEP_BYTES = 2**22
-"""Bytes per call. Other threads that ask the system for memory wait until a call ends: beside steps
-of 64 MiB blocks took 565 ms, beside steps of 4 MiB 465 (LPRec3d, H200, 2026-11-21)."""
-
-
-class PagePrefault:
-    """A thread that makes pages in order, until all exist or it is stopped.
-
-    Where the system cannot make them, nothing happens: they are made when they are written to.
-
-    Parameters
-    ----------
-    address, n_bytes : int
-        The memory. It may be freed meanwhile.
-    """
-
-    def __init__(self, address: int, n_bytes: int) -> None:
-        self._start = -(-address // PAGESIZE) * PAGESIZE
-        self._end = (address + n_bytes) // PAGESIZE * PAGESIZE
-        self._is_stopped = False
-        self._thread = WorkThread(self._work, "pages")
-        with suppress(RuntimeError):  # there is no memory for a thread
-            self._thread.start()
-
-    def _work(self) -> None:
-        for start in range(self._start, self._end, _STEP_BYTES):
-            if self._is_stopped:
-                return
-            if libc().madvise(start, min(_STEP_BYTES, self._end - start), _POPULATE_WRITE):
-                return
-
-    def stop(self) -> None:
-        """Make no more pages, and wait for the call under way."""
-        self._is_stopped = True
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait until all pages exist, or cannot be made."""
-        self._thread.join(HANG_S)
 
 
 @cache
 def libc() -> ctypes.CDLL:
     """The C library."""
-    found = ctypes.CDLL(None)
-    found.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found
+    return ctypes.CDLL(None)
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
@@ -128,7 +68,6 @@ anyway (its ``DEFAULT_MMAP_THRESHOLD_MAX``)."""
 
 _n_holders = 0
 _n_frugal = 0
-_prefault: PagePrefault | None = None
 
 
 @contextmanager
@@ -153,28 +92,19 @@ def trim_heap() -> None:
         libc().malloc_trim(0)
 
 
-def malloc_retain(n_bytes: int) -> bool:
-    """Retain freed memory in the heap, and begin to make the pages of `n_bytes` of it.
+def malloc_retain() -> bool:
+    """Retain freed memory in the heap.
 
     Returns
     -------
     bool
         True if the heap does so now, and `malloc_release` is to be called once.
     """
-    global _n_holders, _prefault
+    global _n_holders
     if not is_glibc():
         return False
-    _stop_prefault()
     _n_holders += 1
     _set(retains=True)
-    with suppress(MemoryError):
-        array = np.empty(n_bytes, np.uint8)
-        address = array.ctypes.data
-        del array
-        # An array beyond the heap's end came from a mapping and is gone: in a thread that is not
-        # the first, or that ran out of memory before.
-        if address + n_bytes <= _heap_end():
-            _prefault = PagePrefault(address, n_bytes)
     return True
 
 
@@ -206,7 +136,6 @@ def is_glibc() -> bool:
 
 def _give_back() -> None:
     """Give back what is free, and free from now on as those who are left want it."""
-    _stop_prefault()
     _set(retains=False)
     libc().malloc_trim(0)
     if _n_holders:
@@ -219,20 +148,6 @@ def _set(retains: bool) -> None:
         settings = ((_TRIM_THRESHOLD, _NEVER), (_MMAP_MAX, _NONE))
     for parameter, value in settings:
         libc().mallopt(parameter, value)
-
-
-def _stop_prefault() -> None:
-    global _prefault
-    prefault, _prefault = _prefault, None
-    if prefault is not None:
-        prefault.stop()
-
-
-def _heap_end() -> int:
-    """Address at which the heap ends."""
-    sbrk = libc().sbrk
-    sbrk.restype, sbrk.argtypes = ctypes.c_size_t, [ctypes.c_ssize_t]
-    return int(sbrk(0))
 
 
 _DOMAINS = range(3)

@@ -13,8 +13,8 @@ from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.units import format_bytes
-from ..devices.backend import count_devices
 from ..devices.cpu import CpuBackend
+from ..devices.cuda_copies import count_devices
 from ..errors import DeviceError, UsageError
 from .worker_calls import END_S
 

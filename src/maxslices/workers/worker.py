@@ -16,9 +16,8 @@ import numpy as np
 
 from ..core.allocators import Device
 from ..devices import Backend, require_libraries, select_backend, shared_allocator
-from ..devices.backend import device_name
 from ..devices.cpu import CpuBackend
-from ..devices.cuda import stay_near
+from ..devices.select import device_name
 from ..errors import PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..measure.resident_memory import held_bytes
@@ -272,8 +271,4 @@ def _check_same(job: SectionJob, backend: Backend) -> None:
 
 def device_of(device: Device) -> Backend:
     """The device of this worker: the only GPU that it may see, or the CPU."""
-    if device == "cpu":
-        return CpuBackend()
-    backend = select_backend("cuda:0")
-    stay_near(0)  # before the context, so that its threads and its memory on the host are near too
-    return backend
+    return CpuBackend() if device == "cpu" else select_backend("cuda:0")

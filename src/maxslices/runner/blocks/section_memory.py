@@ -94,22 +94,14 @@ class PoolCache:
         """Make the one of a section."""
         return cls(backend, is_roomy(plan.estimated_bytes, plan.available_bytes))
 
-    def reserve(self, plan: SectionPlan) -> None:
-        """Allocate what a section needs as one piece of the pool, if memory is ample.
-
-        If another program has taken that memory since the plan was made, the pool grows as needed.
-        """
+    def prepare(self, plan: SectionPlan) -> None:
+        """Let the device retain what is freed if memory is ample, else free what it holds."""
         if not self.is_roomy:
             self.backend.release()  # memory of the section before
             return
         n_given = plan.block + sum(plan.halo)
         arrays = (each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output))
-        try:
-            self.backend.reserve(plan.estimated_bytes, max(array.nbytes for array in arrays))
-        except Exception as error:
-            if not self.is_out_of_memory(error):
-                raise
-            self.is_roomy = False
+        self.backend.retain_freed(max(array.nbytes for array in arrays))
 
     def begin(self, n_given: int) -> None:
         """Prepare for blocks, the first of which has `n_given` slices."""
