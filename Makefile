@@ -11,7 +11,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv || true
 PYTEST := --numprocesses auto --dist worksteal
 INPUTS := pyproject.toml methods/pyproject.toml constraints.txt
 
-.PHONY: demo test fuzz lint coverage notebooks docs clean
+.PHONY: demo test fuzz lint coverage notebooks docs release clean
 
 demo: .venv/demo.stamp
 	$(BIN)/maxslices demo demo-output
@@ -51,8 +51,21 @@ notebooks: .venv/notebooks.stamp
 docs: $(or $(wildcard .venv/test.stamp),.venv/docs.stamp)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
+# Checks and builds what is committed, and stops before uploading: dist has the files for twine.
+release: .venv/test.stamp
+	@git diff-index --quiet HEAD || { echo "commit or put away what has changed first" >&2; exit 1; }
+	@test -z "$$(find changes -name '*.md' ! -name README.md)" || { \
+		echo "write the changelog first: towncrier build --version X.Y.Z" >&2; exit 1; }
+	$(MAKE) test
+	$(PIP) build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist methods
+	$(BIN)/python -m twine check --strict dist/*
+	@echo "to upload: $(BIN)/python -m twine upload dist/*"
+
 clean:
-	rm -rf .venv docs/_build demo-output
+	rm -rf .venv docs/_build demo-output dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) $(NEW_ENOUGH) || { echo "Python 3.11 or newer is needed," \
