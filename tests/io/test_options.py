@@ -115,8 +115,8 @@ def test_both_ends_of_a_range_are_angles():
         ("continuous_scan_subset: {start: 3}", "stop must be the number of a frame, not None"),
         ("continuous_scan_subset: 3", "must be given as names and values (start, stop)"),
         ("preview: {detector_y: 1:30}", ", not 90 (YAML reads 1:3 as minutes and seconds, which"),
-        ("preview: {angles: mid}", "must be given as names and values (start, stop"),
-        ("preview: {detector_y: {begin: 1}}", "no parameter 'begin'; it has: start, stop"),
+        ("preview: {angles: mid}", "must be given as names and values (start, start_off"),
+        ("preview: {detector_y: {begin: 1}}", "no parameter 'begin'; it has: start, start_off"),
     ],
 )
 def test_what_cannot_be_meant(text, message):

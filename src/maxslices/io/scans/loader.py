@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -211,24 +212,10 @@ class LoaderOptions:
         return self.dummies or self.side(side) == "ignore"
 
 
-_NAMES = (
-    "data_path",
-    "image_key_path",
-    "rotation_angles",
-    "flats",
-    "darks",
-    "beam_current",
-    "preview",
-    "continuous_scan_subset",
-)
-"""Parameters of httomo's ``standard_tomo``, and `beam_current`."""
 TO_FILL_IN = "REQUIRED"
 """What httomo's templates have in place of values that a user has to give."""
-_RANGE = ("start_angle", "stop_angle", "angles_total")
 _ALL_BUT = re.compile(r"all but ([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)")
 _AS_A_TIME = " (YAML reads 1:3 as minutes and seconds, which is 63)"
-_PART = ("start", "stop", "start_offset", "stop_offset")
-_ANGLES_PART = (*_PART, "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,231 +258,227 @@ def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions,
     return LoaderOptions(**options | parse.options(given)), parse.faults
 
 
+_Keys = tuple[str, ...]
+_Parser = Callable[[Any, _Keys], Any]
+"""Takes a value and its keys; raises `_Wrong`, empty if its faults are noted already."""
+
+
+class _Wrong(Exception):
+    """A value that cannot be meant."""
+
+
 class _Parse:
     """Reads the parameters of one loader step, and collects what is wrong with them."""
 
     def __init__(self) -> None:
         self.faults: list[LoaderFault] = []
 
-    def _fault(self, keys: tuple[str, ...], text: str) -> None:
+    def _fault(self, keys: _Keys, text: str) -> None:
         self.faults.append(LoaderFault(keys, text))
 
     def options(self, given: Any) -> dict[str, Any]:
         """Fields of `LoaderOptions` that are given."""
-        found: dict[str, Any] = {}
-        for name, value in self._named("the loader", given, _NAMES, ()).items():
-            keys = (name,)
-            if name == "data_path":
-                found[name] = self._text(name, value, keys)
-            elif name == "image_key_path":
-                found[name] = None if value is None else self._text(name, value, keys)
-            elif name == "rotation_angles":
-                found[name] = self._angles(value, keys)
-            elif value is not None and name == "beam_current":
-                found[name] = self._text(name, value, keys)
-            elif value is not None and name in ("flats", "darks"):
-                found[name] = self._side(name, value, keys)
-            elif value is not None and name == "preview":
-                found[name] = self._preview(value, keys)
-        subset = given.get("continuous_scan_subset") if isinstance(given, Mapping) else None
-        if subset is not None:
-            angles = self._subset(subset, ("continuous_scan_subset",))
-            before = found.get("preview") or Preview()
-            found["preview"] = replace(before, angles=angles)
-        return {name: value for name, value in found.items() if value is not _FAULTY}
-
-    def _named(
-        self, what: str, given: Any, known: Sequence[str], keys: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """Values under known names."""
-        if not isinstance(given, Mapping):
-            self._fault(
-                keys,
-                f"{what} must be given as names and values ({', '.join(known)}), not {given!r}"
-                f"{_AS_A_TIME if isinstance(given, int) and given > 60 else ''}",
-            )
+        parsers: dict[str, _Parser] = {
+            "data_path": _path("data_path of the loader"),
+            "image_key_path": _or_none(_path("image_key_path of the loader")),
+            "rotation_angles": self._angles,
+            "flats": _or_none(partial(self._side, "flats")),
+            "darks": _or_none(partial(self._side, "darks")),
+            "beam_current": _or_none(_path("beam_current of the loader")),
+            "preview": _or_none(self._preview),
+            "continuous_scan_subset": _or_none(self._subset),
+        }
+        try:
+            found = self._fields("the loader", given, (), parsers)
+        except _Wrong as wrong:
+            self._fault((), str(wrong))
             return {}
-        for name in given:
-            if name not in known:
-                hint = nearest(str(name), known) or f"; it has: {', '.join(known)}"
+        subset = found.pop("continuous_scan_subset", None)
+        if subset is not None:
+            found["preview"] = replace(found.get("preview") or Preview(), angles=subset)
+        return {
+            n: value for n, value in found.items() if n == "image_key_path" or value is not None
+        }
+
+    def _fields(
+        self, what: str, given: Any, keys: _Keys, parsers: Mapping[str, _Parser]
+    ) -> dict[str, Any]:
+        """Parse values under known names; without those that are wrong."""
+        if not isinstance(given, Mapping):
+            raise _Wrong(
+                f"{what} must be given as names and values ({', '.join(parsers)}), not {given!r}"
+                f"{_AS_A_TIME if isinstance(given, int) and given > 60 else ''}"
+            )
+        found = {}
+        for name, value in given.items():
+            if name not in parsers:
+                hint = nearest(str(name), parsers) or f"; it has: {', '.join(parsers)}"
                 self._fault((*keys, str(name)), f"{what} has no parameter {name!r}{hint}")
-        return {name: value for name, value in given.items() if name in known}
+                continue
+            try:
+                found[name] = parsers[name](value, (*keys, name))
+            except _Wrong as wrong:
+                if wrong.args:
+                    self._fault((*keys, name), str(wrong))
+        return found
 
-    def _text(self, name: str, value: Any, keys: tuple[str, ...]) -> Any:
-        if _is_path(value):
-            return value
-        what = f"{name} of the loader must be a path or 'auto'"
-        self._fault(keys, f"{what}, not {value!r}{_fill_in(value)}")
-        return _FAULTY
-
-    def _angles(self, value: Any, keys: tuple[str, ...]) -> Any:
-        if isinstance(value, str):
-            return self._text("rotation_angles", value, keys)
-        if isinstance(value, Sequence):
-            if all(_is_number(v) for v in value):
-                return [float(v) for v in value]
-            self._fault(keys, "rotation_angles of the loader must be numbers, in degrees")
-            return _FAULTY
-        if isinstance(value, Mapping) and "file" in value:
-            return self._angle_file(value, keys)
-        if isinstance(value, Mapping) and len(value) != 1:
-            self._fault(
-                keys,
-                "rotation_angles of the loader must have one of data_path and user_defined, "
-                f"not {len(value)}",
-            )
-            return _FAULTY
-        what, kinds = "rotation_angles of the loader", ("data_path", "user_defined")
-        named = self._named(what, value, kinds, keys)
-        if "data_path" in named:
-            path = named["data_path"]
-            return self._text("rotation_angles data_path", path, (*keys, "data_path"))
-        if "user_defined" in named:
-            return self._range(named["user_defined"], (*keys, "user_defined"))
-        return _FAULTY
-
-    def _angle_file(self, value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    def _all(
+        self, what: str, given: Any, keys: _Keys, parsers: Mapping[str, _Parser]
+    ) -> dict[str, Any]:
+        """Parse values that are of use together only."""
         n_before = len(self.faults)
-        given = self._named("rotation_angles", value, ("file", "data_path"), keys)
-        file = given.get("file")
-        if not _is_path(file):
-            text = f"rotation_angles need the path of a file, not {file!r}{_fill_in(file)}"
-            self._fault((*keys, "file"), text)
-        path = given.get("data_path")
-        if path is not None:
-            path = self._text("rotation_angles data_path", path, (*keys, "data_path"))
-        return _FAULTY if len(self.faults) > n_before else AngleFile(Path(str(file)), path)
-
-    def _range(self, value: Any, keys: tuple[str, ...]) -> Any:
-        n_before = len(self.faults)
-        given = self._named("user_defined of rotation_angles", value, _RANGE, keys)
-        missing = [name for name in _RANGE if name not in given]
-        if missing and isinstance(value, Mapping):
-            self._fault(keys, f"user_defined of rotation_angles needs {', '.join(missing)}")
-        for name in _RANGE[:2]:
-            if name in given and not _is_number(given[name]):
-                text = f"{name} must be a number of degrees, not {given[name]!r}"
-                self._fault((*keys, name), text)
-        count = given.get(_RANGE[2], 1)
-        if not matches(int, count) or count < 1:
-            self._fault(
-                (*keys, _RANGE[2]),
-                f"angles_total must be a whole number of at least 1, not {count!r}",
-            )
+        found = self._fields(what, given, keys, parsers)
         if len(self.faults) > n_before:
-            return _FAULTY
-        return AngleRange(float(given["start_angle"]), float(given["stop_angle"]), count)
+            raise _Wrong
+        return found
 
-    def _side(self, name: str, value: Any, keys: tuple[str, ...]) -> Any:
+    def _angles(self, value: Any, keys: _Keys) -> Any:
+        what, path = "rotation_angles of the loader", _path("rotation_angles data_path")
+        if isinstance(value, str):
+            return _path(what)(value, keys)
+        if isinstance(value, Sequence):
+            if all(map(_is_number, value)):
+                return [float(each) for each in value]
+            raise _Wrong(f"{what} must be numbers, in degrees")
+        if isinstance(value, Mapping) and "file" in value:
+            file = _value("rotation_angles need the path of a file", _is_path)
+            parsers = {"file": file, "data_path": _or_none(path)}
+            found = self._all("rotation_angles", value, keys, parsers)
+            return AngleFile(Path(found["file"]), found.get("data_path"))
+        if isinstance(value, Mapping) and len(value) != 1:
+            raise _Wrong(f"{what} must have one of data_path and user_defined, not {len(value)}")
+        found = self._all(what, value, keys, {"data_path": path, "user_defined": self._range})
+        (angles,) = found.values()
+        return angles
+
+    def _range(self, value: Any, keys: _Keys) -> AngleRange:
+        parsers = {
+            name: _value(f"{name} must be a number of degrees", _is_number)
+            for name in ("start_angle", "stop_angle")
+        }
+        parsers["angles_total"] = _count("angles_total")
+        missing = [each for each in parsers if isinstance(value, Mapping) and each not in value]
+        if missing:
+            self._fault(keys, f"user_defined of rotation_angles needs {', '.join(missing)}")
+        found = self._all("user_defined of rotation_angles", value, keys, parsers)
+        if missing:
+            raise _Wrong
+        first, last = float(found["start_angle"]), float(found["stop_angle"])
+        return AngleRange(first, last, found["angles_total"])
+
+    def _side(self, name: str, value: Any, keys: _Keys) -> Any:
         if value in ("auto", "ignore"):
             return value
-        n_before = len(self.faults)
-        names = ("file", "data_path", "image_key_path", "frames")
-        given = self._named(f"{name} of the loader", value, names, keys)
-        chosen = self._frames(name, given.get("frames"), (*keys, "frames"))
-        file = given.get("file", "input_data" if "frames" in given else None)
-        if isinstance(value, Mapping) and not _is_path(file):
-            self._fault(
-                (*keys, "file"),
-                f"{name} of the loader need a file (input_data for the scan itself), not {file!r}"
-                f"{_fill_in(file)}",
-            )
-        path = self._text(f"{name} data_path", given.get("data_path", "auto"), (*keys, "data_path"))
-        key = given.get("image_key_path")
-        if key is not None:
-            key = self._text(f"{name} image_key_path", key, (*keys, "image_key_path"))
-        if len(self.faults) > n_before:
-            return _FAULTY
-        return SideData(None if file == "input_data" else Path(str(file)), path, key, chosen)
+        need = f"{name} of the loader need a file (input_data for the scan itself)"
+        parsers: dict[str, _Parser] = {
+            "file": _value(need, _is_path),
+            "data_path": _path(f"{name} data_path of the loader"),
+            "image_key_path": _or_none(_path(f"{name} image_key_path of the loader")),
+            "frames": _or_none(partial(_frames, name)),
+        }
+        if isinstance(value, Mapping) and "file" not in value:
+            value = {"file": "input_data" if "frames" in value else None, **value}
+        found = self._all(f"{name} of the loader", value, keys, parsers)
+        file = None if found["file"] == "input_data" else Path(found["file"])
+        return SideData(file, found.get("data_path", "auto"), *map(found.get, _SIDE_MORE))
 
-    def _frames(self, name: str, value: Any, keys: tuple[str, ...]) -> FrameChoice | None:
-        """Parse which frames are read: a list of indices, or ``all but`` some."""
-        if value is None:
-            return None
-        rest = _ALL_BUT.fullmatch(value) if isinstance(value, str) else None
-        if rest:
-            return FrameChoice(tuple(map(int, rest[1].split(","))), are_left_out=True)
-        if isinstance(value, Sequence) and all(matches(int, each) and each >= 0 for each in value):
-            return FrameChoice(tuple(value))
-        self._fault(
-            keys,
-            f'frames of {name} must be a list of indices from 0, or text such as "all but 2, 3", '
-            f"not {value!r}",
-        )
-        return None
+    def _preview(self, value: Any, keys: _Keys) -> Preview:
+        parsers = {axis: _or_none(partial(self._part, axis)) for axis in AXES}
+        found = self._fields("preview of the loader", value, keys, parsers)
+        parts = {axis: part for axis, part in found.items() if part is not None}
+        step = 1
+        if "angles" in parts:
+            parts["angles"], step = parts["angles"]
+        return Preview(**parts, angle_step=step)
 
-    def _preview(self, value: Any, keys: tuple[str, ...]) -> Preview:
-        given: dict[str, Any] = {}
-        for axis, part in self._named("preview of the loader", value, AXES, keys).items():
-            if part == "mid" and axis != "angles":
-                given[axis] = "mid"
-            elif part is not None:
-                given[axis] = self._part(axis, part, (*keys, axis))
-                if axis == "angles" and isinstance(part, Mapping) and "step" in part:
-                    given["angle_step"] = self._step(part["step"], (*keys, axis, "step"))
-        return Preview(**given)
+    def _part(self, axis: str, value: Any, keys: _Keys) -> Any:
+        """Start and stop of a part of an axis; of the angles also the step."""
+        if value == "mid" and axis != "angles":
+            return value
+        parsers: dict[str, _Parser] = {}
+        for name in ("start", "stop"):
+            must = f"preview {axis}: {name} must be a whole number, begin, mid or end"
+            parsers[name] = _value(must, _is_bound)
+            must = f"preview {axis}: {name}_offset must be a whole number"
+            parsers[f"{name}_offset"] = _or_none(_value(must, _is_int))
+        if axis == "angles":
+            parsers["step"] = _count("preview angles: step")
+        part = self._all(f"preview {axis}", value, keys, parsers)
+        ends = _end(part, "start", "begin"), _end(part, "stop", "end")
+        return (ends, part.get("step", 1)) if axis == "angles" else ends
 
-    def _part(self, axis: str, value: Any, keys: tuple[str, ...]) -> Part:
-        known = _ANGLES_PART if axis == "angles" else _PART
-        part = self._named(f"preview {axis}", value, known, keys)
-        start = self._end(axis, part, "start", "begin", keys)
-        return start, self._end(axis, part, "stop", "end", keys)
-
-    def _end(
-        self, axis: str, part: Mapping[str, Any], name: str, default: str, keys: tuple[str, ...]
-    ) -> Bound:
-        """Parse the start or stop of a part of an axis."""
-        n_before = len(self.faults)
-        place, offset = part.get(name), part.get(f"{name}_offset")
-        if place not in (None, "begin", "mid", "end") and not matches(int, place):
-            self._fault(
-                (*keys, name),
-                f"preview {axis}: {name} must be a whole number, begin, mid or end, not {place!r}",
-            )
-        if offset is not None and not matches(int, offset):
-            self._fault(
-                (*keys, f"{name}_offset"),
-                f"preview {axis}: {name}_offset must be a whole number, not {offset!r}",
-            )
-        if len(self.faults) > n_before:
-            return None
-        if isinstance(place, str):
-            return AxisIndex(place, offset or 0)
-        if not offset:
-            return place
-        return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
-
-    def _step(self, value: Any, keys: tuple[str, ...]) -> int:
-        if matches(int, value) and value >= 1:
-            return int(value)
-        text = f"preview angles: step must be a whole number of at least 1, not {value!r}"
-        self._fault(keys, text)
-        return 1
-
-    def _subset(self, value: Any, keys: tuple[str, ...]) -> tuple[Bound, Bound]:
+    def _subset(self, value: Any, keys: _Keys) -> tuple[Bound, Bound]:
         names = ("start", "stop")
-        given = self._named("continuous_scan_subset of the loader", value, names, keys)
-        for name in names:
-            if isinstance(value, Mapping) and not matches(int, given.get(name)):
-                self._fault(
-                    (*keys, name),
-                    f"continuous_scan_subset: {name} must be the number of a frame, not "
-                    f"{given.get(name)!r}",
-                )
-        return given.get("start"), given.get("stop")
+        if isinstance(value, Mapping):
+            value = dict.fromkeys(names) | dict(value)
+        parsers = {
+            each: _value(f"continuous_scan_subset: {each} must be the number of a frame", _is_int)
+            for each in names
+        }
+        found = self._all("continuous_scan_subset of the loader", value, keys, parsers)
+        return found["start"], found["stop"]
 
 
-_FAULTY = object()
-"""Stands for a value that has a fault."""
+_SIDE_MORE = ("image_key_path", "frames")
+
+
+def _or_none(parser: _Parser) -> _Parser:
+    return lambda value, keys: None if value is None else parser(value, keys)
+
+
+def _value(must: str, test: Callable[[Any], bool]) -> _Parser:
+    def parse(value: Any, keys: _Keys) -> Any:
+        if test(value):
+            return value
+        is_left = isinstance(value, str) and value == TO_FILL_IN
+        hint = ", which stands for a value of yours" if is_left else ""
+        raise _Wrong(f"{must}, not {value!r}{hint}")
+
+    return parse
+
+
+def _path(what: str) -> _Parser:
+    return _value(f"{what} must be a path or 'auto'", _is_path)
+
+
+def _count(what: str) -> _Parser:
+    must = f"{what} must be a whole number of at least 1"
+    return _value(must, lambda value: matches(int, value) and value >= 1)
 
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, str) and value not in ("", TO_FILL_IN)
 
 
-def _fill_in(value: Any) -> str:
-    is_left = isinstance(value, str) and value == TO_FILL_IN
-    return ", which stands for a value of yours" if is_left else ""
+def _is_int(value: Any) -> bool:
+    return matches(int, value)
+
+
+def _is_bound(value: Any) -> bool:
+    return value in (None, "begin", "mid", "end") or _is_int(value)
+
+
+def _end(part: Mapping[str, Any], name: str, default: str) -> Bound:
+    """Start or stop of a part of an axis."""
+    place, offset = part.get(name), part.get(f"{name}_offset")
+    if isinstance(place, str):
+        return AxisIndex(place, offset or 0)
+    if not offset:
+        return place
+    return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
+
+
+def _frames(name: str, value: Any, keys: _Keys) -> FrameChoice:
+    """Parse which frames are read: a list of indices, or ``all but`` some."""
+    rest = _ALL_BUT.fullmatch(value) if isinstance(value, str) else None
+    if rest:
+        return FrameChoice(tuple(map(int, rest[1].split(","))), are_left_out=True)
+    if isinstance(value, Sequence) and all(matches(int, each) and each >= 0 for each in value):
+        return FrameChoice(tuple(value))
+    raise _Wrong(
+        f'frames of {name} must be a list of indices from 0, or text such as "all but 2, 3", '
+        f"not {value!r}"
+    )
 
 
 def _is_number(value: Any) -> bool:
