@@ -167,7 +167,7 @@ class ZarrFile:
         return self._arrays.get(where.strip("/"))
 
     def array(self, where: str, parameter: str) -> Any:
-        """Array at a path; see `ScanFile.array`."""
+        """Array at a path; see `Hdf5File.array`."""
         found = self.find(where)
         if found is None:
             listed = ", ".join([*self._arrays][:_SHOWN])
@@ -177,7 +177,7 @@ class ZarrFile:
         return found
 
     def frames(self, where: str, parameter: str = "data_path") -> Frames:
-        """Frames, by the names of its dimensions perhaps sinograms; see `ScanFile.frames`."""
+        """Frames, by the names of its dimensions perhaps sinograms; see `Hdf5File.frames`."""
         array = self.array(where, parameter)
         title = f"{self.name}:/{where.strip('/')}" if where else self.name
         if array.ndim == 2 and parameter != "data_path":

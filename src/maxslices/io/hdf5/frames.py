@@ -202,8 +202,10 @@ class Hdf5File(Closing):
         If it is not an HDF5 file, is cut off or is being written.
     """
 
-    default = None
+    default: str | None = None
+    """Path of the only array, or of the array that the file says is its image."""
     is_guessed = False
+    """True if frames are searched for by shapes and names where no layout is known."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
@@ -211,12 +213,12 @@ class Hdf5File(Closing):
             self._file = open_file(path)
         self._walked: dict[bool, tuple[list[tuple[str, Any]], bool]] = {}
 
-    def find(self, where: str) -> h5py.Dataset | h5py.Group | BrokenPath | None:
-        """Object at a path; None if nothing has that name."""
+    def find(self, where: str) -> Any:
+        """Data set, group or `BrokenPath` at a path; None if nothing has that name."""
         return look_up(self._file, where)
 
     def array(self, where: str, parameter: str) -> h5py.Dataset:
-        """Open a data set.
+        """Open a data set that a parameter of the loader names.
 
         Raises
         ------
@@ -233,7 +235,10 @@ class Hdf5File(Closing):
         raise SourceError(f"{self.name}: {where} {what}: give another {parameter}{self.stacks()}")
 
     def frames(self, where: str, parameter: str = "data_path") -> Frames:
-        """Frames of a data set, which may be stored as sinograms; see `ScanFile.frames`."""
+        """Frames of a data set, which may be stored as sinograms.
+
+        One of two dims is one frame of flats or darks, such as their mean.
+        """
         data = self.array(where, "data_path")
         name = f"{self.name}:/{where.strip('/')}"
         with library_errors(name):
@@ -242,7 +247,13 @@ class Hdf5File(Closing):
             return with_axes(Hdf5Frames(self, where), _stored_axes(data))
 
     def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
-        """Read a data set with a value for each frame; see `ScanFile.column`."""
+        """Read a data set with a value for each frame.
+
+        Raises
+        ------
+        SourceError
+            If values were never written, unless they may be missing, or the data set is damaged.
+        """
         data, name = self.array(where, parameter), f"{self.name}: {where}"
         with library_errors(name):
             missing = frames_written(data, name, allow_missing=allow_missing).missing

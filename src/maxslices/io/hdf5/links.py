@@ -25,17 +25,11 @@ class BrokenPath:
     """What is wrong with it, as the end of a message."""
 
 
-_MAX_LINKS = 16
-"""Most soft links one behind the other: as many as HDF5 follows (H5Pset_nlinks)."""
-
-
-def look_up(
-    file: h5py.Group, path: str, n_links: int = 0
-) -> h5py.Dataset | h5py.Group | BrokenPath | None:
+def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPath | None:
     """Object at a path of a file; None if nothing has that name.
 
     HDF5 does not tell a name that is missing from a link that leads nowhere: a program that asks
-    for an optional part of a scan would take a broken one for none. `n_links` soft links led here.
+    for an optional part of a scan would take a broken one for none.
     """
     item: object = file
     where = ""
@@ -58,8 +52,10 @@ def look_up(
                 raise_if_of_system(f"{file.file.filename}:{path}", error)
             if not raised_by_library(error):
                 raise
+            is_all = where.strip("/") == path.strip("/")
+            of = "" if is_all else f"cannot be reached: {where} "
             assert isinstance(item, h5py.Group)
-            return BrokenPath(path, f"{_of(where, path)}{_reason(item, link, error, n_links)}")
+            return BrokenPath(path, f"{of}{_reason(item, link, error)}")
     return item if isinstance(item, h5py.Dataset | h5py.Group) else None
 
 
@@ -172,26 +168,20 @@ def _is_no_file(link: h5py.ExternalLink, file: h5py.File) -> bool:
     return any(path.exists() and not path.is_file() for path in paths)
 
 
-def _of(where: str, path: str) -> str:
-    """The broken part of a path, if it is not all of it."""
-    return "" if where.strip("/") == path.strip("/") else f"cannot be reached: {where} "
-
-
-def _reason(group: h5py.Group, link: object, error: Exception, n_links: int) -> str:
+def _reason(group: h5py.Group, link: object, error: Exception) -> str:
     """Why a link in a group cannot be followed."""
-    if isinstance(link, h5py.ExternalLink):
-        to = f"is a link to {link.path} in {link.filename}, which "
-        if any(Path(name).is_file() for name in external_files(link, group.file.filename)):
-            return f"{to}cannot be read from that file ({cause_of(error)}): give another path"
-        return f"{to}is not there: copy that file beside it"
-    if isinstance(link, h5py.SoftLink):
-        to = f"is a link to {link.path}, which "
+    places = []
+    while isinstance(link, h5py.SoftLink) and link.path not in places:
+        places.append(link.path)
         begin = group.file if link.path.startswith("/") else group
-        found = look_up(begin, link.path, n_links + 1) if n_links < _MAX_LINKS else None
-        if isinstance(found, BrokenPath):
-            _, last_link, rest = found.reason.rpartition("is a link to ")
-            return f"{to}{last_link}{rest}"
-        return f"{to}leads to nothing: write the file again, or give another path"
+        link = begin.get(link.path, getlink=True)
+    if isinstance(link, h5py.ExternalLink):
+        places.append(f"{link.path} in {link.filename}")
+    if places:
+        return (
+            f"is a link to {', a link to '.join(places)}, which leads to nothing "
+            f"({cause_of(error)}): copy what is missing beside the file, or give another path"
+        )
     return f"is damaged ({cause_of(error)}): copy the file again"
 
 

@@ -8,15 +8,13 @@ APS's (https://dxfile.readthedocs.io).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Any
 
 from ...errors import SourceError
-from ..frames.frames import Frames
+from ..frames.zarr_frames import ZarrFile
+from ..hdf5.frames import Hdf5File
 from ..hdf5.links import BrokenPath
 from .angle_search import own_name
 from .loader import LoaderOptions
@@ -51,47 +49,9 @@ _FILE_NAMES = "/entry/scan/data/image_file/value"
 """Names of the files of frames, in the logs of DESY's P05 and P07."""
 
 
-class ScanFile(Protocol):
-    """A file with arrays by name: HDF5 or Zarr."""
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-    @property
-    def default(self) -> str | None:
-        """Path of the only array, or of the array that the file says is its image."""
-
-    @property
-    def is_guessed(self) -> bool:
-        """True if frames are searched for by shapes and names where no layout is known."""
-
-    def find(self, where: str) -> Any:
-        """Array at a path, a `BrokenPath` or a group; None if nothing has that name."""
-
-    def array(self, where: str, parameter: str) -> Any:
-        """Array at a path that is given by a parameter of the loader, or a `SourceError`."""
-
-    def frames(self, where: str, parameter: str = "data_path") -> Frames:
-        """Frames at a path; one array of two dims is one frame of flats or darks."""
-
-    def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
-        """All values of an array; an error if some were never written and may not be missing."""
-
-    def entries(self, *, at_top: bool = False) -> Iterator[str]:
-        """Paths of the NXtomo entries, or of those among the first groups of the file."""
-
-    def arrays(self, *, follows_links: bool = False) -> Iterator[tuple[str, Any]]:
-        """All arrays with their paths, each once."""
-
-    def stacks(self) -> str:
-        """List of the 3D arrays, as the end of a message."""
-
-    def storage(self, where: str | None, key: str | None) -> dict[str, Any]:
-        """How frames are stored: fields of `StoredFacts`."""
-
-    def close(self) -> None:
-        """Close it; a second call does nothing."""
+ScanFile = Hdf5File | ZarrFile
+"""A file with arrays by name. What one class has, the other has too; docstrings are those of
+`Hdf5File`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
 from ..frames.frames import ArrayFrames, Selection
+from ..frames.zarr_frames import ZarrFile
+from ..hdf5.frames import Hdf5File
 from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .angles import angles_option, find_angles
@@ -84,8 +86,6 @@ def open_source(
     if not os.fspath(scan):
         raise SourceError("the path of the scan is empty; '.' is the folder one is in")
     if is_zarr(scan):
-        from ..frames.zarr_frames import ZarrFile
-
         file = ZarrFile(scan)
         source = file_source(file, options)
         if source.pixel_size is None:
@@ -104,8 +104,6 @@ def open_source(
 
         return plain_source(str(path), Selection.of(NpyFrames(path)), options)
     if is_hdf5(path):
-        from ..hdf5.frames import Hdf5File
-
         return file_source(Hdf5File(path), options, guess=guess)
     raise SourceError(
         f"{path}: {suffix or 'a file without a suffix'} is not a kind of scan that can be read: "

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
 from ..frames.frames import ArrayFrames, Frames, Selection
+from ..frames.zarr_frames import ZarrFile
+from ..hdf5.frames import Hdf5File
 from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .facts import one_fact, one_number
@@ -147,12 +149,8 @@ def _open(side: SideName, given: SideData, options: LoaderOptions) -> Selection:
     kind, suffix = check_readable(path), path.suffix.lower()
     file: ScanFile | None = None
     if kind == "file" and is_hdf5(path):
-        from ..hdf5.frames import Hdf5File
-
         file = Hdf5File(path)
     elif is_zarr(path):
-        from ..frames.zarr_frames import ZarrFile
-
         file = stack = ZarrFile(path)
         if given.data_path == "auto":
             given = SideData(path, stack.only_stack)
