@@ -13,7 +13,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
-from maxslices.io.results.file_sink import FileSink
+from maxslices.io import Sink
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
@@ -119,7 +119,7 @@ def on_hungry_gpu(on_fake_gpu, monkeypatch):
         monkeypatch.setattr(cls, name, told)
 
     current = []
-    for cls in (FileSink, ScratchStore, MemoryStore):
+    for cls in (Sink, ScratchStore, MemoryStore):
         patched(cls, "write", lambda: current[-1])
     for cls in (ScratchStore, MemoryStore):
         patched(cls, "read", lambda: current[-1])
@@ -286,7 +286,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
         monkeypatch.setattr(cls, name, call)
 
     monkeypatch.setattr("maxslices.runner.blocks.block_feed.np", Told())
-    told(FileSink, "write")
+    told(Sink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")
         told(cls, "read")

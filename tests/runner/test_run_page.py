@@ -13,7 +13,7 @@ import pytest
 from maxslices import Pipeline, Registry, method, run
 from maxslices.api.pictures import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
-from maxslices.io.results.result_slice import middle_slice
+from maxslices.io.results.stored_result import middle_slice
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
 from maxslices.runner.folder.finished_run import RECORD_NAMES

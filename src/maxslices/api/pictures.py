@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError, StoreError
 from ..io import Source, open_source
-from ..io.results.result_slice import middle_slice, some_slices
+from ..io.results.stored_result import middle_slice, some_slices
 from ..planner.plan import value_text
 from ..report_page.drawings import Lanes, SectionSpans, SlicePicture, draw_lanes, draw_slice
 from ..report_page.page import run_page

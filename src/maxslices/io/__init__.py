@@ -14,8 +14,8 @@ from .access import (
     SupportsView,
     SupportsWindow,
 )
-from .results.file_sink import SinkStart, incomplete_path
-from .results.sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
+from .results.sink import Sink, SinkFormat, SinkStart, incomplete_path, remove_result, result_path
+from .results.writers import create_sink, sink_maker
 from .scans.array_source import ArrayScan
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import open_source

@@ -36,9 +36,9 @@ from ...system.threads import parallel_for_box
 from ...tuning.file_transfer import file_map, is_safe_to_map
 from ..frames.frames import IndexRange
 from ..hdf5.open_hdf5 import open_hdf5
-from .file_sink import FileSink, SinkStart
 from .nexus_notes import describe_data, notes_bytes, write_notes
 from .result_info import ResultInfo
+from .sink import Sink, SinkStart
 
 DATA_PATH = "entry/data/data"
 """Path of the data in the file."""
@@ -52,7 +52,7 @@ _LARGE_BYTES = 2**25
 """Smallest block whose writing time tells the two ways apart: 32 MiB take about 7 ms at 5 GB/s."""
 
 
-class Hdf5Sink(FileSink):
+class Hdf5Sink(Sink):
     """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
 
     def __init__(

@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ...core.json_values import plain
 from ..hdf5.open_hdf5 import open_hdf5
 from .result_info import SCAN_AXES, ResultInfo
 
@@ -95,7 +96,7 @@ def fill_in_found(path: Path, found: Mapping[str, Any]) -> None:
                     continue
                 reference = stored[()].decode()
                 if reference in found:
-                    text = json.dumps(_plain(found[reference]))
+                    text = json.dumps(plain(found[reference]))
                     if len(text) <= _FOUND_CHARS:
                         stored[()] = text.encode()
 
@@ -142,24 +143,13 @@ def _write_axis(group: h5py.Group, info: ResultInfo, axis: str, n: int) -> None:
 
 def _write_parameter(group: h5py.Group, name: str, value: Any) -> None:
     """Write a parameter: numbers and text as they are, a reference with room for its value."""
-    plain = _plain(value)
-    if isinstance(plain, str) and plain.startswith("${{") and len(plain) <= _FOUND_CHARS:
-        group.create_dataset(name, data=np.array(plain.encode(), f"S{_FOUND_CHARS}"))
-    elif isinstance(plain, bool | int | float | str):
+    stored = plain(value)
+    if isinstance(stored, str) and stored.startswith("${{") and len(stored) <= _FOUND_CHARS:
+        group.create_dataset(name, data=np.array(stored.encode(), f"S{_FOUND_CHARS}"))
+    elif isinstance(stored, bool | int | float | str):
         try:
-            group[name] = plain
+            group[name] = stored
         except (TypeError, ValueError, OverflowError):  # a text with NUL, a number of 100 digits
-            group[name] = json.dumps(plain)
+            group[name] = json.dumps(stored)
     else:
-        group[name] = json.dumps(plain)
-
-
-def _plain(value: Any) -> Any:
-    """Value as JSON can hold it; text for what it cannot."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return str(value)
-    return value
+        group[name] = json.dumps(stored)

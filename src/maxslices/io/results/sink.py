@@ -1,22 +1,31 @@
-"""Results: the interface of a sink, creating one, names, and removing a result."""
+"""Results that are written during a run: the base of their writers, names, and removal."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
-from ...errors import StoreError
+from ...errors import LostResultError, StoreError
+from ...system.disk_space import check_absent, check_free_space, store_errors
+from ..access import Closing
+from ..check_arrays import check_block
 from ..paths import HDF5_SUFFIXES
-from .file_sink import SinkStart
 from .result_info import ResultInfo
 
+INCOMPLETE = ".incomplete"
+"""Part of the name of an incomplete result."""
+SinkStart = Literal["new", "resume", "join"]
+"""Whether a result is new, continues what another process left, or is written together with
+another process, which made it."""
+SinkFormat = Literal["hdf5", "tiff"]
+"""File formats of results."""
 _RESULT = re.compile(
     r"(result(_8bit|_16bit)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
     r"|sweep\.tif|sweep\.png"
@@ -38,24 +47,57 @@ def is_result_name(name: str) -> bool:
     return _RESULT.fullmatch(name) is not None
 
 
-SinkFormat = Literal["hdf5", "tiff"]
-"""File formats of results."""
+class Sink(Closing):
+    """A result that is written block by block, as a file or a folder; closed on leaving ``with``.
 
+    Parameters
+    ----------
+    path : Path
+        Path of the result.
+    spec : ArraySpec
+        The whole result.
+    slice_dim : int
+        Axis along which it will be viewed.
+    needed_bytes : int
+        Disk space that the result takes.
+    start : {"new", "resume", "join"}
+        See `create_sink`.
+    info : ResultInfo
+        What the result is.
+    """
 
-class Sink(Protocol):
-    """A result that is written block by block. Leaving the ``with`` statement closes it."""
-
-    @property
-    def path(self) -> Path:
-        """Path of the result."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole result."""
-
-    @property
-    def info(self) -> ResultInfo:
-        """What the result is."""
+    def __init__(
+        self,
+        path: Path,
+        spec: ArraySpec,
+        slice_dim: int,
+        needed_bytes: int,
+        start: SinkStart,
+        info: ResultInfo,
+    ) -> None:
+        self.info = info
+        self.path = path
+        self.spec = spec
+        self._slice_dim = slice_dim
+        self._needed_bytes = needed_bytes
+        self._open = False
+        if start == "new":
+            check_absent(path)
+        with store_errors(path, needed_bytes):
+            if start == "new":
+                path.parent.mkdir(parents=True, exist_ok=True)
+                check_free_space(path, needed_bytes)
+                try:
+                    self._create()
+                except BaseException:
+                    self.close()
+                    self._remove()
+                    raise
+            elif start == "resume":
+                self._reopen()
+            else:
+                self._join()
+        self._open = True
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block of the sink's dtype whose first slice along `slice_dim` is `start`.
@@ -65,6 +107,11 @@ class Sink(Protocol):
         StoreError
             If it cannot be written: the disk is full or out of reach.
         """
+        check_block(self.spec, slice_dim, start, start + block.shape[slice_dim], block)
+        if not self._open:
+            raise StoreError(f"{self.path}: is closed, and takes no more blocks")
+        with store_errors(self.path, self._needed_bytes):
+            self._write(slice_dim, start, block)
 
     def shorten(self, n_slices: int) -> None:
         """Close the result and cut it to its first slices, so that it reads as a result of these.
@@ -81,80 +128,75 @@ class Sink(Protocol):
         StoreError
             If the disk cannot be written.
         """
+        with store_errors(self.path, self._needed_bytes):
+            self.close()
+            self._shorten(n_slices)
 
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
+        with store_errors(self.path, self._needed_bytes):
+            self._sync()
 
     def close(self) -> None:
         """Close the result; a second call has no effect."""
+        self._open = False
+        self._close()
 
-    def __enter__(self) -> Self: ...
+    def _require(self, is_kind: Callable[[Path], bool]) -> None:
+        """Check that the unfinished result exists, as a file or as a folder."""
+        if self.path.is_symlink() or not is_kind(self.path):
+            raise LostResultError(
+                f"{self.path}: the unfinished result is not there: start anew with --overwrite"
+            )
 
-    def __exit__(self, *exc_info: object) -> None: ...
+    @abstractmethod
+    def _create(self) -> None:
+        """Create the file or folder."""
+
+    @abstractmethod
+    def _reopen(self) -> None:
+        """Open the file or folder, also if it was cut to its first slices.
+
+        Raises
+        ------
+        StoreError
+            If it does not exist, or is not such a result.
+        """
+
+    @abstractmethod
+    def _join(self) -> None:
+        """Open what another process has made and writes to, and change nothing.
+
+        Raises
+        ------
+        StoreError
+            If it does not exist, or is not such a result.
+        """
+
+    @abstractmethod
+    def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write a block, whose shape and dtype are right."""
+
+    @abstractmethod
+    def _sync(self) -> None:
+        """Put on disk what was written."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Close open files; a second call has no effect."""
+
+    @abstractmethod
+    def _shorten(self, n_slices: int) -> None:
+        """Cut the closed result to its first slices."""
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """Remove the file or folder, if it exists."""
 
 
-SinkMaker = Callable[[Path, ArraySpec, int, SinkStart, ResultInfo | None], Sink]
-"""Makes a sink; see `create_sink` for what it is given, the path with its suffix."""
-
-
-def create_sink(
-    path: str | os.PathLike[str],
-    spec: ArraySpec,
-    slice_dim: int,
-    format: SinkFormat = "hdf5",
-    start: SinkStart = "new",
-    info: ResultInfo | None = None,
-) -> Sink:
-    """Create a sink.
-
-    Parameters
-    ----------
-    path : path
-        Without a suffix: ``.h5`` is added for HDF5 (unless it is there), and for TIFF it
-        is the name of a folder. Missing parent folders are made.
-    spec : ArraySpec
-        The whole result.
-    slice_dim : int
-        Axis along which the result will be viewed: an HDF5 chunk and a TIFF are one slice
-        along it.
-    format : {"hdf5", "tiff"}
-        HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
-    start : {"new", "resume", "join"}
-        "new": nothing may have its name. "resume": continue what another process wrote. "join":
-        write at the same time as other processes to a result that one of them made.
-    info : ResultInfo, optional
-        What the result is. HDF5 keeps all of it, and the data in the order of its axes: a
-        reconstruction as (z, y, x). With angles the result is a scan again. TIFFs keep the pixel
-        size.
-
-    Raises
-    ------
-    StoreError
-        If `path` exists already or cannot be made, or the disk has less free space than the
-        result needs.
-    """
-    return sink_maker(format)(result_path(Path(path), format), spec, slice_dim, start, info)
-
-
-def sink_maker(format: SinkFormat) -> SinkMaker:
-    """Class of the sinks of a format, whose library is loaded then.
-
-    Raises
-    ------
-    StoreError
-        If there is no such format.
-    """
-    if format == "hdf5":
-        from .hdf5_sink import Hdf5Sink
-
-        return Hdf5Sink
-    if format == "tiff":
-        from .tiff_sink import TiffSink
-
-        return TiffSink
-    raise StoreError(
-        f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
-    )
+def incomplete_path(path: Path) -> Path:
+    """Path of the first slices of a result, if they are kept alone."""
+    return path.with_name(f"{path.stem}{INCOMPLETE}{path.suffix}")
 
 
 def result_path(path: Path, format: SinkFormat) -> Path:

@@ -18,8 +18,8 @@ from ...system.disk_space import sync_file_system
 from ...system.files import check_one_name, pwrite_all, write_rows
 from ...system.threads import parallel_for
 from ..tiff.writing import tiff_tags
-from .file_sink import FileSink, SinkStart
 from .result_info import ResultInfo
+from .sink import Sink, SinkStart
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a file is opened: a block that is tried again writes to files that are there."""
@@ -28,7 +28,7 @@ _HEADER_BYTES = 4096
 bytes and what is left of the last block."""
 
 
-class TiffSink(FileSink):
+class TiffSink(Sink):
     """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
 
     Files are named ``<folder>_00000.tif`` and so on, with leading zeros so that they sort.

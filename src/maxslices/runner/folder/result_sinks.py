@@ -19,7 +19,7 @@ from ...io import (
 from ...io.results.nexus_notes import fill_in_found
 from ...io.results.result_format import ResultFormat
 from ...io.results.result_info import ResultInfo
-from ...io.results.sink import sink_maker
+from ...io.results.writers import sink_maker
 from ...system.disk_space import store_errors
 from ..report.progress import Progress
 
@@ -148,8 +148,8 @@ class ResultSinks:
                     fill_in_found(result.sink.path, found)
         if not self._exported:
             return
-        from ...io.results.export_result import export_result
-        from ...io.results.whole_result import WholeResult
+        from ...io.results.stored_result import WholeResult
+        from ...io.results.writers import export_result
 
         for result in self._results:
             base = self.folder / result.name

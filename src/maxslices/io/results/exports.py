@@ -1,0 +1,320 @@
+"""A whole result as another HDF5 file, a folder of TIFFs, one TIFF, or OME-Zarr with a pyramid."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from ...system import threads
+from ...system.threads import parallel_for
+from ..hdf5.open_hdf5 import open_hdf5
+from ..tiff.writing import IMAGEJ_DTYPES, tiff_tags
+from .nexus_notes import describe_data
+from .result_info import ResultInfo
+from .stored_result import GreyLevels, WholeResult
+from .tiff_sink import tiff_name
+
+_LEVEL = 1
+"""Level of deflate: reconstructed float32 slices take 60 % at 70 MB/s a core; at level 4 59 % at
+61 MB/s, at level 9 58 % at 5 MB/s."""
+
+
+def write_hdf5(
+    whole: WholeResult,
+    path: Path,
+    levels: GreyLevels | None,
+    compressed: bool,
+    advance: Callable[[int], None],
+) -> None:
+    """Write the new file `path`: the same as the result, with other data.
+
+    Compression is shuffle and deflate, which every HDF5 library has. Slices are compressed by
+    several threads.
+    """
+    with open_hdf5(path, "x", libver=("v110", "v110")) as file:
+        with open_hdf5(whole.path, "r") as given:
+            for name, value in given.attrs.items():
+                file.attrs[name] = value
+            _copy_notes(given["entry"], file)
+        group = file["entry/data"]
+        dtype = whole.dtype if levels is None else levels.dtype
+        filters = {"shuffle": True, "compression": "gzip", "compression_opts": _LEVEL}
+        data = group.create_dataset(
+            "data",
+            whole.shape,
+            dtype,
+            chunks=(1, *whole.shape[1:]),
+            **(filters if compressed else {}),
+        )
+        describe_data(data, whole.info)
+        if levels is not None:
+            group["scaling_factor"], group["offset"] = levels.scale, levels.low
+        _write_slices(data, whole, levels, compressed, advance)
+
+
+def _copy_notes(entry: h5py.Group, file: h5py.File) -> None:
+    """Copy all but the data."""
+    made = file.create_group("entry")
+    for name, value in entry.attrs.items():
+        made.attrs[name] = value
+    for name in entry:
+        if name != "data":
+            entry.copy(name, made)
+    group = made.create_group("data")
+    for name, value in entry["data"].attrs.items():
+        group.attrs[name] = value
+    for name in entry["data"]:
+        if name != "data":
+            entry["data"].copy(name, group)
+
+
+def _write_slices(
+    data: h5py.Dataset,
+    whole: WholeResult,
+    levels: GreyLevels | None,
+    compressed: bool,
+    advance: Callable[[int], None],
+) -> None:
+    some: list[NDArray[np.generic]] = []
+    for number, image in enumerate(whole.slices(levels)):
+        some.append(image)
+        if len(some) < threads.N_DECODERS and number < whole.shape[0] - 1:
+            continue
+        first = number + 1 - len(some)
+        chunks: list[bytes | memoryview] = [image.data.cast("B") for image in some]
+        if compressed:
+
+            def compress(i: int) -> None:
+                chunks[i] = zlib.compress(_shuffled(some[i]), _LEVEL)  # noqa: B023
+
+            parallel_for(len(some), compress, threads.N_DECODERS)
+        for i, chunk in enumerate(chunks):
+            data.id.write_direct_chunk((first + i, 0, 0), chunk)
+        advance(len(some))
+        some = []
+
+
+def _shuffled(image: NDArray[np.generic]) -> bytes:
+    """Bytes of an image, the first of every value before the second, as HDF5's filter has them."""
+    return image.reshape(-1).view(np.uint8).reshape(-1, image.itemsize).T.tobytes()
+
+
+LARGEST_TIFF_BYTES = 2**32 - 2**25
+"""Data up to which a stack is a TIFF of ImageJ, whose offsets have 32 bits; tifffile leaves as much
+for the tags."""
+
+
+def write_folder(
+    whole: WholeResult,
+    folder: Path,
+    levels: GreyLevels | None,
+    compressed: bool,
+    advance: Callable[[int], None],
+) -> None:
+    """Write a TIFF for each slice into the new `folder`."""
+    folder.mkdir()
+    n_slices = whole.shape[0]
+    _, rows, columns = whole.info.axes
+    um = whole.info.pixel_um(rows), whole.info.pixel_um(columns)
+    for number, image in enumerate(whole.slices(levels)):
+        tags = tiff_tags(image.dtype, *um, whole.info.facts_text)
+        compression = "zlib" if compressed else None
+        path = folder / tiff_name(folder.name, number, n_slices)
+        tifffile.imwrite(path, image, compression=compression, **tags)
+        advance(1)
+
+
+def write_stack(
+    whole: WholeResult,
+    path: Path,
+    levels: GreyLevels | None,
+    compressed: bool,
+    advance: Callable[[int], None],
+) -> None:
+    """Write one TIFF: as ImageJ writes it up to 4 GB, else, or of other dtypes, as OME-TIFF."""
+    dtype = whole.dtype if levels is None else levels.dtype
+    n_values = whole.shape[0] * whole.shape[1] * whole.shape[2]
+    is_large = n_values * dtype.itemsize > LARGEST_TIFF_BYTES
+    as_imagej = dtype.name in IMAGEJ_DTYPES and not is_large
+    options, metadata = _imagej(whole, levels) if as_imagej else _ome(whole)
+
+    def images() -> Iterator[NDArray[Any]]:
+        for image in whole.slices(levels):
+            yield image
+            advance(1)
+
+    with (
+        path.open("x+b") as file,
+        tifffile.TiffWriter(
+            file, bigtiff=is_large, imagej=as_imagej, ome=not as_imagej, byteorder="<"
+        ) as tiff,
+    ):
+        tiff.write(
+            images(),
+            shape=whole.shape,
+            dtype=dtype,
+            photometric="minisblack",
+            compression="zlib" if compressed else None,
+            metadata=metadata,
+            **options,
+        )
+
+
+def _imagej(whole: WholeResult, levels: GreyLevels | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of tifffile, and metadata, for a stack of ImageJ."""
+    slices, rows, columns = (whole.info.pixel_um(axis) for axis in whole.info.axes)
+    metadata: dict[str, Any] = {"axes": "ZYX"}
+    if whole.info.scan:
+        lines = (whole.info.scan, f"{whole.info.program}, {whole.info.date}", whole.info.facts_text)
+        metadata["Info"] = "\n".join(filter(None, lines))
+    if levels is not None:  # as ImageJ writes a straight line of calibration
+        metadata |= {"cf": 0, "c0": levels.low, "c1": levels.scale, "vunit": "value"}
+    if rows is None or columns is None:
+        return {}, metadata
+    if slices is not None:
+        metadata["spacing"] = slices
+    return {"resolution": (1 / columns, 1 / rows)}, {**metadata, "unit": "um"}
+
+
+def _ome(whole: WholeResult) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of tifffile, and metadata, for an OME-TIFF."""
+    metadata: dict[str, Any] = {"axes": "ZYX"}
+    for letter, axis in zip("ZYX", whole.info.axes, strict=True):
+        um = whole.info.pixel_um(axis)
+        if um is not None:
+            metadata |= {f"PhysicalSize{letter}": um, f"PhysicalSize{letter}Unit": "µm"}
+    if whole.info.facts_text:
+        metadata["Description"] = whole.info.facts_text
+    return {}, metadata
+
+
+CHUNK = (16, 256, 256)
+"""Chunk of an array: 4 MB of float32, so that a slice of 2048 x 2048 reads 256 MB at most, and a
+result of 50 GB has 12,000 files."""
+TOP_PIXELS = 256
+"""Largest side of the smallest level: that of a chunk, so that a viewer begins with one."""
+
+
+def write_zarr(
+    whole: WholeResult,
+    folder: Path,
+    levels: GreyLevels | None,
+    advance: Callable[[int], None],
+) -> None:
+    """Write the new `folder`; a box of 16 slices and 256 rows is in memory at a time."""
+    import zarr  # not all of the others need it
+
+    group = zarr.create_group(folder, zarr_format=3)
+    dtype = whole.dtype if levels is None else levels.dtype
+    halved = (whole.info.is_volume, True, True)  # do not downsample the angle axis
+    shape: tuple[int, ...] = whole.shape
+    factor: tuple[int, ...] = (1, 1, 1)
+    below = _array(group, 0, shape, dtype, whole.info)
+    n_rows = -(-shape[1] // CHUNK[1])
+    for number, box in enumerate(_boxes(shape), start=1):
+        values = whole.read(*box)
+        below[box] = values if levels is None else levels.numbers(values)
+        if number % n_rows == 0:  # the last rows of some slices
+            advance(box[0].stop - box[0].start)
+    scales = [factor]
+    while max(shape[1:]) > TOP_PIXELS:
+        step = tuple(2 if wanted and n > 1 else 1 for wanted, n in zip(halved, shape, strict=True))
+        shape = tuple(-(-n // by) for n, by in zip(shape, step, strict=True))
+        factor = tuple(f * by for f, by in zip(factor, step, strict=True))
+        above = _array(group, len(scales), shape, dtype, whole.info)
+        for box in _boxes(shape):
+            source = tuple(
+                slice(each.start * by, min(each.stop * by, n))
+                for each, by, n in zip(box, step, below.shape, strict=True)
+            )
+            above[box] = _mean(np.asarray(below[source]), step)
+        below = above
+        scales.append(factor)
+    middle = np.asarray(below[below.shape[0] // 2])
+    name = folder.name.removesuffix(".ome.zarr")
+    group.attrs["ome"] = _metadata(name, whole.info, scales, middle)
+    own: dict[str, Any] = {}
+    if levels is not None:
+        own |= {"scaling_factor": levels.scale, "offset": levels.low}
+    if whole.info.carried_facts:
+        own["scan"] = {path: str(fact) for path, fact in whole.info.carried_facts.items()}
+    if own:
+        group.attrs["maxslices"] = own
+
+
+def _array(group: Any, level: int, shape: tuple[int, ...], dtype: Any, info: ResultInfo) -> Any:
+    chunk = tuple(min(n, each) for n, each in zip(shape, CHUNK, strict=True))
+    return group.create_array(
+        str(level), shape=shape, dtype=dtype, chunks=chunk, dimension_names=info.axes
+    )
+
+
+def _boxes(shape: tuple[int, ...]) -> list[tuple[slice, slice, slice]]:
+    """Boxes of whole chunks: some slices, and some of their rows."""
+    starts = [range(0, n, by) for n, by in zip(shape[:2], CHUNK, strict=False)]
+    return [
+        (
+            slice(first, min(first + CHUNK[0], shape[0])),
+            slice(row, min(row + CHUNK[1], shape[1])),
+            slice(0, shape[2]),
+        )
+        for first, row in product(*starts)
+    ]
+
+
+def _mean(values: NDArray[Any], step: tuple[int, ...]) -> NDArray[Any]:
+    """Mean of `step` values along each axis; the last of an odd number counts twice."""
+    dtype = values.dtype
+    values = values.astype(np.result_type(dtype, np.float32), copy=False)
+    for axis, by in enumerate(step):
+        if by == 1:
+            continue
+        even = np.take(values, range(0, values.shape[axis], 2), axis)
+        odd = np.take(values, range(1, values.shape[axis], 2), axis)
+        if odd.shape[axis] < even.shape[axis]:
+            odd = np.concatenate([odd, np.take(even, [-1], axis)], axis)
+        values = (even + odd) / 2
+    return np.rint(values).astype(dtype) if dtype.kind in "iu" else values.astype(dtype)
+
+
+def _metadata(
+    name: str, info: ResultInfo, scales: list[tuple[int, ...]], middle: NDArray[Any]
+) -> dict[str, Any]:
+    """Metadata of OME-Zarr 0.5 (https://ngff.openmicroscopy.org/0.5/)."""
+    axes: list[dict[str, str]] = []
+    sizes: list[float] = []
+    for axis in info.axes:
+        is_space = axis not in ("frame", "rotation_angle")
+        size = info.pixel_um(axis)
+        entry = {"name": axis} | ({"type": "space"} if is_space else {})
+        axes.append(entry | ({} if size is None else {"unit": "micrometer"}))
+        sizes.append(1.0 if size is None else size)
+    datasets = []
+    for level, factors in enumerate(scales):
+        scale = [size * f for size, f in zip(sizes, factors, strict=True)]
+        shift = [size * (f - 1) / 2 for size, f in zip(sizes, factors, strict=True)]
+        transforms: list[dict[str, Any]] = [{"type": "scale", "scale": scale}]
+        if any(shift):
+            transforms.append({"type": "translation", "translation": shift})
+        datasets.append({"path": str(level), "coordinateTransformations": transforms})
+    multiscales = [{"name": name, "type": "mean", "axes": axes, "datasets": datasets}]
+    return {"version": "0.5", "multiscales": multiscales, "omero": _contrast(middle)}
+
+
+def _contrast(image: NDArray[Any]) -> dict[str, Any]:
+    """Contrast for viewers: percentiles of the middle slice of the smallest level."""
+    finite = image[np.isfinite(image)]
+    finite = finite.astype(np.uint8) if finite.dtype == bool else finite  # NumPy subtracts no bools
+    low, high = np.percentile(finite, (0.1, 99.9)) if finite.size else (0.0, 1.0)
+    least, most = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    window = {"min": float(least), "max": float(most), "start": float(low), "end": float(high)}
+    channel = {"label": "value", "color": "FFFFFF", "window": window, "active": True}
+    return {"channels": [channel], "rdefs": {"model": "greyscale"}}
