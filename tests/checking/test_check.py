@@ -11,7 +11,6 @@ import pytest
 from maxslices import MemoryModel, Registry, from_ledger, method
 from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices, trial_of
-from maxslices.checking.result_table import to_dict
 from maxslices.core.arrays import ArraySpec
 from maxslices.core.units import format_bytes
 from maxslices.errors import OutOfMemoryError, ParameterError, UnknownMethodError, UsageError
@@ -159,7 +158,7 @@ def check_output(function, **declaration):
     with pytest.raises(EstimateError) as caught:
         check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
     assert caught.value.result.verdict == "WRONG OUTPUT"
-    assert to_dict(caught.value.result)["verdict"] == "WRONG OUTPUT"
+    assert caught.value.result.to_dict()["verdict"] == "WRONG OUTPUT"
     return str(caught.value).splitlines()[0]
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from maxslices.report_page.drawings import SectionSpans, draw_lanes, draw_slice
 from maxslices.report_page.page import (
-    check_fragment,
     plan_fragment,
     plan_page,
     run_fragment,
@@ -45,9 +44,6 @@ def pages(name=""):
         "plan fragment": plan_fragment(plan),
         "run page": a_run_page(report, lanes=lanes(), pictures=[picture], warned=[f"so{name}"]),
         "run fragment": run_fragment(report, [picture]),
-        "check fragment": check_fragment(
-            f"ok{name}", True, 10, 9, [(f"note{name}", name)], [("1 B", "5%", name, name, name)]
-        ),
     }
 
 

@@ -221,12 +221,3 @@ class TestInNotebooks:
         assert checked(plan._repr_html_()).faults == []
         assert repr(plan).startswith("<Plan: to_float, to_float on array: 9x5x7 float32, ")
         assert len(repr(plan)) < 200
-
-    def test_a_check_shows_itself(self):
-        from maxslices.testing import check_max_slices
-
-        result = check_max_slices("minus_log", (60, 8, 16), "float32", device="cpu")
-        html = result._repr_html_()
-        assert checked(html).faults == []
-        assert result.headline in text_of(html)
-        assert repr(result) == f"<CheckResult: {result.headline}>"

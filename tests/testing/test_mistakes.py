@@ -45,10 +45,6 @@ MARKERS = {
     "maxslices.method, or pass what registry.register returned",
     "max_slices(spread, S)": "@pytest.mark.max_slices(method, shape, dtype, **parameters): missing "
     "a required argument: 'dtype'",
-    "max_slice(spread, S, 'uint16')": "unknown marker @pytest.mark.max_slice; did you mean "
-    "max_slices?",
-    "maxslices(spread, S, 'uint16')": "unknown marker @pytest.mark.maxslices; did you mean "
-    "max_slices?",
 }
 
 
@@ -74,12 +70,6 @@ def test_a_mistake_in_a_marker_is_one_line(project, run_pytest):
     found = {name: text.strip() for name, text in failures(result).items()}
     found = {name: text.split("\n====")[0].strip() for name, text in found.items()}
     assert found == {f"test_{i}": message for i, message in enumerate(MARKERS.values())}
-
-
-def test_a_marker_of_another_plugin_is_left_alone(project, run_pytest):
-    project.makeini("[pytest]\nmarkers = max_slice: of somebody else\n")
-    project.makepyfile("import pytest\n@pytest.mark.max_slice\ndef test(): pass")
-    run_pytest().assert_outcomes(passed=1)
 
 
 def test_a_mistake_with_the_fixture_shows_the_callers_line_alone(project, run_pytest):

@@ -1,10 +1,11 @@
-"""What a check found: figures, verdict and text, and the error that carries them."""
+"""What a check found: figures, verdict, text and JSON, the error that carries them, and a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..core.allocators import Device
 from ..core.units import format_bytes
@@ -18,14 +19,15 @@ WHOLE_SLICES_DECIDE = 50
 (33 % of 3), and fractions are: how far the peak lies between the estimates of n and n + 1."""
 
 Verdict = Literal[
-    "ok",
     "WRONG OUTPUT",
     "CHANGES INPUT",
     "UNDERESTIMATE",
-    "OVERESTIMATE",
-    "NOT SEEN",
     "KEEPS MEMORY",
+    "NOT SEEN",
+    "OVERESTIMATE",
+    "ok",
 ]
+"""The worst first."""
 _MEANING = {
     "WRONG OUTPUT": "a run would stop",
     "CHANGES INPUT": "a run would copy every block",
@@ -166,19 +168,6 @@ class CheckResult:
     def __repr__(self) -> str:
         return f"<CheckResult: {self.headline}>"
 
-    def _repr_html_(self) -> str:
-        """The check for a notebook."""
-        from ..report_page.page import check_fragment
-
-        return check_fragment(
-            self.headline,
-            self.ok,
-            self.estimated_bytes,
-            self.peak_bytes,
-            self._facts(),
-            _alive_cells(self),
-        )
-
     def _facts(self) -> list[tuple[str, str]]:
         """Names and texts of the table."""
         shape = "x".join(map(str, self.shape))
@@ -203,8 +192,38 @@ class CheckResult:
         """Write the headline and the table."""
         lines = [self.headline, *(f"  {name:<11} {text}" for name, text in self._facts())]
         if self.alive:
-            lines += ["  alive at the peak", *_alive_rows(self)]
+            lines += ["  alive at the peak", *_alive_rows(self.alive)]
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures and verdict as values that JSON knows."""
+        return {
+            "method": self.method,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "parameters": {k: v if _is_plain(v) else repr(v) for k, v in self.parameters.items()},
+            "slice_dim": self.slice_dim,
+            "device": self.device,
+            "slices": self.slices,
+            "estimated_slices": self.estimated_slices,
+            "ratio": round(self.ratio, 6),
+            "peak_bytes": self.peak_bytes,
+            "estimated_bytes": self.estimated_bytes,
+            "lower": self.lower,
+            "upper": self.upper,
+            "verdict": self.verdict,
+            "message": self.headline,
+            "notes": list(self.notes),
+            "alive": [
+                {
+                    "bytes": row.n_bytes,
+                    "where": str(row.where),
+                    "code": row.where.code,
+                    "what": row.what,
+                }
+                for row in self.alive
+            ],
+        }
 
 
 class EstimateError(AssertionError):
@@ -224,32 +243,20 @@ class EstimateError(AssertionError):
         return str(self.result)
 
 
-def _alive_rows(result: CheckResult) -> list[str]:
-    cells = _alive_cells(result)
-    where_width = max(len(cell[2]) for cell in cells)
-    code_width = min(_MAX_CODE, max(len(cell[3]) for cell in cells))
-    return [
-        f"  {size:>9} {part:>5}  {where:<{where_width}}  {code[:_MAX_CODE]:<{code_width}}  "
-        f"{what}".rstrip()
-        for size, part, where, code, what in cells
-    ]
-
-
-def _alive_cells(result: CheckResult) -> list[tuple[str, str, str, str, str]]:
+def _alive_rows(rows: Sequence[Alive]) -> list[str]:
     """Size, share, place, code and kind of each allocation at the peak; the smaller ones as one."""
-    rows = result.alive
     shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
-    total = sum(row.n_bytes for row in rows) or 1
-    cells = []
-    for row in shown:
-        where, code = _line_of(row.where)
-        cells.append(
-            (format_bytes(row.n_bytes), f"{row.n_bytes / total:.0%}", where, code, row.what)
-        )
+    cells = [(row.n_bytes, *_line_of(row.where), row.what) for row in shown]
     if rest:
-        n_bytes = sum(row.n_bytes for row in rest)
-        cells.append((format_bytes(n_bytes), f"{n_bytes / total:.0%}", "", f"{len(rest)} more", ""))
-    return cells
+        cells.append((sum(row.n_bytes for row in rest), "", f"{len(rest)} more", ""))
+    total = sum(row.n_bytes for row in rows) or 1
+    where_width = max(len(where) for _, where, _, _ in cells)
+    code_width = min(_MAX_CODE, max(len(code) for _, _, code, _ in cells))
+    return [
+        f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{where_width}}  "
+        f"{code[:_MAX_CODE]:<{code_width}}  {what}".rstrip()
+        for n_bytes, where, code, what in cells
+    ]
 
 
 def _line_of(place: Place) -> tuple[str, str]:
@@ -265,3 +272,58 @@ def _slices(result: CheckResult) -> str:
     if result.slices < WHOLE_SLICES_DECIDE and result.estimated_slices < 1000:
         return f"{result.fraction:.2f}"
     return str(result.estimated_slices)
+
+
+def summary_lines(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of the table: the worst case of each method, the worst method first."""
+    worst: dict[str, Mapping[str, Any]] = {}
+    counts: dict[str, int] = {}
+    for result in results:
+        name = result["method"]
+        counts[name] = counts.get(name, 0) + 1
+        if name not in worst or _badness(result) < _badness(worst[name]):
+            worst[name] = result
+    if not worst:
+        return []
+    header = ("method", "cases", "slices", "estimate", "ratio", "peak", "verdict", "worst case")
+    rows = [
+        (
+            name.rsplit(".", 1)[-1],
+            str(counts[name]),
+            str(result["slices"]),
+            str(result["estimated_slices"]) if result["estimated_slices"] < 10**9 else "any",
+            f"{result['ratio']:.3f}",
+            format_bytes(result["peak_bytes"]),
+            result["verdict"],
+            _case(result),
+        )
+        for name, result in sorted(worst.items(), key=lambda item: _badness(item[1]))
+    ]
+    wide = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    left = {0, 6, 7}
+    return [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, wide, strict=True))
+        ).rstrip()
+        for row in (header, *rows)
+    ]
+
+
+def _badness(result: Mapping[str, Any]) -> tuple[int, float]:
+    """Sort key: what would run out of memory first, then by distance from a true estimate."""
+    return get_args(Verdict).index(result["verdict"]), -abs(result["ratio"] - 1)
+
+
+def _case(result: Mapping[str, Any]) -> str:
+    parts = ["x".join(map(str, result["shape"])), result["dtype"], f"dim{result['slice_dim']}"]
+    parts += [f"{name}={value}" for name, value in result["parameters"].items()]
+    return " ".join([*parts, result["device"]])
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, bool | int | float | str)

@@ -17,7 +17,6 @@ from ..trial.trial import Trial
 from .check_result import CheckResult
 from .estimate_check import check_trial, find_method, trial_of
 from .explained_peak import explain_call, explained_peak
-from .result_table import to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Measurement:
                 "unseen": list(peak.unseen),
                 "no_method": self.no_method,
             }
-        return to_dict(self.result) | {
+        return self.result.to_dict() | {
             "explained": self.explained,
             "meters": {
                 name: getattr(peak, name)

@@ -19,9 +19,7 @@ from .drawings import (
 )
 from .sections import (
     STAGES,
-    MemoryBar,
     breakable,
-    memory_scale,
     plain_name,
     printable,
     section_bars,
@@ -94,40 +92,6 @@ def plan_fragment(plan: Mapping[str, Any]) -> str:
 def run_fragment(report: Mapping[str, Any], pictures: Sequence[SlicePicture] = ()) -> str:
     """A report for a cell of a notebook."""
     return _rendered("run_fragment.html", pictures=pictures, **_of_run(report))
-
-
-def check_fragment(
-    headline: str,
-    is_ok: bool,
-    estimated_bytes: int,
-    measured_bytes: int,
-    facts: Sequence[tuple[str, str]],
-    alive: Sequence[Sequence[str]],
-) -> str:
-    """A check of an estimate for a cell of a notebook.
-
-    Parameters
-    ----------
-    headline : str
-        The verdict.
-    is_ok : bool
-        Whether it is a good one.
-    estimated_bytes, measured_bytes : int
-        The estimate beside the measurement.
-    facts : sequence of (str, str)
-        Names and texts.
-    alive : sequence of sequence of str
-        What was alive at the peak: a row of a table each.
-    """
-    bar = MemoryBar("peak", estimated_bytes, measured_bytes, None)
-    return _rendered(
-        "check_fragment.html",
-        headline=headline,
-        is_ok=is_ok,
-        memory=memory_scale([bar]),
-        facts=facts,
-        alive=alive,
-    )
 
 
 def _of_plan(plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,13 +30,29 @@ from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import ModelRequest, declared_model
 from ..trial.trial import Trial, check_given, require_slice_dim
 from .plugin import MaxSlices, skip_without
-from .situation import Situation
 
 _MAX_WIDTH = 2561
 """Detector width up to which estimators are asked: a usual one of 2560, made odd."""
 _AVAILABLE_BYTES = (0, 1, 513, *(10**power for power in range(3, 16)))
 """Memory that estimators are asked about: none, odd amounts, up to a petabyte."""
 _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A case along one of its axes, on one device."""
+
+    case: Case
+    """The method, its data and its parameters."""
+    slice_dim: int
+    """Axis of the slices."""
+    device: str | None
+    """Device; None: that of the options."""
+
+    def __str__(self) -> str:
+        """Write a test id."""
+        dim = "" if self.case.slice_dim is not None else f"-dim{self.slice_dim}"
+        return f"{self.case}{dim}"
 
 
 class MethodConformance:

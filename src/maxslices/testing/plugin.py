@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,10 +176,9 @@ class MaxSlices:
 
     def note(self, result: CheckResult, *, measured: bool = True) -> None:
         """Hand a result to the summary; with `measured`, its peak to the record as well."""
-        from ..checking.result_table import to_dict
         from .recorded_peaks import make_record
 
-        self._item.user_properties.append((PROPERTY, to_dict(result)))
+        self._item.user_properties.append((PROPERTY, result.to_dict()))
         if measured and self.settings.record is not None and not result.unseen:
             self._item.user_properties.append((RECORD_PROPERTY, make_record(result)))
 
@@ -208,12 +206,8 @@ def skip_without(device: str) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Carry out the markers of a test before its body runs."""
-    for marker in pyfuncitem.iter_markers():
-        if marker.name == MARKER:
-            _check_marker(pyfuncitem, marker)
-        elif _looks_like_a_typo(marker.name, pyfuncitem.config):
-            text = f"unknown marker @pytest.mark.{marker.name}; did you mean {MARKER}?"
-            pytest.fail(text, pytrace=False)
+    for marker in pyfuncitem.iter_markers(MARKER):
+        _check_marker(pyfuncitem, marker)
 
 
 def _check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
@@ -233,15 +227,6 @@ def _check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
         raise  # with the author's lines
     except (EstimateError, MaxslicesError) as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-
-
-def _looks_like_a_typo(name: str, config: pytest.Config) -> bool:
-    """True if a marker that nobody describes is nearly named as that of this plugin.
-
-    pytest itself only warns of it, and the estimate would go unchecked.
-    """
-    known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
-    return name not in known and bool(get_close_matches(name, [MARKER], cutoff=0.8))
 
 
 class RecordFile(pytest.File):
@@ -321,7 +306,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     settings, results = config.stash[_settings], config.stash[_results]
     if not (results or settings.json or settings.record):
         return
-    from ..checking.result_table import summary_lines
+    from ..checking.check_result import summary_lines
 
     terminalreporter.section("maxslices: estimated slices over slices that fit")
     for line in summary_lines(results) or ["no estimate was checked"]:

@@ -19,8 +19,8 @@ from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
     from ..trial.trial import Trial
+    from .conformance import Situation
     from .plugin import MaxSlices
-    from .situation import Situation
 
 MAX_SLICES = 60
 MAX_DIM = 96
