@@ -31,8 +31,8 @@ MARKERS = {
     "be int, not 'two' (str)",
     "max_slices(spread, S, 'uint61')": "'uint61' is not a dtype: data type 'uint61' not understood",
     "max_slices('spred', S, 'uint16')": "unknown method 'spred'; did you mean spread?",
-    "max_slices(spread, (50, 40), 'uint16')": "an array of slices has three dims, whole numbers of "
-    "at least 1, not (50, 40)",
+    "max_slices(spread, (50, 40, 0), 'uint16')": "an array of slices has three dims, whole numbers "
+    "of at least 1, not (50, 40, 0)",
     "max_slices(spread, S, 'uint16', lower='much')": "lower and upper must be numbers, not 'much' "
     "and 1.0",
     "max_slices(spread, S, 'uint16', lower=1.5)": "lower, 1.5, is above upper, 1.0",

@@ -1,4 +1,4 @@
-"""One situation in which a method is tried."""
+"""What a method is tried on."""
 
 from __future__ import annotations
 
@@ -83,6 +83,23 @@ class Case:
         if self.slice_dim is not None:
             parts.append(f"dim{self.slice_dim}")
         return "-".join(parts).replace(" ", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A case along one of its axes, on one device."""
+
+    case: Case
+    """The method, its data and its parameters."""
+    slice_dim: int
+    """Axis of the slices."""
+    device: str | None
+    """Device; None: that of the options."""
+
+    def __str__(self) -> str:
+        """Write a test id."""
+        dim = "" if self.case.slice_dim is not None else f"-dim{self.slice_dim}"
+        return f"{self.case}{dim}"
 
 
 def _require(name: str, value: Any, valid: bool, what: str) -> None:

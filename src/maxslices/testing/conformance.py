@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from ..checking.block_differences import differences_between_blocks
-from ..checking.case import Case
+from ..checking.case import Case, Situation
 from ..checking.estimate_check import check_trial, trial_of
 from ..checking.method_halo import proposed_halo
 from ..core.allocators import Device
@@ -36,23 +35,6 @@ _MAX_WIDTH = 2561
 _AVAILABLE_BYTES = (0, 1, 513, *(10**power for power in range(3, 16)))
 """Memory that estimators are asked about: none, odd amounts, up to a petabyte."""
 _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """A case along one of its axes, on one device."""
-
-    case: Case
-    """The method, its data and its parameters."""
-    slice_dim: int
-    """Axis of the slices."""
-    device: str | None
-    """Device; None: that of the options."""
-
-    def __str__(self) -> str:
-        """Write a test id."""
-        dim = "" if self.case.slice_dim is not None else f"-dim{self.slice_dim}"
-        return f"{self.case}{dim}"
 
 
 class MethodConformance:

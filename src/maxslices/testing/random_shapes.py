@@ -18,8 +18,8 @@ from ..errors import EstimatorError
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
+    from ..checking.case import Situation
     from ..trial.trial import Trial
-    from .conformance import Situation
     from .plugin import MaxSlices
 
 MAX_SLICES = 60
