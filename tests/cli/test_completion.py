@@ -43,12 +43,6 @@ def test_what_is_proposed(complete, text, proposed):
     assert complete(text) == proposed
 
 
-def test_completing_an_option_opens_no_log(complete, tmp_path):
-    log = tmp_path / "run.log"
-    assert complete(f"maxslices run --log-file {log} --over") == ["--overwrite"]
-    assert not log.exists()
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(cli, shell):
     status, text, err = cli("completion", shell)

@@ -1,20 +1,16 @@
-"""What run and plan print, log and draw: --quiet, --verbose, --json, --log-file, --html."""
+"""What run and plan print, log and draw: --quiet, --verbose, --json, --html."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
-import resource
 import sys
 
 import pytest
 
-from maxslices.planner import Plan
 from maxslices.report_page.page import plan_page
 
 LOG = "method: minus_log"
-STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 
 
 @pytest.fixture
@@ -49,75 +45,11 @@ def test_a_verbose_run_says_what_it_does(cli, run_arguments):
     assert last.startswith("maxslices: section 1/1: 30 slices done in ")
 
 
-def test_progress_is_printed_once(cli, run_arguments, monkeypatch, tmp_path):
+def test_progress_is_printed_once(cli, run_arguments, monkeypatch):
     monkeypatch.setattr("maxslices.runner.report.progress.LEAST_S", 0.0)
-    log = tmp_path / "run.log"
-    _, _, err = cli(*run_arguments, "--block", "10", "-v", "--log-file", log)
-    for text in (err, log.read_text()):
-        assert text.count("section 1/1: 20 of 30 slices (67 %)") == 1
-        assert text.count("section 1/1: 30 slices done in ") == 1
-
-
-def test_a_log_holds_all_that_was_said(cli, run_arguments, tmp_path):
-    log = tmp_path / "run.log"
-    status, _, err = cli(*run_arguments, "--log-file", log)
-    assert (status, err) == (0, "")
-    text = log.read_text()
-    assert STAMP.match(text)
-    for said in ("minus_log: memory as declared", "Plan for", "Ran on cpu", "30 slices done in"):
-        assert said in text
-    assert cli(*run_arguments, "--log-file", log)[0] == 1
-    assert log.read_text().startswith(text)
-    last = log.read_text().splitlines()[-1]
-    assert "already holds a run" in STAMP.sub("", last)
-
-
-@pytest.mark.filterwarnings("default")
-def test_a_log_keeps_warnings_once(cli, scan, pipeline, tmp_path, monkeypatch):
-    import warnings
-
-    from maxslices import api
-
-    made = api.plan
-
-    def plan(*args, **options):
-        warnings.warn("the beam is low", stacklevel=2)
-        return made(*args, **options)
-
-    monkeypatch.setattr(api, "plan", plan)
-    log = tmp_path / "plan.log"
-    arguments = ("plan", scan, pipeline(LOG), "--device", "cpu", "--log-file", log)
-    _, _, err = cli(*arguments, "-v")
-    assert err.count("the beam is low") == 1
-    assert log.read_text().count("warning: the beam is low") == 1
-
-
-def test_what_is_no_log_is_not_written_to(cli, run_arguments, scan, tmp_path):
-    before = scan.read_bytes()
-    status, _, err = cli(*run_arguments, "--log-file", scan)
-    assert status == 2
-    assert "is there already and no log" in err
-    assert scan.read_bytes() == before
-    for path, said in ((tmp_path, "is no file"), ("", "is empty"), ("no/x.log", "cannot write")):
-        status, _, err = cli(*run_arguments, "--log-file", path)
-        assert status in (1, 2)
-        assert said in err
-        assert "Traceback" not in err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_log_that_cannot_grow_ends_and_not_the_run(cli, scan, pipeline, tmp_path):
-    log = tmp_path / "plan.log"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        status, out, err = cli("plan", scan, pipeline(LOG), "--device", "cpu", "--log-file", log)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert status == 0
-    assert "Plan for" in out
-    assert err.count("cannot write the log") == 1
-    assert "Traceback" not in err
+    _, _, err = cli(*run_arguments, "--block", "10", "-v")
+    assert err.count("section 1/1: 20 of 30 slices (67 %)") == 1
+    assert err.count("section 1/1: 30 slices done in ") == 1
 
 
 def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
@@ -128,25 +60,6 @@ def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
     page.write_text("an earlier one")
     assert cli(*arguments, "--html", page, "--quiet") == (0, "", "")
     assert page.read_text() == plan_page(json.loads(out))
-
-
-def test_plans_say_how_long_a_run_is_likely_to_take(
-    cli, scan, pipeline, tmp_path, run_arguments, monkeypatch
-):
-    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setattr("maxslices.api.run_speeds.LEAST_S", 0.0)
-    page = tmp_path / "plan.html"
-    arguments = ("plan", scan, pipeline(LOG), "--device", "cpu", "--html", page)
-    assert json.loads(cli(*arguments, "--json")[1])["likely_time"] is None
-    assert "Likely" not in page.read_text()
-    cli(*run_arguments)
-    assert "\nLikely to take " in cli(*arguments)[1]
-    assert "Likely to take <strong>" in page.read_text()
-    made = cli(*arguments, "--json")[1]
-    entries = json.loads(made)
-    likely = entries.pop("likely_time")
-    assert likely["total_s"] == sum(likely["sections_s"]) > 0
-    assert json.loads(Plan.from_json(made).to_json()) == entries
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 
-from maxslices import ArraySpec, plan, run, run_scans
-from maxslices.api.run_request import PlansByShape
+from maxslices import run, run_scans
 from maxslices.api.several_scans import find_scans
 from maxslices.errors import DeviceError, StoreError, UsageError
-from maxslices.pipeline import ScanSpec
 
 STEPS = ("method: dark_flat_field_correction", "method: minus_log")
 
@@ -55,9 +52,7 @@ def test_a_faulty_scan_does_not_end_the_others(cli, scans, pipeline, tmp_path):
     for number in (0, 1, 3, 4):
         run(scans / f"s{number}.nxs", steps, tmp_path / f"alone{number}", device="cpu")
         assert np.array_equal(result(out / f"s{number}"), result(tmp_path / f"alone{number}"))
-    # one plan for each of the two shapes
-    assert text.count("Plan for") == 2
-    assert text.count("Planned as an earlier scan: ") == 2
+    assert text.count("Plan for") == 4
 
 
 def test_resume_runs_what_is_missing(cli, scans, scan, pipeline, tmp_path):
@@ -233,15 +228,3 @@ def test_folders_are_checked_before_the_first_scan(scans, pipeline, tmp_path):
     with pytest.raises(StoreError, match="s4"):
         run_scans(scans / "*.nxs", pipeline(*STEPS), tmp_path / "out")
     assert os.listdir(tmp_path / "out") == ["s4"]
-
-
-def test_a_shared_plan_names_the_scan_whose_flats_are_made_up():
-    shape = ArraySpec((8, 6, 7), "uint16")
-    one, two = (ScanSpec(shape, shape, dummies=("flats",), name=name) for name in ("one", "two"))
-    made = plan(shape, ["minus_log"], device="cpu")
-    plans = PlansByShape()
-    plans.keep(one, replace(made, notes=("a note", *one.says_of_frames({"flats"}))))
-    found = plans.find(two)
-    assert found.scan == "two: 8x6x7 uint16"
-    assert found.notes == ("a note", *two.says_of_frames({"flats"}))
-    assert plans.find(replace(two, dummies=())) is None

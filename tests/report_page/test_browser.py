@@ -10,7 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from maxslices.report_page.drawings import SectionSpans, draw_lanes, draw_slice
+from maxslices.report_page.drawings import draw_slice
 from maxslices.report_page.page import plan_page, run_page
 
 from .reports import a_plan, a_report
@@ -51,13 +51,11 @@ def opened(path, tmp_path):
 
 def pages(name=""):
     image = np.random.default_rng(0).random((40, 60))
-    spans = np.array([[0.0, 0.5], [1.0, 2.0]])
     return {
         "plan": plan_page(a_plan({"halo": [3, 3]}, scan=f"scan.nxs {name}")),
         "run": run_page(
             a_report(plan=a_plan(scan=f"scan.nxs {name}"), side_results={f"axis{name}": 12.5}),
             written="2026-11-23 01:34",
-            lanes=draw_lanes([SectionSpans(0.0, 2.0, {"read": spans})], ("read",)),
             pictures=[draw_slice(f"result.h5{name}", image, 512)] * 2,
         ),
     }

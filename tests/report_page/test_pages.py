@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.report_page.drawings import SectionSpans, draw_lanes, draw_slice
+from maxslices.report_page.drawings import draw_slice
 from maxslices.report_page.page import (
     plan_fragment,
     plan_page,
@@ -17,16 +17,10 @@ from .html_check import checked, text_of
 from .reports import RUN_SECTION, SECTION, STEP, a_plan, a_report, everywhere
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{ 7 * 7 }}{% raise %}"
-STAGES = ("read", "in", "compute", "out", "write")
 
 
 def a_run_page(report, **fields):
     return run_page(report, written="2026-11-23 01:34", **fields)
-
-
-def lanes():
-    spans = np.array([[0.0, 0.5], [1.0, 2.0]])
-    return draw_lanes([SectionSpans(0.0, 1.0, {"read": spans}), SectionSpans(1.0, 2.0, {})], STAGES)
 
 
 def pages(name=""):
@@ -42,7 +36,7 @@ def pages(name=""):
     return {
         "plan page": plan_page(plan),
         "plan fragment": plan_fragment(plan),
-        "run page": a_run_page(report, lanes=lanes(), pictures=[picture], warned=[f"so{name}"]),
+        "run page": a_run_page(report, pictures=[picture], warned=[f"so{name}"]),
         "run fragment": run_fragment(report, [picture]),
     }
 
@@ -92,7 +86,7 @@ def test_the_check_itself_finds_faults():
 
 
 def test_a_page_of_a_run_says_what_a_reader_asks():
-    text = text_of(a_run_page(a_report(), lanes=lanes()))
+    text = text_of(a_run_page(a_report()))
     for said in (
         "scan.nxs: 180x64x256 uint16",
         "Ran on cpu in 2.6 s, until 2026-11-23 01:34.",

@@ -36,7 +36,6 @@ from ..runner.report.run_timeline import WallTime
 from ..tuning.heap import trim_heap
 from .on_workers import check_for_workers, workers_of
 from .run_request import RunRequest
-from .run_speeds import keep_speeds
 from .scan_and_output import (
     check_formats,
     check_result,
@@ -76,7 +75,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         team = held.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
         folder.describe(lambda: _identity(request, pipeline, preview, team))
-        made, resolver = plan_run(team, request, folder, source)
+        made, resolver = plan_run(team, request, folder)
         if folder.unfinished is None and request.plan is None:
             made = _with_formats(made, pipeline, folder)
         if request.given is not None:
@@ -129,8 +128,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             records=folder.records(request.picture),
         )
         folder.conclude(lambda into: _write_texts(into, request, pipeline, report, log))
-        if not request.is_for_workers:  # later plans are told the time of one process
-            keep_speeds(report)
         return report
 
 

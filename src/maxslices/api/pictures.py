@@ -16,12 +16,11 @@ from ..errors import SourceError, StoreError
 from ..io import Source, open_source
 from ..io.results.stored_result import middle_slice, some_slices
 from ..planner.plan import value_text
-from ..report_page.drawings import Lanes, SectionSpans, SlicePicture, draw_lanes, draw_slice
+from ..report_page.drawings import SlicePicture, draw_slice
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
 from ..runner.folder.finished_run import PAGE_NAME
 from ..runner.report.run_report import SweepReport
-from ..runner.report.run_timeline import STAGES, Span
 from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import store_errors
 from ..system.packages import require_matplotlib
@@ -177,7 +176,6 @@ def page_of_run(
     return run_page(
         report.to_dict(),
         written=time.strftime("%Y-%m-%d %H:%M"),
-        lanes=_lanes(report),
         pictures=(
             _values(report, files)
             if isinstance(report, SweepReport)
@@ -233,20 +231,3 @@ def _one_of_each(files: Iterable[Path]) -> list[Path]:
         name = path.name.partition(".")[0].removesuffix("_8bit").removesuffix("_16bit")
         found.setdefault(name, path)
     return list(found.values())
-
-
-def _lanes(report: Report) -> Lanes | None:
-    """Outlines of the stages of the sections that ran now."""
-    if report.timeline is None:
-        return None
-    found = []
-    for section in report.timeline.sections:
-        by_stage: dict[str, list[Span]] = {}
-        for span in section.spans:
-            by_stage.setdefault(span.stage, []).append(span)
-        stages = {
-            stage: np.array([(span.start_s, span.stop_s) for span in spans])
-            for stage, spans in by_stage.items()
-        }
-        found.append(SectionSpans(section.start_s, section.stop_s, stages))
-    return draw_lanes(found, STAGES)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union, cast
 
@@ -22,7 +22,7 @@ from ..io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.facts import parse_pixel_size
-from ..pipeline import Pipeline, ScanSpec
+from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
@@ -150,8 +150,6 @@ class RunRequest(PlanRequest):
     """Options of sbatch, for workers that SLURM starts."""
     announce_workers: Callable[[str], None] = lambda text: None
     """Called with a line on the workers when they have started."""
-    plans: PlansByShape = field(default_factory=lambda: PlansByShape())
-    """Plans of earlier scans of the same command."""
 
     @property
     def is_for_workers(self) -> bool:
@@ -304,31 +302,6 @@ class RunRequest(PlanRequest):
                 f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "
                 "plan again with it, or leave it out"
             )
-
-
-@dataclass(slots=True)
-class PlansByShape:
-    """Plans made for earlier scans, all with the same pipeline, device and budgets."""
-
-    _made: dict[ScanSpec, tuple[ScanSpec, Plan]] = field(default_factory=dict)
-
-    def find(self, scan: ScanSpec) -> Plan | None:
-        """Plan for a scan of the same shapes and dtypes, under its name; None if there is none."""
-        before, made = self._made.get(replace(scan, name=""), (None, None))
-        if before is None or made is None:
-            return None
-        sides = {"flats", "darks"}
-        texts = zip(before.says_of_frames(sides), scan.says_of_frames(sides), strict=True)
-        renamed = dict(texts)
-        return replace(
-            made,
-            scan=f"{scan.name}: {scan.projections}",
-            notes=tuple(renamed.get(note, note) for note in made.notes),
-        )
-
-    def keep(self, scan: ScanSpec, plan: Plan) -> None:
-        """Keep a plan for further scans."""
-        self._made[replace(scan, name="")] = scan, plan
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -22,7 +22,7 @@ from ..runner.folder.folder_place import JOURNAL_NAME
 from ..runner.folder.run_identity import input_changes, input_state
 from ..runner.folder.unfinished_run import find_unfinished
 from .on_workers import check_for_workers, held_workers
-from .run_request import PlansByShape, RunOptions, RunRequest, with_options
+from .run_request import RunOptions, RunRequest, with_options
 from .run_scan import run_requested
 from .scan_and_output import files_read
 
@@ -86,8 +86,7 @@ def run_scans(
 ) -> ScansReport:
     """Run a pipeline on several scans, each into a folder of its own.
 
-    A scan that fails does not end the others. Scans of one shape share a plan, and all scans the
-    workers that are started.
+    A scan that fails does not end the others. All scans share the workers that are started.
 
     Parameters
     ----------
@@ -137,10 +136,10 @@ def run_scans_announced(
     """
     if not os.fspath(out):
         raise UsageError("the folder for the results has no name; '.' is the current one")
-    found, plans = find_scans(scans, Path(out)), PlansByShape()
+    found = find_scans(scans, Path(out))
     read = as_pipeline(pipeline)  # once: its file may change while the scans run
     requests = {
-        scan: RunRequest(scan=scan, pipeline=read, out=folder, plans=plans, **options)
+        scan: RunRequest(scan=scan, pipeline=read, out=folder, **options)
         for scan, folder in found.items()
     }
     checked = _check({found[scan]: request for scan, request in requests.items()})

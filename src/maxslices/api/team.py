@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from typing import Any, Protocol
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import is_direct
-from ..errors import PlanError
 from ..estimate import ModelResolver
 from ..io import Source
 from ..io.paths import path_of
@@ -57,10 +55,8 @@ class Team(Protocol):
         """Name of the device that a plan runs on."""
 
 
-def plan_run(
-    team: Team, request: RunRequest, folder: Results, source: Source
-) -> tuple[Plan, ModelResolver | None]:
-    """Plan of the unfinished run, the one that is given, that of an earlier scan, or a new one.
+def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, ModelResolver | None]:
+    """Plan of the unfinished run, the one that is given, or a new one.
 
     Returns
     -------
@@ -82,14 +78,7 @@ def plan_run(
         team.call(check_plan_here, request.plan, folder.path is None)
         team.check(request.plan)
         return request.plan, None
-    spec = spec_of(source, team.backend)
-    if earlier := request.plans.find(spec):
-        with contextlib.suppress(PlanError):  # there is less memory now
-            team.check(earlier)
-            return earlier, None
-    made, resolver = team.new_plan(folder)
-    request.plans.keep(spec, made)
-    return made, resolver
+    return team.new_plan(folder)
 
 
 def plan_source(

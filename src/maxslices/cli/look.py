@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from .options import (
     check_order,
     file_to_write,
 )
-from .output import SAID, complain, say, shown
+from .output import complain, say, shown
 
 
 @click.command(params=[JSON], short_help="say what is in a scan")
@@ -158,7 +157,6 @@ def plan(
     The scan need not be here: maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE
     """
     from ..api import plan
-    from ..api.run_speeds import likely_time
     from ..core.arrays import ArraySpec, parse_shape
     from ..errors import UsageError
     from .output import measurements_said
@@ -179,18 +177,12 @@ def plan(
         scan = ArraySpec(parse_shape(shape), named)
     with nullcontext() if quiet else measurements_said():
         made = plan(scan, paths[-1], **options)
-    likely = likely_time(made)
-    text = str(made) if likely is None else f"{made}\n{likely}"
-    SAID.info("%s", text)
-    entries = {**made.to_dict(), "likely_time": None if likely is None else likely.to_dict()}
     if page is not None:
         from ..report_page.page import plan_page
         from ..system.disk_space import store_errors
         from ..system.files import replace_text
 
-        html = plan_page(entries)
+        html = plan_page(made.to_dict())
         with store_errors(page, len(html)):
             replace_text(page, html)
-    if json:
-        return json_text.dumps(entries, indent=2)
-    return None if quiet else text
+    return shown(made, json, quiet)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from ..errors import UsageError
 from ..system.disk_space import check_file_place
-from .output import log_to_file, log_to_screen
+from .output import log_to_screen
 
 PATH = click.Path(readable=False)
 """Type of a path: what is wrong with it is said by who opens it, with what to do about it."""
@@ -56,14 +54,10 @@ def file_to_write(*endings: str) -> Callable[..., Path | None]:
     return callback
 
 
-def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[..., None]:
-    """Callback of an option that opens a log until the command line ends."""
-
-    def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
-        if not (value is None or value is False or context.resilient_parsing):
-            context.obj.enter_context(open_log(*([value] if isinstance(value, str) else [])))
-
-    return callback
+def _verbose(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    """Print what is logged, until the command line ends."""
+    if is_given and not context.resilient_parsing:
+        context.obj.enter_context(log_to_screen())
 
 
 PIPELINE = click.Argument(["pipeline"], type=PATH, help="pipeline file (YAML)")
@@ -136,16 +130,8 @@ OUTPUT = [
         ["-v", "--verbose"],
         is_flag=True,
         expose_value=False,
-        callback=_log(log_to_screen),
+        callback=_verbose,
         help="say on standard error what is being done",
-    ),
-    click.Option(
-        ["--log-file"],
-        metavar="FILE",
-        type=PATH,
-        expose_value=False,
-        callback=_log(log_to_file),
-        help="append all that is said, and when",
     ),
 ]
 _GROUPS: dict[str, list[click.Parameter]] = {

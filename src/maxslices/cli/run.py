@@ -9,7 +9,7 @@ import click
 
 from ..errors import UsageError
 from .options import LIMITS, OUTPUT, PART, PATH, SWEEP, WORKERS, Command, check_order
-from .output import SAID, complain, say, shown
+from .output import complain, say, shown
 
 if TYPE_CHECKING:
     from ..planner import Plan
@@ -79,15 +79,10 @@ def run(
     if len(paths) == 1:
         raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
     check_order(paths)
-    announced: list[object] = []
 
     def announce(plan: Plan) -> None:
-        is_new = plan.sections not in announced
-        announced.append(plan.sections)
-        text = f"{plan}\n" if is_new else f"Planned as an earlier scan: {plan.scan}"
-        SAID.info("%s", text)
         if not (json or quiet):
-            say(text)
+            say(f"{plan}\n")
 
     def tell(text: str) -> None:
         if not quiet:

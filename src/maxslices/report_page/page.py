@@ -12,9 +12,6 @@ from ..core.units import format_bytes, format_duration
 from .drawings import (
     HISTOGRAM_BINS,
     HISTOGRAM_HEIGHT,
-    LANE_BINS,
-    LANE_HEIGHT,
-    Lanes,
     SlicePicture,
 )
 from .sections import (
@@ -35,8 +32,7 @@ def plan_page(plan: Mapping[str, Any]) -> str:
     Parameters
     ----------
     plan : mapping
-        What `Plan.to_dict` gives; with ``likely_time`` if that is known, a mapping with the keys
-        ``total_s``, ``sections_s``, ``device`` and ``date``.
+        What `Plan.to_dict` gives.
 
     Returns
     -------
@@ -50,7 +46,6 @@ def run_page(
     report: Mapping[str, Any],
     *,
     written: str,
-    lanes: Lanes | None = None,
     pictures: Sequence[SlicePicture] = (),
     warned: Sequence[str] = (),
 ) -> str:
@@ -62,8 +57,6 @@ def run_page(
         What `Report.to_dict` gives.
     written : str
         Date and time, as they are shown.
-    lanes : Lanes, optional
-        When each stage was at work.
     pictures : sequence of SlicePicture, optional
         Slices of the results, the final one first.
     warned : sequence of str, optional
@@ -77,7 +70,6 @@ def run_page(
     return _rendered(
         "run_page.html",
         written=written,
-        lanes=lanes,
         pictures=pictures,
         warned=warned,
         **_of_run(report),
@@ -144,7 +136,6 @@ def _templates() -> Environment:
         "short": short,
     }
     environment.globals |= {
-        "lane_box": f"0 0 {LANE_BINS} {LANE_HEIGHT}",
         "histogram_box": f"0 0 {HISTOGRAM_BINS} {HISTOGRAM_HEIGHT}",
         "stage_names": STAGES,
     }
