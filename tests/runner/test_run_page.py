@@ -17,7 +17,6 @@ from maxslices.io.results.stored_result import middle_slice
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
 from maxslices.runner.folder.finished_run import RECORD_NAMES
-from maxslices.runner.report.run_timeline import STAGES, Timeline
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
 from tests.runner.test_report_text import section
@@ -170,13 +169,6 @@ def test_a_run_into_memory_draws_nothing(monkeypatch):
 
 def test_a_page_of_ten_thousand_blocks_and_many_results_is_small(tmp_path):
     whole = a_run(tmp_path / "out")
-    timeline = Timeline()
-    timeline.begin_section(at_s=0.0)
-    for block in range(10_000):
-        for number, stage in enumerate(STAGES):
-            begin = 0.01 * block + 0.001 * number
-            timeline.add(stage, begin, begin + 0.004, block, block + 1, 1000)
-    timeline.end_section(at_s=100.0)
     noise = np.random.default_rng(1).random((1, 1100, 1100)).astype(np.float32)
     path = tmp_path / "noise.h5"
     with h5py.File(path, "w") as file:
@@ -185,11 +177,10 @@ def test_a_page_of_ten_thousand_blocks_and_many_results_is_small(tmp_path):
     for each in paths:
         each.hardlink_to(path)
     one = section(n_slices=10_000, block=1, stages={}, methods=("to_float",))
-    report = Report(whole.plan, "cpu", (one,), {}, tuple(paths), 100.0, timeline=timeline)
+    report = Report(whole.plan, "cpu", (one,), {}, tuple(paths), 100.0)
     html = page_of_run(report, slice_name)
     assert len(html.encode()) < 10**6
     assert html.count("<img") == MOST_PICTURES
-    assert "compute 40 %" in text_of(html)
 
 
 class TestInNotebooks:

@@ -122,8 +122,8 @@ def test_a_phase_filter_is_given_as_many_rows_as_it_reaches(ratio):
     steps = [step("paganin_filter", ratio_delta_beta=ratio)]
     sweep = {"paganin_filter.ratio_delta_beta": [ratio]}
     report = run(data, steps, device="cpu", memory="200MB", sweep=sweep)
-    first, last = report.plan.rows
-    assert 0 < first < last < rows
+    cut = cut_at_sweep(with_sweep(Pipeline.from_steps(steps), sweep))
+    assert rows_of_sweep(cut, rows).start > 0
     whole = run(data, steps, device="cpu", memory="200MB").result[:, rows // 2]
     assert np.sqrt(np.mean((report.result[0] - whole) ** 2)) <= 1e-5
 
@@ -257,27 +257,13 @@ def test_the_pipeline_as_run_sweeps_again(tmp_path):
 
 
 @pytest.mark.parametrize("n_values", [5, 50])
-def test_memory_stays_within_the_plan(tmp_path, n_values):
-    values = np.linspace(28, 34, n_values).tolist()
-    made = plan(source(), [*NORMALIZE, "fbp"], device="cpu", sweep={"fbp.center": values})
-    assert len(made.values) == n_values
-    report = run(
-        source(), [*NORMALIZE, "fbp"], tmp_path / "out", device="cpu",
-        memory=made.peak_bytes + 2**20, sweep={"fbp.center": values},
-    )  # fmt: skip
+def test_memory_stays_within_what_the_plans_say(tmp_path, n_values):
+    sweep = {"fbp.center": np.linspace(28, 34, n_values).tolist()}
+    steps, given = [*NORMALIZE, "fbp"], {"device": "cpu", "memory": "120MB", "sweep": sweep}
+    report = run(source(), steps, tmp_path / "out", **given)
     measured = [each.measured_bytes for each in report.sections]
     estimated = [each.estimated_bytes for each in report.plan.sections]
     assert all(m <= e for m, e in zip(measured, estimated, strict=True))
-
-
-def test_each_value_is_planned_by_itself():
-    steps, given = [*NORMALIZE, "fbp"], {"device": "cpu", "memory": "200MB"}
-    peaks = [
-        plan(source(), steps, **given, sweep={"fbp.detector_pad": [is_padded]}).peak_bytes
-        for is_padded in (False, True)
-    ]
-    assert peaks[0] < peaks[1]
-    run(source(), steps, **given, sweep={"fbp.detector_pad": [False, True]})
 
 
 @pytest.mark.parametrize(
@@ -295,23 +281,22 @@ def test_the_stop_of_a_range_is_excluded(text, values):
     assert pipeline.steps[0].parameters["center"].values == pytest.approx(values, abs=1e-9)
 
 
-def test_too_little_memory_for_the_pictures_is_said():
-    sweep = {"fbp.center": np.linspace(28, 34, 500).tolist()}
-    with pytest.raises(DoesNotFitError, match=r"with it the sweep holds .* of data and pictures"):
+@pytest.mark.parametrize("n_values", [500, 2000])
+def test_too_little_memory_for_the_pictures_is_said(n_values):
+    sweep = {"fbp.center": np.linspace(28, 34, n_values).tolist()}
+    with pytest.raises(DoesNotFitError, match=r"the sweep holds .* data and pictures"):
         run(source(), [*NORMALIZE, "fbp"], device="cpu", memory="16MB", sweep=sweep)
 
 
 def test_a_plan_says_which_rows_and_why():
     scan = ArraySpec((61, 100, 64), "uint16")
-    options = {"device": "cpu", "memory": "200MB"}
-    text = str(plan(scan, [*NORMALIZE, "fbp"], **options, sweep="fbp.center=30:34:0.5"))
-    assert "Sweep of fbp.center over 8 values: 30, 30.5, 31, 31.5, ..., 33.5" in text
-    assert "Reads 4 rows in the middle, 48 to 51: as few as methods are usually given" in text
-    assert "-> memory, once" in text
-    assert "for each of 8 values" in text
+    options = {"device": "cpu", "memory": "200MB", "sweep": "fbp.center=30:34:0.5"}
+    made = plan(scan, [*NORMALIZE, "fbp"], **options)
+    assert "a sweep of fbp.center over 8 values: 30, 30.5, 31, 31.5, ..., 33.5" in made.notes[1]
+    assert "4 rows in the middle, 48 to 51, are read: as few as methods are" in made.notes[2]
     steps = [*NORMALIZE, "fbp", step("total_variation_rof", iterations=7)]
-    text = str(plan(scan, steps, **options, sweep="fbp.center=30:34:0.5"))
-    assert "Reads 16 rows in the middle, 42 to 57: 7 on either side for total_var" in text
+    made = plan(scan, steps, **options)
+    assert "16 rows in the middle, 42 to 57, are read: 7 on either side for to" in made.notes[2]
 
 
 @pytest.mark.parametrize("n_rows", range(1, 30))
@@ -405,7 +390,7 @@ class TestSharpness:
 
 
 def test_the_plan_of_a_sweep_is_not_carried_out():
-    made = plan(source(), [*NORMALIZE, "fbp"], device="cpu", sweep="fbp.center=30:32:1")
-    assert json.loads(made.to_json())["values"] == [30, 31]
-    with pytest.raises(PlanError, match="leave the plan out, and run with the sweep"):
-        Plan.from_json(made.to_json())
+    steps = [*NORMALIZE, "fbp"]
+    made = plan(source(), steps, device="cpu", sweep="fbp.center=30:32:1")
+    with pytest.raises(PlanError, match="the plan was made for something else"):
+        run(source(), steps, device="cpu", plan=Plan.from_json(made.to_json()))

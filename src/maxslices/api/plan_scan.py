@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from ..core.arrays import ArraySpec
 from ..errors import UsageError
@@ -55,7 +55,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value.
     sweep : str or mapping, optional
-        A parameter with several values, as for `run`; the pictures go to a folder.
+        A parameter with several values, as for `run`.
     rows, columns, angles : str, int, slice or tuple, optional
         Part of the scan that is read, as for `run`.
     workers : int, optional
@@ -65,7 +65,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     Returns
     -------
     Plan
-        Of a sweep, a `SweepPlan`.
+        Of a sweep, that of its first value.
 
     Raises
     ------
@@ -96,23 +96,29 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         if budgets.kind == "cpu" and request.memory is not None:
             check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
 
-    def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
-        resolver = chooser_for(given, left, backend, request.estimator)
-        return plan_pipeline(part, given, left, resolver, block=request.block, **more)
-
     if isinstance(scan, ArraySpec):
         spec, notes = _assumed(scan, checked)
     else:
         missing = request.allow_missing_frames
         with opened(scan, checked, allow_missing_frames=missing) as source:
             spec, notes = spec_of(source, backend), []
-    if cut is None:
-        return plan_of(checked, spec, budgets, notes=notes)
-    from .plan_sweep import plan_sweep  # and with it Pillow and tifffile
+    values = DefaultValues()
+    if cut is not None:
+        from .sweep import first_of_sweep  # and with it Pillow and tifffile
 
-    return plan_sweep(
-        checked, spec, budgets, plan_of, DefaultValues(), to_folder=True, notes=notes
-    )[1]
+        checked, spec, more = first_of_sweep(checked, spec, values)
+        notes = [*notes, *more]
+    resolver = chooser_for(spec, budgets, backend, request.estimator)
+    return plan_pipeline(
+        checked,
+        spec,
+        budgets,
+        resolver,
+        block=request.block,
+        result_in_memory=cut is not None,
+        notes=notes,
+        values=values,
+    )
 
 
 def plan_pipeline(

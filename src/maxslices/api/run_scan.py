@@ -145,4 +145,4 @@ def _run_alone(request: RunRequest) -> Report:
         return carry_out(request, pipeline)
     from .sweep import run_sweep  # and with it Pillow and tifffile
 
-    return run_sweep(request, pipeline, cut)
+    return run_sweep(request, pipeline)

@@ -1,13 +1,13 @@
-"""Sweeps: a run of the steps before the swept one, and then a run for each value.
+"""Sweeps: a run of the steps before the swept one, and then runs for each value.
 
-All are ordinary runs that keep their result in memory. The first reads the few rows of the scan
-that the pictures depend on; the others read what it left.
+All are ordinary runs that plan themselves and keep their result in memory. The first reads the few
+rows of the scan that the pictures depend on; the others read what it left.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,18 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.arrays import ArraySpec
+from ..core.units import format_bytes
 from ..devices import pinned_empty, select_backend
 from ..devices.select import device_name
-from ..errors import ParameterError
-from ..io import HasDetectorStart, SideName, Source
+from ..errors import DoesNotFitError, ParameterError
+from ..io import HasDetectorStart, LoaderOptions, SideName, Source
 from ..io.frames.frames import ArrayFrames, Selection
 from ..io.paths import path_of
 from ..io.scans.frame_source import FrameSource
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, ScanSpec
-from ..pipeline.sweep import SweptPipeline
+from ..pipeline.sweep import (
+    USUAL_ROWS,
+    SweepRows,
+    SweptPipeline,
+    cut_at_sweep,
+    reach_after,
+    rows_of_sweep,
+)
 from ..planner import Budgets, Plan
-from ..planner.plan import SweepPlan, value_text
+from ..planner.plan import shown_values, value_text
 from ..runner import Report, RunFolder, SectionReport
 from ..runner.folder.finished_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.folder.run_identity import input_state
@@ -39,16 +47,68 @@ from ..runner.report.run_timeline import WallTime
 from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
 from .carry_out import carry_out
+from .check_run import made_for
 from .find_values import ValueFinder
 from .pictures import leave_page
-from .plan_scan import plan_pipeline
-from .plan_sweep import SweepLayout, less_held, plan_sweep
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
+from .values_first import ValueSource, answered
 
 
-def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> SweepReport:
+def with_rows(
+    pipeline: Pipeline, n_rows: int, values: ValueSource
+) -> tuple[SweptPipeline, SweepRows]:
+    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
+
+    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
+        cut = cut_at_sweep(known)
+        assert cut is not None  # it has a sweep
+        return cut, rows_of_sweep(cut, n_rows)
+
+    return answered(chosen, pipeline, values)[0]
+
+
+def first_of_sweep(
+    pipeline: Pipeline, scan: ScanSpec, values: ValueSource
+) -> tuple[Pipeline, ScanSpec, tuple[str, ...]]:
+    """What a plan of a sweep is made for: its first value, on the rows that are read; with notes.
+
+    Steps that look at other rows are left out: they run alone.
+    """
+    cut, rows = with_rows(pipeline, scan.projections.shape[1], values)
+    swept = cut.with_value(cut.sweep.values[0], {})
+    before = () if cut.before is None else cut.before.steps
+    steps = [replace(s, save_result=False) for i, s in enumerate(before) if i not in rows.elsewhere]
+    flats, darks = (
+        None if spec is None else spec.with_slices(1, rows.n_rows)
+        for spec in (scan.flats, scan.darks)
+    )
+    projections = scan.projections.with_slices(1, rows.n_rows)
+    few_rows = replace(scan, projections=projections, flats=flats, darks=darks, in_memory=False)
+    return replace(swept, steps=(*steps, *swept.steps)), few_rows, _notes(cut, rows)
+
+
+def _notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
+    """Values, rows, and steps that are left out, in words."""
+    values = cut.sweep.values
+    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    notes = [
+        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
+        "runs, and the steps before run once",
+        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
+        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
+    ]
+    if cut.left_out:
+        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
+    if rows.elsewhere:
+        assert cut.before is not None
+        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
+        notes.append(f"other rows are read for {names}, as in a run without a sweep")
+    return tuple(notes)
+
+
+def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
     """Run a pipeline that has a sweep, as `maxslices.run` says."""
     wall_time = WallTime()
     scan, folder = request.scan, None
@@ -58,48 +118,39 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
             folder.check_spares(read)
     with contextlib.ExitStack() as held:
         log = held.enter_context(RunLog())
+        wall_time.begin("opening")
         source = held.enter_context(
             opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
         backend = select_backend(request.device)
-        wall_time.begin("planning")
         budgets = budgets_here(backend, request.memory, request.host_memory)
         spec = spec_of(source, backend)
         resolver = chooser_for(spec, budgets, backend, request.estimator)
         finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
-
-        def plan_of(part: Pipeline, given: ScanSpec, left: Budgets, **more: Any) -> Plan:
-            resolver = chooser_for(given, left, backend, request.estimator)
-            return plan_pipeline(part, given, left, resolver, block=request.block, **more)
-
-        layout, plan = plan_sweep(
-            pipeline, spec, budgets, plan_of, finder, to_folder=folder is not None
-        )
-        wall_time.begin("preparing")
-        request.announce(plan)
-        log.add(str(plan))
-        path = path_of(scan)
-        provenance = replace(
-            provenance_of(plan, pipeline, path, source.name, device_name(backend)),
-            input=None if path is None else input_state(files_read(scan, pipeline)),
-        )
+        cut, rows = with_rows(pipeline, spec.projections.shape[1], finder)
         bar = held.enter_context(progress_shown(request.progress))
         if folder is not None:
             held.enter_context(folder)
         trim_heap()
-        process_peak = ResidentPeak()
-        runs = SweepRuns(request, source, layout, plan, budgets)
-        with SweepPictures(plan, folder) as pictures:
+        process_peak, runs = ResidentPeak(), SweepRuns(request, source, cut, rows, budgets, log)
+        with SweepPictures(cut.name, cut.sweep.values, folder) as pictures:
             wall_time.begin("sections")
             for picture, value in zip(runs.pictures(), cut.sweep.values, strict=True):
                 if not pictures.sharpness:
                     bar.start(cut.name, len(cut.sweep.values))
                 pictures.add(picture, value)
+                runs.pictures_bytes = pictures.n_bytes
                 bar.advance(1)
             wall_time.begin("finishing")
             files = pictures.finish()
         wall_time.stop()
         sections = (*runs.once, *together(runs.each))
+        plan = replace(runs.plan, made_for=made_for(pipeline, spec, backend.kind))
+        path = path_of(scan)
+        provenance = replace(
+            provenance_of(plan, pipeline, path, source.name, device_name(backend)),
+            input=None if path is None else input_state(files_read(scan, pipeline)),
+        )
         report = SweepReport(
             plan=plan,
             device=backend.name,
@@ -133,55 +184,71 @@ class SweepRuns:
     """The options of all runs."""
     source: Source
     """The scan."""
-    layout: SweepLayout
-    """The rows that they read."""
-    plan: SweepPlan
-    """The plan."""
+    cut: SweptPipeline
+    """The pipeline, cut before the swept step."""
+    rows: SweepRows
+    """Rows of the scan that the first run reads."""
     budgets: Budgets
     """Memory for a run and what is held meanwhile."""
+    log: RunLog
+    """Takes the plans."""
+    plans: list[Plan] = field(default_factory=list)
+    """Plans of the steps before, and of the first value."""
     once: tuple[SectionReport, ...] = ()
     """Sections that ran once."""
     each: list[tuple[SectionReport, ...]] = field(default_factory=list)
     """Sections of each value."""
     side_results: dict[str, Any] = field(default_factory=dict)
     """Side results by ``method.name``: of steps that run for each value, a list."""
+    pictures_bytes: int = 0
+    """Host memory that is held for pictures."""
+    _held_bytes: int = 0
+    """Host memory that is held for data."""
     _known: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(step id, name under its side_outputs) -> value."""
     _first: tuple[Any, ArraySpec] | None = None
     """The first value, and what its run makes."""
 
+    @property
+    def plan(self) -> Plan:
+        """The plans as one: its sections are those that run once, then those of the first value."""
+        sections = tuple(section for plan in self.plans for section in plan.sections)
+        notes = dict.fromkeys(note for plan in self.plans for note in plan.notes)
+        return replace(self.plans[0], sections=sections, notes=tuple(notes))
+
     def pictures(self) -> Iterator[NDArray[Any]]:
         """Make the picture of each value, in order; each is a view that holds until the next."""
-        given = self._before()
-        for value in self.layout.cut.sweep.values:
-            yield self._picture(given, value)
+        given = self._before(self.rows)
+        for value in self.cut.sweep.values:
+            yield self._picture(given, value, self.rows.middle)
 
-    def _before(self) -> RowsInMemory:
+    def _before(self, rows: SweepRows) -> RowsInMemory:
         """Run the steps before the swept one; what that is given."""
-        rows, before = self.layout.rows, self.layout.cut.before
-        for pipeline in self.layout.alone:
-            report = self._run(pipeline, self.source)
-            self.side_results |= report.side_results
-            self._known |= report.by_reference
-        some, angles = self._few_rows(), self.source.angles
-        data: NDArray[Any] | None = None
-        if before is not None:
-            before = replace(before, steps=tuple(s.with_known(self._known) for s in before.steps))
-            report = self._run(before, some)
+        some, angles = self._few_rows(rows), self.source.angles
+        steps, data = () if self.cut.before is None else self.cut.before.steps, None
+        kept = []
+        for i, step in enumerate(steps):
+            if i not in rows.elsewhere:
+                kept.append(step)
+                continue
+            alone = [replace(each, save_result=False) for each in steps[: i + 1]]
+            self._found(self._run(alone, self.source, lambda plan: None))
+        if kept:
+            report = self._run(kept, some, self._announce)
             self.once, data = report.sections, report.result
-            self.side_results |= report.side_results
-            self._known |= report.by_reference
-            angles = self._angles_after(before, report, angles)
+            self._found(report)
+            angles = self._angles_after(kept, angles)
         if data is None:
             data = read_rows(some, 0, rows.n_rows)
-        first, last = self.layout.given_rows(data.shape[1])
-        if (first, last) != (0, data.shape[1]):
-            data = np.ascontiguousarray(data[:, first:last])
-        return RowsInMemory(data, self.source, (rows.start + first, rows.start + last), angles)
+        middle, reach = rows.middle - rows.start, sum(reach_after(self.cut).values())
+        first, last = 0, data.shape[1]
+        if self.budgets.kind == "cpu" and last == rows.n_rows:
+            # On a GPU the call is the same as httomo's, bit for bit: five rows take as long as one.
+            first, last = _around(middle, reach, last)
+        return self._in_memory(data, (first, last), rows.start, angles)
 
-    def _few_rows(self) -> Source:
+    def _few_rows(self, rows: SweepRows) -> Source:
         """Scan with the rows that the pictures depend on."""
-        rows = self.layout.rows
         if isinstance(self.source, FrameSource):
             return self.source.with_rows(rows.start, rows.stop)
         if rows.n_rows == self.source.spec.shape[1]:
@@ -189,82 +256,124 @@ class SweepRuns:
         data = read_rows(self.source, rows.start, rows.stop)
         return RowsInMemory(data, self.source, (rows.start, rows.stop), self.source.angles)
 
-    def _picture(self, given: RowsInMemory, value: Any) -> NDArray[Any]:
-        """Run the steps for a value; the middle row of the result, as a view."""
-        layout, rows = self.layout, given.rows
-        pipeline = layout.cut.with_value(value, self._known)
-        middle = layout.rows.middle - rows[0]
-        after = layout.rows_after(given.spec.shape[1], middle)
-        sections: list[SectionReport] = []
-        result, angles = None, given.angles
-        parts = layout.parts(pipeline, is_split=after is not None)
-        for number, part in enumerate(parts):
-            if after is not None and result is not None:
-                found = rows[0] + after[0], rows[0] + after[1]
-                given = RowsInMemory(result[:, after[0] : after[1]], self.source, found, angles)
-                middle -= after[0]
-            report = self._run(
-                part,
-                given,
-                self.plan.held_bytes + self.plan.pictures_bytes,
-                value if number == len(parts) - 1 else None,
-            )
-            sections += report.sections
-            angles = self._angles_after(part, report, angles)
-            for name, side_result in report.side_results.items():
-                self.side_results.setdefault(name, []).append(side_result)
-            result = report.result
-        self.each.append(tuple(sections))
-        assert result is not None
-        if result.shape[1] != given.spec.shape[1]:  # a step made other rows of them
-            middle = result.shape[1] // 2
-        return result[:, middle]
+    def _picture(self, given: RowsInMemory, value: Any, middle: int) -> NDArray[Any]:
+        """Run the steps for a value; the middle row of the result, as a view.
 
-    def _run(
-        self, pipeline: Pipeline, scan: Source, held_bytes: int = 0, value: Any = None
-    ) -> Report:
-        """Run steps whose result stays in memory; the last of a value's runs makes its picture."""
-        request, left = self.request, less_held(self.budgets, held_bytes)
-        is_cuda = self.budgets.kind == "cuda"
+        The swept step may reach across many rows, which those after it do not need.
+        """
+        swept, *after = self.cut.with_value(value, self._known).steps
+        self._held_bytes = given.n_bytes
+        sections: list[SectionReport] = []
+        has_rows = swept.meta.output_dims is None or swept.meta.pattern == "sinogram"
+        reach = sum(step.meta.rows_reached(**step.known_parameters()) for step in after)
+        if self.budgets.kind == "cuda":
+            reach = max(reach, USUAL_ROWS // 2)
+        n_rows = given.spec.shape[1]
+        part = _around(middle - given.rows[0], reach, n_rows)
+        if has_rows and part != (0, n_rows) and not all(step.meta.side_results for step in after):
+            report = self._run([replace(swept, save_result=True)], given, self._announce_first)
+            assert report.result is not None
+            sections += report.sections
+            angles = self._angles_after([swept], given.angles)
+            given = self._in_memory(report.result, part, given.rows[0], angles)
+            self._held_bytes += report.result.nbytes + given.n_bytes
+        else:
+            after = [swept, *after]
 
         def announce(plan: Plan) -> None:
-            if value is not None:
-                self._check_alike(value, plan.sections[-1].output)
+            self._check_alike(value, plan.sections[-1].output)
+            self._announce_first(plan)
 
+        report = self._run(after, given, announce)
+        self.each.append((*sections, *report.sections))
+        for name, side_result in report.side_results.items():
+            self.side_results.setdefault(name, []).append(side_result)
+        result = report.result
+        assert result is not None
+        has_rows = result.shape[1] == given.spec.shape[1]  # else a step made other rows of them
+        return result[:, middle - given.rows[0] if has_rows else result.shape[1] // 2]
+
+    def _in_memory(
+        self,
+        data: NDArray[Any],
+        part: tuple[int, int],
+        start: int,
+        angles: NDArray[np.float32] | None,
+    ) -> RowsInMemory:
+        """Some rows of a result, whose first one is the scan's `start`."""
+        if part != (0, data.shape[1]):
+            data = np.ascontiguousarray(data[:, slice(*part)])
+        return RowsInMemory(data, self.source, (start + part[0], start + part[1]), angles)
+
+    def _run(self, steps: list[Any], scan: Source, announce: Callable[[Plan], None]) -> Report:
+        """Run steps whose result stays in memory, within what is not held."""
+        request, held = self.request, self._held_bytes + self.pictures_bytes
+        is_cuda = self.budgets.kind == "cuda"
+        left = self.budgets.host_budget_bytes - held
+        texts = format_bytes(held), format_bytes(self.budgets.host_budget_bytes)
+        if left <= 0:
+            raise DoesNotFitError(
+                "the sweep holds {} in host memory for data and pictures, and {} are allowed: "
+                "allow more, or sweep fewer values".format(*texts)
+            )
+        known = tuple(step.with_known(self._known) for step in steps)
+        pipeline = replace(self.cut.swept, steps=known, loader=LoaderOptions())
         options = RunRequest(
             scan=scan,
             pipeline=pipeline,
             announce=announce,
             device=request.device,
-            memory=request.memory if is_cuda else left.budget_bytes,
-            host_memory=left.host_budget_bytes if is_cuda else None,
+            memory=request.memory if is_cuda else left,
+            host_memory=left if is_cuda else None,
             block=request.block,
             estimator=request.estimator,
             scratch=request.scratch,
         )
-        return carry_out(options, pipeline)
+        try:
+            return carry_out(options, pipeline)
+        except DoesNotFitError as error:
+            if not held:
+                raise
+            raise DoesNotFitError(
+                f"{error}; the sweep holds {texts[0]} of data and pictures beside it"
+            ) from None
+
+    def _announce(self, plan: Plan) -> None:
+        """Show a plan that is part of that of the sweep, the first one with the sweep's notes."""
+        if not self.plans:
+            plan = replace(plan, notes=(*_notes(self.cut, self.rows), *plan.notes))
+        self.plans.append(plan)
+        self.log.add(str(plan))
+        self.request.announce(plan)
+
+    def _announce_first(self, plan: Plan) -> None:
+        if not self.each:
+            self._announce(plan)
 
     def _check_alike(self, value: Any, output: ArraySpec) -> None:
         """Check that the picture of a value has the shape of the first one."""
         first, wanted = self._first or (value, output)
         if output != wanted:
-            cut = self.layout.cut
             raise ParameterError(
-                f"{cut.name} = {value_text(first)} gives {wanted}, and {value_text(value)} gives "
-                f"{output}: the pictures of a sweep have one shape",
-                cut.sweep.place.where,
-                cut.sweep.place.pointer,
+                f"{self.cut.name} = {value_text(first)} gives {wanted}, and {value_text(value)} "
+                f"gives {output}: the pictures of a sweep have one shape",
+                self.cut.sweep.place.where,
+                self.cut.sweep.place.pointer,
             )
         self._first = first, wanted
 
+    def _found(self, report: Report) -> None:
+        """Note the side results of a run."""
+        self.side_results |= report.side_results
+        self._known |= report.by_reference
+
     def _angles_after(
-        self, pipeline: Pipeline, report: Report, angles: NDArray[np.float32] | None
+        self, steps: list[Any], angles: NDArray[np.float32] | None
     ) -> NDArray[np.float32] | None:
-        """Angles of the result of a run, from those of its data; None without any."""
-        known = {**self._known, **report.by_reference}
-        for step in pipeline.steps:
+        """Angles of the result of steps, from those of its data; None without any."""
+        for step in steps:
             if angles is not None and step.meta.output_angles is not None:
-                angles = step.meta.angles_after(angles, step.with_known(known).parameters)
+                angles = step.meta.angles_after(angles, step.with_known(self._known).parameters)
         return angles
 
 
@@ -301,6 +410,11 @@ class RowsInMemory(FrameSource):
         first = scan.detector_start if isinstance(scan, HasDetectorStart) else (0, 0)
         self._detector_start = first[0] + rows[0], first[1]
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of host memory that it holds."""
+        return sum(spec.nbytes for spec in (self.spec, self.flats, self.darks) if spec is not None)
+
 
 def read_rows(source: Source, start: int, stop: int) -> NDArray[Any]:
     """Read rows of all projections into memory."""
@@ -308,3 +422,8 @@ def read_rows(source: Source, start: int, stop: int) -> NDArray[Any]:
     out = pinned_empty(spec.shape, spec.dtype)
     source.read(1, start, stop, out)
     return out
+
+
+def _around(middle: int, reach: int, n_rows: int) -> tuple[int, int]:
+    """Rows around the middle, as far as there are some."""
+    return max(0, middle - reach), min(n_rows, middle + reach + 1)

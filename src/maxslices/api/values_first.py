@@ -41,18 +41,6 @@ def answered(
 
 
 @dataclass(slots=True)
-class ValuesOfWhole:
-    """Leaves a value to the plan of the whole, of which a pipeline is a part."""
-
-    notes: list[str] = field(default_factory=list)
-    """Always empty."""
-
-    def find(self, pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
-        """Raise the error."""
-        raise error
-
-
-@dataclass(slots=True)
 class DefaultValues:
     """Takes the methods' defaults for values that only a run can find."""
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from ..core.arrays import ArraySpec
 from ..core.units import format_bytes
-from ..errors import PlanError, UsageError
+from ..errors import UsageError
 from .section_plan import SectionPlan, check_sections, headed, section_lines, wrapped
 
 
@@ -150,8 +149,6 @@ class Plan:
         UsageError
             If the text is not JSON, or not a plan, or its numbers make no sense, naming the field
             at fault.
-        PlanError
-            If it is the plan of a sweep.
         """
         from ..system.plain_records import from_plain
 
@@ -159,11 +156,6 @@ class Plan:
             value = json.loads(text, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the plan is not JSON: {error}") from None
-        if isinstance(value, dict) and "n_before" in value:
-            raise PlanError(
-                "the plan is of a sweep, which is planned whenever it runs: leave the plan out, "
-                "and run with the sweep alone"
-            )
         plan = from_plain(cls, value, "plan")
         check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
         return plan
@@ -185,78 +177,14 @@ class Plan:
         )
         for number, section in enumerate(self.sections, start=1):
             lines += ["", *section_lines(number, section, self.device)]
-        return wrapped([*lines, "", *self._closing_lines()])
-
-    def _closing_lines(self) -> list[str]:
         total = f"Results on disk {format_bytes(self.result_bytes)}"
         if self.scratch_bytes:
             total += f", scratch files {format_bytes(self.scratch_bytes)}"
-        return [total, *(f"Note: {note}" for note in self.notes)]
+        return wrapped([*lines, "", total, *(f"Note: {note}" for note in self.notes)])
 
 
 SHOWN_VALUES = 6
 """Values that a plan lists before it leaves some out."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SweepPlan(Plan):
-    """A plan whose last sections run once for each value of a parameter.
-
-    `sections` holds those that run once, then those for one value.
-    """
-
-    parameter: str = ""
-    """The parameter, such as ``fbp.center``."""
-    values: tuple[Any, ...] = ()
-    """Its values."""
-    rows: tuple[int, int] = (0, 0)
-    """First row that is read and the one after the last, counted within the loader's preview."""
-    why_rows: tuple[str, ...] = ()
-    """Reasons for their number."""
-    n_before: int = 0
-    """Sections that run once, before the swept step."""
-    picture: ArraySpec | None = None
-    """The pictures: (values, rows, columns)."""
-    held_bytes: int = 0
-    """Host memory for the data before the swept step, which are kept for all values."""
-    pictures_bytes: int = 0
-    """Host memory for the result of one value and what is kept of all: small pictures for the
-    contact sheet, and the whole ones where they are not written to a folder."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Most memory on the device at one time; on the CPU with what is held."""
-        peak = self.estimated_bytes
-        return peak if self.device != "cpu" else peak + self.held_bytes + self.pictures_bytes
-
-    def __str__(self) -> str:
-        lines = headed(
-            self.scan, self.device, self.budget_bytes, self.reserved_bytes, self.host_budget_bytes
-        )
-        start, stop = self.rows
-        n_rows = stop - start
-        lines += [
-            f"Sweep of {self.parameter} over {_counted(len(self.values), 'value')}: "
-            f"{shown_values(self.values)}",
-            f"Reads {_counted(n_rows, 'row')} in the middle, {start} to {stop - 1}: "
-            f"{', '.join(self.why_rows)}",
-        ]
-        times = f"for each of {_counted(len(self.values), 'value')}"
-        for number, section in enumerate(self.sections, start=1):
-            first, *others = section_lines(number, section, self.device)
-            when = "once" if number <= self.n_before else times
-            lines += ["", f"{first}, {when}", *others]
-        held = (
-            f"Held in host memory: {format_bytes(self.held_bytes)} before {self.parameter}, "
-            f"{format_bytes(self.pictures_bytes)} for pictures"
-        )
-        if self.device == "cpu":
-            held += (
-                f"; with the sections {format_bytes(self.peak_bytes)} of "
-                f"{format_bytes(self.budget_bytes)}"
-            )
-        lines += ["", held, *self._closing_lines()]
-        return wrapped(lines)
 
 
 def shown_values(values: tuple[Any, ...]) -> str:
@@ -270,7 +198,3 @@ def shown_values(values: tuple[Any, ...]) -> str:
 def value_text(value: Any) -> str:
     """Write a value as a label: numbers without needless digits."""
     return f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ..io.tiff.writing import TiffStack
-from ..planner.plan import SweepPlan, value_text
+from ..planner.plan import value_text
 from ..system.disk_space import store_errors
-from ..system.threads import N_THREADS, parallel_for
+from ..system.threads import parallel_for
 from .folder.run_folder import RunFolder
 from .report.run_report import MEASURE
 
@@ -23,13 +23,6 @@ INNER = 0.9
 """Part of the picture's half-axes that counts: reconstructions have a mask or artefacts beyond."""
 STRIP_PIXELS = 2**16
 """Pixels that a thread works on at one time: its arrays fit the cache of a core."""
-_ARRAYS = 8
-"""Arrays of a strip that a thread has at one time, at most, in single precision."""
-
-
-def sharpness_bytes(shape: tuple[int, ...]) -> int:
-    """Memory that the sharpness of a picture of this shape takes beside it."""
-    return 4 * _ARRAYS * max(STRIP_PIXELS, 3 * shape[1]) * N_THREADS
 
 
 def sharpness(picture: NDArray[Any]) -> float:
@@ -205,8 +198,10 @@ STACK, SHEET = "sweep.tif", "sweep.png"
 class SweepPictures:
     """Takes the picture of each value, in order."""
 
-    plan: SweepPlan
-    """The sweep."""
+    parameter: str
+    """The parameter, such as ``fbp.center``."""
+    values: tuple[Any, ...]
+    """Its values."""
     folder: RunFolder | None
     """Where they are written; None keeps them in memory."""
     sharpness: list[float] = field(default_factory=list)
@@ -216,27 +211,33 @@ class SweepPictures:
     _file: TiffStack | None = None
     _sheet: ContactSheet | None = None
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of host memory that are held for all pictures."""
+        if self.stack is not None:
+            return self.stack.nbytes
+        return 0 if self._sheet is None else self._sheet.n_bytes
+
     def __enter__(self) -> Self:
-        picture = self.plan.picture
-        assert picture is not None
-        if self.folder is None:
-            self.stack = np.empty(picture.shape, picture.dtype)
-            return self
-        self.folder.begin_without_journal([STACK, SHEET])
-        n_values, *shape = picture.shape
-        title = f"{self.plan.parameter}: {n_values:,} values, one scale of grey"
-        self._sheet = ContactSheet(n_values, (shape[0], shape[1]), title)
-        self._file = TiffStack(self.folder.work / STACK, picture.nbytes, n_values)
+        if self.folder is not None:
+            self.folder.begin_without_journal([STACK, SHEET])
         return self
 
     def add(self, picture: NDArray[Any], value: Any) -> None:
         """Add the picture of the next value."""
         image = np.ascontiguousarray(picture)
-        label = value_text(value)
-        if self.stack is not None:
+        label, n_values = value_text(value), len(self.values)
+        if self.folder is None:
+            if self.stack is None:
+                self.stack = np.empty((n_values, *image.shape), image.dtype)
             self.stack[len(self.sharpness)] = image
-        if self._file is not None and self._sheet is not None:
-            self._file.add(image, f"{self.plan.parameter} = {label}")
+        else:
+            if self._file is None or self._sheet is None:
+                title = f"{self.parameter}: {n_values:,} values, one scale of grey"
+                self._sheet = ContactSheet(n_values, (image.shape[0], image.shape[1]), title)
+                path = self.folder.work / STACK
+                self._file = TiffStack(path, n_values * image.nbytes, n_values)
+            self._file.add(image, f"{self.parameter} = {label}")
             self._sheet.add(image, label)
         self.sharpness.append(sharpness(image))
 
@@ -245,7 +246,7 @@ class SweepPictures:
         if self.folder is None or self._file is None or self._sheet is None:
             return ()
         best = int(np.argmax(self.sharpness))
-        self._sheet.suggestion = f"sharpest by {MEASURE}: {value_text(self.plan.values[best])}"
+        self._sheet.suggestion = f"sharpest by {MEASURE}: {value_text(self.values[best])}"
         sheet = self.folder.work / SHEET
         with store_errors(sheet, self._sheet.n_bytes):
             self._sheet.save(sheet, best)
