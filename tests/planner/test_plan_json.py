@@ -269,7 +269,7 @@ def edited(plan, **values):
 
 def test_sections_that_are_not_the_pipelines_are_refused(tmp_path):
     for values, said in (
-        ({"halo": [1, 0]}, "section 1 of the plan is .* with a halo of 1[+]0; by the pipeline it"),
+        ({"halo": [1, 0]}, "sections are not those of the pipeline"),
         ({"destination": "nothing"}, "'nothing'; the pipeline saves a result"),
     ):
         with pytest.raises(PlanError, match=said):
@@ -279,7 +279,7 @@ def test_sections_that_are_not_the_pipelines_are_refused(tmp_path):
     made = planned(steps=STEPS[:2])
     value = json.loads(made.to_json())
     value["sections"][0]["steps"][1]["method"] = "elsewhere.other"
-    with pytest.raises(PlanError, match=r"elsewhere.other on .*; by the pipeline it is .*work"):
+    with pytest.raises(PlanError, match="sections are not those of the pipeline"):
         maxslices.run(DATA, of(STEPS[:2]), tmp_path, plan=Plan.from_json(json.dumps(value)))
 
 

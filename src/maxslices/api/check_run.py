@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from ..core.allocators import Device
-from ..core.arrays import SLICE_NAMES
 from ..core.json_values import plain
 from ..core.units import format_bytes
 from ..devices import Backend
@@ -85,9 +83,10 @@ def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
             f"{scan.projections}: plan again"
         )
     pipeline = as_planned(pipeline, plan)
-    planned = [
-        (each.slice_dim, each.halo, [step.method for step in each.steps]) for each in plan.sections
-    ]
+    given = [step for section in plan.sections for step in section.steps]
+    values = [dict(step.parameters) for step in given]
+    wanted = [{name: plain(v) for name, v in step.parameters.items()} for step in pipeline.steps]
+    planned = [(s.slice_dim, s.halo, [step.method for step in s.steps]) for s in plan.sections]
     # One that was made without the scan assumes that rows can be read: it can be carried out.
     ways = [
         [
@@ -96,29 +95,8 @@ def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
         ]
         for reads_rows in (scan.reads_rows, not scan.reads_rows)
     ]
-    if planned not in ways:
-        wanted = ways[0]
-        pairs = zip_longest(planned, wanted)
-        number, pair = next((n, each) for n, each in enumerate(pairs, 1) if each[0] != each[1])
-        texts = ["none" if each is None else _described(*each) for each in pair]
-        raise PlanError(
-            f"section {number} of the plan is {texts[0]}; by the pipeline it is {texts[1]}: "
-            "plan again"
-        )
-    given = [step for section in plan.sections for step in section.steps]
-    for planned_step, step in zip(given, pipeline.steps, strict=True):
-        wanted_values = {name: plain(value) for name, value in step.parameters.items()}
-        if dict(planned_step.parameters) != wanted_values:
-            raise PlanError(
-                f"a step of the plan is {step.meta.name} with {dict(planned_step.parameters)}; the "
-                f"pipeline gives it {wanted_values}: change it there, and plan again"
-            )
-
-
-def _described(slice_dim: int, halo: tuple[int, int], methods: list[str]) -> str:
-    """Describe a section in a phrase."""
-    around = " with a halo of {}+{}".format(*halo) if any(halo) else ""
-    return f"{', '.join(methods)} on {SLICE_NAMES[slice_dim]}s{around}"
+    if planned not in ways or values != wanted:
+        raise PlanError("the plan's sections are not those of the pipeline: plan again")
 
 
 def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> None:

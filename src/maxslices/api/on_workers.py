@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from ..workers.section_job import WorkerFacts
     from ..workers.workers import Workers
 
-UNEVEN = 1.25
-"""Ratio of the memory of two workers from which on the smaller one is named: equal GPUs differ by
-some 100 MB, which is what a display or another program's context takes."""
-
 
 @contextmanager
 def workers_of(request: RunRequest, pipeline: Pipeline, folder: Results) -> Iterator[RunOnWorkers]:
@@ -170,23 +166,15 @@ class RunOnWorkers:
         """Have a worker plan the run; workers that measure methods correct no records."""
         request, facts, kind = self.request, self.workers.facts, self.workers.device
         budgets = worker_budgets(facts, kind, request.memory, request.host_memory)
-        uneven = "" if request.memory is not None else _uneven(self._free())
         plan = partial(
             _plan,
             block=request.block,
             estimator=request.estimator,
             scratch=request.scratch,
         )
-        try:
-            made: Plan = self.call(plan, replace(budgets, shares_memory=self.workers.share_memory))
-        except DoesNotFitError as error:
-            if not uneven:
-                raise
-            raise DoesNotFitError(f"{error}; {uneven}") from None
+        made: Plan = self.call(plan, replace(budgets, shares_memory=self.workers.share_memory))
         for each in self._free():
             check_host_free(made, each.worker, each.host_bytes)
-        if uneven and any(each.is_bound_by_memory for each in made.sections):
-            made = replace(made, notes=(*made.notes, uneven))
         return made, None
 
     def _free(self) -> list[_Free]:
@@ -306,18 +294,6 @@ def _free_of_each(facts: tuple[WorkerFacts, ...], kind: str) -> list[_Free]:
         on_device = on_host if kind == "cpu" else each.free_bytes
         found.append(_Free(f"{each.address} on {each.host} ({each.device})", on_device, on_host))
     return found
-
-
-def _uneven(free: list[_Free]) -> str:
-    """Tell which worker has the least memory; "" if others have about as much."""
-    order = sorted(free, key=lambda each: each.device_bytes)
-    least, most = order[0], order[-1]
-    if least.device_bytes * UNEVEN > most.device_bytes:
-        return ""
-    return (
-        f"all workers are planned for the {format_bytes(least.device_bytes)} that are free for "
-        f"{least.worker}; others have up to {format_bytes(most.device_bytes)}"
-    )
 
 
 def _check_in_files(plan: Plan) -> None:

@@ -18,7 +18,7 @@ from ..planner.section_models import section_models
 from ..system.resource_limits import memory_limits
 from .check_run import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
-from .run_request import PlanOptions, PlanRequest, with_options
+from .run_request import PlanOptions, PlanRequest
 from .scan_and_output import Scan, opened, spec_of
 from .values_first import DefaultValues, ValueSource, answered
 
@@ -27,7 +27,6 @@ ASSUMED_FRAMES = 20
 usually take of each."""
 
 
-@with_options(PlanOptions, PlanRequest)
 def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanOptions]) -> Plan:
     """Plan a pipeline on a scan, without running it.
 

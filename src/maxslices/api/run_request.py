@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
 import numpy as np
 
 from ..core.arrays import ArraySpec
 from ..core.method_meta import with_type
-from ..core.parameters import nearest
 from ..core.units import parse_bytes
 from ..errors import UsageError
 from ..io import HasPixelSize, Source
@@ -302,49 +299,3 @@ class RunRequest(PlanRequest):
                 f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "
                 "plan again with it, or leave it out"
             )
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def with_options(options: type, request: type[PlanRequest]) -> Callable[[Function], Function]:
-    """Give a function with ``**options`` the signature that spells them out.
-
-    Help, completion in notebooks and the documentation read it; type checkers read ``Unpack``.
-
-    Parameters
-    ----------
-    options : type
-        The `TypedDict` of the options.
-    request : type
-        The record that holds their defaults.
-    """
-    records = {each.name: each for each in fields(request)}
-
-    def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        positional = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        names = (name for name in options.__annotations__ if name not in signature.parameters)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        named = [
-            inspect.Parameter(
-                name, kind, default=records[name].default, annotation=records[name].type
-            )
-            for name in names
-        ]
-
-        @functools.wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
-            unknown = [n for n in given if n not in options.__annotations__ and n not in own]
-            if unknown:
-                hint = nearest(unknown[0], options.__annotations__)
-                raise TypeError(f"{function.__name__} has no option {unknown[0]!r}{hint}")
-            return function(*args, **given)
-
-        own = {p.name for p in positional}
-        checked.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*positional, *named]
-        )
-        return cast(Function, checked)
-
-    return decorate

@@ -12,11 +12,10 @@ from ..errors import UsageError
 from ..pipeline.pipeline import PipelineLike
 from ..runner import Report
 from .carry_out import carry_out
-from .run_request import RunOptions, RunRequest, with_options
+from .run_request import RunOptions, RunRequest
 from .scan_and_output import Scan
 
 
-@with_options(RunOptions, RunRequest)
 def run(
     scan: Scan,
     pipeline: PipelineLike,

@@ -22,7 +22,7 @@ from ..runner.folder.folder_place import JOURNAL_NAME
 from ..runner.folder.run_identity import input_changes, input_state
 from ..runner.folder.unfinished_run import find_unfinished
 from .on_workers import check_for_workers, held_workers
-from .run_request import RunOptions, RunRequest, with_options
+from .run_request import RunOptions, RunRequest
 from .run_scan import run_requested
 from .scan_and_output import files_read
 
@@ -77,7 +77,6 @@ class ScansReport:
         return "\n".join(lines)
 
 
-@with_options(RunOptions, RunRequest)
 def run_scans(
     scans: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     pipeline: PipelineLike,

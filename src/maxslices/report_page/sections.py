@@ -65,8 +65,6 @@ def printable(value: Any) -> Any:
     return type(value)(readable(value)) if isinstance(value, str) else value
 
 
-MOST_CUTS = 150
-"""Cuts between blocks that are drawn: with more the lines would lie side by side on a phone."""
 PLACES = {
     "scan": "the scan",
     "device": "the device",
@@ -105,10 +103,6 @@ class SectionView:
     """Where its data come from."""
     destination: str
     """Where its output goes."""
-    cuts: tuple[float, ...]
-    """Cuts between its blocks, as shares of all slices; none if there are too many to draw."""
-    has_more_cuts: bool
-    """Whether there are too many."""
     blocks: str
     """Its blocks in words."""
     bound: tuple[str, str] | None
@@ -137,8 +131,6 @@ def _section_view(
     n_slices = planned["n_slices"]
     sizes = [] if run is None else [(use["first_slice"], use["block"]) for use in run["blocks"]]
     sizes = sizes or [(0, planned["block"])]
-    starts = _starts(sizes, n_slices)
-    cuts = [start / n_slices for start in starts[1:]] if planned["on_blocks"] else []
     name = SLICE_NAMES[planned["slice_dim"]]
     bound = None if run is None else run["bound_by"]
     in_memory = f" ({format_bytes(before_bytes)} of it in memory)" if before_bytes else ""
@@ -149,27 +141,18 @@ def _section_view(
         slices=_counted(n_slices, name),
         origin=PLACES.get(planned["origin"], planned["origin"]) + in_memory,
         destination=PLACES.get(planned["destination"], planned["destination"]),
-        cuts=tuple(cuts) if len(cuts) <= MOST_CUTS else (),
-        has_more_cuts=len(cuts) > MOST_CUTS,
-        blocks=_blocks(planned, name, sizes, len(starts)),
+        blocks=_blocks(planned, name, sizes),
         bound=None if bound is None else BOUNDS.get(bound, (bound, "")),
     )
 
 
-def _starts(sizes: Sequence[tuple[int, int]], n_slices: int) -> list[int]:
-    """First slice of each block."""
-    ends = [first for first, _ in sizes[1:]] + [n_slices]
-    found: list[int] = []
-    for (first, block), end in zip(sizes, ends, strict=True):
-        found += range(first, end, block)
-    return found
-
-
-def _blocks(
-    planned: Mapping[str, Any], name: str, sizes: Sequence[tuple[int, int]], n_blocks: int
-) -> str:
+def _blocks(planned: Mapping[str, Any], name: str, sizes: Sequence[tuple[int, int]]) -> str:
     if not planned["on_blocks"]:
         return f"a few {name}s alone, for its side results"
+    ends = [first for first, _ in sizes[1:]] + [planned["n_slices"]]
+    n_blocks = sum(
+        -(-(end - first) // block) for (first, block), end in zip(sizes, ends, strict=True)
+    )
     text = f"{_counted(n_blocks, 'block')} of {sizes[0][1]}"
     for first, block in sizes[1:]:
         text += f", {block} from {name} {first} on"
