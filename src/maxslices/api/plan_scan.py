@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from ..core.arrays import ArraySpec
@@ -11,8 +12,10 @@ from ..estimate import ModelResolver
 from ..io.check_arrays import check_dtype
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike
+from ..pipeline.sweep import SweepRows, SweptPipeline, cut_at_sweep, rows_of_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
+from ..planner.plan import shown_values
 from ..planner.planning import check_planned
 from ..planner.section_models import section_models
 from ..system.resource_limits import memory_limits
@@ -103,8 +106,6 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
             spec, notes = spec_of(source, backend), []
     values = DefaultValues()
     if cut is not None:
-        from .sweep import first_of_sweep  # and with it Pillow and tifffile
-
         checked, spec, more = first_of_sweep(checked, spec, values)
         notes = [*notes, *more]
     resolver = chooser_for(spec, budgets, backend, request.estimator)
@@ -163,6 +164,58 @@ def plan_pipeline(
     )
     check_planned(models, made.sections)
     return made
+
+
+def with_rows(
+    pipeline: Pipeline, n_rows: int, values: ValueSource
+) -> tuple[SweptPipeline, SweepRows]:
+    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
+
+    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
+        cut = cut_at_sweep(known)
+        assert cut is not None  # it has a sweep
+        return cut, rows_of_sweep(cut, n_rows)
+
+    return answered(chosen, pipeline, values)[0]
+
+
+def first_of_sweep(
+    pipeline: Pipeline, scan: ScanSpec, values: ValueSource
+) -> tuple[Pipeline, ScanSpec, tuple[str, ...]]:
+    """What a plan of a sweep is made for: its first value, on the rows that are read; with notes.
+
+    Steps that look at other rows are left out: they run alone.
+    """
+    cut, rows = with_rows(pipeline, scan.projections.shape[1], values)
+    swept = cut.with_value(cut.sweep.values[0], {})
+    before = () if cut.before is None else cut.before.steps
+    steps = [replace(s, save_result=False) for i, s in enumerate(before) if i not in rows.elsewhere]
+    flats, darks = (
+        None if spec is None else spec.with_slices(1, rows.n_rows)
+        for spec in (scan.flats, scan.darks)
+    )
+    projections = scan.projections.with_slices(1, rows.n_rows)
+    few_rows = replace(scan, projections=projections, flats=flats, darks=darks, in_memory=False)
+    return replace(swept, steps=(*steps, *swept.steps)), few_rows, sweep_notes(cut, rows)
+
+
+def sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
+    """Values, rows, and steps that are left out, in words."""
+    values = cut.sweep.values
+    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    notes = [
+        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
+        "runs, and the steps before run once",
+        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
+        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
+    ]
+    if cut.left_out:
+        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
+    if rows.elsewhere:
+        assert cut.before is not None
+        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
+        notes.append(f"other rows are read for {names}, as in a run without a sweep")
+    return tuple(notes)
 
 
 def _assumed(scan: ArraySpec, pipeline: Pipeline) -> tuple[ScanSpec, list[str]]:

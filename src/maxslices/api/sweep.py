@@ -24,17 +24,15 @@ from ..io.frames.frames import ArrayFrames, Selection
 from ..io.paths import path_of
 from ..io.scans.frame_source import FrameSource
 from ..measure.resident_memory import ResidentPeak
-from ..pipeline import Pipeline, ScanSpec
+from ..pipeline import Pipeline
 from ..pipeline.sweep import (
     USUAL_ROWS,
     SweepRows,
     SweptPipeline,
-    cut_at_sweep,
     reach_after,
-    rows_of_sweep,
 )
 from ..planner import Budgets, Plan
-from ..planner.plan import shown_values, value_text
+from ..planner.plan import value_text
 from ..runner import Report, RunFolder, SectionReport
 from ..runner.folder.finished_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.folder.run_identity import input_state
@@ -50,62 +48,10 @@ from .carry_out import carry_out
 from .check_run import made_for
 from .find_values import ValueFinder
 from .pictures import leave_page
+from .plan_scan import sweep_notes, with_rows
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
-from .values_first import ValueSource, answered
-
-
-def with_rows(
-    pipeline: Pipeline, n_rows: int, values: ValueSource
-) -> tuple[SweptPipeline, SweepRows]:
-    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
-
-    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
-        cut = cut_at_sweep(known)
-        assert cut is not None  # it has a sweep
-        return cut, rows_of_sweep(cut, n_rows)
-
-    return answered(chosen, pipeline, values)[0]
-
-
-def first_of_sweep(
-    pipeline: Pipeline, scan: ScanSpec, values: ValueSource
-) -> tuple[Pipeline, ScanSpec, tuple[str, ...]]:
-    """What a plan of a sweep is made for: its first value, on the rows that are read; with notes.
-
-    Steps that look at other rows are left out: they run alone.
-    """
-    cut, rows = with_rows(pipeline, scan.projections.shape[1], values)
-    swept = cut.with_value(cut.sweep.values[0], {})
-    before = () if cut.before is None else cut.before.steps
-    steps = [replace(s, save_result=False) for i, s in enumerate(before) if i not in rows.elsewhere]
-    flats, darks = (
-        None if spec is None else spec.with_slices(1, rows.n_rows)
-        for spec in (scan.flats, scan.darks)
-    )
-    projections = scan.projections.with_slices(1, rows.n_rows)
-    few_rows = replace(scan, projections=projections, flats=flats, darks=darks, in_memory=False)
-    return replace(swept, steps=(*steps, *swept.steps)), few_rows, _notes(cut, rows)
-
-
-def _notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
-    """Values, rows, and steps that are left out, in words."""
-    values = cut.sweep.values
-    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
-    notes = [
-        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
-        "runs, and the steps before run once",
-        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
-        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
-    ]
-    if cut.left_out:
-        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
-    if rows.elsewhere:
-        assert cut.before is not None
-        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
-        notes.append(f"other rows are read for {names}, as in a run without a sweep")
-    return tuple(notes)
 
 
 def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
@@ -341,7 +287,7 @@ class SweepRuns:
     def _announce(self, plan: Plan) -> None:
         """Show a plan that is part of that of the sweep, the first one with the sweep's notes."""
         if not self.plans:
-            plan = replace(plan, notes=(*_notes(self.cut, self.rows), *plan.notes))
+            plan = replace(plan, notes=(*sweep_notes(self.cut, self.rows), *plan.notes))
         self.plans.append(plan)
         self.log.add(str(plan))
         self.request.announce(plan)
