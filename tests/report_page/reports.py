@@ -68,7 +68,6 @@ RUN_SECTION: dict[str, Any] = {
     "duration_s": 1.5,
     "estimated_bytes": 11_000_000,
     "measured_bytes": 9_440_000,
-    "unseen": [],
     "stages": {"read": {"share": 0.2}, "compute": {"share": 0.7}},
     "idle_share": 0.1,
     "bound_by": "compute",
