@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
+from ..core.angles import HALF_TURN, angle_table
 from ..core.units import readable
 from ..errors import SourceError, StoreError, UsageError
 from ..io import Preview, Source, open_source, parse_loader
@@ -21,13 +25,26 @@ from ..runner import Report
 from ..runner.folder.folder_place import check_usable
 from ..system.disk_space import check_absent
 from ..system.files import replace_text
-from .full_turn import LEAST_COLUMNS, find_turn_axis, is_full_turn
 from .run_request import RunRequest
 from .run_scan import run_requested
 from .scan_and_output import check_out, facts_of, likely_layout
 
 PIPELINE_NAME = "pipeline.yaml"
 """Name of the pipeline in the folder of the results."""
+
+FULL_TURN = 1.25 * HALF_TURN
+"""Degrees above which a scan is of a full turn: some scans of half a turn go a little beyond it."""
+LEAST_COLUMNS = 14
+"""Fewest columns in which `find_center_360` compares windows."""
+SAME_AXIS = 2.0
+"""Columns within which two axes are one."""
+LEAST_OVERLAP = 3
+"""Fewest columns that two views must share to be compared."""
+BEYOND = 0.02
+"""Part of what a sinogram sums up to that shows that the object reaches beyond the columns that are
+as far from the axis as the nearer edge: noise and an uneven beam sum up to less."""
+SURE = 2.0
+"""How many times better the chosen axis must explain the views for no doubt to be said."""
 
 _CORRECT = """\
 - method: dark_flat_field_correction
@@ -204,12 +221,13 @@ def try_scan(
     check_usable(path.parent)
     check_absent(path)
     axis_row = start + (stop - start) // 2
-    if angles is not None and is_full_turn(angles) and width >= LEAST_COLUMNS:
-        steps = [*made.loader_steps, *(yaml.safe_load(made.steps) or [])]
+    if (pairs := _opposite(angles, width)) is not None:
+        steps = [*made.loader_steps, *(yaml.safe_load(made.steps) or []), *_FINDERS]
         limits = {name: value for name, value in options.items() if name in _LIMITS}
-        axis = find_turn_axis(scan, steps, angles, axis_row, limits)
-        notes = *made.notes, axis.note
-        made = replace(made, notes=notes, is_stitched=axis.is_stitched)
+        with _finders_silenced():
+            found = run_requested(RunRequest(scan=scan, pipeline=steps, rows=axis_row, **limits))
+        is_stitched, text = _find_turn_axis(found, pairs)
+        made = replace(made, notes=(*made.notes, text), is_stitched=is_stitched)
     for text in made.notes:
         note(text)
     # While it runs, the file is that of the run: if it is stopped, it resumes with this file.
@@ -235,6 +253,8 @@ def _missing(source: Source) -> str:
     return f"no {' and '.join(name for name, side in sides.items() if side is None)}"
 
 
+_FINDERS = ("find_center_vo", "find_center_360")
+"""Methods that find the axis of a full turn near the middle of the detector, and near an edge."""
 _LIMITS = ("device", "memory", "host_memory", "block", "estimator")
 """Options with which the axis of a full turn is looked for."""
 
@@ -271,3 +291,98 @@ def _given_parts(
         found = {"start_angle": first, "stop_angle": last, "angles_total": count}
         parameters["rotation_angles"] = {"user_defined": found}
     return parameters
+
+
+def _opposite(angles: NDArray[np.float32] | None, width: int) -> tuple[Any, Any] | None:
+    """Views of more than half a turn and, for each, the one from behind; None without any."""
+    if angles is None or width < LEAST_COLUMNS:
+        return None
+    table = angle_table(angles)
+    if table.turned <= FULL_TURN:
+        return None
+    try:
+        return table.opposite(len(angles) // 2)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _finders_silenced() -> Iterator[None]:
+    """Leave out warnings of the methods: those of the axis that is not chosen would mislead."""
+    logger = logging.getLogger("maxslices_methods")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _find_turn_axis(report: Report, pairs: tuple[Any, Any]) -> tuple[bool, str]:
+    """Find whether the axis of a full turn is near the middle of the detector or near an edge.
+
+    Parameters
+    ----------
+    report : Report
+        Of a run of `find_center_vo`, which looks near the middle, and of `find_center_360`, which
+        looks at the overlap of both halves. That axis wins with which views half a turn apart,
+        mirrored, agree better.
+    pairs : tuple of ndarray
+        Views, and those from behind.
+
+    Returns
+    -------
+    (bool, str)
+        True for a half acquisition, whose views half a turn apart are to be stitched; where the
+        axis is, and how sure that is.
+    """
+    assert report.result is not None
+    sinogram, side = report.result[:, 0], report.side_results
+    width = sinogram.shape[1]
+    overlap = side["find_center_360.overlap"]
+    near_edge = (overlap - 1) / 2
+    if side["find_center_360.side"] == "right":
+        near_edge = width - 1 - near_edge
+    axes = [side["find_center_vo.cor"]]
+    is_whole = overlap > width - 1 - 2 * SAME_AXIS  # views that overlap whole have no edge
+    if abs(axes[0] - near_edge) > SAME_AXIS and not is_whole:
+        axes.append(near_edge)
+    views = sinogram[pairs[0]], sinogram[pairs[1]]
+    tried = sorted(((_correlation(views, axis), axis) for axis in axes), reverse=True)
+    best, axis = tried[0]
+    is_stitched = _reaches_beyond(sinogram, axis)
+    kind = "a half acquisition" if is_stitched else "a full turn"
+    note = (
+        f"{kind}: the axis is at column {axis:.1f} of {width}, where views half a turn apart "
+        f"correlate by {best:.3f}"
+    )
+    for correlation, other in tried[1:]:
+        note += f" (at column {other:.1f} by {correlation:.3f})"
+        if 1 - correlation < SURE * (1 - best):
+            note += "; this is not certain: look at both"
+    return is_stitched, note + ("; the views are stitched" if is_stitched else "")
+
+
+def _correlation(views: tuple[NDArray[Any], NDArray[Any]], axis: float) -> float:
+    """Correlation of views with those from behind, mirrored about an axis; 0 without an overlap."""
+    front, behind = (np.asarray(view, np.float64) for view in views)
+    last = front.shape[1] - 1
+    columns = np.arange(np.ceil(max(0, 2 * axis - last)), np.floor(min(last, 2 * axis)) + 1)
+    if len(columns) < LEAST_OVERLAP:
+        return 0.0
+    below = np.minimum(np.floor(2 * axis - columns).astype(int), last - 1)
+    part = 2 * axis - columns - below
+    mirrored = behind[:, below] * (1 - part) + behind[:, below + 1] * part
+    seen = front[:, columns.astype(int)]
+    seen, mirrored = seen - seen.mean(), mirrored - mirrored.mean()
+    size = np.sqrt((seen**2).sum() * (mirrored**2).sum())
+    return float((seen * mirrored).sum() / size) if size > 0 else 0.0
+
+
+def _reaches_beyond(sinogram: NDArray[Any], axis: float) -> bool:
+    """True if the object is seen farther from the axis than the detector's nearer edge."""
+    last = sinogram.shape[1] - 1
+    away = np.abs(np.arange(last + 1) - axis)
+    columns = np.nan_to_num(np.asarray(sinogram, np.float64)).sum(axis=0)
+    beyond = columns[away > min(axis, last - axis) + 1].sum()
+    return bool(abs(beyond) > BEYOND * abs(columns.sum()))
