@@ -80,6 +80,8 @@ if __name__ == "__main__":
         command("plan flower.nxs pipeline.yaml --device cpu --memory 60MB --html plan.html")
         command("run flower.nxs pipeline.yaml centres --device cpu --sweep fbp.center=118:127:1")
         command("try flower.nxs tried --device cpu")
+        command("info flower.nxs --picture scan.png")
+        keep("scan.png", "demo-scan.png")
         show("plan.html", "plan.png")
         keep("plan.png", "plan.png")
         keep("centres/sweep.png", "sweep.png")

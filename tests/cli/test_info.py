@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import h5py
-import matplotlib.image
 import numpy as np
 import pytest
+from PIL import Image
 
 from maxslices import describe
 from tests.io.scans import DEGREES, KEYS, frames, write_dls, write_npy, write_tiffs
@@ -201,9 +201,9 @@ def test_info_draws_a_picture(cli, tmp_path):
     path = with_facts(tmp_path / "scan.nxs")
     status, _, err = cli("info", path, "--picture", tmp_path / "scan.png")
     assert (status, err) == (0, "")
-    image = matplotlib.image.imread(tmp_path / "scan.png")
-    assert image.shape[:2] == (800, 1100)
-    assert image[..., :3].min() < 0.2  # something is drawn
+    with Image.open(tmp_path / "scan.png") as image:
+        assert image.width > image.height > 100
+        assert image.convert("L").getextrema() == (0, 255)  # something is drawn
 
 
 @pytest.mark.parametrize(

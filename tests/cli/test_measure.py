@@ -1,13 +1,11 @@
 """``maxslices measure``: figures, JSON and errors."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 
 from maxslices.cli.main import main
@@ -310,19 +308,6 @@ def test_a_read_only_home_names_the_folder_of_kernels(capsys, monkeypatch):
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", refuse)
     assert main(["measure", *BLOCK]) == 1
     assert "; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
-
-
-def test_a_matplotlib_that_cannot_be_imported_is_an_error_of_one_line(tmp_path):
-    np.save(tmp_path / "scan.npy", np.ones((4, 5, 6), np.float32))
-    arguments = ["info", str(tmp_path / "scan.npy"), "--picture", str(tmp_path / "scan.png")]
-    done = subprocess.run(
-        [sys.executable, "-m", "maxslices.cli.main", *arguments],
-        env={**os.environ, "MPLBACKEND": "nonsense"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")
-    assert "'nonsense' is not a valid value for backend" in done.stderr
 
 
 def test_a_ledger_is_suggested(capsys):

@@ -191,17 +191,6 @@ def test_what_the_demo_says_it_fits_into_is_what_it_is_given(cli):
     assert f"within {memory.removesuffix('MB')} MB" in " ".join(cli("demo", "--help")[1].split())
 
 
-def test_a_matplotlib_that_cannot_be_used_is_told_in_a_line(tmp_path):
-    np.save(tmp_path / "scan.npy", np.ones((3, 4, 5), np.uint16))
-    found = subprocess.run(
-        [sys.executable, "-m", "maxslices", "info", "scan.npy", "--picture", "x.png"],
-        cwd=tmp_path, env={**os.environ, "MPLBACKEND": "nonsense"},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert found.returncode == 2
-    assert found.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")
-
-
 def test_a_method_in_a_file_beside_the_pipeline_is_said_to_need_a_package(
     cli, tmp_path, pipeline, monkeypatch
 ):

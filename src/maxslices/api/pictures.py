@@ -23,12 +23,6 @@ from ..runner.folder.finished_run import PAGE_NAME
 from ..runner.report.run_report import SweepReport
 from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import store_errors
-from ..system.packages import require_matplotlib
-
-LIMITS = (0.5, 99.5)
-"""Percentiles that are black and white: dead and hot pixels are a few in a thousand."""
-BINS = 200
-"""Bins of the histogram, about one for each two pixels of its width."""
 
 
 def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
@@ -43,42 +37,27 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
 
     Raises
     ------
-    UsageError
-        If matplotlib is not installed or cannot be used.
     SourceError
         If the scan cannot be read.
     StoreError
         If the picture cannot be written.
     """
-    require_matplotlib("a picture")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     source = open_source(scan, guess=True)
     with source:
         projection, flat, sinogram = _parts(source)
         name = source.name
-    figure = Figure(figsize=(11, 8), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(name, ha="left", x=0.02, size=11)
-    axes = figure.subplots(2, 2)
-    _show(axes[0, 0], projection, "projection in the middle of the scan", "row")
-    if flat is None:
-        axes[0, 1].text(0.5, 0.5, "no flats", ha="center")
-        axes[0, 1].set_axis_off()
-    else:
-        _show(axes[0, 1], flat, "mean flat", "row")
-    _show(axes[1, 0], sinogram, "sinogram of the middle row", "projection")
-    axes[1, 0].set_aspect("auto")
-    values = projection[np.isfinite(projection)].ravel()
-    axes[1, 1].hist(values, bins=BINS, log=True, color="#1f5f99")
-    axes[1, 1].set_title("histogram of the projection", loc="left", size=10)
-    axes[1, 1].set_xlabel("counts")
-    axes[1, 1].set_ylabel("pixels")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+    images = {
+        "projection in the middle of the scan": projection,
+        "mean flat": flat,
+        "sinogram of the middle row": sinogram,
+    }
+    drawn = {label: image for label, image in images.items() if image is not None}
+    rows, columns = projection.shape
+    sheet = ContactSheet(len(drawn), (max(rows, columns // 2), columns), name)
+    for label, image in drawn.items():
+        sheet.add(image, label)
+    with store_errors(path, sheet.n_bytes):
+        sheet.save(path, None)
 
 
 def _parts(source: Source) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any]]:
@@ -91,15 +70,6 @@ def _parts(source: Source) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[A
     if source.flats is not None:
         flat = source.read_side("flats", 0, 0, n_angles).mean(axis=0, dtype=np.float64)
     return projection[0], flat, sinogram[:, 0]
-
-
-def _show(axes: Any, image: NDArray[Any], title: str, down: str) -> None:
-    finite = image[np.isfinite(image)]
-    low, high = np.percentile(finite, LIMITS) if finite.size else (0.0, 1.0)
-    axes.imshow(image, cmap="gray", vmin=low, vmax=high, interpolation="none")
-    axes.set_title(title, loc="left", size=10)
-    axes.set_xlabel("column")
-    axes.set_ylabel(down)
 
 
 N_SLICES = 3

@@ -31,7 +31,7 @@ from .output import complain, say, shown
     "--picture",
     callback=file_to_write(".png"),
     metavar="FILE",
-    help="write a PNG: a projection, the mean flat, a sinogram and the histogram",
+    help="write a PNG: a projection, the mean flat and a sinogram",
 )
 def info(scan: str, json: bool, picture: Path | None) -> str | None:
     """Describe a scan: layout, shape, flats, darks, angles, pixel size and energy.

@@ -6,8 +6,6 @@ import importlib.metadata
 import re
 from functools import lru_cache
 
-from ..errors import UsageError
-
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -47,26 +45,3 @@ def _installed(name: str) -> tuple[str, tuple[str, ...]]:
     except (importlib.metadata.PackageNotFoundError, ValueError):  # the latter of an empty name
         return "unknown", ()
     return metadata["Version"] or "unknown", tuple(metadata.get_all("Requires-Dist") or ())
-
-
-def require_matplotlib(what: str, how: str = "pip install matplotlib") -> None:
-    """Import Matplotlib.
-
-    Parameters
-    ----------
-    what : str
-        What needs it.
-    how : str
-        Command that installs it.
-
-    Raises
-    ------
-    UsageError
-        If it is not installed, or cannot be used.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(f"{what} needs Matplotlib, which is not installed: {how}") from None
-    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
-        raise UsageError(f"Matplotlib cannot be used: {error}") from None
