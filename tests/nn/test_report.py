@@ -207,16 +207,16 @@ def convolutions(width):
     return nn.Sequential(*layers)
 
 
-def test_without_a_device_unused_ends_may_be_those_of_another_layout():
+def test_unused_ends_may_be_those_of_another_layout():
     shape = (8, 3, 200, 200)
     trace = replay(
         convolutions(16), Spec(shape), mode="training", workspaces=Workspaces.allowance()
     )
     own = trace.allocated_bytes - trace.peak_bytes
+    deviation = (2 / 3 * (own + MIB) * MIB) ** 0.5
     measured = trace.with_workspaces(replace(trace.workspaces, origin="measured on a card"))
-    assert unused_ends_bytes(measured) == own
-    # Two deviations of the ends expected, the root of 2 / 3 MiB of them.
-    assert unused_ends_bytes(trace) == pytest.approx(own + 2 * (2 / 3 * (own + MIB) * MIB) ** 0.5)
+    assert unused_ends_bytes(measured) == pytest.approx(own + deviation / 2, abs=1)
+    assert unused_ends_bytes(trace) == pytest.approx(own + 2 * deviation, abs=2)
     report = memory_report(convolutions(16), shape, "training")
     assert sum(report.categories.values()) == report.allocated_bytes
 
