@@ -10,7 +10,7 @@ from torch import nn
 
 from maxslices import nn as fits
 from maxslices.errors import EstimatorError
-from maxslices.nn import ModelArgumentError, Spec, layer_table, memory_report
+from maxslices.nn import ModelArgumentError, Spec, layer_table
 from maxslices.nn.cards import CARDS, card_named
 from maxslices.nn.reduce import memory_optimization
 from maxslices.nn.reduce.memopt import layers_of
@@ -133,13 +133,3 @@ def test_memopt_is_called_as_its_users_write_it(capsys):
 def test_a_module_says_itself_into_which_parts_it_is_split():
     assert layers_of(Branches()) == ["first.0", "first.1", "second"]
     assert layers_of(nn.Sequential(nn.ReLU(), nn.GELU())) == ["0", "1"]
-
-
-def test_two_models_are_compared_side_by_side():
-    one, two = (memory_report(Small(width=n), (2, 1, 32, 32), optimizer="adagrad") for n in (4, 8))
-    lines = one.compared_with(two).splitlines()
-    assert lines[0].split() == ["Small", "Small"]
-    assert lines[1].split() == ["parameters", f"{one.n_parameters:,}", f"{two.n_parameters:,}"]
-    assert any(line.startswith("activations ") for line in lines)
-    assert lines[-1].startswith("on the card ")
-    assert len({len(line) for line in lines}) == 1

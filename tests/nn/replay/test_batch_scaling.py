@@ -17,7 +17,6 @@ from maxslices.nn.replay import (
     measure_workspaces,
     replay,
 )
-from maxslices.nn.replay.workspaces import between
 
 from .models import UNet
 
@@ -96,8 +95,8 @@ def test_batches_of_a_calibrated_work_area_are_interpolated():
     workspaces = Workspaces(
         "test", table={call.signature: ((2, 10 * MIB), (4, 30 * MIB), (8, 50 * MIB))}
     )
-    sizes = [workspaces.for_op(step(n, workspaces).calls[0]) // MIB for n in (1, 2, 3, 4, 6, 8, 10)]
-    assert sizes == [10, 10, 20, 30, 40, 50, 60]
+    sizes = [workspaces.for_op(step(n, workspaces).calls[0]) / MIB for n in (1, 2, 3, 4, 6, 8, 10)]
+    assert sizes == [10, 10, 20, 30, 40, 50, 62.5]
     assert Workspaces.from_plain(workspaces.as_plain()).as_plain() == workspaces.as_plain()
     (call,) = workspaces.missing(step(3, workspaces).calls)
     assert call.batch == 3
@@ -132,13 +131,6 @@ def test_a_convolution_is_measured_at_its_own_batch_and_nothing_twice(monkeypatc
     assert asked == [77, 2000]
     assert known.for_op(calls(77)[0]) == 77 * MIB
     assert known.for_op(calls(2000)[0]) == 2000 * MIB
-
-
-def test_beyond_what_was_measured_close_batches_tell_no_slope():
-    at = ((1, 0), (64, 64 * MIB), (128, 128 * MIB), (130, 160 * MIB))
-    assert between(at, 129) == 144 * MIB
-    assert between(at, 260) == pytest.approx(160 * MIB + 130 * 96 / 66 * MIB, abs=2)
-    assert between(((130, 65),), 261) == 131
 
 
 def test_by_chance_a_number_must_fit_whatever_the_workspaces_are():

@@ -102,19 +102,6 @@ def test_a_training_step_ends_with_weights_gradients_and_state():
     assert trace.peak.by_category()["temporary"] >= weights
 
 
-def test_dropping_gradients_before_the_forward_pass_or_after_the_step_differs():
-    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
-
-    def at_forward(first):
-        trace = replay(
-            model, Spec((1, 512)), mode="training", optimizer=torch.optim.SGD,
-            zero_grad_first=first, workspaces=NONE,
-        )  # fmt: skip
-        return trace.bytes_at("forward", 1)
-
-    assert at_forward(True) == at_forward(False)
-
-
 def test_gradients_are_added_in_place_where_autograd_does_so():
     """x reaches the sum by three ways: its gradient is added up in the memory of the first."""
 

@@ -57,7 +57,7 @@ class HostGenerators:
     def _add(self, name: str, generator: Any) -> None:
         if any(watched.generator is generator for watched in self._watched):
             return
-        watched = _Watched(name, generator, _state_of(generator))
+        watched = _Watched(name, generator)
         if self._words is not None:
             watched.set(self._words)
         self._watched.append(watched)
@@ -106,33 +106,48 @@ class HostGenerators:
             watched.restore()
 
 
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
 class _Watched:
     """A generator with its state before a replay."""
 
-    def __init__(self, name: str, generator: Any, state: Any) -> None:
-        self.name, self.generator, self._state = name, generator, state
-        self._begun = state
-        self._stream: Any = None
+    def __init__(self, name: str, generator: Any) -> None:
+        self.name, self.generator = name, generator
+        self._state = self._begun = _state_of(generator)
+        self._stream = getattr(generator, "bit_generator", None)
 
     def set(self, words: Any) -> None:
         """Have the generator draw from these words first."""
-        generator = self.generator
+        generator, state = self.generator, self._state
         if isinstance(generator, torch.Generator):
-            state = generator.get_state().numpy().copy()
-            state[8:16].view(np.int32)[:] = _N_WORDS, 1  # words that are left, and "seeded"
-            state[16:24].view(np.uint64)[0] = 0
+            made = state.numpy().copy()
+            made[8:16].view(np.int32)[:] = _N_WORDS, 1  # words that are left, and "seeded"
+            made[16:24].view(np.uint64)[0] = 0
             end = _WORDS_AT + 8 * _N_WORDS
-            state[_WORDS_AT:end].view(np.uint64)[:] = words
-            state[end:] = 0  # no half of a pair of normal numbers
-            generator.set_state(torch.from_numpy(state))
+            made[_WORDS_AT:end].view(np.uint64)[:] = words
+            made[end:] = 0  # no half of a pair of normal numbers
+            state = torch.from_numpy(made)
         elif isinstance(generator, random.Random):
-            generator.setstate((3, (*map(int, words), 0), None))
+            state = 3, (*map(int, words), 0), None
         elif isinstance(generator, np.random.RandomState):
-            generator.set_state(("MT19937", words, 0, 0, 0.0))
+            state = "MT19937", words, 0, 0, 0.0
         else:  # of any kind, and made anew in place to draw from a Mersenne twister
-            self._stream, twister = generator.bit_generator, np.random.MT19937(0)
-            twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 0}}
-            generator.__init__(twister)
+            generator.__init__(np.random.MT19937(0))
+            state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 0}}
+        _set_state(generator, state)
         self._begun = _state_of(generator)
 
     def has_drawn(self) -> bool:
@@ -141,27 +156,9 @@ class _Watched:
 
     def restore(self) -> None:
         """Set the generator to the state that it had."""
-        generator = self.generator
-        if isinstance(generator, torch.Generator):
-            generator.set_state(self._state)
-        elif isinstance(generator, random.Random):
-            generator.setstate(self._state)
-        elif isinstance(generator, np.random.RandomState):
-            generator.set_state(self._state)
-        else:
-            if self._stream is not None:
-                generator.__init__(self._stream)
-            generator.bit_generator.state = self._state
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state()
-    return generator.bit_generator.state
+        if self._stream is not None:
+            self.generator.__init__(self._stream)
+        _set_state(self.generator, self._state)
 
 
 def _plain(state: Any) -> Any:

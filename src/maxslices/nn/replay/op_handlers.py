@@ -180,19 +180,14 @@ def _ctc_loss(func: Any, args: Any, kwargs: Any) -> Any:
     return losses, log_probs.new_empty(batch, n_steps, 2 * longest + 1)
 
 
-def _like_second(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make a result of the shape of the second operand: on meta the operator is missing."""
-    return torch.empty_like(args[1])
+def _like(place: int) -> Callable[..., Any]:
+    """Handler that makes a result of the shape of an operand: on meta the operator is missing."""
+    return lambda func, args, kwargs: torch.empty_like(args[place])
 
 
 def _yes(func: Any, args: Any, kwargs: Any) -> bool:
     """Answer that a padding mask leaves the first tokens of each sequence."""
     return True
-
-
-def _unpadded(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make a nested tensor, or a padded one of it: how many tokens are left is not known."""
-    return torch.empty_like(args[0])
 
 
 def _lstm_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
@@ -216,27 +211,23 @@ def _gru_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
     return *gates, torch.empty_like(hx), *biases
 
 
-def _like_last(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make a result of the shape of the last operand: on meta the operator is missing."""
-    return torch.empty_like(args[-1])
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten._cudnn_rnn.default: recurrent.forward,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.default: _like_second,
-    aten._ctc_loss_backward.Tensor: _like_second,
-    aten._dirichlet_grad.default: _like_last,
+    aten._ctc_loss_backward.default: _like(1),
+    aten._ctc_loss_backward.Tensor: _like(1),
+    aten._dirichlet_grad.default: _like(-1),
     aten._nested_tensor_from_mask_left_aligned.default: _yes,
-    aten._nested_tensor_from_mask.default: _unpadded,
-    aten.to_padded_tensor.default: _unpadded,
-    aten.nested_to_padded_tensor.default: _unpadded,
+    # How many tokens a mask leaves is not known.
+    aten._nested_tensor_from_mask.default: _like(0),
+    aten.to_padded_tensor.default: _like(0),
+    aten.nested_to_padded_tensor.default: _like(0),
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
-    aten.multi_margin_loss_backward.default: _like_second,
-    aten._standard_gamma_grad.default: _like_last,
+    aten.multi_margin_loss_backward.default: _like(1),
+    aten._standard_gamma_grad.default: _like(-1),
     aten._cudnn_rnn_backward.default: recurrent.backward,
     aten._unsafe_view.default: _view,
     aten.add.Tensor: _add,

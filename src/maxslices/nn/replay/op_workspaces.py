@@ -212,11 +212,6 @@ def _flash_backward(args: Any) -> list[tuple[str, int]]:
     return [("gradient", 4 * rows * width + 4 * rows + 512)]
 
 
-def _softmax_backward(args: Any) -> list[tuple[str, int]]:
-    """Product of the gradient and the result, which the kernel reads."""
-    return [("product", args[0].numel() * args[0].element_size())]
-
-
 def _by_cublas(func: Any, args: Any, made: Any) -> list[Described]:
     """Describe an operator on matrices that multiplies some with cuBLAS."""
     x = args[0]
@@ -225,20 +220,14 @@ def _by_cublas(func: Any, args: Any, made: Any) -> list[Described]:
     return [("matrix product", func.name(), (tuple(x.shape),), _name(x.dtype), "", False)]
 
 
-def _times(times: int) -> Callable[[Any], list[tuple[str, int]]]:
-    """Function for a buffer of so many times the first operand."""
-    return lambda args: [("items", times * args[0].numel() * args[0].element_size())]
+def _times(times: int, place: int = 0) -> Callable[[Any], list[tuple[str, int]]]:
+    """Function for a buffer of so many times an operand."""
+    return lambda args: [("items", times * args[place].numel() * args[place].element_size())]
 
 
 def _roll(args: Any) -> list[tuple[str, int]]:
     """Result of the first axis, where several are rolled one after the other."""
     return _times(1)(args) if len(args) > 2 and len(args[2]) > 1 else []
-
-
-def _ctc_backward(args: Any) -> list[tuple[str, int]]:
-    """Probabilities of paths from the end, next to those from the beginning."""
-    log_alpha = args[6]
-    return [("log_beta", log_alpha.numel() * log_alpha.element_size())]
 
 
 def _complex_result(args: Any) -> list[tuple[str, int]]:
@@ -288,15 +277,17 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 }
 
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
-    aten._ctc_loss_backward.default: _ctc_backward,
-    aten._ctc_loss_backward.Tensor: _ctc_backward,
+    # Probabilities of paths from the end, next to those from the beginning.
+    aten._ctc_loss_backward.default: _times(1, 6),
+    aten._ctc_loss_backward.Tensor: _times(1, 6),
     # Powers of a matrix and products of them: five each at a time.
     aten.linalg_matrix_exp.default: _times(10),
     aten.linalg_inv_ex.default: _times(2),
     aten.roll.default: _roll,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,
-    aten._softmax_backward_data.default: _softmax_backward,
+    # The product of the gradient and the result, which the kernel reads.
+    aten._softmax_backward_data.default: _times(1),
     aten._cudnn_rnn_backward.default: recurrent.taken_by_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,

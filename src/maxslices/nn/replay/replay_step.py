@@ -43,8 +43,6 @@ class StepLoop:
     """Lower precision of autocast around forward pass and loss; None without it."""
     keep_output: bool = True
     """Whether the output of a step stays alive until that of the next replaces it."""
-    zero_grad_first: bool = True
-    """Whether gradients are dropped before the forward pass, as in most code, or after the step."""
     accumulate: int = 1
     """Forward and backward passes whose gradients are added before the optimizer's step."""
     step: Callable[..., Any] | None = None
@@ -86,8 +84,7 @@ class StepLoop:
             if self.step is not None:
                 self._own_step(model, given, optimizer, record, alive)
                 continue
-            if self.zero_grad_first:
-                _zero_grad(model, optimizer)
+            _zero_grad(model, optimizer)
             closure = None
             if optimizer is not None and _takes_closure(optimizer):
                 closure = partial(self._closure, model, given, targets, record, alive)
@@ -100,8 +97,6 @@ class StepLoop:
                     call(optimizer, closure)
                 if record is not None:
                     record.categorize(tree_leaves(list(optimizer.state.values())), _STATE)
-            if not self.zero_grad_first:
-                _zero_grad(model, optimizer)
         alive.clear()
 
     def _predict(self, model: Any, given: Any, record: Replay | None, alive: list[Any]) -> None:
@@ -179,7 +174,6 @@ def replay(
     optimizer: Any = None,
     steps: int | None = None,
     keep_output: bool = True,
-    zero_grad_first: bool = True,
     amp: torch.dtype | bool | None = None,
     workspaces: Workspaces | None = None,
     capability: Capability | None = None,
@@ -201,7 +195,7 @@ def replay(
         on.
     mode : {"inference", "forward", "training"}
         Step to replay. A model is used in the train or eval mode that it is in.
-    loss, keep_output, zero_grad_first
+    loss, keep_output
         As for `StepLoop`.
     targets : sequence of tensor or Spec
         Tensors that the loss compares the output with; counted as input.
@@ -221,7 +215,7 @@ def replay(
     watch : callable, optional
         Called with the replay and the copy of the model before it runs, to add hooks.
     loop : StepLoop, optional
-        In place of `mode`, `loss`, `keep_output`, `zero_grad_first` and `amp`.
+        In place of `mode`, `loss`, `keep_output` and `amp`.
 
     Returns
     -------
@@ -237,7 +231,7 @@ def replay(
         If the code cannot be replayed for another reason.
     """
     if loop is None:
-        loop = _loop(mode, loss, keep_output, zero_grad_first, amp)
+        loop = _loop(mode, loss, keep_output, amp)
     record = Replay(workspaces=workspaces, capability=capability, lines=lines, draws=draws)
     with record:
         run = target
@@ -268,7 +262,6 @@ def _loop(
     mode: Mode,
     loss: Callable[..., torch.Tensor] | None,
     keep_output: bool,
-    zero_grad_first: bool,
     amp: torch.dtype | bool | None,
 ) -> StepLoop:
     if mode not in MODES:
@@ -276,7 +269,7 @@ def _loop(
     if amp not in (None, False, True, torch.float16, torch.bfloat16):
         raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
     low = torch.float16 if amp is True else amp or None
-    return StepLoop(mode, loss, low, keep_output, zero_grad_first)
+    return StepLoop(mode, loss, low, keep_output)
 
 
 def _stage(record: Replay | None, name: str, category: Any) -> AbstractContextManager[None]:

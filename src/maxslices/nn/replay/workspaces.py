@@ -8,7 +8,7 @@ time for the same shapes. `calibrate` measures both on a device.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -317,21 +317,12 @@ class Workspaces:
 
 
 def between(points: Points, batch: int) -> int:
-    """Interpolate bytes at a batch; extrapolate beyond the points."""
-    batches = [point[0] for point in points]
-    right = bisect_left(batches, batch)
-    left = right - 1
-    if right < len(points) and batches[right] == batch:
-        return points[right][1]
+    """Bytes at a batch, on a line between the nearest points; beyond them, in proportion."""
+    right = bisect_left(points, (batch, 0))
     if right == 0:
         return points[0][1]
     if right == len(points):
-        # Beyond the last point, on the line from one at half its batch or less: points that are
-        # closer give no reliable slope.
-        right -= 1
-        half = bisect_right(batches, batches[right] // 2)
-        if half == 0:
-            return -(-points[right][1] * batch // batches[right])
-        left = half - 1
-    (x, y), (x2, y2) = points[left], points[right]
+        x, y = points[-1]
+        return -(-y * batch // x)
+    (x, y), (x2, y2) = points[right - 1 : right + 1]
     return max(0, y + -(-(y2 - y) * (batch - x) // (x2 - x)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ...core.units import format_bytes
@@ -156,27 +156,6 @@ def _why(report: ReportFigures) -> str:
     return "\n".join(lines)
 
 
-def comparison_text(reports: Sequence[ReportFigures]) -> str:
-    """Categories, peaks and needs of several reports, a column each."""
-    names = list(dict.fromkeys(name for report in reports for name in report.categories))
-    rows: list[tuple[str, list[str]]] = [("", [report.model for report in reports])]
-    rows.append(("parameters", [f"{report.n_parameters:,}" for report in reports]))
-    for name in names:
-        sizes = [report.categories.get(name, 0) for report in reports]
-        if any(sizes):
-            rows.append((_NAMES.get(name, name), [format_bytes(n) if n else "-" for n in sizes]))
-    for title, sizes in (
-        ("allocated", [report.allocated_bytes for report in reports]),
-        ("smallest limit", [report.needed_bytes for report in reports]),
-        ("on the card", [report.device_bytes for report in reports]),
-    ):
-        rows.append((title, [format_bytes(n) for n in sizes]))
-    width = 2 + max(len(cell) for _, cells in rows for cell in cells)
-    return "\n".join(
-        f"{title:<22}{''.join(f'{cell:>{width}}' for cell in cells)}" for title, cells in rows
-    )
-
-
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
@@ -204,28 +183,7 @@ def report_json(report: ReportFigures) -> dict[str, Any]:
         "workspaces": report.workspaces,
         "notes": list(report.trace.notes),
         "categories": dict(report.categories),
-        "stages": [
-            {
-                "name": s.name,
-                "end_bytes": s.end_bytes,
-                "peak_bytes": s.peak_bytes,
-                "reserved_bytes": s.reserved_bytes,
-            }
-            for s in report.stages
-        ],
-        "parts": [
-            {
-                "path": part.path,
-                "kind": part.kind,
-                "weights_bytes": part.weights_bytes,
-                "gradients_bytes": part.gradients_bytes,
-                "held_bytes": part.held_bytes,
-                "after_bytes": part.after_bytes,
-            }
-            for part in report.parts
-        ],
-        "holders": [
-            {"path": h.path, "kind": h.kind, "n_bytes": h.n_bytes, "what": h.what}
-            for h in report.holders
-        ],
+        "stages": [asdict(stage) for stage in report.stages],
+        "parts": [asdict(part) for part in report.parts],
+        "holders": [asdict(holder) for holder in report.holders],
     }

@@ -34,7 +34,7 @@ from .breakdown import (
     parts_of,
     stages_of,
 )
-from .report_text import comparison_text, report_json, report_text
+from .report_text import report_json, report_text
 from .snapshot import snapshot_of
 
 
@@ -47,10 +47,6 @@ class MemoryReport(ReportFigures):
     def to_dict(self) -> dict[str, Any]:
         """Figures in plain lists and dicts."""
         return report_json(self)
-
-    def compared_with(self, *others: MemoryReport) -> str:
-        """Text with the memory of this step and of others side by side."""
-        return comparison_text([self, *others])
 
     def write_snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write the step as a memory snapshot of torch, which pytorch.org/memory_viz opens.
