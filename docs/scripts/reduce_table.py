@@ -170,7 +170,6 @@ def one(
             search_s=made.search_s,
             recomputed=made.recomputed_flops / max(made.forward_flops, 1),
             rewrites={p or "the model": str(t) for p, t in made.rewrites.items()},
-            in_place=len(made.in_place),
             step_before_s=made.measured_step_before_s,
             summary=str(made),
         )

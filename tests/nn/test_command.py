@@ -297,7 +297,7 @@ def test_steps_may_be_of_several_batches_and_of_an_unknown_optimizer(cli):
         ),
         (
             "reduce own_networks:network --input 4x1x8x8 --memory 1GB --means pac",
-            "'pac' is none of in-place, pack",
+            "'pac' is none of selective, checkpoint",
         ),
         ("reduce own_networks:network --input 4x1x8x8", "or --card on the command line"),
         ("reduce own_networks:network --input 4x1x512x512 --memory 605MB", "no plan fits"),

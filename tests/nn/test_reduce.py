@@ -16,14 +16,12 @@ from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
 from maxslices.nn.reduce import (
     Rewrite,
     apply_rewrites,
-    backward_in_parts,
     kept_tensors,
     reduce_memory,
     resolve_device,
     restore,
     undo_rewrites,
 )
-from maxslices.nn.reduce.inplace import safe_in_place, set_in_place
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 
@@ -261,41 +259,6 @@ def test_a_batch_in_parts_has_the_same_gradients_but_for_rounding():
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
 
 
-class Reads(nn.Module):
-    """What comes after one of its activations decides whether it may work in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.fine = nn.Conv2d(3, 4, 3), nn.ReLU()
-        self.read_later, self.saved_before, self.result = nn.ReLU(), nn.ReLU(), nn.ReLU()
-        self.of_input, self.leaky = nn.ReLU(), nn.LeakyReLU(0.1)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        first = self.of_input(x)
-        y = self.fine(self.conv(first))
-        y = self.leaky(y + 1)
-        z = y * 2.0
-        y = self.read_later(z) + z
-        y = self.saved_before(y.sigmoid())
-        result = y - 0.5
-        return self.result(result), result
-
-
-def test_only_activations_that_nobody_notices_work_in_place():
-    model = Reads()
-    step = ModelStep(model, "training")
-    found = safe_in_place(step, [Spec((2, 3, 8, 8))])
-    assert sorted(found) == ["fine", "leaky"]
-    x = torch.randn(2, 3, 8, 8)
-    grads = []
-    for value in (False, True):
-        set_in_place(model, found, value)
-        model.zero_grad()
-        sum(t.square().sum() for t in model(x)).backward()
-        grads.append([p.grad.clone() for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
-
-
 SPEC = Spec((4, 3, 128, 128))
 
 
@@ -340,7 +303,6 @@ def test_what_fits_is_left_as_it_is():
     model = deep()
     _, summary = reduce_memory(model, SPEC, "40GB")
     assert not summary.rewrites
-    assert not summary.in_place
     assert summary.peak_before_bytes == summary.peak_after_bytes
 
 
@@ -364,29 +326,6 @@ def test_without_a_gpu_the_device_is_the_cpu():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     assert resolve_device() == torch.device("cpu")
-
-
-@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.MSELoss(reduction="sum")])
-def test_a_step_in_parts_adds_up_to_the_whole(loss):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2)).double()
-    x = torch.randn(7, 3, dtype=torch.float64)
-    y = torch.randn(7, 2, dtype=torch.float64)
-    value = loss(model(x), y)
-    value.backward()
-    whole = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    total = backward_in_parts(model, loss, [x], [y], 3)
-    torch.testing.assert_close(total, value.detach(), rtol=1e-13, atol=0)
-    for a, p in zip(whole, model.parameters(), strict=True):
-        torch.testing.assert_close(a, p.grad, rtol=0, atol=1e-13 * float(a.abs().max() + 1))
-
-
-def test_a_step_in_parts_refuses_batch_statistics_and_too_many_parts():
-    with pytest.raises(ModelArgumentError, match="group norm"):
-        backward_in_parts(deep(), nn.MSELoss(), [torch.zeros(2, 3, 8, 8)], [], 2)
-    with pytest.raises(ModelArgumentError, match="1 to 2"):
-        backward_in_parts(nn.Linear(1, 1), nn.MSELoss(), [torch.zeros(2, 1)], [], 3)
 
 
 class Residual(nn.Module):

@@ -49,7 +49,7 @@ def knapsack() -> tuple[nn.Module, ModelStep, Knapsack]:
     model = network()
     step = ModelStep(model, "training")
     seen = study_step(step, [SPEC], Workspaces.allowance())
-    found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
+    found = candidates(seen, model, ("checkpoint", "selective", "offload"))
     found += layer_candidates(seen, model)
     flops, times = flops_by_module(step, [SPEC]), ForwardTimes(DeviceRates())
     price(found, StepTimeline.of(seen, ModuleOrder(model), flops, times), flops, times)
@@ -146,18 +146,6 @@ def test_what_is_in_use_with_one_more_is_what_it_is_with_all_of_them(part):
     assert n_alike > len(made.candidates) // 2
 
 
-def test_sets_with_one_more_begin_with_what_holds_most_and_exclude_what_overlaps():
-    _model, _step, made = knapsack()
-    have = made.cheapest(0.6 * float(made.usage.max()))
-    left = [c.path for i, c in enumerate(made.candidates) if c.path and i not in have]
-    found = made.more(have, {"": 2**40, left[-1]: 2**30, left[0]: 2**20})
-    assert len(found) == len(made.candidates) - len(have)
-    assert made.candidates[found[0][-1]].path == left[-1]
-    for rows in found:
-        assert len(set(rows) - set(have)) == 1
-        assert not made.conflicts[np.ix_(rows, rows)].any()
-
-
 def test_the_lowest_set_lies_below_checkpoints_of_all_blocks():
     _model, _step, made = knapsack()
     blocks = [row(made, path, CHECKPOINT) for path in ("0.0", "0.1", "0.2", "2.0", "2.1")]
@@ -182,7 +170,7 @@ def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
     step = ModelStep(model, "training")
     seen = study_step(step, [SPEC], Workspaces.none())
-    found = candidates(seen, model, ("checkpoint",), {})
+    found = candidates(seen, model, ("checkpoint",))
     one = next(c for c in found if c.path == "[1:4]")
     result = 8 * 8 * 64 * 64 * 4
     saved = -sum(n_bytes for _, end, n_bytes in one.changes if end == one.begin)

@@ -12,15 +12,11 @@ pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import nn
 
-from maxslices.core.block_memory import CONTEXT_BYTES
-from maxslices.nn.reduce import COMPRESSORS, Rewrite, apply_rewrites, reduce_memory
+from maxslices.nn.reduce import COMPRESSORS, Rewrite, apply_rewrites
 from maxslices.nn.reduce.binary_inputs import probe_binary
-from maxslices.nn.reduce.candidates import candidates
 from maxslices.nn.reduce.kept_tensors import compressor_named
-from maxslices.nn.reduce.parts import time_candidates
-from maxslices.nn.reduce.study import study_step
-from maxslices.nn.replay import Spec, Workspaces
-from maxslices.nn.step.layer_state import ResettingStep, refuses_time_split, reset_states
+from maxslices.nn.replay import Spec
+from maxslices.nn.step.layer_state import refuses_time_split, reset_states
 
 T = 5
 
@@ -108,7 +104,6 @@ def test_inputs_that_are_spikes_are_found():
 @pytest.mark.parametrize(
     "rewrites",
     [
-        {"3": Rewrite("pack", ("bit",))},
         {"3": Rewrite("checkpoint", ("bit",)), "5": Rewrite("checkpoint")},
         {"2": Rewrite("checkpoint"), "5": Rewrite("selective"), "8": Rewrite("checkpoint")},
         {"[3:6]": Rewrite("checkpoint", ("bit",)), "5": Rewrite("checkpoint", (), 5)},
@@ -175,43 +170,6 @@ def test_neurons_that_see_all_steps_refuse(made):
 def test_layers_of_single_steps_refuse():
     assert "single" in refuses_time_split(neuron.LIFNode(step_mode="s"))
     assert not refuses_time_split(network())
-
-
-def test_a_plan_for_a_spiking_network_packs_and_fits():
-    model = network()
-    spec = Spec((T, 4, 3, 96, 96))
-    step = ResettingStep(model, "training", torch.optim.Adam)
-    whole = step.trace([spec], Workspaces.allowance()).peak_bytes
-    limit = int(0.6 * whole)
-    _, summary = reduce_memory(model, spec, limit + CONTEXT_BYTES, means=("pack", "checkpoint"))
-    assert summary.fits
-    assert summary.bit_compressor_count
-    assert step.trace([spec], Workspaces.allowance()).peak_bytes <= limit
-
-
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_states_that_are_carried_on_are_counted(parts):
-    model = network()
-    spec = Spec((T, 4, 3, 96, 96))
-    step = ResettingStep(model, "training")
-    seen = study_step(step, [spec], Workspaces.allowance())
-    found = candidates(seen, model, ("checkpoint",), {}) + time_candidates(seen, model, {})
-    (chosen,) = [
-        c for c in found if c.path == "2" and c.rewrite == Rewrite("checkpoint", (), parts)
-    ]
-    expected = sum(
-        size for first, end, size in chosen.changes if first <= seen.backward_start < end
-    )
-
-    def at_the_turn(plan):
-        trace = step.trace(
-            [spec], Workspaces.allowance(), change=lambda copy: apply_rewrites(copy, plan)
-        )
-        return trace.bytes_at("loss")
-
-    saved = at_the_turn({"2": chosen.rewrite}) - at_the_turn({})
-    # Random numbers' states and what is smaller than a granule: 16 KiB.
-    assert abs(saved - expected) <= 2**14
 
 
 def test_zeros_alone_are_no_spikes():

@@ -10,7 +10,6 @@ import numpy as np
 from torch import nn
 
 from maxslices.nn.reduce.candidates import Candidate, candidates
-from maxslices.nn.reduce.parts import time_candidates
 from maxslices.nn.reduce.rewrite import Rewrite
 from maxslices.nn.reduce.study import ModuleOrder, study_step
 from maxslices.nn.reduce.times import (
@@ -64,7 +63,7 @@ def made(
     seen = study_step(step, [spec], Workspaces.allowance())
     flops = flops_by_module(step, [spec])
     timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times, parts)
-    found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
+    found = candidates(seen, model, ("checkpoint", "selective", "offload"))
     price(found, timeline, flops, times)
     return timeline, found
 
@@ -161,27 +160,6 @@ def test_without_a_device_a_smaller_batch_is_bound_by_the_host():
     assert in_parts.host_of[""] == pytest.approx(4 * small.host_of[""])
 
 
-def test_parts_of_time_cost_the_host_as_often_as_the_whole():
-    spikes = pytest.importorskip("spikingjelly.activation_based", reason="no spikingjelly")
-    from spikingjelly.activation_based import functional, layer, neuron
-
-    assert spikes
-    model = nn.Sequential(layer.Conv2d(3, 16, 3, padding=1), neuron.LIFNode(detach_reset=True))
-    functional.set_step_mode(model, "m")
-    step, spec = ModelStep(model, "training"), Spec((8, 4, 3, 64, 64))
-    seen = study_step(step, [spec], Workspaces.allowance())
-    flops, times = flops_by_module(step, [spec]), ForwardTimes(DeviceRates())
-    timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times)
-    found = time_candidates(seen, model, {})
-    price(found, timeline, flops, times)
-    call = next(c for c in seen.calls if c.path == "1")
-    assert call.n_in_python == 1  # the neuron is an operator of its library
-    assert timeline.host_of["1"] >= times.rates.python_s
-    cost = {c.rewrite.parts: c.host_s for c in found if c.path == "1"}
-    assert cost[8] > 1.9 * cost[4] > 3 * cost[2]
-    assert cost[2] > 3 * times.rates.python_s
-
-
 def test_modules_are_timed_by_what_is_noted_where_they_begin_and_end():
     model = network()
     clock = iter(range(10_000))
@@ -218,18 +196,3 @@ def test_norms_of_single_items_take_as_long_for_one_as_for_many():
     assert norm_s(1) == one
     assert norm_s(4) == one
     assert norm_s(4000) > 2 * norm_s(1)
-
-
-def test_a_convolution_without_room_for_its_workspace_is_slower():
-    step = ModelStep(network(), "training")
-    trace = step.trace([Spec((8, 3, 64, 64))], Workspaces.allowance())
-    rates = DeviceRates()
-    assert rates.without_workspaces_s(trace, ()) == 0
-    (first, second) = (i for i, c in enumerate(trace.calls) if c.shapes[1] == (32, 32, 3, 3)
-                       and c.kind == "convolution")  # fmt: skip
-    once_s = rates.convolution_s(trace.calls[first])
-    assert once_s > 2 * 8 * 32 * 64 * 64 * 32 * 9 / rates.convolution_flops_per_s
-    # That of the second step alone counts, whichever of the two found no room.
-    for refused in ([first], [second], [first, second]):
-        slower_s = rates.without_workspaces_s(trace, refused)
-        assert slower_s == pytest.approx((rates.no_workspace - 1) * once_s)

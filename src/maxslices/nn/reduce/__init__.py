@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .kept_tensors import COMPRESSORS, Compressor
 from .memopt import memory_optimization
-from .parts import backward_in_parts
 from .reduction import MEANS, reduce_memory, restore
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
@@ -16,7 +15,6 @@ __all__ = [
     "MEANS",
     "ReductionSummary",
     "Rewrite",
-    "backward_in_parts",
     "memory_optimization",
     "reduce_memory",
     "resolve_device",

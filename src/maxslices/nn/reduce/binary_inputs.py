@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..replay import Spec, Trace
+from ..nn_errors import ModelArgumentError
+from ..replay import Spec
 from ..replay.nested import mapped
-from ..step.layer_state import stateful
 from .block_state import BlockState
 
 N_TRIALS = 3
 """Number of inputs: the given one or normal numbers, uniform numbers from -5 to 5, and zeros and
 ones."""
-STEP_FUNCTIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "gt", "ge", "lt", "le", "heaviside", "sign", "bernoulli", "bernoulli_", "round", "floor",
-        "ceil", "trunc",
-    )
-)  # fmt: skip
-"""Operators without which torch's own make no zeros and ones of real numbers. Comparisons for
-equality are left out: networks make masks with them, of positions and not of activations."""
-
-
-def may_be_binary(model: nn.Module, trace: Trace) -> bool:
-    """True if a step may make tensors of zeros and ones: only then need inputs be probed.
-
-    It has layers that carry states, such as spiking neurons, a step function, or an operator of
-    another library.
-    """
-    ops = {s.op.partition(".")[0] for s in trace.storages if s.stage == "forward"}
-    return bool(stateful(model)) or any(
-        op in STEP_FUNCTIONS or not op.startswith("aten::") for op in ops if op
-    )
 
 
 def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[bool, ...]]:
@@ -126,3 +105,25 @@ def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:
     if trial % 3 == 0:
         return made.normal_()
     return made.uniform_(-5, 5) if trial % 3 == 1 else made.bernoulli_(0.5)
+
+
+def names_of_compressors(
+    model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
+) -> dict[str, tuple[str, ...]]:
+    """Compressor names by path: as asked for, else bits for binary inputs."""
+    found = {
+        path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
+    }
+    asked: dict[str, Any] = {
+        path: module.x_compressor
+        for path, module in model.named_modules()
+        if getattr(module, "x_compressor", None) is not None
+    }
+    asked.update(compressors or {})
+    known = dict(model.named_modules())
+    for path, spec in asked.items():
+        if path not in known:
+            raise ModelArgumentError(f"compressors: there is no module {path!r}")
+        name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)
+        found[path] = (name,) * max(1, len(found.get(path, ())))
+    return found

@@ -15,8 +15,8 @@ from .study import EXPENSIVE_LAYERS, ForwardCall, StepStudy, modules_and_ranges
 SMALL_BYTES = 2**20
 """Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB
 is less than a segment of 2 MiB, the smallest that the allocator gives back."""
-PACK_OPS = 12
-"""Operators that pack and unpack one tensor, approximately."""
+COPY_OPS = 12
+"""Operators that copy one tensor to the host and back, approximately."""
 _EXPENSIVE_NAMES = frozenset(op.name() for op in EXPENSIVE_OPS)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
 
@@ -37,7 +37,7 @@ class Candidate:
     """Results that still exist when the backward pass begins, because modules inside kept them."""
     recomputed_flops: float = 0.0
     recomputed_bytes: int = 0
-    """Bytes read and written by recomputing or packing."""
+    """Bytes read and written by recomputing."""
     recomputed_ops: int = 0
     """Operators that are run again, approximately."""
     link_bytes: int = 0
@@ -70,12 +70,8 @@ def candidates(
     study: StepStudy,
     model: nn.Module,
     means: Sequence[str],
-    compressors: dict[str, tuple[str, ...]],
 ) -> list[Candidate]:
-    """Candidates for each module, one rewrite each.
-
-    `compressors` has the names of the compressors of each module's tensor arguments.
-    """
+    """Candidates for each module, one rewrite each."""
     trace = study.trace
     modules = modules_and_ranges(model)
     n_calls: dict[str, int] = {}
@@ -120,14 +116,12 @@ def candidates(
                 for i, s in kept
             ]
             changes += [*extra, *_peak_inside(study, call, begin)]
-            names = compressors.get(call.path, ()) if "pack" in means else ()
-            rewrite = Rewrite("checkpoint", names if set(names) - {"none"} else ())
+            rewrite = Rewrite("checkpoint")
             results = sum(
                 round_to_granule(trace.storages[i].n_bytes)
                 for i in call.outputs
                 if (trace.storages[i].died or 0) >= begin
             )
-            changes += _packed_changes(trace, call, begin, rewrite.compressors)[0]
             last = max(s.born for _, s in kept)
             spared = tuple(
                 c.path
@@ -166,9 +160,6 @@ def candidates(
                 made.append(Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again))
         if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
             made += _offloaded(study, call, begin, released)
-        names = compressors.get(call.path, ())
-        if "pack" in means and any(n != "none" for n in names) and not any(module.children()):
-            made += _packed(trace, call, begin, names)
     return made
 
 
@@ -206,7 +197,7 @@ def _offloaded(
     return [
         Candidate(
             call.path, Rewrite("offload"), begin, its, changes,
-            recomputed_ops=PACK_OPS * len(changes), link_bytes=n_bytes,
+            recomputed_ops=COPY_OPS * len(changes), link_bytes=n_bytes,
         )
     ]  # fmt: skip
 
@@ -226,32 +217,6 @@ def _released(study: StepStudy) -> dict[int, int]:
             for index in (*call.inputs, *call.outputs):
                 ends[index] = max(ends.get(index, 0), call.end)
     return ends
-
-
-def _packed(trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]) -> list[Candidate]:
-    changes, n_bytes = _packed_changes(trace, call, begin, names)
-    if not changes:
-        return []
-    rewrite = Rewrite("pack", names)
-    its = (call.first, call.end)
-    return [Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, 5 * n_bytes, PACK_OPS)]
-
-
-def _packed_changes(
-    trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]
-) -> tuple[list[tuple[int, int, int]], int]:
-    """Changes by packing the arguments, and the bytes that are packed."""
-    changes: list[tuple[int, int, int]] = []
-    n_bytes = 0
-    for index, name in zip(call.inputs, names, strict=False):
-        storage = trace.storages[index]
-        if name == "none" or storage.category == "input" or storage.n_bytes < SMALL_BYTES:
-            continue
-        part = 32 if name == "bit" else 4
-        saved = round_to_granule(storage.n_bytes) - round_to_granule(storage.n_bytes // part)
-        changes.append((call.end, begin, -saved))
-        n_bytes += storage.n_bytes
-    return changes, n_bytes
 
 
 def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:

@@ -11,7 +11,6 @@ from ...core.block_memory import CONTEXT_BYTES
 from ...core.units import format_bytes
 from ..replay import Trace
 from ..step.model_step import ModelStep
-from .inplace import set_in_place
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrites, apply_rewrites, undo_rewrites
 from .run_on_device import MeasuredStep, run_for_real
@@ -82,13 +81,11 @@ def fastest(
 def run_plan(rewrites: Rewrites, search: PlanSearch, device: torch.device) -> MeasuredStep | None:
     """Run steps with rewrites within the limit; None if they run out of memory."""
     model = search.step.model
-    set_in_place(model, search.in_place)
     apply_rewrites(model, rewrites)
     try:
         return run_for_real(search.step, search.inputs, device, search.limit_bytes or None)
     finally:
         undo_rewrites(model)
-        set_in_place(model, search.in_place, False)
 
 
 def run_unreduced(

@@ -29,7 +29,6 @@ from ..replay.object_copies import walked
 from ..step.call_inputs import is_sized
 from ..step.layer_state import reset_states
 from ..step.model_step import ModelStep, placed
-from .inplace import set_in_place
 from .rewrite import Rewrite, Rewrites, apply_rewrites
 
 EXACT = 1e-10
@@ -70,8 +69,6 @@ class GradientCheck:
 
     step: ModelStep
     inputs: Sequence[Any]
-    in_place: Sequence[str] = ()
-    """Activations that work in place in the rewritten model."""
     check_s: float = 0.0
     """Time taken so far."""
     _references: dict[Any, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -157,7 +154,6 @@ class GradientCheck:
         try:
             whole = self._reference(inputs, double, draws)
             model = self._copied(double)
-            set_in_place(model, self.in_place)
             apply_rewrites(model, rewrites)
             made = self._ran(model, inputs, double, draws)
         except _ERRORS as error:

@@ -71,7 +71,7 @@ class Compressor(ABC):
         """Message of the error where values would be lost."""
         return (
             f"a tensor was to be kept by the compressor {self.name!r}, which cannot bring its "
-            "values back: reduce the model again with inputs like these, or without 'pack'"
+            "values back: reduce the model again with inputs like these, or with compress_x=False"
         )
 
     @abstractmethod

@@ -7,7 +7,7 @@ a limit that is lower by what the replay needs more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,6 @@ from .study import ModuleOrder
 Curve = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-N_IMPROVED = 6
-"""Number of the most expensive candidates that the search tries to replace."""
 PEAK_POWER = 16.0
 """Exponent of the memory in use where all of it is lowered: the larger, the more the peak alone
 counts."""
@@ -140,31 +138,13 @@ class Knapsack:
         whole = self.whole()
         best: list[int] | None = None
         for power in COST_POWERS:
-            chosen = self._greedy(limit_bytes, power, (), whole)
+            chosen = self._greedy(limit_bytes, power, whole)
             if chosen is None:
                 continue
             chosen = self._pruned(chosen, limit_bytes)
             if best is None or self.cost(chosen) < self.cost(best):
                 best = chosen
-        return None if best is None else self._improved(best, limit_bytes, whole)
-
-    def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
-        """Replace the most expensive candidates, one after the other, where others are cheaper."""
-        banned = list(banned)
-        for _ in range(N_IMPROVED):
-            left = [i for i in chosen if i not in banned]
-            if not left:
-                break
-            row = max(left, key=lambda i: self.costs[i])
-            banned.append(row)
-            for start in ([i for i in chosen if i != row], ()):
-                other = self._greedy(limit_bytes, 0.5, start, banned)
-                if other is None:
-                    continue
-                other = self._pruned(other, limit_bytes)
-                if self.cost(other) < self.cost(chosen):
-                    chosen = other
-        return chosen
+        return best
 
     def lowest(self) -> list[int]:
         """Set that lowers the memory in use, at the peak and elsewhere, at any cost.
@@ -188,18 +168,6 @@ class Knapsack:
             chosen = [*(i for i in chosen if not self.conflicts[row, i]), row]
         return chosen
 
-    def more(self, chosen: Sequence[int], held_bytes: Mapping[str, int]) -> list[list[int]]:
-        """Sets with one candidate more, without those that it excludes.
-
-        Candidates of the modules that hold most come first, and cheap ones of these.
-        """
-        held = [held_bytes.get(c.path, 0) if c.path else 0 for c in self.candidates]
-        rows = sorted(
-            (row for row in range(len(held)) if row not in chosen and np.isfinite(self.costs[row])),
-            key=lambda row: (-held[row], self.costs[row]),
-        )
-        return [[*(i for i in chosen if not self.conflicts[row, i]), row] for row in rows]
-
     def _read_costs(self) -> None:
         """Read the candidates' costs: those that a replay has refused have an infinite one."""
         self.costs = np.array([max(c.cost_s, 1e-9) for c in self.candidates])
@@ -208,13 +176,7 @@ class Knapsack:
         """Usable rewrites of the whole model."""
         return [i for i, c in enumerate(self.candidates) if not c.path and c.is_usable]
 
-    def _greedy(
-        self,
-        limit_bytes: float,
-        power: float,
-        start: Sequence[int] = (),
-        banned: Sequence[int] = (),
-    ) -> list[int] | None:
+    def _greedy(self, limit_bytes: float, power: float, banned: Sequence[int]) -> list[int] | None:
         """Add the candidate with the most gain for its cost, until nothing exceeds the limit."""
         n = len(self.candidates)
         if not n:
@@ -223,8 +185,7 @@ class Knapsack:
         allowed = np.ones(n, bool)
         allowed[list(banned)] = False
         chosen = np.zeros(n, bool)
-        chosen[list(start)] = True
-        curve = self.curve(start)
+        curve = self.curve(())
         for _ in range(2 * n):
             excess = np.maximum(curve - limit_bytes, 0)
             total, top = excess.sum(), excess.max()
@@ -294,13 +255,12 @@ class Knapsack:
 
 
 def _holds_others(rewrite: Rewrite) -> bool:
-    return rewrite.kind == "checkpoint" and rewrite.parts == 1
+    return rewrite.kind == "checkpoint"
 
 
 def _may_be_inside(rewrite: Rewrite) -> bool:
     """True for rewrites that do the same inside of a module that is recomputed.
 
-    The cache of a selective checkpoint cannot be read twice. Packed tensors would be kept from
-    the first forward pass on.
+    The cache of a selective checkpoint cannot be read twice.
     """
     return rewrite.kind in ("split", "checkpoint", "offload")

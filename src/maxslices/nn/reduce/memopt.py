@@ -19,13 +19,14 @@ from torch import nn
 from ...core.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..step.call_inputs import CallInputs
+from ..step.call_inputs import CallInputs, called
 from ..step.layer_state import ResettingStep, refuses_time_split
 from ..step.model_step import optimizer_named, precision
+from .binary_inputs import names_of_compressors, probe_binary
 from .confirm import confirm, describe_holders, run_plan, run_unreduced
 from .gradient_check import OTHER_DRAWS, GradientCheck
-from .model_inputs import names_of_compressors, with_integers, with_targets
 from .parts import batch_statistics
+from .reduction import with_integers, with_targets
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
 from .search import PlanSearch, ReductionPlan
@@ -120,7 +121,11 @@ def memory_optimization(
         If False, there is one split round of one candidate.
     memory : str or int, optional
         Memory of a card; the search stops as soon as the step fits.
-    compressors, loss, targets, optimizer, amp
+    compressors : mapping, optional
+        Compressor of a module's inputs, by its path: a name in
+        `maxslices.nn.reduce.COMPRESSORS`, or "none". By default "bit" where all tried inputs
+        held only 0 and 1. A module's attribute ``x_compressor`` counts too.
+    loss, targets, optimizer, amp
         As for `reduce_memory`.
     return_summary : bool
         Whether to return the summary too.
@@ -185,12 +190,16 @@ def memory_optimization(
         if memory is not None:
             budget = budget_of(net, device_of(net, "cpu", memory), memory)
             summary.limit_bytes, summary.origin = budget.limit_bytes, budget.origin
-        means = ("checkpoint", "pack")
         values = with_integers(call.values)
-        search = PlanSearch(step, values, summary.limit_bytes, sys.maxsize, means)
+        search = PlanSearch(step, values, summary.limit_bytes, sys.maxsize, ("checkpoint",))
         search.unreduced()
         if compress_x and options.level:
-            names = names_of_compressors(net, search.binary_inputs(call.values), compressors)
+            binary = search.optional(
+                "inputs of 0 and 1 are not packed",
+                lambda *_: probe_binary(called(net, None, call.names), call.values),
+                {},
+            )
+            names = names_of_compressors(net, binary, compressors)
     elif compress_x:
         names = names_of_compressors(net, {}, compressors)
     levels = _Levels(net, summary, search, temporal_split_factor, options)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,19 +14,19 @@ from torch import nn
 from ...core.units import format_bytes
 from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
+from ..replay import Spec
+from ..replay.nested import mapped
 from ..step.call_inputs import CallInputs
 from ..step.layer_state import ResettingStep
 from ..step.model_step import optimizer_named, precision
 from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
 from .gradient_check import OTHER_DRAWS, GradientCheck
-from .inplace import set_in_place
-from .model_inputs import names_of_compressors, with_integers, with_targets
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
 from .run_on_device import resolve_device
 from .search import PlanSearch, ReductionPlan, has_expandable_segments
 
-MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
+MEANS = ("selective", "checkpoint", "split", "offload")
 """Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
 
 
@@ -40,7 +41,6 @@ def reduce_memory(
     amp: torch.dtype | bool | None = None,
     prediction_function: Callable[..., Any] | str | None = None,
     means: Sequence[str] = MEANS,
-    compressors: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
     max_replays: int = 64,
 ) -> tuple[nn.Module, ReductionSummary]:
@@ -52,8 +52,7 @@ def reduce_memory(
         Model, changed in place on the device where it is. Parameters, their names and results
         stay the same; `restore` undoes the rewrites.
     inputs : shape, Spec, tensor, or a tuple or mapping of them
-        Arguments of the model in the step that is to fit; a mapping has keyword arguments. Their
-        values are read only to find binary inputs.
+        Arguments of the model in the step that is to fit; a mapping has keyword arguments.
     memory : str or int, optional
         Memory of the card, such as "12GB", or its name, such as "RTX 4090"; by default what is free
         on the device. CUDA's context (0.6 GB) is subtracted.
@@ -71,10 +70,6 @@ def reduce_memory(
         place of the model.
     means : sequence of str
         Kinds of rewrites that may be used, of `MEANS`.
-    compressors : mapping, optional
-        Compressor of a module's inputs, by its path: a name in
-        `maxslices.nn.reduce.COMPRESSORS`, or "none". By default "bit" where all tried inputs
-        held only 0 and 1. A module's attribute ``x_compressor`` counts too.
     device : torch.device or str, optional
         Device that confirms the plan; by default the model's, else this process's.
     max_replays : int
@@ -127,11 +122,6 @@ def reduce_memory(
     check = GradientCheck(step, given)
     before = best = search.unreduced()
     if not search.fits(before):
-        if "in-place" in means:
-            search.work_in_place(check)
-        search.compressors = names_of_compressors(
-            model, search.binary_inputs(call.values), compressors
-        )
         search.measure_times()
         best = search.without_wrong(check, partial(_handed_over, search))
     summary = ReductionSummary(
@@ -157,7 +147,6 @@ def reduce_memory(
         raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
         confirm(summary, made, whole)
-    set_in_place(model, summary.in_place)
     apply_rewrites(model, summary.rewrites)
     return model, summary
 
@@ -165,7 +154,6 @@ def reduce_memory(
 def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
     """Undo the rewrites of `reduce_memory`, and return the model."""
     undo_rewrites(model)
-    set_in_place(model, summary.in_place, False)
     return model
 
 
@@ -190,7 +178,6 @@ def _fill(
     best: ReductionPlan,
 ) -> None:
     chosen, after = best.chosen, best.trace
-    summary.in_place = list(best.in_place)
     summary.rewrites = best.rewrites
     summary.notes += dict.fromkeys(search.notes)
     summary.peak_after_bytes = after.allocated_bytes
@@ -198,40 +185,48 @@ def _fill(
     summary.forward_flops = search.forward_flops
     summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
     summary.predicted_added_s = best.added_s
-    summary.refused_s = best.refused_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
     summary.n_replays = search.n_replays
-    again = [c for c in chosen if c.rewrite.kind in ("checkpoint", "selective")]
-    summary.gc_wrap_count = summary.gc_container_count = summary.gc_selected_count = len(again)
-    summary.gc_selected_modules = [c.path for c in again]
-    summary.gc_selection_explanation = (
-        f"{len(again)} modules are computed again: the least time for which the traced peak "
-        "stays within the limit."
-    )
     lost = after.needed_bytes - after.peak_bytes
-    if not chosen:
-        summary.recommendation = (
-            "Nothing is computed again: max_batch_size says how large a batch may be."
-        )
-    elif not has_expandable_segments():
+    if chosen and not has_expandable_segments():
         summary.recommendation = (
             f"{format_bytes(lost)} are needed for gaps between blocks: "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
             "avoids them, and a cheaper plan may then fit"
         )
-    else:
-        summary.recommendation = (
-            "For a faster step, run parts of the batch by backward_in_parts, or a smaller batch; "
-            f"unreduced, the step needs {format_bytes(summary.needed_before_bytes)} for tensors"
-        )
-    names = [name for c in chosen for name in c.rewrite.compressors]
-    summary.bit_compressor_count = names.count("bit")
-    summary.null_compressor_count = names.count("none")
-    n_parts = sum(c.rewrite.parts > 1 for c in chosen)
-    summary.tcgc_container_count = summary.temporal_split_count = n_parts
     for kind in dict.fromkeys(c.rewrite.kind for c in chosen):
         summary.applied_steps.append(kind)
-    if summary.in_place:
-        summary.applied_steps.append("in-place")
+
+
+def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments with a `Spec` for each tensor but those of integers, whose values decide.
+
+    They are lengths of sequences, indices or classes. Numbers are random wherever they are needed:
+    the zeros of a made-up input have hardly any gradients.
+    """
+
+    def converted(item: Any) -> Any:
+        if not torch.is_tensor(item) or item.is_meta or not item.is_floating_point():
+            is_number = torch.is_tensor(item) and item.is_meta
+            return Spec(tuple(item.shape), item.dtype) if is_number else item
+        return Spec(tuple(item.shape), item.dtype, item.requires_grad)
+
+    return tuple(mapped(converted, value) for value in values)
+
+
+def with_targets(step: ResettingStep) -> ResettingStep:
+    """Step that computes its targets only once for each shape of inputs."""
+    if step.loss is None:
+        return step
+    known: dict[Any, tuple[Any, ...]] = {}
+
+    def targets(*inputs: Any) -> tuple[Any, ...]:
+        specs = CallInputs(inputs).specs
+        key = str(specs)
+        if key not in known:
+            known[key] = step.target_specs(specs)
+        return known[key]
+
+    return replace(step, targets=targets)

@@ -51,8 +51,6 @@ class ReductionSummary:
     """Source of the limit, as text."""
     rewrites: dict[str, Rewrite] = field(default_factory=dict)
     """Rewrites by path of the module."""
-    in_place: list[str] = field(default_factory=list)
-    """Activations that work in place now."""
     peak_before_bytes: int = 0
     """Predicted ``max_memory_allocated`` of the unreduced step."""
     peak_after_bytes: int = 0
@@ -70,9 +68,6 @@ class ReductionSummary:
     """Floating-point operations of one forward pass."""
     predicted_added_s: float = 0.0
     """Predicted added time of a step."""
-    refused_s: float = 0.0
-    """Part of it that convolutions add only if their workspaces find no room: in some runs of a
-    plan they found it."""
     predicted_step_s: float = 0.0
     """Predicted time of a reduced step; 0.0 if that of the unreduced step is not known."""
     measured_step_before_s: float = 0.0
@@ -115,18 +110,11 @@ class ReductionSummary:
                 f"{self.measured_step_s * 1e3:.1f} ms a step, "
                 f"{self.predicted_step_s * 1e3:.1f} ms predicted"
             )
-        if self.refused_s:
-            lines.append(
-                f"  of that    {self.refused_s * 1e3:.1f} ms only if cuDNN finds no room for "
-                "workspaces, which differs from run to run"
-            )
         if self.forward_flops:
             lines.append(
                 f"  recomputed {self.recomputed_flops / self.forward_flops:.0%} of a forward pass;"
                 f" {self.predicted_added_s * 1e3:.2f} ms a step ({self.times_origin})"
             )
-        if self.in_place:
-            lines.append(f"  in place   {len(self.in_place)} activations")
         groups: dict[str, list[str]] = {}
         for path, rewrite in self.rewrites.items():
             groups.setdefault(str(rewrite), []).append(path or "the model")

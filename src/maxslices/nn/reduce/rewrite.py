@@ -41,9 +41,9 @@ _GRAPHS_CHANGE_ONCE = [int(part) for part in torch.__version__.split(".")[:2]] >
 """True if compiled models update running statistics once, recomputed or not (torch 2.9). With torch
 2.6 they are not updated at all, so compiling such a model is an error there."""
 
-Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
-"""Recompute all; recompute all but convolutions and matrix products; compress inputs; keep saved
-tensors on the host; run in parts without recomputation."""
+Kind = Literal["checkpoint", "selective", "offload", "split"]
+"""Recompute all; recompute all but convolutions and matrix products; keep saved tensors on the
+host; run in parts without recomputation."""
 
 EXPENSIVE_OPS = frozenset(
     {
@@ -151,7 +151,7 @@ class Rewritten:
 
     def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._keeping(args):
-            if self.rewrite.kind in ("pack", "offload", "split"):
+            if self.rewrite.kind in ("offload", "split"):
                 return self._plain(*args, **kwargs)
             contexts = {}
             if self.rewrite.kind == "selective":

@@ -14,7 +14,6 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ...core.memory_model import last_true
 from ..nn_errors import ModelArgumentError, RewriteError, first_line
@@ -23,14 +22,11 @@ from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from ..replay.measure_workspaces import measured_workspaces
 from ..replay.steady_state import Steady, steady
-from ..step.call_inputs import called
 from ..step.model_step import ModelStep
-from .binary_inputs import may_be_binary, probe_binary
 from .candidates import Candidate, candidates
 from .gradient_check import GradientCheck
-from .inplace import safe_in_place, set_in_place
 from .knapsack import Knapsack
-from .parts import batch_parts, layer_candidates, part_of, time_candidates
+from .parts import batch_parts, layer_candidates, part_of
 from .rewrite import Rewrite, apply_rewrites
 from .study import ModuleOrder, study_step
 from .times import (
@@ -68,9 +64,8 @@ class SearchSpace(NamedTuple):
 
     def timed(self, plan: ReductionPlan) -> ReductionPlan:
         """The plan with the time that it adds."""
-        chosen, trace = plan.chosen, plan.trace
-        plan.refused_s = self.rates.without_workspaces_s(trace, plan.later.refused)
-        plan.added_s = self.timeline.step_s(chosen) - self.whole_s + plan.refused_s
+        chosen = plan.chosen
+        plan.added_s = self.timeline.step_s(chosen) - self.whole_s
         plan.added_s += plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
         return plan
 
@@ -83,13 +78,8 @@ class ReductionPlan:
     trace: Trace
     limit_bytes: InitVar[int] = 0
     """Limit of the allocator. If the two steps run under it, all further ones must run as well."""
-    in_place: tuple[str, ...] = ()
-    """Activations that work in place."""
     added_s: float = 0.0
-    """Added time of a step. That of the limit is included: memory is given back to the device and
-    taken again, and convolutions whose workspaces find no room take slower kernels."""
-    refused_s: float = 0.0
-    """Part of it due to the slower kernels."""
+    """Added time of a step, with that of memory given back to the device and taken again."""
     first_bytes: int = field(init=False)
     """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)
@@ -143,9 +133,6 @@ def later_bytes(trace: Trace, too_low_bytes: int) -> int:
     return (last_true(fails, low, high) + 1) * part
 
 
-N_RELIEVED = 24
-"""Replays in which a rewrite more must have lowered a plan that does not fit: a spiking network at
-0.35 of its need fits after 16 of them."""
 STEP = 0.01
 """Part of the limit by which the target is lowered from one plan to the next."""
 
@@ -164,10 +151,6 @@ class PlanSearch:
     """Kinds of rewrites that may be used."""
     device: torch.device | None = None
     """Device that measures workspaces and times, if there is one."""
-    in_place: Sequence[str] = ()
-    """Activations that work in place in all plans."""
-    compressors: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Compressors of modules' inputs, by path."""
     flops: Mapping[str, Flops] = field(default_factory=dict)
     times: ForwardTimes = field(init=False)
     workspaces: Workspaces = field(default_factory=Workspaces.allowance)
@@ -189,12 +172,11 @@ class PlanSearch:
     def trace(self, rewrites: Mapping[str, Rewrite]) -> Trace:
         """Replay two steps of the rewritten model."""
         self.n_replays += 1
-
-        def change(model: nn.Module) -> None:
-            set_in_place(model, self.in_place)
-            apply_rewrites(model, rewrites)
-
-        return self.measured(self.step.trace(self.inputs, self.workspaces, change=change))
+        return self.measured(
+            self.step.trace(
+                self.inputs, self.workspaces, change=lambda model: apply_rewrites(model, rewrites)
+            )
+        )
 
     def measured(self, trace: Trace) -> Trace:
         """Trace with workspaces measured for its own calls, if there is a device.
@@ -215,33 +197,7 @@ class PlanSearch:
         self.tried.append(ReductionPlan([], trace, self.limit_bytes))
         return self.tried[0]
 
-    def work_in_place(self, check: GradientCheck) -> None:
-        """Let activations work in place in all plans, if that lowers the peak."""
-        found = self._optional("activations do not work in place", safe_in_place, ())
-        check.in_place = found
-        if found and (wrong := check.difference({})) is not None:
-            self.notes.append(f"activations do not work in place: {wrong}")
-            found = ()
-        self.in_place = check.in_place = found
-        if found:
-            plan = ReductionPlan([], self.trace({}), self.limit_bytes, tuple(found))
-            if plan.trace.peak_bytes < self.tried[0].trace.peak_bytes:
-                self.tried.append(plan)
-            else:
-                self.in_place = check.in_place = ()
-
-    def binary_inputs(self, values: Sequence[Any]) -> dict[str, tuple[bool, ...]]:
-        """Arguments of modules that hold only 0 and 1, by path."""
-        step = self.step
-        if "pack" not in self.means or not may_be_binary(step.model, self.tried[0].trace):
-            return {}
-        model = called(step.model, step.prediction_function, step.names)
-        found: dict[str, tuple[bool, ...]] = self._optional(
-            "inputs of 0 and 1 are not packed", lambda *_: probe_binary(model, values), {}
-        )
-        return found
-
-    def _optional(self, without: str, study: Callable[..., Any], default: Any) -> Any:
+    def optional(self, without: str, study: Callable[..., Any], default: Any) -> Any:
         """Result of a study of the step; a note and a default where the model refuses it."""
         try:
             return study(self.step, self.inputs)
@@ -288,8 +244,6 @@ class PlanSearch:
         The whole batch is searched first, then parts of it, as long as more can be cheaper.
         """
         best = self.tried[0]
-        for plan in self.tried[1:2]:
-            best = best if plan.chosen else self.better(plan, best)
         for parts in self._numbers_of_parts():
             space = self.space(parts)
             if space is None:
@@ -342,7 +296,7 @@ class PlanSearch:
     def _numbers_of_parts(self) -> list[int]:
         if "split" not in self.means or ("", "checkpoint", True) in self.refused:
             return [1]
-        found = self._optional("the batch is not run in parts", batch_parts, ([], ""))
+        found = self.optional("the batch is not run in parts", batch_parts, ([], ""))
         numbers, reason = found
         if reason and reason not in self.notes:
             self.notes.append(reason)
@@ -385,29 +339,6 @@ class PlanSearch:
             is_cheaper = best is None or not self.fits(best) or space.added_s(rows) < best.added_s
             if is_cheaper and not self.is_over:
                 best = self.better(self._replayed(space, rows), best or self.tried[0])
-        return None if best is None else self._relieved(space, best)
-
-    def _relieved(self, space: SearchSpace, best: ReductionPlan) -> ReductionPlan:
-        """Where no plan fits, the lowest with more rewrites of what holds most at its own peak.
-
-        The memory in use at the replayed peak shows where the expected one is wrong.
-        """
-        rows_of = {id(c): row for row, c in enumerate(space.knapsack.candidates)}
-        last = self.n_replays + N_RELIEVED
-        while not self.fits(best) and all(id(c) in rows_of for c in best.chosen):
-            rows = [rows_of[id(c)] for c in best.chosen]
-            held = best.trace.peak.by_module()
-            lower = None
-            for row in space.knapsack.more(rows, held):
-                if self.n_replays >= min(last, self.max_replays):
-                    return best
-                plan = self._replayed(space, row)
-                if plan is not None and plan.needed_bytes < best.needed_bytes:
-                    lower, last = plan, self.n_replays + N_RELIEVED
-                    break
-            if lower is None:
-                return best
-            best = lower
         return best
 
     def _replayed(self, space: SearchSpace, rows: Sequence[int]) -> ReductionPlan | None:
@@ -419,7 +350,7 @@ class PlanSearch:
                 return plan
         try:
             trace = self.trace({c.path: c.rewrite for c in chosen})
-            plan = ReductionPlan(chosen, trace, self.limit_bytes, tuple(self.in_place))
+            plan = ReductionPlan(chosen, trace, self.limit_bytes)
             self.tried.append(space.timed(plan))
             return plan
         except (ModelArgumentError, TraceError) as error:
@@ -453,16 +384,15 @@ class PlanSearch:
         model = self.step.model
         inputs = self.inputs if parts == 1 else part_of(self.inputs, parts)
         try:
-            study = study_step(self.step, inputs, self.workspaces, self.in_place)
+            study = study_step(self.step, inputs, self.workspaces)
         except (ModelArgumentError, TraceError) as error:
             if parts == 1:
                 raise
             self.notes.append(f"the batch is not run in {parts} parts: {str(error)[:160]}")
             return None
         study = study.with_trace(self.measured(study.trace))
-        found = candidates(study, model, self.means, self.compressors)
+        found = candidates(study, model, self.means)
         if "split" in self.means:
-            found += time_candidates(study, model, self.compressors)
             found += layer_candidates(study, model)
         root = None
         order = ModuleOrder(model)

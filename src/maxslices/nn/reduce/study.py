@@ -23,7 +23,6 @@ from ..replay import Replay, Trace, Workspaces
 from ..replay.nested import tensors_in
 from ..step.layer_state import stateful
 from ..step.model_step import ModelStep
-from .inplace import set_in_place
 
 EXPENSIVE_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
 """Convolutions and matrix products; ranges begin with them."""
@@ -249,16 +248,13 @@ def _versions(value: Any) -> tuple[int, ...]:
     return tuple(t._version for t in tensors_in(value))
 
 
-def study_step(
-    step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
-) -> StepStudy:
+def study_step(step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces) -> StepStudy:
     """Replay one training step without its optimizer, and record the calls of its modules."""
     watcher = _CallWatcher()
     trace = replace(step, optimizer=None).trace(
         inputs,
         workspaces,
         steps=1,
-        change=lambda model: set_in_place(model, in_place),
         watch=watcher.watch,
     )
     model = step.model

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,13 +21,12 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ..replay import OperatorCall, Replay, Trace, Workspaces
+from ..replay import Replay, Workspaces
 from ..replay.meta_copy import materialize
 from ..replay.module_calls import module_flops
 from ..replay.trace import Storage
-from ..replay.workspaces import CONVOLUTIONS, ITEM_BYTES
 from ..step.model_step import ModelStep, real_tensors
-from .candidates import PACK_OPS, Candidate
+from .candidates import Candidate
 from .study import EXPENSIVE_LAYERS, ForwardCall, ModuleOrder, StepStudy, children_of, range_at
 
 N_TIMED = 3
@@ -65,10 +64,6 @@ class DeviceRates:
     reallocated_bytes_per_s: float = 227e9
     """Memory that the allocator gives back to the device and takes again, per second: 4.4 ms a
     GB."""
-    no_workspace: float = 4.6
-    """Time of a convolution whose workspace finds no room, as a multiple of its time with one:
-    89 ms for 19.5 ms over the convolutions of ResNet50 and DeepLabV3 (2.1 to 6.0 by kind and
-    network); those of ConvNeXt take 1.3 to 1.5 times as long."""
     origin: str = "stated for an H200, single precision"
 
     @classmethod
@@ -77,32 +72,6 @@ class DeviceRates:
         if amp is None:
             return cls()
         return cls(350e12, 350e12, origin="stated for an H200, half precision")
-
-    def convolution_s(self, call: OperatorCall) -> float:
-        """Time of a convolution, or of a gradient of one, on the device."""
-        x, weight, y = call.shapes
-        flops = 2 * max(math.prod(x), math.prod(y)) * math.prod(weight[1:])
-        if "transposed" not in call.options:
-            flops = 2 * math.prod(y) * math.prod(weight[1:])
-        moved = ITEM_BYTES.get(call.dtype, 4) * sum(map(math.prod, call.shapes))
-        return flops / self.convolution_flops_per_s + moved / self.bytes_per_s
-
-    def without_workspaces_s(self, trace: Trace, refused: Collection[int]) -> float:
-        """Time that a step takes longer as workspaces of some calls find no room.
-
-        cuDNN keeps to the kernels that it takes then, for all calls alike.
-        """
-        alike = {(trace.calls[i].signature, trace.calls[i].batch) for i in refused}
-        last = [mark.event for mark in trace.marks if mark.name == trace.marks[-1].name]
-        begin = last[-2] if len(last) > 1 else 0
-        slow = [
-            trace.calls[which]
-            for kind, which in trace.events[begin:]
-            if kind == "call" and alike and trace.calls[which].kind in CONVOLUTIONS
-        ]
-        return (self.no_workspace - 1) * sum(
-            self.convolution_s(call) for call in slow if (call.signature, call.batch) in alike
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,11 +414,8 @@ def _set_times(
     forward_s, host_s = timeline.device_of.get(path, 0.0), timeline.host_of.get(path, 0.0)
     flops = flops_of(all_flops, path, timeline.order)
     rates, rewrite, n_runs = times.rates, candidate.rewrite, timeline.parts
-    parts = rewrite.parts
     moved_s = n_runs * candidate.recomputed_bytes / rates.bytes_per_s
     checkpoint_s = n_runs * rates.checkpoint_s
-    n_packed = sum(name != "none" for name in rewrite.compressors)
-    packs_s = n_runs * n_packed * PACK_OPS * rates.launch_s
     again_s = host_s + n_runs * candidate.recomputed_ops * rates.again_s
     if rewrite.kind == "checkpoint":
         for path in candidate.spared:
@@ -457,10 +423,8 @@ def _set_times(
         spared = sum(flops_of(all_flops, path, timeline.order).total for path in candidate.spared)
         candidate.recomputed_flops = flops.total - spared
         candidate.device_s = forward_s
-        # Each part takes the host as long as the whole.
-        candidate.wrapped_s = parts * checkpoint_s / 2 + (parts - 1) * host_s + packs_s
-        candidate.host_s = candidate.wrapped_s + parts * (checkpoint_s / 2 + again_s)
-        candidate.host_s += (parts - 1) * HOST_BACKWARD * host_s
+        candidate.wrapped_s = checkpoint_s / 2
+        candidate.host_s = checkpoint_s + again_s
     elif rewrite.kind == "selective":
         kept_s = flops.seconds(rates)
         if times.forward_s:
