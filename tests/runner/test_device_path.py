@@ -88,13 +88,6 @@ def test_plans_that_methods_ask_for_are_kept_where_there_is_room(gpu, monkeypatc
     assert wanted[-1] is False
 
 
-def test_a_fragmented_pool_is_emptied_and_the_block_tried_again(gpu):
-    left = [1]
-    report = run(DATA, hungry(lambda data: left and left.pop()), device="cuda", block=8)
-    np.testing.assert_array_equal(report.result, DATA * 2)
-    assert (report.sections[0].n_splits, report.sections[0].smallest_block) == (0, 8)
-
-
 def test_a_block_that_fails_twice_is_halved(gpu):
     report = run(DATA, hungry(lambda data: len(data) > 4), device="cuda", block=8)
     np.testing.assert_array_equal(report.result, DATA * 2)

@@ -77,12 +77,6 @@ def test_each_bound_has_words(made, bound_by, said):
     assert said in f"{report(made, one)}\n"
 
 
-def test_stages_that_there_were_not_are_not_shown(made):
-    stages = {"compute": STAGES["compute"], "read": STAGES["read"]}
-    text = str(report(made, section(stages=stages, idle_share=0.5, bound_by="overhead")))
-    assert "    read 12 %, compute 38 %, idle 50 %: bound by" in text
-
-
 def test_without_a_timeline_nothing_is_said_of_stages(made):
     text = str(report(made, section()))
     assert "idle" not in text
@@ -124,8 +118,3 @@ def test_the_json_holds_it_all(made):
     assert (entry["idle_share"], entry["bound_by"], entry["gb_per_s"]) == (0.02, "write", 5.0)
     assert entry["blocks"] == [{"first_slice": 0, "block": 8, "why": "chosen"}]
     assert (entry["slices_per_s"], entry["ratio"]) == (32.0, 0.75)
-
-
-def test_an_older_section_report_has_no_bound(made):
-    one = section()
-    assert (one.bound_by, one.gb_per_s, one.idle_share, one.stages) == (None, None, None, {})

@@ -12,7 +12,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, method, run
 from maxslices.api.pictures import MOST_PICTURES, page_of_run
-from maxslices.errors import SourceError, StoreError
+from maxslices.errors import SourceError
 from maxslices.io.results.stored_result import middle_slice
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
@@ -117,23 +117,6 @@ def test_a_result_that_is_gone_has_no_picture(tmp_path):
     assert "<img" not in page_of_run(report, slice_name)
 
 
-def test_a_page_goes_with_its_run(tmp_path):
-    a_run(tmp_path)
-    (tmp_path / "report.html").write_text("old")
-    a_run(tmp_path, overwrite=True)
-    assert (tmp_path / "report.html").read_text() != "old"
-
-
-def test_a_page_of_somebody_else_is_never_replaced(tmp_path):
-    (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(StoreError, match=r"report\.html is there already and of no run"):
-        a_run(tmp_path)
-    (tmp_path / "report.json").write_text('{"files": []}')
-    with pytest.raises(StoreError, match=r"report\.html is there already"):
-        a_run(tmp_path, overwrite=True)
-    assert (tmp_path / "report.html").read_text() == "mine"
-
-
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     from maxslices.runner.folder import run_folder
 
@@ -150,16 +133,6 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "01_to_float.h5", "pipeline_as_run.yaml", "result.h5", "report.json", "run.log",
     }  # fmt: skip
-
-
-def test_a_picture_that_cannot_be_compressed_is_a_warning(tmp_path, monkeypatch):
-    def grey_png(levels):
-        raise OSError("codec configuration error when writing image file")  # zlib has no memory
-
-    monkeypatch.setattr("maxslices.report_page.drawings.grey_png", grey_png)
-    with pytest.warns(UserWarning, match="no page of the run: codec configuration error"):
-        report = a_run(tmp_path / "out")
-    assert report.files[-1].exists()
 
 
 def test_a_run_into_memory_draws_nothing(monkeypatch):

@@ -161,14 +161,6 @@ def test_a_folder_behind_a_link_that_leads_nowhere_is_refused(tmp_path, out):
         run(DATA, PIPELINE, tmp_path / out, device="cpu")
 
 
-def test_foreign_files_in_the_folder_of_a_run_stay(tmp_path):
-    out = tmp_path / "out"
-    run(DATA, PIPELINE, out, device="cpu", format="tiff")
-    (out / "notes.txt").write_text("precious")
-    run(DATA, PIPELINE, out, device="cpu", overwrite=True)
-    assert (out / "notes.txt").read_text() == "precious"
-
-
 def doubled(data):
     return data.astype(np.float32) * 2
 
