@@ -15,7 +15,7 @@ import pytest
 
 from maxslices import Registry, __version__, registry
 from maxslices.cli.main import app, main
-from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 
 CORRECT = "method: dark_flat_field_correction"
 LOG = "method: minus_log"

@@ -6,7 +6,7 @@ import logging
 import traceback
 
 from maxslices.cli.methods import methods
-from maxslices.runner.report.run_log import RunLog
+from maxslices.runner.report.run_record import RunLog
 
 
 def test_log_records_are_printed_as_warnings(cli, monkeypatch):

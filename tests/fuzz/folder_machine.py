@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 
 from maxslices import MaxslicesError, Pipeline, run
 from maxslices.core.block_memory import PYTHON_BYTES
-from maxslices.runner.folder import finished_run, result_sinks
+from maxslices.runner.folder import folder_place, result_sinks
 from maxslices.runner.folder.journal import Journal
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from tests.planner.fakes import fakes
@@ -56,8 +56,8 @@ PIPELINES = {
 FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_mine": b"mine"}
 """Files that no run wrote."""
 RECORDS = (
-    finished_run.REPORT_NAME,
-    *finished_run.RECORD_NAMES,
+    folder_place.REPORT_NAME,
+    *folder_place.RECORD_NAMES,
 )
 """Files that say how and when a run was made."""
 N_RUNS = 60
@@ -225,7 +225,7 @@ def _kill_at(moment: int) -> None:
     for name in ("begin", "side", "done", "finish", "moving", "resumed"):
         watch(Journal, name)
     watch(result_sinks, "create_sink")
-    watch(finished_run, "remove_result")
+    watch(folder_place, "remove_result")
     for name in ("rename", "unlink", "mkdir"):
         watch(Path, name)
     watch(os, "replace")

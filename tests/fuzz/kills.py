@@ -15,7 +15,7 @@ from pathlib import Path
 from maxslices import run
 from maxslices.cli.main import _stoppable
 from maxslices.errors import MaxslicesError
-from maxslices.runner.folder.finished_run import PAGE_NAME
+from maxslices.runner.folder.folder_place import PAGE_NAME
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system.threads import NO_THREAD
 

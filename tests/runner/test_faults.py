@@ -17,7 +17,7 @@ from maxslices import Pipeline, Registry, run
 from maxslices.errors import EstimatorError, MethodError, OutOfMemoryError, StoreError
 from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
-from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from maxslices.system import disk_space as room
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two

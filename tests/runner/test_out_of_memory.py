@@ -17,8 +17,7 @@ from maxslices.io import Sink
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
-from maxslices.runner.folder.finished_run import RECORD_NAMES
-from maxslices.runner.folder.folder_place import JOURNAL_NAME
+from maxslices.runner.folder.folder_place import JOURNAL_NAME, RECORD_NAMES
 from maxslices.system.threads import WorkThread
 from tests.runner.fake_gpu import FakeGpu
 

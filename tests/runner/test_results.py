@@ -15,7 +15,7 @@ from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.loader import LoaderOptions
-from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes
 
 SHAPE = (23, 17, 64)

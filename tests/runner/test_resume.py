@@ -21,8 +21,8 @@ from maxslices.io.scans.chosen_part import with_choice
 from maxslices.io.scans.loader import Preview
 from maxslices.runner import RunFolder
 from maxslices.runner.blocks import block_runner
-from maxslices.runner.folder import finished_run, journal, result_sinks, run_folder, unfinished_run
-from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder import folder_place, journal, result_sinks, run_folder, unfinished_run
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from maxslices.runner.folder.journal import Journal, seal, unseal
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from maxslices.system import disk_space
@@ -83,7 +83,7 @@ def snapshots(monkeypatch, tmp_path):
         for name in ("begin", "side", "done", "finish", "moving", "resumed"):
             watch(Journal, name, folder)
         watch(result_sinks, "create_sink", folder)
-        watch(finished_run, "remove_result", folder)
+        watch(folder_place, "remove_result", folder)
         for name in ("rename", "unlink", "mkdir"):
             watch(Path, name, folder)
         watch(os, "replace", folder)

@@ -16,7 +16,7 @@ from maxslices.errors import SourceError
 from maxslices.io.results.stored_result import middle_slice
 from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
-from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
 from tests.runner.test_report_text import section

@@ -10,7 +10,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import StoreError
-from maxslices.runner.folder.finished_run import RECORD_NAMES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.io import scans
 
 N_ANGLES = int((scans.KEYS == 0).sum())

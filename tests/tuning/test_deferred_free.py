@@ -10,7 +10,6 @@ import pytest
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError
 from maxslices.io import ScratchStore
-from maxslices.runner import RunFolder
 from maxslices.system import threads
 from maxslices.system.disk_space import check_free_space, wait_until_freed
 from maxslices.tuning.file_transfer import close_in_background
@@ -63,35 +62,3 @@ def test_a_run_short_of_disk_waits_for_space_that_is_being_freed(tmp_path, monke
     assert file.closed
     with pytest.raises(StoreError, match="has 100 B free"):
         check_free_space(tmp_path, 101)
-
-
-@pytest.fixture
-def replaced(tmp_path):
-    """A run's folder that is replaced, and the file of the run before."""
-    with RunFolder(tmp_path) as folder:
-        folder.begin_without_journal(["result.h5"])
-        folder.sink("result", ArraySpec((2, 3, 4), "f4"), 0)
-        (path,) = folder.finish()
-        folder.conclude(lambda _: f'{{"files": ["{path}"], "timeline": null}}')
-    return RunFolder(tmp_path, overwrite=True), path
-
-
-def test_an_earlier_result_is_gone_before_its_space_is_free(replaced, monkeypatch):
-    slow = SlowFile()
-
-    def with_slow(files):
-        assert [file.name for file in files] == [str(path)]
-        close_in_background([*files, slow])
-
-    folder, path = replaced
-    monkeypatch.setattr("maxslices.runner.folder.finished_run.close_in_background", with_slow)
-    with folder:
-        folder.begin_without_journal([])
-        folder.finish()
-        assert path.exists()
-        folder.conclude(lambda _: '{"files": [], "timeline": null}')
-        assert not path.exists()
-    assert not slow.closed
-    slow.may_end.set()
-    wait_until_freed()
-    assert slow.closed

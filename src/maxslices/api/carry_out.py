@@ -23,15 +23,13 @@ from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Plan
 from ..runner import Report, Results, RunFolder, Timeline
-from ..runner.blocks.side_results import SideResults
-from ..runner.correct_records import correct_records
-from ..runner.execute import execute
-from ..runner.folder.finished_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
-from ..runner.folder.results_of_steps import infos_of_steps
+from ..runner.blocks.side_data import SideResults
+from ..runner.execute import correct_records, execute
+from ..runner.folder.folder_place import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
+from ..runner.folder.run_results import infos_of_steps
 from ..runner.report.progress import progress_shown
-from ..runner.report.provenance import Provenance, as_run
-from ..runner.report.provenance import provenance as provenance_of
-from ..runner.report.run_log import RunLog
+from ..runner.report.run_record import Provenance, RunLog, as_run
+from ..runner.report.run_record import provenance as provenance_of
 from ..runner.report.run_timeline import WallTime
 from ..tuning.heap import trim_heap
 from .on_workers import check_for_workers, workers_of

@@ -19,7 +19,7 @@ from ..planner.plan import value_text
 from ..report_page.drawings import SlicePicture, draw_slice
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
-from ..runner.folder.finished_run import PAGE_NAME
+from ..runner.folder.folder_place import PAGE_NAME
 from ..runner.report.run_report import SweepReport
 from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import store_errors

@@ -17,8 +17,7 @@ from ..errors import DeviceError, MaxslicesError, SourceError, StoreError, Usage
 from ..io.results.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..runner.folder.finished_run import REPORT_NAME, read_report
-from ..runner.folder.folder_place import JOURNAL_NAME
+from ..runner.folder.folder_place import JOURNAL_NAME, REPORT_NAME, read_report
 from ..runner.folder.run_identity import input_changes, input_state
 from ..runner.folder.unfinished_run import find_unfinished
 from .on_workers import check_for_workers, held_workers

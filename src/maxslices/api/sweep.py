@@ -34,12 +34,11 @@ from ..pipeline.sweep import (
 from ..planner import Budgets, Plan
 from ..planner.plan import value_text
 from ..runner import Report, RunFolder, SectionReport
-from ..runner.folder.finished_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.folder.folder_place import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.folder.run_identity import input_state
 from ..runner.report.progress import progress_shown
-from ..runner.report.provenance import as_run
-from ..runner.report.provenance import provenance as provenance_of
-from ..runner.report.run_log import RunLog
+from ..runner.report.run_record import RunLog, as_run
+from ..runner.report.run_record import provenance as provenance_of
 from ..runner.report.run_report import SweepReport, together
 from ..runner.report.run_timeline import WallTime
 from ..runner.sweep_pictures import SweepPictures

@@ -1,7 +1,7 @@
 """Runs a plan, and measures while it does."""
 
-from .folder.results_in_memory import Results, ResultsInMemory
 from .folder.run_folder import RunFolder
+from .folder.run_results import Results, ResultsInMemory
 from .report.run_report import Report, SectionReport
 from .report.run_timeline import Timeline
 

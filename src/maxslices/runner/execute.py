@@ -1,4 +1,4 @@
-"""The runner: executes the sections of a plan in order."""
+"""The runner: executes the sections of a plan in order, and corrects records afterwards."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from ..core.angles import angle_table
 from ..core.json_values import plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
+from ..estimate import ModelResolver
 from ..io import HasDetectorStart, LooksAtFrames, MemoryStore, Source, Store, SupportsChangeCheck
 from ..io.access import SIDE_NAMES, FlatWeights
 from ..pipeline import Pipeline, Step
 from ..planner import Plan, SectionPlan
 from ..system.plain_records import to_plain
-from .blocks.block_feed import Readable
+from .blocks.block_feed import DeviceStore, Readable
 from .blocks.block_runner import BlockRunner
-from .blocks.device_store import DeviceStore
-from .blocks.side_frames import SideFrames
-from .blocks.side_results import SideResults
-from .folder.results_in_memory import Results
-from .folder.results_of_steps import make_sinks
+from .blocks.side_data import SideFrames, SideResults
+from .folder.run_results import Results, make_sinks
 from .folder.unfinished_run import ResumedSections, SectionState
 from .report.progress import Progress
 from .report.run_report import SectionReport
@@ -294,3 +292,42 @@ def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
     if given is not None:
         return MemoryStore(section.output, lambda shape, dtype: given)
     return MemoryStore(section.output)  # pageable: the array is the user's
+
+
+def correct_records(
+    plan: Plan, reports: Sequence[SectionReport], resolver: ModelResolver
+) -> list[str]:
+    """Correct recorded estimates that were too low for a section's blocks.
+
+    A section's peak is that of the method that limits it, so the record of that method is
+    corrected: to what was measured or, if a block ran out of memory, to more than was available.
+    The next plan uses the corrected record.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan that was run.
+    reports : sequence of SectionReport
+        Report of each section.
+    resolver : ModelResolver
+        Chose the estimates of the methods.
+
+    Returns
+    -------
+    list of str
+        Names of the corrected methods.
+    """
+    corrected = []
+    for section, report in zip(plan.sections, reports, strict=True):
+        question, choice = resolver.resolved[section.limiting_step]
+        if choice.origin not in ("recorded", "probed"):
+            continue
+        block = min(section.block + sum(section.halo), section.n_slices)
+        needed = 0
+        if report.measured_bytes is not None and report.measured_bytes > section.estimated_bytes:
+            needed = report.measured_bytes - section.side_bytes
+        if report.n_splits:
+            needed = max(needed, section.available_bytes - section.side_bytes + 1)
+        if needed and resolver.learn(question, block, needed):
+            corrected.append(question.meta.name)
+    return corrected

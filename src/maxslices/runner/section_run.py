@@ -11,9 +11,8 @@ from ..core.arrays import SLICE_NAMES
 from ..core.author_code import what_raised
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..planner import SectionPlan
-from .blocks.block_feed import Block, BlockFeed, Readable, blocks_of, make_block_feed
+from .blocks.block_feed import Block, BlockFeed, DeviceStore, Readable, blocks_of, make_block_feed
 from .blocks.block_runner import BlockRunner
-from .blocks.device_store import DeviceStore
 from .blocks.result_queue import ResultQueue
 from .blocks.section_memory import PoolCache, SectionMeter
 from .folder.unfinished_run import SectionState

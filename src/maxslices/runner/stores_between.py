@@ -10,7 +10,7 @@ from ..devices import Backend
 from ..io import MemoryStore, ScratchStore, Store
 from ..planner import Plan
 from ..system import threads
-from .blocks.device_store import DeviceStore
+from .blocks.block_feed import DeviceStore
 from .folder.journal import Journal
 from .folder.unfinished_run import SectionState, store_names
 

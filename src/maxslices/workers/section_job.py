@@ -20,7 +20,7 @@ from ..io.stores.scratch import ScratchLayout
 from ..pipeline import Pipeline
 from ..planner import SectionPlan
 from ..runner.blocks.result_checks import SeenResults
-from ..runner.blocks.side_results import SideResults
+from ..runner.blocks.side_data import SideResults
 from ..runner.folder.journal import boot_id
 from ..runner.report.run_report import SectionReport
 from ..runner.report.run_timeline import Span

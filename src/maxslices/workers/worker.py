@@ -23,8 +23,7 @@ from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
-from ..runner.blocks.side_frames import SideFrames
-from ..runner.blocks.side_results import SideResults
+from ..runner.blocks.side_data import SideFrames, SideResults
 from ..runner.folder.run_identity import changes, run_identity
 from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun

@@ -24,12 +24,10 @@ from ...pipeline import Step
 from ...planner import SectionPlan
 from ..folder.journal import Journal
 from ..report.run_timeline import Timeline
-from .block_feed import Block, BlockFeed, Readable
-from .device_store import DeviceStore
+from .block_feed import Block, BlockFeed, DeviceStore, Readable
 from .result_checks import ResultChecks
 from .result_queue import ResultQueue
-from .side_frames import SideFrames
-from .side_results import SideResults
+from .side_data import SideFrames, SideResults
 from .writer import Target
 
 

@@ -20,24 +20,22 @@ from ...planner import Plan
 from ...system.disk_space import check_absent, check_free_space, store_errors
 from ...system.files import replace_text
 from ..report.progress import Progress, ProgressOnAll
-from ..report.run_log import RunLog
-from .finished_run import (
+from ..report.run_record import RunLog
+from .folder_place import (
+    JOURNAL_NAME,
     LOG_NAME,
     PICTURE_NAME,
     RECORD_NAMES,
     REPORT_NAME,
     TEXT_NAMES,
+    WORK_NAME,
     FinishedRun,
     check_no_texts,
-    find_finished,
-)
-from .folder_place import (
-    JOURNAL_NAME,
-    WORK_NAME,
     check_usable,
     check_work_folder,
     clear_work_folder,
     disk_bytes,
+    find_finished,
     locked,
     make_folder,
     move,

@@ -22,8 +22,7 @@ from ...io.results.sink import is_result_name
 from ...planner import Plan, SectionPlan
 from ...system.plain_records import from_plain
 from ..report.run_report import SectionReport
-from .finished_run import REPORT_NAME
-from .folder_place import JOURNAL_NAME, WORK_NAME, scratch_place
+from .folder_place import JOURNAL_NAME, REPORT_NAME, WORK_NAME, scratch_place
 from .journal import boot_id, decode, unseal
 
 

@@ -18,7 +18,7 @@ from ...io.results.result_info import ResultInfo
 from ...planner import Plan, SectionPlan
 from ...planner.plan import value_text
 from ...planner.section_plan import WIDTH, wrapped
-from .provenance import Provenance
+from .run_record import Provenance
 from .run_timeline import STAGES, SectionTimeline, Stage, StageUse, Timeline
 
 _BOUNDS = {
