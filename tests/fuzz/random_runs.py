@@ -295,7 +295,7 @@ def import_what_runs_need(folder: Path) -> None:
 
     from maxslices.api import carry_out  # noqa: F401
     from maxslices.io import sink_maker
-    from maxslices.io.scans import hdf5_source  # noqa: F401
+    from maxslices.io.hdf5 import frames  # noqa: F401
     from maxslices.io.tiff import frames as tiff_frames  # noqa: F401
 
     sink_maker("hdf5")

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from maxslices.system import disk_space
-
 from .child import Outcome, mapped_bytes
 from .kills import REFUSED, attempt, check_status, disturbed, end_and_compare, undisturbed
 from .random_runs import RandomRun
@@ -56,8 +54,9 @@ def _fill_and_go_on(run_: RandomRun, place: Path, disk: Path, random_: random.Ra
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(disk).free - room))
     # Mostly the disk is filled by another program after it was looked at.
-    seen = {"return_value": 10**12} if random_.random() < 0.8 else {"wraps": disk_space._free_bytes}
-    with mock.patch("maxslices.system.disk_space._free_bytes", **seen):
+    usage = shutil.disk_usage(disk)
+    seen = usage._replace(free=10**12 if random_.random() < 0.8 else usage.free)
+    with mock.patch("shutil.disk_usage", return_value=seen):
         status = attempt(run_, out, log)
     check_status(status, log, (0, REFUSED))
     filler.unlink()

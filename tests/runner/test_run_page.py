@@ -19,7 +19,8 @@ from maxslices.runner import Report
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
-from tests.runner.test_report_text import section
+
+from .made_reports import section
 
 DATA = np.random.default_rng(0).random((9, 5, 7)).astype(np.float32)
 SAVED = [{"method": "to_float", "save_result": True}, "to_float"]
