@@ -1,15 +1,12 @@
-"""The machine: its device, its links, its disk, and who uses how much memory."""
+"""The machine: its device, its links and its disk."""
 
 from __future__ import annotations
 
 import os
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -165,64 +162,3 @@ def plain_read_s(path: Path, out: np.ndarray, n_threads: int = 8, offset: int = 
     finally:
         os.close(handle)
     return time.perf_counter() - began
-
-
-def device_used_bytes() -> int:
-    """Return bytes in use on the device by everybody."""
-    free, total = cp.cuda.runtime.memGetInfo()
-    return int(total - free)
-
-
-def own_bytes(pid: int) -> int:
-    """Return resident bytes of a process that are no pages of files."""
-    found = 0
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(("RssAnon:", "RssShmem:")):
-            found += 1024 * int(line.split()[1])
-    return found
-
-
-def host_used_bytes() -> int:
-    """Return bytes of the machine's memory in use by anybody, page cache not counted."""
-    fields = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        fields[name] = 1024 * int(rest.split()[0])
-    cache = fields["Buffers"] + fields["Cached"] + fields["SReclaimable"] - fields["Shmem"]
-    return fields["MemTotal"] - fields["MemFree"] - cache
-
-
-@dataclass
-class Peaks:
-    """Highest samples by name, and what they were to begin with."""
-
-    before: dict[str, int] = field(default_factory=dict)
-    highest: dict[str, int] = field(default_factory=dict)
-
-    def grown(self, name: str) -> int:
-        """Return by how much a figure rose at most."""
-        return self.highest[name] - self.before[name]
-
-
-@contextmanager
-def sampled(readers: dict[str, Callable[[], int]], interval_s: float = 0.002) -> Iterator[Peaks]:
-    """Sample figures in a thread."""
-    peaks = Peaks({name: read() for name, read in readers.items()})
-    peaks.highest = dict(peaks.before)
-    done = threading.Event()
-
-    def sample() -> None:
-        while not done.wait(interval_s):
-            for name, read in readers.items():
-                try:
-                    peaks.highest[name] = max(peaks.highest[name], read())
-                except (OSError, ValueError):  # the process has ended
-                    return
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield peaks
-    finally:
-        done.set()
-        thread.join()
