@@ -91,16 +91,6 @@ def test_a_name_that_is_not_text_is_shown_all_the_same(cli, scan, pipeline, tmp_
     assert "scan-\\udcff&lt;b&gt;.nxs" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_plan_counts_the_disk_space_of_further_formats(cli, run_arguments, tmp_path):
-    given = [*run_arguments, "--overwrite"]
-    _, alone, _ = cli(*given)
-    _, several, _ = cli(*given, "--format", "hdf5,tiff-stack:8")
-    assert "on disk" not in alone.partition("Results on disk")[2]
-    assert (
-        "Results on disk 23.0 kB\nNote: other formats of the results take up to 5.76 kB" in several
-    )
-
-
 MEASURED = "maxslices: median_filter: its memory is measured, by runs on a few slices\n"
 
 

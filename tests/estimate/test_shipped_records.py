@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, plan
-from maxslices.cli.records import explained_record
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import ModelRequest, ModelResolver
@@ -235,17 +234,3 @@ def test_text_and_records_are_the_same(tmp_path):
         (tmp_path / "again.json").write_text(text)
         assert read_shipped(tmp_path / "again.json") == records
         assert max(map(len, text.splitlines())) < 2500
-
-
-def test_a_record_is_shown_as_formulas_in_the_dims(tmp_path):
-    def shown(method, **same):
-        (record,) = read_shipped(made(tmp_path, method=method, same=same).records)
-        return "\n".join(explained_record(record))
-
-    text = shown(rfft, size=(3, 9))
-    assert text.startswith("lab.padded  projections of float32  on NVIDIA H200  (comes with it)")
-    assert "same with   size=3 and 9" in text
-    assert "exact at 4 sizes; the peak of 32 slices is" in text
-    assert "2 * rows * columns * n bytes  a.py:0 in f" in text
-    assert "at          1801x2560, 901x1279, 1200x2048, 777x1111" in text
-    assert "only at     1801x2560" in shown(scattered)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.units import format_bytes
 from ..devices import Backend, select_backend
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, StoreError, UsageError
@@ -74,8 +73,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         wall_time.begin("planning")
         folder.describe(lambda: _identity(request, pipeline, preview, team))
         made, resolver = plan_run(team, request, folder)
-        if folder.unfinished is None and request.plan is None:
-            made = _with_formats(made, pipeline, folder)
         if request.given is not None:
             check_result(request.given, made)
         check_formats(folder.result_formats, made)
@@ -141,20 +138,6 @@ def _team(
     else:
         backend = select_backend(request.device_for(folder))
         yield RunHere(request, pipeline, source, backend)
-
-
-def _with_formats(plan: Plan, pipeline: Pipeline, folder: Results) -> Plan:
-    """Plan with a note on the disk space of formats that are made of the results."""
-    steps = [step for section in plan.sections for step in section.steps]
-    more = folder.export_bytes(
-        planned.output
-        for planned, step in zip(steps, pipeline.steps, strict=True)
-        if step.save_result
-    )
-    if not more:
-        return plan
-    text = f"other formats of the results take up to {format_bytes(more)} more on disk"
-    return replace(plan, notes=(*plan.notes, text))
 
 
 def _provenance(

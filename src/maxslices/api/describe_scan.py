@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,6 @@ from ..io.paths import path_of
 from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
 from .scan_and_output import facts_of, likely_layout
 
-TIMED_BYTES = 2**28
-"""Most bytes that are read to time reading: 256 MiB take 0.1 s from a cache and 2 s from a slow
-disk, which a person waits for."""
 _SHOWN = 6
 """Most gaps, and most other 3D data sets, that are listed."""
 _KINDS = {0: "projections", 1: "flats", 2: "darks", 3: "invalid", -1: "for alignment"}
@@ -61,8 +57,6 @@ class ScanDescription:
     """Number of darks; None without."""
     angles: Angles | None
     """Rotation angles; None without."""
-    read_bytes_per_s: float | None
-    """Bytes read per second here, of a few projections; what is cached comes faster."""
     stored: StoredFacts | None
     """What an HDF5 file says beside; None for other kinds of files."""
     fault: str | None = None
@@ -89,9 +83,6 @@ class ScanDescription:
                 lines += _angle_lines(self.angles)
         if self.stored is not None:
             lines += _stored_lines(self.stored)
-        if self.read_bytes_per_s is not None:
-            rate = format_bytes(round(self.read_bytes_per_s))
-            lines.append(f"  reading       {rate}/s for a few projections here")
         return "\n".join(lines)
 
 
@@ -121,9 +112,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
         stored = None if path is None else stored_facts(path)
         if stored is None or not stored.stacks:
             raise
-        return ScanDescription(
-            str(scan), None, None, None, None, None, None, stored, fault=str(error)
-        )
+        return ScanDescription(str(scan), None, None, None, None, None, stored, fault=str(error))
     try:
         spec, flats, darks = source.spec, source.flats, source.darks
         return ScanDescription(
@@ -133,25 +122,12 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
             None if flats is None else flats.shape[0],
             None if darks is None else darks.shape[0],
             None if source.angles is None else _describe_angles(source.angles),
-            None if isinstance(scan, np.ndarray) else _read_rate(source),
             facts_of(source),
             is_guess=likely_layout(source) is not None,
         )
     finally:
         if source is not scan:
             source.close()
-
-
-def _read_rate(source: Source) -> float:
-    """Bytes per second of reading projections from the middle of the scan."""
-    n_angles = source.spec.shape[0]
-    frame_bytes = max(1, source.spec.nbytes // n_angles)
-    n_read = min(n_angles, max(1, TIMED_BYTES // frame_bytes))
-    out = np.empty((n_read, *source.spec.shape[1:]), source.spec.dtype)
-    start = (n_angles - n_read) // 2
-    began = time.perf_counter()
-    source.read(0, start, start + n_read, out)
-    return out.nbytes / max(time.perf_counter() - began, 1e-9)
 
 
 def _describe_angles(radians: NDArray[np.float32]) -> Angles:

@@ -6,7 +6,7 @@ import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -113,25 +113,6 @@ def run_scans(
     KeyboardInterrupt
         If it is stopped; its text says how many scans are done.
     """
-    return run_scans_announced(scans, pipeline, out, lambda text: None, **options)
-
-
-def run_scans_announced(
-    scans: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    pipeline: PipelineLike,
-    out: str | os.PathLike[str],
-    tell: Callable[[str], None],
-    **options: Any,
-) -> ScansReport:
-    """Run several scans as `run_scans` does, and tell of each scan and new plan as it comes.
-
-    Parameters
-    ----------
-    tell : callable
-        Called with a line as each scan begins and ends.
-    **options
-        Fields of `RunRequest`.
-    """
     if not os.fspath(out):
         raise UsageError("the folder for the results has no name; '.' is the current one")
     found = find_scans(scans, Path(out))
@@ -140,6 +121,7 @@ def run_scans_announced(
         scan: RunRequest(scan=scan, pipeline=read, out=folder, **options)
         for scan, folder in found.items()
     }
+    tell = next(iter(requests.values())).announce_workers
     checked = _check({found[scan]: request for scan, request in requests.items()})
     outcomes: list[ScanOutcome] = []
     with held_workers(next(iter(requests.values()))) as engine:

@@ -36,7 +36,7 @@ from .output import complain, say, shown
 def info(scan: str, json: bool, picture: Path | None) -> str | None:
     """Describe a scan: layout, shape, flats, darks, angles, pixel size and energy.
 
-    Also chunks and compression, and how fast it reads here.
+    Also chunks and compression.
     """
     from ..api import describe
     from ..api.pictures import draw_scan

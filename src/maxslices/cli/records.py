@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,6 @@ from .options import JSON, PATH
 
 if TYPE_CHECKING:
     from ..estimate.recorded import Entry, Records
-    from ..estimate.size_model import SizedTerm, SizeModel, SizeRecord
 
 
 def _full_name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
@@ -61,17 +59,20 @@ def _entries(records: Records, method: str | None) -> list[Entry]:
     return entries
 
 
-def _shipped(method: str | None) -> list[SizeRecord]:
-    """Records that come with the packages of all methods, or of one."""
+def _shipped(method: str | None) -> list[str]:
+    """Lines on the records that come with the packages of all methods, or of one."""
     from ..core.method_registry import registry
     from ..estimate.shipped_records import read_shipped
 
-    return [
-        record
+    found = dict.fromkeys(
+        f"{record.question.method}  {record.question.dtype}  {record.place.device}"
         for meta in registry
         if meta.records is not None and method in (None, meta.name, meta.full_name)
         for record in read_shipped(meta.records)
-    ]
+    )
+    if not found:
+        return []
+    return [f"{_counted(len(found))} with packages of methods, for any card", *found]
 
 
 @records.command("list", params=[METHOD, JSON])
@@ -81,13 +82,8 @@ def list_records(method: str | None, json: bool) -> str:
     entries = _entries(kept, method)
     if json:
         return json_text.dumps([_summary(entry) for entry in entries], indent=1)
-    shipped = dict.fromkeys(
-        f"{record.question.method}  {record.question.dtype}  {record.place.device}"
-        for record in _shipped(method)
-    )
-    with_packages = [f"{_counted(len(shipped))} with packages of methods, for any card", *shipped]
     if not entries:
-        return "\n".join([f"no records in {kept.folder}", *(with_packages if shipped else [])])
+        return "\n".join([f"no records in {kept.folder}", *_shipped(method)])
     lines = [f"{_counted(len(entries))} in {kept.folder}"]
     for entry in entries:
         each = _summary(entry)
@@ -95,7 +91,7 @@ def list_records(method: str | None, json: bool) -> str:
             f"{each['date']}  {each['device']:<12}  {each['method']}  {each['slices']}"
             + (f"  {each['parameters']}" if each["parameters"] else "")
         )
-    return "\n".join([*lines, *(with_packages if shipped else [])])
+    return "\n".join([*lines, *_shipped(method)])
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
@@ -141,8 +137,7 @@ def show(method: str) -> str:
         ]
         lines += [f"  {line}" for line in explained_peak(probe.peaks, max(1, probe.answer))]
         blocks.append("\n".join(lines))
-    blocks += ["\n".join(explained_record(record)) for record in _shipped(method)]
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, "\n".join(_shipped(method))]).strip()
 
 
 @records.command(params=[FILE])
@@ -176,61 +171,3 @@ def clear(method: str | None) -> str:
 
 def _counted(count: int) -> str:
     return f"{count} record{'s' if count != 1 else ''}"
-
-
-_TYPICAL_SLICES = 32
-"""Slices for which the highest moment is shown: a block of a plan."""
-
-
-def explained_record(record: SizeRecord) -> list[str]:
-    """Lines of text: where and how it was measured, and what it says for other sizes."""
-    question, place = record.question, record.place
-    unit = "sinograms" if question.slice_dim else "projections"
-    versions = ", ".join(f"{name} {version}" for name, version in place.libraries.items())
-    date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
-    given = _named({n: v for n, v in question.parameters.items() if v is not None})
-    sizes = ", ".join(f"{rows}x{columns}" for rows, columns in record.dims)
-    lines = [
-        f"{question.method}  {unit} of {question.dtype}  on {place.device}  (comes with it)",
-        f"  measured    {date}, {question.package}; {versions}",
-        f"  at          {sizes}",
-        f"  parameters  {given or 'none'}",
-    ]
-    if record.same:
-        tried = {name: " and ".join(map(str, values)) for name, values in record.same.items()}
-        lines.append(f"  same with   {_named(tried)}")
-    if record.formulas is not None:
-        lines += [
-            f"  formulas    exact at {len(record.formulas.recorded)} sizes; the peak of "
-            f"{_TYPICAL_SLICES} slices is",
-            *(f"              {text}" for text in _terms(record.formulas)),
-        ]
-    own = ", ".join("{}x{}".format(*size.dims) for size in record.sizes if size.peaks)
-    return [*lines, f"  only at     {own}"] if own else lines
-
-
-def _named(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
-
-
-def _terms(model: SizeModel) -> list[str]:
-    """Allocations alive at the peak, by formulas in rows, columns and n."""
-    from ..checking.explained_peak import place_of
-
-    at = model.at(model.recorded[0])
-    found = []
-    for i in model.moments[at.highest(_TYPICAL_SLICES)]:
-        term = model.terms[i][0]
-        number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
-        found.append(f"{number}{size_text(model.terms[i])} bytes  {place_of(at, term.path)}")
-    return found
-
-
-def size_text(sized: SizedTerm) -> str:
-    """Bytes of one of a line's arrays, as a formula in rows, columns and n."""
-    term, start, step = sized[0], str(sized[1]), str(sized[2])
-    if step == "0":
-        return start
-    count = term.size.counted.replace("k", str(term.size.k))
-    grown = f"({step}) * {count}" if " + " in step else f"{step} * {count}"
-    return grown if start == "0" else f"{start} + {grown}"

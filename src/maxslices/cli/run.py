@@ -108,10 +108,10 @@ def run(
         out = out or str(numbered_folder(scan, pipeline))
         found = run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
         return shown(found, json, quiet)
-    from ..api.several_scans import run_scans_announced
+    from ..api import run_scans
 
     assert output_dir is not None
-    report = run_scans_announced(paths[:-1], paths[-1], output_dir, tell, **options)
+    report = run_scans(paths[:-1], paths[-1], output_dir, **options)
     text = shown(report, json, quiet)
     if not report.failed:
         return text
