@@ -80,6 +80,11 @@ def test_imports_point_downward_only():
     assert upward == []
 
 
+def test_nothing_outside_of_networks_imports_them():
+    outside = [path for path in sources() if part_of(path) != "nn"]
+    assert [path for path in outside if "nn" in dict(own_parts(path))] == []
+
+
 def files_of_imports(path: Path) -> Iterator[Path]:
     """Yield the files of this package that a file imports, also inside functions."""
     for name, _ in imported(path):

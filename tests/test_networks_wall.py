@@ -1,18 +1,15 @@
-"""The core knows nothing of networks: it never imports them, and works without their folder.
+"""The core works without the folder of networks; `test_layers` sees that it never imports them.
 
 ``python -m tests.without_networks`` runs the rest of the suite with the folder away.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import importlib.util
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import numpy as np
@@ -28,59 +25,12 @@ from maxslices.estimate.model_resolver import ModelResolver
 
 from .without_networks import copy_without_networks, environment
 
-PACKAGE = Path(maxslices.__file__).parent
-
 needs_networks = pytest.mark.skipif(
     importlib.util.find_spec("maxslices.nn") is None, reason="the folder of networks is away"
 )
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"
 )
-
-
-def imported(path: Path, source: str) -> Iterator[str]:
-    """Absolute names that a file imports, in functions and TYPE_CHECKING blocks too."""
-    package = ["maxslices", *path.relative_to(PACKAGE).parent.parts]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            base += [node.module] if node.module else []
-            yield from (".".join([*base, alias.name]) for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value  # import_module("maxslices.nn"), or a name in a table of imports
-
-
-def is_of_networks(name: str) -> bool:
-    return f"{name}.".startswith("maxslices.nn.")
-
-
-def test_the_core_never_imports_networks():
-    found = [
-        f"{path.relative_to(PACKAGE)}: {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] != "nn"
-        for name in imported(path, path.read_text())
-        if is_of_networks(name)
-    ]
-    assert found == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from .nn import command",
-        "from . import nn",
-        "def f():\n    from .nn.replay import Trace",
-        "import maxslices.nn.replay as replay",
-        "from maxslices import nn",
-        "if TYPE_CHECKING:\n    from .nn.batch import make_step",
-        "import_module('maxslices.nn.fit.batch')",
-    ],
-)
-def test_every_way_to_import_networks_is_seen(source):
-    assert any(map(is_of_networks, imported(PACKAGE / "errors.py", source)))
 
 
 @pytest.fixture(scope="module")

@@ -43,21 +43,8 @@ def test_what_is_proposed(complete, text, proposed):
     assert complete(text) == proposed
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_script(cli, shell):
-    status, text, err = cli("completion", shell)
-    assert (status, err) == (0, "")
-    assert f"_MAXSLICES_COMPLETE={shell}_complete" in text
-
-
 def test_the_script_of_bash_can_be_read_by_it(cli):
     text = cli("completion", "bash")[1]
     script = f"{text}\ncomplete -p maxslices"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert "-F _maxslices_completion maxslices" in done.stdout
-
-
-def test_an_unknown_shell_is_an_error(cli):
-    status, out, err = cli("completion", "tcsh")
-    assert (status, out) == (2, "")
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in err
