@@ -191,7 +191,7 @@ def again(folder: Path, names: Sequence[str], budgets: Sequence[float]) -> None:
 
 def once(folder: Path, name: str, part: float, i: int, turn: Any) -> None:
     """Reduce a model in this process; only what runs on the device waits for its turn."""
-    from maxslices.nn.reduce import confirm, plan_search
+    from maxslices.nn.reduce import run_on_device, search
 
     def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -201,8 +201,8 @@ def once(folder: Path, name: str, part: float, i: int, turn: Any) -> None:
         return call
 
     torch.set_num_threads(2)
-    globals()["run_for_real"] = confirm.run_for_real = in_turn(confirm.run_for_real)
-    plan_search.measure_times = in_turn(plan_search.measure_times)
+    globals()["run_for_real"] = run_on_device.run_for_real = in_turn(run_on_device.run_for_real)
+    search.measure_times = in_turn(search.measure_times)
     case = next(each for each in cases() if each.name == name)
     rows = Rows(folder / f"{name.replace('/', '-')}-{part}-{i}")
     device = torch.device("cuda", 0) if torch.cuda.is_available() else None

@@ -135,18 +135,6 @@ def test_inputs_have_names_and_a_method_may_be_called(cli):
     assert (status, json.loads(out)["inputs"]) == (0, ["8x3 float32"])
 
 
-def test_a_report_names_the_command_that_makes_it_fit(cli):
-    loss = "--train adam --loss own_networks:difference"
-    _, out, _ = cli(f"report own_networks:network --input 4x1x64x64 {loss} --memory 606MB")
-    assert out.splitlines()[-1] == (
-        f"To make it fit: maxslices nn reduce own_networks:network --input 4x1x64x64 {loss} "
-        "--memory 606MB"
-    )
-    _, out, _ = cli(f"report own_networks:network --input 4x1x64x64 {loss} --memory 8GB")
-    assert out.splitlines()[-1].endswith(f"reduce own_networks:network --input 4x1x64x64 {loss} "
-                                         "--memory SIZE")  # fmt: skip
-
-
 def test_a_step_is_reduced(cli):
     status, out, err = cli(
         "reduce own_networks:network --input 16x1x256x256 --memory 800MB -p width=16 --json"

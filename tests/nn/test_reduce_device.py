@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, memory_optimization, times
-from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
+from maxslices.nn.reduce import times
+from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, run_for_real
 from maxslices.nn.replay import Spec
 from maxslices.nn.step.layer_state import ResettingStep
 from maxslices.nn.step.model_step import optimizer_named
@@ -21,13 +20,9 @@ SPEC = Spec((2, 3, 16, 16))
 HELD, TOTAL = 700, 10_000
 
 
-class Block(nn.Sequential):
-    def __init__(self, n_in: int) -> None:
-        super().__init__(nn.Conv2d(n_in, 8, 3, padding=1), nn.GELU())
-
-
 def model() -> nn.Sequential:
-    return nn.Sequential(Block(3), Block(8), nn.Conv2d(8, 1, 1))
+    blocks = [nn.Sequential(nn.Conv2d(n, 8, 3, padding=1), nn.GELU()) for n in (3, 8)]
+    return nn.Sequential(*blocks, nn.Conv2d(8, 1, 1))
 
 
 @pytest.fixture
@@ -112,47 +107,3 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     assert len(slept) == times.N_TIMED
     assert all(type(cycles) is int and cycles > 0 for cycles in slept)
     assert (found.rates.link_bytes_per_s, found.origin) == (5.0, "measured on a card")
-
-
-class OnDevice(nn.Parameter):
-    """Says that it is on a device that is not there."""
-
-    device = torch.device("cuda", 0)
-
-
-@pytest.fixture
-def runs(fractions, monkeypatch):
-    """Runs that were asked for (rewritten layers, inputs, device, limit), and their results."""
-    ran = []
-
-    def run(step, inputs, place, limit_bytes=None):
-        rewritten = [path for path, m in step.model.named_modules() if "forward" in m.__dict__]
-        ran.append((rewritten, inputs, place, limit_bytes))
-        return told[len(ran) - 1]
-
-    told = [MeasuredStep(50, 60, 0.25), MeasuredStep(5, 6, 0.5)]
-    monkeypatch.setattr(confirm, "run_for_real", run)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40, 2**40))
-    return ran, told
-
-
-def test_levels_are_confirmed_where_the_model_is(runs):
-    ran, _told = runs
-    made = model()
-    made[2].bias = OnDevice(made[2].bias.detach())
-    _, summary = memory_optimization(made, Block, SPEC, level=1, return_summary=True)
-    place = OnDevice.device
-    assert ran == [([], (SPEC,), place, None), (["0", "1"], (SPEC,), place, None)]
-    assert (summary.measured_before_bytes, summary.measured_step_before_s) == (50, 0.25)
-    assert (summary.measured_after_bytes, summary.measured_step_s) == (5, 0.5)
-    assert [path for path, m in made.named_modules() if "forward" in m.__dict__] == ["0", "1"]
-
-
-def test_a_level_that_runs_out_of_memory_leaves_the_model_as_it_was(runs):
-    _ran, told = runs
-    told[1] = None
-    made = model()
-    made[2].bias = OnDevice(made[2].bias.detach())
-    with pytest.raises(TooLargeError, match="ran out of memory on cuda:0"):
-        memory_optimization(made, Block, SPEC, level=1)
-    assert not any("forward" in m.__dict__ for m in made.modules())

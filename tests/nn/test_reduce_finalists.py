@@ -14,7 +14,7 @@ from torch import nn
 from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, reduce_memory, reduction, search
+from maxslices.nn.reduce import reduce_memory, reduction, run_on_device, search
 from maxslices.nn.reduce.run_on_device import MeasuredStep
 from maxslices.nn.reduce.times import DeviceRates, ForwardTimes
 from maxslices.nn.replay import Spec, Workspaces
@@ -66,7 +66,7 @@ def device(monkeypatch):
         ran.append((plan, limit_bytes, trace.allocated_bytes))
         return run.told(len(ran), trace, limit_bytes)
 
-    monkeypatch.setattr(confirm, "run_for_real", run)
+    monkeypatch.setattr(run_on_device, "run_for_real", run)
     return run, ran
 
 
@@ -173,9 +173,9 @@ def test_what_fits_is_run_first_and_what_needs_too_much_not_at_all():
     close, later, hopeless = plan("c", 1014, 2.0), plan("d", 1200, 1.0, 990), plan("e", 1030, 1.0)
     searcher = searcher_of(hopeless, later, slower, fine, close)
     # What needs more in later steps alone is tried after what needs less.
-    assert confirm.finalists(searcher, fine) == [fine, slower, close, later]
+    assert run_on_device.finalists(searcher, fine) == [fine, slower, close, later]
     # There is nothing else.
-    assert confirm.finalists(searcher_of(hopeless), hopeless) == [hopeless]
+    assert run_on_device.finalists(searcher_of(hopeless), hopeless) == [hopeless]
 
 
 def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch):
@@ -189,14 +189,14 @@ def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch)
         times = runs.get(path)
         return MeasuredStep(1, 1, times.pop(0)) if times else None
 
-    monkeypatch.setattr(confirm, "run_plan", run)
+    monkeypatch.setattr(run_on_device, "run_plan", run)
     searcher = searcher_of(fine, slower, close)
 
     def best(**times: list[float]) -> SimpleNamespace | None:
         ran.clear()
         runs.clear()
         runs.update(times)
-        found = confirm.fastest(confirm.finalists(searcher, fine), searcher, None)
+        found = run_on_device.fastest(run_on_device.finalists(searcher, fine), searcher, None)
         return found and found[0]
 
     assert best(a=[2.0, 2.0], b=[1.0, 1.0], c=[0.5]) is slower

@@ -175,24 +175,3 @@ def test_modules_are_timed_by_what_is_noted_where_they_begin_and_end():
     assert found[""] == 3 * 13
     assert len(runs) == 3
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-def test_norms_of_single_items_take_as_long_for_one_as_for_many():
-    class Norms(nn.Sequential):
-        def __init__(self) -> None:
-            super().__init__(nn.Conv2d(1, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.GELU())
-
-    def norm_s(batch: int) -> float:
-        model, spec = Norms(), Spec((batch, 1, 512, 512))
-        step = ModelStep(model, "training")
-        seen = study_step(step, [spec], Workspaces.allowance())
-        flops = flops_by_module(step, [spec])
-        return StepTimeline.of(
-            seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())
-        ).device_of["1"]
-
-    # Each channel of each item is one block's work: a few of them leave most of a device idle.
-    one = pytest.approx(4 * 512 * 512 / DeviceRates().channel_bytes_per_s, rel=1e-3)
-    assert norm_s(1) == one
-    assert norm_s(4) == one
-    assert norm_s(4000) > 2 * norm_s(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import shlex
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -136,7 +135,7 @@ _SEARCH = [
 
 
 def _question(
-    *params: click.Parameter, show: Callable[[Any], str] = str
+    *params: click.Parameter,
 ) -> Callable[[Callable[..., Callable[[Module], Any]]], click.Command]:
     """Make a subcommand of a function that gives, for its options, what is asked of the model.
 
@@ -160,30 +159,12 @@ def _question(
                     if not any(tensor.is_meta for tensor in tensors):
                         raise
                     found = ask(model_named(model, arguments, with_data=True))
-            return json_text.dumps(found.to_dict(), indent=1, default=str) if json else show(found)
+            return json_text.dumps(found.to_dict(), indent=1, default=str) if json else str(found)
 
         options = [*_MODEL, *params]
         return nn.command(prepare.__name__, params=options, help=prepare.__doc__)(answer)
 
     return decorate
-
-
-def _with_advice(report: Any) -> str:
-    """Report with the command that makes the step fit, or need less."""
-    given = click.get_current_context().params
-    if given["train"] is None:
-        return str(report)
-    words = ["maxslices", "nn", "reduce", given["model"]]
-    flags = {"parameters": "-p", "inputs": "--input"}
-    names = ["parameters", "inputs", "train", "loss", "targets", "call", "amp"]
-    for name in [*names, *(() if report.fits else ("memory", "card"))]:
-        value = given[name]
-        for each in value if isinstance(value, tuple) else [value] if value else []:
-            words += [flags.get(name, f"--{name}"), each]
-    text = shlex.join(words)
-    if report.fits is not False:
-        return f"{report}\n\nTo make it fit into less: {text} --memory SIZE"
-    return f"{report}\n\nTo make it fit: {text}"
 
 
 @_question(
@@ -200,7 +181,6 @@ def _with_advice(report: Any) -> str:
         metavar="FILE",
         help="write the step as a memory snapshot of torch, for pytorch.org/memory_viz",
     ),
-    show=_with_advice,
 )
 def report(
     inputs: tuple[str, ...],

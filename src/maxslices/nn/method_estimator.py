@@ -11,7 +11,6 @@ import numpy as np
 from ..core.arrays import ArraySpec, block_shape
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
-from ..core.units import format_bytes
 from ..estimate.model_request import ModelRequest, ResolvedModel
 from ..trial.made_up import facts
 from .replay import StepFamily, TraceError, Workspaces
@@ -80,30 +79,7 @@ class Traced:
 
     def __str__(self) -> str:
         lines = "" if self.family.is_linear else ", each number of slices by itself"
-        return f"replayed without data{lines}"
-
-    @property
-    def details(self) -> str:
-        """Memory that operators take beside the tensors, and where that is known from."""
-        n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
-        kept = sum(workspace.n_bytes for workspace in trace.kept_workspaces())
-        passing = max(
-            (
-                sum(
-                    workspace.n_bytes
-                    for workspace in self.workspaces.for_call(call)
-                    if not workspace.kept_as
-                )
-                for call in trace.calls
-            ),
-            default=0,
-        )
-        if not kept and not passing:
-            return "workspaces: none"
-        parts = [f"{format_bytes(kept)} kept"] if kept else []
-        if passing:
-            parts.append(f"up to {format_bytes(passing)} while an operator runs on {n} slices")
-        return f"workspaces ({self.workspaces.origin}): {', '.join(parts)}"
+        return f"replayed without data{lines}, workspaces {self.workspaces.origin}"
 
 
 def _step(rung: int) -> int:
@@ -130,7 +106,7 @@ def trace_method(
         device=device,
     )
     dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
-    why = f"{'; '.join([str(found), *found.notes])}\n{found.details}"
+    why = "; ".join([str(found), *found.notes])
     return ResolvedModel(found.model(), "replayed", why, dtype, found.output_dims)
 
 

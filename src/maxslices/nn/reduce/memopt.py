@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...core.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..step.call_inputs import CallInputs, called
 from ..step.layer_state import ResettingStep, refuses_time_split
 from ..step.model_step import optimizer_named, precision
 from .binary_inputs import names_of_compressors, probe_binary
-from .confirm import confirm, describe_holders, run_plan, run_unreduced
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .parts import batch_statistics
 from .reduction import with_integers, with_targets
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
+from .run_on_device import describe_holders
 from .search import PlanSearch, ReductionPlan
 
 
@@ -85,9 +84,6 @@ def memory_optimization(
 ) -> nn.Module | tuple[nn.Module, ReductionSummary]:
     """Reduce the memory of training by levels, called as spikingjelly's function of that name.
 
-    A network that is on a CUDA device is run there afterwards, unreduced if there is room, and
-    reduced.
-
     Parameters
     ----------
     net : torch.nn.Module
@@ -138,7 +134,7 @@ def memory_optimization(
     Raises
     ------
     TooLargeError
-        If `memory` is given and the level does not reach it, as predicted or on the device.
+        If `memory` is given and the level does not reach it.
     ModelArgumentError
         If an option is unknown, or inputs are missing.
 
@@ -224,7 +220,6 @@ def memory_optimization(
             f"{summary.limit_bytes:,} are there ({summary.origin}); held by "
             f"{describe_holders(summary)}. Try a higher level, or reduce_memory"
         )
-    levels.confirm()
     apply_rewrites(net, summary.rewrites)
     if verbose:
         print(summary)
@@ -467,28 +462,6 @@ class _Levels:
             self.summary.notes.append(OTHER_DRAWS)
         self.summary.check_s = check.check_s
 
-    def confirm(self) -> None:
-        """Run the reduced step on the device of the model, if it is on one.
-
-        Raises
-        ------
-        TooLargeError
-            If it does not run within the limit.
-        """
-        device = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
-        search = self.search
-        if search is None or device is None:
-            return
-        whole = run_unreduced(self.summary, search.step, search.inputs, device)
-        made = run_plan(self.rewrites, search, device)
-        if made is None:
-            needed = format_bytes(self.summary.needed_after_bytes)
-            raise TooLargeError(
-                f"the reduced step was predicted to need {needed}, and ran out of memory on "
-                f"{device}: the model is as it was. Try a higher level, or reduce_memory"
-            )
-        confirm(self.summary, made, whole)
-
     def fill(self) -> None:
         """Fill in the summary."""
         summary = self.summary
@@ -516,14 +489,9 @@ class _Levels:
                 "No module is of the classes given, so nothing was done: give the class of "
                 f"{held or 'the model'}, or call reduce_memory, which needs none."
             )
-        elif level and summary.peak_after_bytes >= summary.peak_before_bytes:
-            summary.recommendation = (
-                "The peak is no lower: checkpoint larger modules, or call reduce_memory."
-            )
-        elif level < 4:
-            summary.recommendation = f"For a lower peak, try level {level + 1} or reduce_memory."
         else:
-            summary.recommendation = "For a lower peak, call reduce_memory with a card's memory."
+            more = f"try level {level + 1} or reduce_memory" if level < 4 else "call reduce_memory"
+            summary.recommendation = f"For a lower peak, {more}."
 
 
 def layers_of(module: nn.Module) -> list[str]:

@@ -19,11 +19,17 @@ from ..replay.nested import mapped
 from ..step.call_inputs import CallInputs
 from ..step.layer_state import ResettingStep
 from ..step.model_step import optimizer_named, precision
-from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
-from .run_on_device import resolve_device
+from .run_on_device import (
+    confirm,
+    fastest,
+    finalists,
+    resolve_device,
+    run_unreduced,
+    too_large_message,
+)
 from .search import PlanSearch, ReductionPlan, has_expandable_segments
 
 MEANS = ("selective", "checkpoint", "split", "offload")
