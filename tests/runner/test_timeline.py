@@ -14,11 +14,11 @@ START = 100.0
 
 def section(*spans, wall_s=10.0):
     """A section of spans (stage, start, stop) in seconds since its start."""
-    timeline = Timeline()
-    timeline.begin_section(at_s=START)
-    for number, (stage, start, stop) in enumerate(spans):
-        timeline.add(stage, START + start, START + stop, 7 * number, 7 * number + 7, 3 * 10**9)
-    return timeline.end_section(at_s=START + wall_s)
+    timeline = Timeline(at_s=START)
+    for stage, start, stop in spans:
+        timeline.add(stage, START + start, START + stop, 3 * 10**9)
+    timeline.end(at_s=START + wall_s)
+    return timeline
 
 
 def test_spans_that_overlap_count_once():
@@ -76,25 +76,16 @@ def test_nothing_recorded_is_bound_by_nothing_known():
 
 def test_threads_may_add_at_the_same_time():
     timeline = Timeline()
-    timeline.begin_section()
 
     def work():
-        for number in range(500):
+        for _ in range(500):
             now = time.perf_counter()
-            timeline.add("read", now, now, number, number + 1, 1)
+            timeline.add("read", now, now, 1)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert timeline.end_section().stages["read"].n_bytes == 4000
-
-
-def test_sections_do_not_mix():
-    timeline = Timeline()
-    for _ in range(2):
-        timeline.begin_section()
-        timeline.add("read", 0, 1, 0, 1, 5)
-        timeline.end_section()
-    assert [s.stages["read"].n_bytes for s in timeline.sections] == [5, 5]
+    timeline.end()
+    assert timeline.stages["read"].n_bytes == 4000

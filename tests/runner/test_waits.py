@@ -29,9 +29,7 @@ SHORT_S = 0.1
 
 @pytest.fixture
 def timeline():
-    timeline = Timeline()
-    timeline.begin_section()
-    return timeline
+    return Timeline()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference
 from ..pipeline.pipeline import as_pipeline
 from ..planner import Plan
-from ..runner import Report, Results, RunFolder, Timeline
+from ..runner import Report, Results, RunFolder
 from ..runner.blocks.side_data import SideResults
 from ..runner.execute import correct_records, execute
 from ..runner.folder.folder_place import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
@@ -85,7 +85,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         held.enter_context(folder)
         sections_run = team.begin(made, folder)
         trim_heap()  # what it holds and nobody uses would hide as much of the run's own memory
-        timeline, process_peak = Timeline(), ResidentPeak()
+        process_peak = ResidentPeak()
         pixel_size = request.found_pixel_size(source)
         sections, side, result = execute(
             made,
@@ -94,7 +94,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             team.backend,
             folder,
             bar,
-            timeline,
             wall_time,
             request.given,
             sections_run,
@@ -118,7 +117,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             process_bytes=None if request.is_for_workers else process_peak.grown_bytes,
             result=result,
             result_info=_info_in_memory(made, pipeline, source),
-            timeline=timeline,
             provenance=provenance,
             records=folder.records(request.picture),
         )

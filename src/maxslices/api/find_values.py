@@ -14,7 +14,7 @@ from ..estimate import ModelResolver
 from ..io import Source
 from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets
-from ..runner import ResultsInMemory, Timeline
+from ..runner import ResultsInMemory
 from ..runner.execute import execute
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.run_timeline import WallTime
@@ -73,7 +73,6 @@ class ValueFinder:
             self.backend,
             ResultsInMemory(scratch),
             ProgressOnAll([]),
-            Timeline(),
             WallTime(),
         )
         return side.by_reference[reference.step_id, reference.name]

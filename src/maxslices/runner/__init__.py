@@ -3,6 +3,5 @@
 from .folder.run_folder import RunFolder
 from .folder.run_results import Results, ResultsInMemory
 from .report.run_report import Report, SectionReport
-from .report.run_timeline import Timeline
 
-__all__ = ["Report", "Results", "ResultsInMemory", "RunFolder", "SectionReport", "Timeline"]
+__all__ = ["Report", "Results", "ResultsInMemory", "RunFolder", "SectionReport"]

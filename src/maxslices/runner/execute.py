@@ -31,7 +31,7 @@ from .folder.run_results import Results, make_sinks
 from .folder.unfinished_run import ResumedSections, SectionState
 from .report.progress import Progress
 from .report.run_report import SectionReport
-from .report.run_timeline import Timeline, WallTime
+from .report.run_timeline import WallTime
 from .section_run import SectionRun
 from .stores_between import StoresBetween
 
@@ -74,7 +74,6 @@ def execute(
     backend: Backend,
     folder: Results,
     progress: Progress,
-    timeline: Timeline,
     wall_time: WallTime,
     result: np.ndarray | None = None,
     sections: RunsSections | None = None,
@@ -96,8 +95,6 @@ def execute(
         Where the results go, and intermediates that do not fit in memory.
     progress : Progress
         Shows how many slices are done.
-    timeline : Timeline
-        Records when each stage is at work.
     wall_time : WallTime
         Attributes the time to phases.
     result : ndarray, optional
@@ -202,7 +199,7 @@ def execute(
             if journal is not None and (is_last or stores.is_on_disk(number)):
                 on_block = partial(journal.done, number)
             section_run = sections.section_run(
-                block_runner, reader, timeline, notes, before=before, on_block=on_block
+                block_runner, reader, notes, before=before, on_block=on_block
             )
             progress.start(f"section {number + 1}/{len(plan.sections)}", section.n_slices)
             try:

@@ -38,8 +38,6 @@ class SectionRun:
     """Runs its methods on a block."""
     reader: Readable | DeviceStore
     """Holds its input."""
-    timeline: Timeline
-    """Records when each stage is at work."""
     notes: tuple[str, ...] = ()
     """Differences from the plan before it began."""
     before: SectionState = field(default_factory=SectionState)
@@ -54,6 +52,8 @@ class SectionRun:
     """How many times the block was halved because memory ran out."""
     smallest_block: int = field(init=False)
     """The smallest block that was used."""
+    timeline: Timeline = field(init=False)
+    """Records when each stage is at work."""
     n_done: int = field(init=False)
     """Slices that are done, counted from the first: computed, and all results written."""
     _parts: list[range] = field(init=False)
@@ -95,7 +95,7 @@ class SectionRun:
             shape or dtype than it declares.
         """
         runner = self.runner
-        self.timeline.begin_section()
+        self.timeline = Timeline()
         if self.before.done.count:
             advance(self.before.done.count)
         try:
@@ -104,16 +104,16 @@ class SectionRun:
                 runner.combine(index, [value for _, value in sorted(values, key=first_of)])
             runner.close()
         finally:
-            times = self.timeline.end_section()
+            self.timeline.end()
         return section_report(
             self.plan,
             tuple(step.meta.name for step in runner.steps),
-            times,
+            self.timeline,
             smallest_block=self.smallest_block,
             n_splits=self.n_splits,
             measured_bytes=self._measured_bytes,
             blocks=tuple(self._sizes),
-            notes=(*self.notes, *self._notes(times.duration_s)),
+            notes=(*self.notes, *self._notes(self.timeline.duration_s)),
             # What was written before a stop was not looked at here, and may be a picture.
             warnings=() if self.before.done.count else runner.checks.warnings(runner.store),
         )

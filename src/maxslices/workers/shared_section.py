@@ -94,8 +94,7 @@ class SharedSection(SectionRun):
         offset_s = time.perf_counter() - time.time()
         for span in done.spans:
             at = span.start_s + offset_s, span.stop_s + offset_s
-            slices = span.first_slice, span.last_slice
-            self.timeline.add(span.stage, *at, *slices, span.n_bytes)
+            self.timeline.add(span.stage, *at, span.n_bytes)
         for block in done.blocks:
             for index, value in block.values.items():
                 self._partial.setdefault(index, []).append((block.start, value))

@@ -25,7 +25,6 @@ from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_data import SideFrames, SideResults
 from ..runner.folder.run_identity import changes, run_identity
-from ..runner.report.run_timeline import Timeline
 from ..runner.section_run import SectionRun
 from ..system.packages import installed_version
 from ..system.process_state import told_elsewhere
@@ -182,14 +181,14 @@ class _OpenSection:
 
     def run(self, share: Share) -> DoneShare:
         """Run a share."""
-        runner, timeline = self._runner(), Timeline()
+        runner = self._runner()
         blocks: list[DoneBlock] = []
 
         def note(start: int, stop: int, size: int, values: dict[int, Any]) -> None:
             blocks.append(DoneBlock(start, stop, size, values))
 
         part = range(share.start, share.stop)
-        section = SectionRun(runner, self.reader, timeline, on_block=note, part=part)
+        section = SectionRun(runner, self.reader, on_block=note, part=part)
         with self._within_budget():
             report = section.run(lambda n_slices: None)
         if self.job.run.syncs:
@@ -200,7 +199,7 @@ class _OpenSection:
         offset_s = time.time() - time.perf_counter()
         spans = tuple(
             replace(span, start_s=span.start_s + offset_s, stop_s=span.stop_s + offset_s)
-            for span in timeline.sections[-1].spans
+            for span in section.timeline.spans
         )
         return DoneShare(tuple(blocks), report, runner.checks.seen, spans)
 
@@ -208,7 +207,7 @@ class _OpenSection:
         """Find side results of a few slices."""
         runner = self._runner()
         with self._within_budget():
-            SectionRun(runner, self.reader, Timeline()).look_ahead()
+            SectionRun(runner, self.reader).look_ahead()
         runner.close()
         return runner.found
 

@@ -252,7 +252,7 @@ class ReadAhead:
         assert free is not None
         begin, end = engine.send(host, data, free)
         self._copied = end
-        self._timeline.add("in", begin, end, block.first, block.last, self._bytes(block))
+        self._timeline.add("in", begin, end, self._bytes(block))
         if staging is not None:
             self._staged.put((staging, end))
         return memory, data, end
@@ -272,7 +272,7 @@ class ReadAhead:
         began = time.perf_counter()
         self._reader.read(self._slice_dim, block.first, block.last, out)
         ended = time.perf_counter()
-        self._timeline.add("read", began, ended, block.first, block.last, int(out.nbytes))
+        self._timeline.add("read", began, ended, int(out.nbytes))
 
     def _next(
         self, queue: SimpleQueue[tuple[Any, DeviceEvent | None] | None]

@@ -141,7 +141,7 @@ class BlockRunner:
             self.store.write(slice_dim, block.start, self._cropped(data, block))
         ended = time.perf_counter() if engine is None else engine.record()
         n_bytes = self.plan.input.with_slices(slice_dim, block.n_given).nbytes
-        timeline.add("compute", began, ended, block.first, block.last, n_bytes)
+        timeline.add("compute", began, ended, n_bytes)
         targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
         if self.store is not None and not isinstance(self.store, DeviceStore):
             targets.append(self.store)

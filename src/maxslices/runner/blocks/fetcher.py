@@ -163,11 +163,9 @@ class Fetcher:
             piece = self._writer.next_released(pieces.free)
             place = as_block(piece, part.shape, part.dtype)
             begin, last = self._engine.fetch(part, place, result.ready)
-            first, stop = result.start + at, result.start + span.stop
-            self._timeline.add("out", begin, last, first, stop, int(part.nbytes))
+            self._timeline.add("out", begin, last, int(part.nbytes))
             release = partial(pieces.free.put, piece)
-            self._writer.put(
-                ResultPiece(place, first, result.start, [result.target], release, last)
-            )
+            first, targets = result.start + at, [result.target]
+            self._writer.put(ResultPiece(place, first, result.start, targets, release, last))
         if last is not None:
             last.synchronize()

@@ -185,7 +185,7 @@ class ResultQueue:
             assert self._fetcher is not None
             return self._fetcher.put(data, start, target, ready, waits=waits)
         begin, end = engine.fetch(data, place, ready)
-        self._timeline.add("out", begin, end, start, stop, int(data.nbytes))
+        self._timeline.add("out", begin, end, int(data.nbytes))
         return end
 
     def _leave_until(self, count: int) -> None:

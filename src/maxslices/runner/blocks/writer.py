@@ -166,5 +166,4 @@ class Writer:
         for target in piece.targets:
             target.write(self._slice_dim, piece.first, piece.data)
             self._look(target, piece.data)
-        ended, stop = time.perf_counter(), piece.first + piece.data.shape[self._slice_dim]
-        self._timeline.add("write", began, ended, piece.first, stop, int(piece.data.nbytes))
+        self._timeline.add("write", began, time.perf_counter(), int(piece.data.nbytes))

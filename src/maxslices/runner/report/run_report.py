@@ -19,7 +19,7 @@ from ...planner import Plan, SectionPlan
 from ...planner.plan import value_text
 from ...planner.section_plan import WIDTH, wrapped
 from .run_record import Provenance
-from .run_timeline import STAGES, SectionTimeline, Stage, StageUse, Timeline
+from .run_timeline import STAGES, Stage, StageUse, Timeline
 
 _BOUNDS = {
     "read": "reading",
@@ -113,7 +113,7 @@ class SectionReport:
 
 
 def section_report(
-    plan: SectionPlan, methods: tuple[str, ...], times: SectionTimeline, **seen: Any
+    plan: SectionPlan, methods: tuple[str, ...], times: Timeline, **seen: Any
 ) -> SectionReport:
     """Make the report of a section from its plan, its times, and what else was seen."""
     return SectionReport(
@@ -160,8 +160,6 @@ class Report:
     """(step id, name under its side_outputs) -> side result."""
     result_info: ResultInfo = field(default=ResultInfo(), repr=False, compare=False)
     """What that is: whether its slices are rows of the detector, and which."""
-    timeline: Timeline | None = field(default=None, repr=False, compare=False)
-    """When each stage was at work on each block."""
     provenance: Provenance | None = None
     """When, where, with what and on which scan it was made."""
     records: tuple[Path, ...] = ()

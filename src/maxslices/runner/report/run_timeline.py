@@ -46,10 +46,6 @@ class Span:
     """When it began."""
     stop_s: float
     """When it was done."""
-    first_slice: int
-    """The block's first slice."""
-    last_slice: int
-    """One past the block's last slice."""
     n_bytes: int
     """Bytes moved; for computing, those of the block."""
 
@@ -73,25 +69,90 @@ class StageUse:
         return self.n_bytes / self.active_s / 1e9 if self.active_s > 0 else 0.0
 
 
-class SectionTimeline:
-    """The spans of one section, and what follows from them.
+class Timeline:
+    """Collects when each stage of a section is at work, from any thread.
+
+    The section begins with it. What follows from its spans is known once it has ended.
+
+    Parameters
+    ----------
+    at_s : float, optional
+        When the section begins, seconds of `time.perf_counter`; by default now.
 
     Attributes
     ----------
-    start_s, stop_s : float
-        When it began and ended, seconds of `time.perf_counter`.
-    spans : tuple of Span
-        All spans, in the order in which they were added.
+    spans : list of Span
+        All spans.
+    duration_s : float
+        Wall time of the section.
     stages : dict of str to StageUse
         The stages that were used, from "read" to "write".
     idle_share : float
         Share of the wall time in which no stage was at work.
+
+    Examples
+    --------
+    >>> timeline = Timeline(at_s=10.0)
+    >>> timeline.add("read", 10.0, 10.5, 10**9)
+    >>> timeline.add("compute", 10.2, 11.1, 2 * 10**9)
+    >>> timeline.end(at_s=11.0)
+    >>> timeline.bound_by, round(timeline.stages["read"].share, 2)
+    ('compute', 0.5)
     """
 
-    def __init__(self, start_s: float, stop_s: float, spans: Iterable[Span]) -> None:
-        self.start_s, self.stop_s = start_s, stop_s
-        self.spans = tuple(spans)
+    def __init__(self, at_s: float | None = None) -> None:
+        self._lock = threading.Lock()
+        self._began_s = time.perf_counter() if at_s is None else at_s
+        self._pending: deque[tuple[Stage, DeviceEvent, DeviceEvent, int]] = deque()
+        self.spans: list[Span] = []
+        self.duration_s, self.idle_share = 0.0, 1.0
         self.stages: dict[str, StageUse] = {}
+
+    def add(
+        self, stage: Stage, start: float | DeviceEvent, stop: float | DeviceEvent, n_bytes: int
+    ) -> None:
+        """Add a span, from any thread.
+
+        The times of events are read some spans later, when the device has long reached them.
+
+        Parameters
+        ----------
+        stage : {"read", "in", "compute", "out", "write"}
+            Which stage was at work.
+        start, stop : float or DeviceEvent
+            Begin and end, both in seconds of `time.perf_counter` or both as events of a device.
+            What lies outside of the section does not count.
+        n_bytes : int
+            Bytes moved.
+        """
+        with self._lock:
+            if isinstance(start, int | float):
+                assert isinstance(stop, int | float)
+                self.spans.append(Span(stage, start, stop, n_bytes))
+                return
+            assert not isinstance(stop, int | float)
+            self._pending.append((stage, start, stop, n_bytes))
+        self._read_events(MOST_PENDING)
+
+    def _read_events(self, most: int) -> None:
+        """Read the times of the oldest spans given by events, until at most `most` are left."""
+        while len(self._pending) > most:
+            try:
+                stage, start, stop, n_bytes = self._pending.popleft()
+            except IndexError:  # another thread did
+                return
+            stop.synchronize()
+            span = Span(stage, start.time_s(), stop.time_s(), n_bytes)
+            with self._lock:
+                self.spans.append(span)
+
+    def end(self, at_s: float | None = None) -> None:
+        """End the section, now or at `at_s`."""
+        with suppress(RuntimeError):  # of a device that failed, raised where it is used
+            self._read_events(0)
+        with self._lock:
+            self._pending.clear()
+            self.duration_s = (time.perf_counter() if at_s is None else at_s) - self._began_s
         for stage in STAGES:
             own = [span for span in self.spans if span.stage == stage]
             if own:
@@ -99,11 +160,6 @@ class SectionTimeline:
                 n_bytes = sum(span.n_bytes for span in own)
                 self.stages[stage] = StageUse(active_s, self._share(active_s), n_bytes, len(own))
         self.idle_share = 1 - self._share(self._active_s(self.spans))
-
-    @property
-    def duration_s(self) -> float:
-        """Wall time of the section."""
-        return self.stop_s - self.start_s
 
     @property
     def bound_by(self) -> Bound | None:
@@ -126,104 +182,13 @@ class SectionTimeline:
 
     def _active_s(self, spans: Iterable[Span]) -> float:
         """Seconds of the section that are covered by at least one span."""
-        total, until = 0.0, self.start_s
+        total, until = 0.0, self._began_s
         for start, stop in sorted((span.start_s, span.stop_s) for span in spans):
-            start, stop = max(start, until), min(stop, self.stop_s)
+            start, stop = max(start, until), min(stop, self._began_s + self.duration_s)
             if stop > start:
                 total += stop - start
                 until = stop
         return total
-
-
-class Timeline:
-    """Collects spans from any thread, section after section.
-
-    Examples
-    --------
-    >>> timeline = Timeline()
-    >>> timeline.begin_section(at_s=10.0)
-    >>> timeline.add("read", 10.0, 10.5, 0, 32, 10**9)
-    >>> timeline.add("compute", 10.2, 11.1, 0, 32, 2 * 10**9)
-    >>> section = timeline.end_section(at_s=11.0)
-    >>> section.bound_by, round(section.stages["read"].share, 2)
-    ('compute', 0.5)
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._done: list[SectionTimeline] = []
-        self._began_s = 0.0
-        self._spans: list[Span] = []
-        self._pending: deque[tuple[Stage, DeviceEvent, DeviceEvent, int, int, int]] = deque()
-
-    def begin_section(self, at_s: float | None = None) -> None:
-        """Begin a section, now or at `at_s`."""
-        with self._lock:
-            self._began_s = time.perf_counter() if at_s is None else at_s
-            self._spans = []
-
-    def add(
-        self,
-        stage: Stage,
-        start: float | DeviceEvent,
-        stop: float | DeviceEvent,
-        first_slice: int,
-        last_slice: int,
-        n_bytes: int,
-    ) -> None:
-        """Add a span of the section that is open; from any thread.
-
-        The times of events are read some spans later, when the device has long reached them.
-
-        Parameters
-        ----------
-        stage : {"read", "in", "compute", "out", "write"}
-            Which stage was at work.
-        start, stop : float or DeviceEvent
-            Begin and end, both in seconds of `time.perf_counter` or both as events of a device.
-            What lies outside of the section does not count.
-        first_slice, last_slice : int
-            The block, and one past its last slice.
-        n_bytes : int
-            Bytes moved.
-        """
-        with self._lock:
-            if isinstance(start, int | float):
-                assert isinstance(stop, int | float)
-                self._spans.append(Span(stage, start, stop, first_slice, last_slice, n_bytes))
-                return
-            assert not isinstance(stop, int | float)
-            self._pending.append((stage, start, stop, first_slice, last_slice, n_bytes))
-        self._read_events(MOST_PENDING)
-
-    def _read_events(self, most: int) -> None:
-        """Read the times of the oldest spans given by events, until at most `most` are left."""
-        while len(self._pending) > most:
-            try:
-                stage, start, stop, *block = self._pending.popleft()
-            except IndexError:  # another thread did
-                return
-            stop.synchronize()
-            span = Span(stage, start.time_s(), stop.time_s(), *block)
-            with self._lock:
-                self._spans.append(span)
-
-    def end_section(self, at_s: float | None = None) -> SectionTimeline:
-        """End the section that is open, now or at `at_s`, and return it."""
-        with suppress(RuntimeError):  # of a device that failed, raised where it is used
-            self._read_events(0)
-        with self._lock:
-            self._pending.clear()
-            stop_s = time.perf_counter() if at_s is None else at_s
-            section = SectionTimeline(self._began_s, stop_s, self._spans)
-            self._done.append(section)
-            return section
-
-    @property
-    def sections(self) -> tuple[SectionTimeline, ...]:
-        """Sections that have ended, in order."""
-        with self._lock:
-            return tuple(self._done)
 
 
 Phase = Literal[
