@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.io.frames.frames import ArrayFrames, Selection, consecutive_runs
+from maxslices.io.frames.frames import ArrayFrames, Selection
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 
@@ -20,12 +20,8 @@ def odd() -> Selection:
     return Selection.of(ArrayFrames("a", DATA), [1, 3, 4, 5, 8])
 
 
-def test_runs_of_nothing():
-    assert consecutive_runs([]) == ()
-
-
 def test_a_part_of_a_part(odd):
-    np.testing.assert_array_equal(whole(odd.part((1, 5)).part((1, 4))), DATA[[4, 5, 8]])
+    np.testing.assert_array_equal(whole(odd.take(slice(1, 5)).take(slice(1, 4))), DATA[[4, 5, 8]])
 
 
 def test_a_window_in_a_window(odd):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -214,14 +214,14 @@ class JoinedFrames:
             part.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """A subset of the frames of a stack, each cropped to the same rows and columns."""
 
     frames: Frames
     """The stack."""
-    runs: tuple[IndexRange, ...]
-    """Ranges of consecutive frames, in order; at least one frame."""
+    indices: FrameIndices
+    """Index in the stack of each selected frame; at least one."""
     rows: IndexRange
     """Rows of each frame."""
     columns: IndexRange
@@ -229,70 +229,48 @@ class Selection:
 
     @classmethod
     def of(cls, frames: Frames, indices: Sequence[int] | NDArray[Any] | None = None) -> Selection:
-        """Select whole frames by index; None selects all."""
+        """Select whole frames by increasing index; None selects all."""
         n_frames, n_rows, n_columns = frames.spec.shape
-        runs = ((0, n_frames),) if indices is None else consecutive_runs(indices)
-        return cls(frames, runs, (0, n_rows), (0, n_columns))
+        chosen = np.arange(n_frames) if indices is None else np.asarray(indices, np.int64)
+        return cls(frames, chosen, (0, n_rows), (0, n_columns))
 
     @property
     def spec(self) -> ArraySpec:
         """Shape and dtype of the selection."""
-        n_frames = sum(stop - start for start, stop in self.runs)
-        shape = (n_frames, self.rows[1] - self.rows[0], self.columns[1] - self.columns[0])
-        return ArraySpec(shape, self.frames.spec.dtype)
+        n_rows, n_columns = (stop - start for start, stop in (self.rows, self.columns))
+        return ArraySpec((self.indices.size, n_rows, n_columns), self.frames.spec.dtype)
 
     @property
     def array(self) -> NDArray[Any] | None:
-        """View of the selection, which may have gaps; None unless the frames are one array."""
+        """View of consecutive frames; None unless the frames are one array."""
         whole = self.frames.array if isinstance(self.frames, ArrayFrames) else None
-        if whole is None or len(self.runs) != 1 or whole.dtype != self.frames.spec.dtype:
+        first, last = int(self.indices[0]), int(self.indices[-1])
+        is_run = last - first + 1 == self.indices.size
+        if whole is None or not is_run or whole.dtype != self.frames.spec.dtype:
             return None
-        return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
-
-    @property
-    def indices(self) -> FrameIndices:
-        """Index in the stack of each selected frame."""
-        return np.concatenate([np.arange(start, stop) for start, stop in self.runs])
+        return whole[first : last + 1, slice(*self.rows), slice(*self.columns)]
 
     def n_before(self, frame: int) -> int:
         """Number of selected frames before a frame of the stack."""
-        return sum(min(stop, max(start, frame)) - start for start, stop in self.runs)
+        return int(np.searchsorted(self.indices, frame))
 
-    def part(self, frames: IndexRange) -> Selection:
-        """Select a range of the selected frames."""
-        runs, offset = [], 0
-        for start, stop in self.runs:
-            first = start + max(frames[0] - offset, 0)
-            last = min(stop, start + frames[1] - offset)
-            if first < last:
-                runs.append((first, last))
-            offset += stop - start
-        return Selection(self.frames, tuple(runs), self.rows, self.columns)
-
-    def every(self, step: int) -> Selection:
-        """Select every `step`-th of the selected frames, the first among them."""
-        return self if step == 1 else self.take(np.arange(0, self.spec.shape[0], step))
-
-    def take(self, chosen: Sequence[int] | NDArray[Any]) -> Selection:
+    def take(self, chosen: slice | Sequence[int] | NDArray[Any]) -> Selection:
         """Select some of the selected frames by increasing index among these."""
-        return Selection(
-            self.frames, consecutive_runs(self.indices[chosen]), self.rows, self.columns
-        )
+        return replace(self, indices=self.indices[chosen])
 
     def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:
         """Crop each frame further; rows and columns count from the present crop."""
         (top, _), (left, _) = self.rows, self.columns
-        return Selection(
-            self.frames,
-            self.runs,
-            (top + rows[0], top + rows[1]),
-            (left + columns[0], left + columns[1]),
+        return replace(
+            self,
+            rows=(top + rows[0], top + rows[1]),
+            columns=(left + columns[0], left + columns[1]),
         )
 
     def read(self, frames: IndexRange, rows: IndexRange, out: NDArray[Any]) -> None:
         """Read some rows of a range of the selected frames into `out`."""
         box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
-        self.frames.read(self.part(frames).indices, box_rows, self.columns, out)
+        self.frames.read(self.indices[slice(*frames)], box_rows, self.columns, out)
 
 
 _ANGLE_AXIS = re.compile("theta|angle|rot|omega|phi", re.IGNORECASE)

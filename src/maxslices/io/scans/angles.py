@@ -41,7 +41,7 @@ def previewed(data: Selection, preview: Preview) -> IndexRange:
         raise SourceError(
             f"{name}: none of the frames {start}:{stop} of preview angles is a projection: it "
             f"counts frames as they are stored, flats and darks included; projections are frames "
-            f"{data.runs[0][0]} to {data.runs[-1][1] - 1}"
+            f"{data.indices[0]} to {data.indices[-1]}"
         )
     return first, last
 
@@ -73,7 +73,7 @@ def projections_angles(angles: NDArray[Any], data: Selection, preview: Preview) 
     n_read = len(range(*previewed(data, preview), preview.angle_step))
     if angles.size in (n_read, data.spec.shape[0]):
         return angles
-    of_projections: NDArray[Any] = np.concatenate([angles[slice(*run)] for run in data.runs])
+    of_projections: NDArray[Any] = angles[data.indices]
     return of_projections
 
 

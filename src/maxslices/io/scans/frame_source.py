@@ -30,7 +30,7 @@ from ..access import (
     SupportsWindow,
 )
 from ..check_arrays import check_output_block, read_only, warn_of_narrow_angles
-from ..frames.frames import ArrayFrames, IndexRange, JoinedFrames, Selection
+from ..frames.frames import ArrayFrames, JoinedFrames, Selection
 from ..results.result_info import PixelSize
 from .angles import check_angle_count, previewed, projections_angles
 from .frame_means import FrameMeans
@@ -122,6 +122,7 @@ class FrameSource(
                     f"projections of {name}, {n_rows}x{n_columns}: give {side} taken with the "
                     "same detector window"
                 )
+        part = slice(*previewed(data, preview), preview.angle_step)
         self.angles: NDArray[np.float32] | None = None
         """Read-only."""
         if angles is not None:
@@ -129,20 +130,18 @@ class FrameSource(
             angles = projections_angles(angles, data, preview)
             if angles.size == data.spec.shape[0]:  # a preview may be of few degrees
                 warn_of_narrow_angles(name, angles)
-            part = slice(*previewed(data, preview), preview.angle_step)
             is_part = angles.size == len(range(data.spec.shape[0])[part])
             self.angles = (angles if is_part else angles[part]).copy()
             self.angles.flags.writeable = False
-        angle_range = previewed(data, preview)
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
-        self._data = data.part(angle_range).every(preview.angle_step).crop(rows, columns)
+        self._data = data.take(part).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)
         self.spec = self._data.spec
-        numbers = np.arange(*angle_range, preview.angle_step)
+        numbers = np.arange(data.spec.shape[0])[part]
         scales = None
         if currents is not None:
             scales = _currents(name, currents, self._data, self._sides["flats"])
@@ -174,11 +173,6 @@ class FrameSource(
         part.spec = part._data.spec
         part._detector_start = self._detector_start[0] + start, self._detector_start[1]
         return part
-
-    @property
-    def frame_runs(self) -> tuple[IndexRange, ...]:
-        """Ranges of the frames that are read, counted as they are stored."""
-        return self._data.runs
 
     @property
     def reads_rows(self) -> bool:
@@ -271,7 +265,7 @@ def _places(side: Selection | None, data: Selection) -> NDArray[np.int64] | None
     """Number of projections before each frame; None for frames of another stack."""
     if side is None or side.frames is not data.frames:
         return None
-    return np.array([data.n_before(int(frame)) for frame in side.indices], np.int64)
+    return np.searchsorted(data.indices, side.indices)
 
 
 def _currents(

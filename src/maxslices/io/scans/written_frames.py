@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import numpy as np
-
 from ...errors import ScanChangedError, SourceError
 from ..frames.frames import Selection
 
@@ -38,8 +36,7 @@ def check_written(selection: Selection, what: str, *, allow_missing: bool) -> No
     name = selection.frames.name
     if found.missing is None:
         return
-    ranges = [np.flatnonzero(found.missing[slice(*run)]) + run[0] for run in selection.runs]
-    lost = np.concatenate(ranges)
+    lost = selection.indices[found.missing[selection.indices]]
     if not lost.size:
         return
     n_frames = selection.spec.shape[0]
