@@ -1,21 +1,9 @@
-"""A method of another package, and the situations that are still wrong."""
-
-from pathlib import Path
+"""A method of another package."""
 
 import numpy as np
 import pytest
 
 from maxslices import registry
-
-WRONG = Path(__file__).with_name("wrong.txt")
-"""Names of tests that fail, one a line."""
-
-
-def pytest_collection_modifyitems(items):
-    wrong = set(WRONG.read_text().splitlines()) if WRONG.exists() else set()
-    for item in items:
-        if item.path.parent == WRONG.parent and item.name in wrong:
-            item.add_marker(pytest.mark.xfail(strict=True, reason="wrong so far"))
 
 
 def remove_stripe_elsewhere(data):

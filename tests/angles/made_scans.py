@@ -8,14 +8,8 @@ import numpy as np
 
 import maxslices
 from maxslices import ArrayScan
+from tests.io import made_scans
 
-DISCS = (
-    (-0.25, 0.1, 0.35, 1.0),
-    (0.35, 0.25, 0.12, 2.0),
-    (0.1, -0.45, 0.2, 1.5),
-    (0.55, -0.1, 0.06, 3.0),
-)
-"""Centre (x, y), radius and density of each disc, in units of half the field of view."""
 CORRECT = ["dark_flat_field_correction", "minus_log"]
 GOLDEN = 180 * 0.618033988749895
 """Degrees between two projections of a golden-angle scan."""
@@ -24,15 +18,7 @@ GOLDEN = 180 * 0.618033988749895
 def line_integrals(degrees, columns=192, axis=None, reach=None, rows=4, scale=1.6):
     """Line integrals (angles, rows, columns); `reach` columns are half the field of view."""
     axis = (columns - 1) / 2 if axis is None else axis
-    reach = columns / 2 if reach is None else reach
-    t = np.deg2rad(np.asarray(degrees, float))[:, None, None]
-    s = (np.arange(columns) - axis) / reach
-    shrink = (1 - 0.03 * np.arange(rows))[None, :, None]
-    total = np.zeros((len(t), rows, columns))
-    for x, y, radius, density in DISCS:
-        inside = (radius * shrink) ** 2 - (s - x * np.cos(t) - y * np.sin(t)) ** 2
-        total += density * np.sqrt(np.clip(inside, 0, None))
-    return scale * total
+    return made_scans.line_integrals(degrees, columns, axis, rows, reach, scale, shrink=0.03)
 
 
 def scan(degrees, **shape):

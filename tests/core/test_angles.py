@@ -62,30 +62,6 @@ def test_the_order_of_the_file_does_not_change_the_order_of_directions(degrees, 
         np.testing.assert_allclose((a - b + 180) % 360, 180, atol=1e-9)
 
 
-def test_gaps_name_the_projections_beside_them():
-    found = table(np.delete(np.arange(0, 360, 0.5), slice(200, 220)))
-    ((before, after, degrees),) = found.gaps
-    assert (before, after) == (199, 200)
-    assert degrees == pytest.approx(10.5)
-
-
-@pytest.mark.parametrize("turn", [345, 360, 374, 540])
-def test_half_a_turn_of_a_longer_one_has_each_direction_once(turn):
-    degrees = np.arange(0, turn, 0.5)
-    chosen = np.sort(degrees[table(degrees).half_turn()] % 360)
-    assert len(chosen) == 361
-    assert np.ptp(chosen) == pytest.approx(180)
-
-
-@pytest.mark.parametrize("n_pairs", [90, 180, 200])
-def test_pairs_are_half_a_turn_apart(n_pairs):
-    degrees = np.random.default_rng(1).permutation(np.arange(360.0))
-    front, behind = table(degrees).opposite(n_pairs)
-    assert len(front) == len(behind) == n_pairs
-    np.testing.assert_allclose((degrees[behind] - degrees[front]) % 360, 180)
-    assert len(np.unique(front)) == min(n_pairs, 180)
-
-
 def test_too_few_pairs_are_refused():
     with pytest.raises(ValueError, match=r"181 angles from 0 to 180 degrees.* 1 of these"):
         table(np.arange(181.0)).opposite(90)

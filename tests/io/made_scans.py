@@ -21,15 +21,27 @@ DISCS = (
 HALF_TURN = np.linspace(0, 180, 61)
 
 
-def line_integrals(degrees, columns: int = 96, centre: float = 49.0, rows: int = 4) -> np.ndarray:
-    """Attenuation (angles, rows, columns); the axis of rotation projects on column `centre`."""
-    at = (np.arange(columns) - centre) / (columns / 2)
-    out = np.zeros((len(degrees), rows, columns))
-    for projection, angle in zip(out, np.deg2rad(degrees), strict=True):
-        for x, y, radius, density in DISCS:
-            chord = radius**2 - (at - x * np.cos(angle) - y * np.sin(angle)) ** 2
-            projection += 2 * density * np.sqrt(np.clip(chord, 0, None))
-    return out
+def line_integrals(
+    degrees,
+    columns: int = 96,
+    centre: float = 49.0,
+    rows: int = 4,
+    reach=None,
+    scale=2.0,
+    shrink=0.0,
+) -> np.ndarray:
+    """Attenuation (angles, rows, columns); the axis of rotation projects on column `centre`.
+
+    `reach` columns are half the field of view. Discs shrink by `shrink` from row to row.
+    """
+    t = np.deg2rad(np.asarray(degrees, float))[:, None, None]
+    at = (np.arange(columns) - centre) / (columns / 2 if reach is None else reach)
+    size = (1 - shrink * np.arange(rows))[None, :, None]
+    total = np.zeros((len(t), rows, columns))
+    for x, y, radius, density in DISCS:
+        chord = (radius * size) ** 2 - (at - x * np.cos(t) - y * np.sin(t)) ** 2
+        total += density * np.sqrt(np.clip(chord, 0, None))
+    return scale * total
 
 
 def counts(degrees, **shape: Any) -> np.ndarray:

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
-from maxslices.io.frames.plain_frames import PlainFrames
-from maxslices.io.hdf5.chunks import Chunks, locate_data
+from maxslices.io.hdf5.chunks import locate_data
 from maxslices.io.hdf5.frames import Hdf5File, Hdf5Frames
 
 SHAPE = (11, 13, 17)
@@ -108,32 +107,6 @@ def test_every_index_of_chunks(tmp_path, chunks, maxshape, libver):
     for kind, gaps in itertools.product(["plain", "deflate"], [False, True]):
         path = tmp_path / f"{kind}{gaps}.h5"
         assert_same(write(path, "<u2", chunks, kind, libver=libver, gaps=gaps, maxshape=maxshape))
-
-
-@pytest.mark.parametrize(
-    ("chunks", "kind", "expected"),
-    [
-        (None, "plain", PlainFrames),
-        ((1, 13, 17), "plain", PlainFrames),
-        ((3, 13, 17), "plain", PlainFrames),
-        ((3, 5, 17), "plain", type(None)),
-        ((1, 13, 17), "deflate", Chunks),
-        ((1, 13, 17), "shuffle+deflate", Chunks),
-        ((1, 13, 17), "fletcher32", type(None)),
-        ((1, 13, 17), "lzf", type(None)),
-    ],
-)
-def test_who_reads_what(tmp_path, chunks, kind, expected):
-    with h5py.File(write(tmp_path / "a.h5", "<u2", chunks, kind)) as file:
-        assert type(locate_data(file["data"])) is expected
-
-
-def test_very_small_chunks_are_left_to_hdf5(tmp_path, monkeypatch):
-    monkeypatch.undo()
-    path = write(tmp_path / "a.h5", "<u2", (3, 5, 17), "deflate")
-    with h5py.File(path) as file:
-        assert locate_data(file["data"]) is None
-    assert_same(path)
 
 
 def test_what_only_hdf5_can_read(tmp_path):
@@ -289,19 +262,3 @@ def test_each_chunk_is_decompressed_once(tmp_path, monkeypatch, some):
     frames.close()
     np.testing.assert_array_equal(out, data[some])
     assert len(begun) == 4
-
-
-def test_hdf5_is_asked_once_for_frames_that_are_not_consecutive(tmp_path, monkeypatch):
-    """It decompresses a chunk once for each call."""
-    path = write(tmp_path / "scan.h5", "u2", (3, 13, 17), "lzf")
-    asked, read_direct = [], h5py.Dataset.read_direct
-
-    def counted(data, *args, **options):
-        asked.append(1)
-        return read_direct(data, *args, **options)
-
-    monkeypatch.setattr(h5py.Dataset, "read_direct", counted)
-    frames = Hdf5Frames(Hdf5File(path), "data")
-    frames.read(np.array([0, 1, 4, 5, 8]), (0, 13), (0, 17), np.empty((5, 13, 17), "u2"))
-    frames.close()
-    assert len(asked) == 1

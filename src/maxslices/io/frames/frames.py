@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +21,6 @@ IndexRange = tuple[int, int]
 """First index, and the index after the last."""
 FrameIndices = NDArray[np.int64]
 """Increasing indices of frames."""
-
-
-def consecutive_runs(indices: Sequence[int] | NDArray[Any]) -> tuple[IndexRange, ...]:
-    """Group increasing indices into ranges of consecutive ones.
-
-    Examples
-    --------
-    >>> consecutive_runs([0, 1, 2, 5, 7, 8])
-    ((0, 3), (5, 6), (7, 9))
-    """
-    given = np.asarray(indices, np.int64)
-    if not given.size:
-        return ()
-    gaps = np.flatnonzero(np.diff(given) != 1)
-    firsts = given[np.concatenate(([0], gaps + 1))].tolist()
-    lasts = given[np.concatenate((gaps, [given.size - 1]))].tolist()
-    return tuple((first, last + 1) for first, last in zip(firsts, lasts, strict=True))
 
 
 def as_slice(indices: FrameIndices) -> slice | FrameIndices:
@@ -67,28 +51,29 @@ class FramesWritten:
     """Data sets that hold fewer frames than are mapped, and how many."""
 
 
-class Frames(Protocol):
+class Frames(ABC):
     """A stack of frames that is read in parts."""
 
-    @property
-    def name(self) -> str:
-        """Name of the stack in messages."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape (frames, rows, columns) and native dtype."""
+    name: str
+    """Name of the stack in messages."""
+    spec: ArraySpec
+    """Shape (frames, rows, columns) and native dtype."""
 
     @property
     def files(self) -> Iterable[Path]:
         """Files that the frames are read from; none for an array."""
+        return ()
 
     @property
     def reads_rows(self) -> bool:
         """True if some rows of a frame are read without the rest of it."""
+        return True
 
     def written(self, *, allow_missing: bool) -> FramesWritten:
-        """Find which frames were written; see `unwritten_frames.frames_written`."""
+        """Find which frames were written: all, but in HDF5; see `unwritten_frames`."""
+        return FramesWritten()
 
+    @abstractmethod
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
@@ -109,14 +94,12 @@ class Frames(Protocol):
             If it cannot be read.
         """
 
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
+    def close(self) -> None:  # noqa: B027
+        """Close the file, where one is open; a second call does nothing."""
 
 
-class ArrayFrames:
+class ArrayFrames(Frames):
     """Frames in an array."""
-
-    reads_rows = True
 
     def __init__(self, name: str, array: NDArray[Any]) -> None:
         if isinstance(array, np.ma.MaskedArray):
@@ -138,15 +121,6 @@ class ArrayFrames:
         """The array itself; None once it is closed."""
         return self._array
 
-    @property
-    def files(self) -> Iterable[Path]:
-        """Files that the frames are read from."""
-        return ()
-
-    def written(self, *, allow_missing: bool) -> FramesWritten:
-        """All frames: such files have no others."""
-        return FramesWritten()
-
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
@@ -154,18 +128,14 @@ class ArrayFrames:
         if self._array is None:
             raise SourceError(f"{self.name}: is closed")
         within = self._array[:, slice(*rows), slice(*columns)]
-        position = 0
-        for start, stop in consecutive_runs(frames):
-            end = position + stop - start
-            parallel_copy(out[position:end], within[start:stop])
-            position = end
+        parallel_copy(out, within[as_slice(frames)])
 
     def close(self) -> None:
         """Drop the array."""
         self._array = None
 
 
-class JoinedFrames:
+class JoinedFrames(Frames):
     """Two stacks of frames, one after the other."""
 
     def __init__(self, first: Frames, second: Frames) -> None:
@@ -179,8 +149,16 @@ class JoinedFrames:
         self.name = f"{first.name} and {second.name}"
         n_frames = self._n_first + second.spec.shape[0]
         self.spec = ArraySpec((n_frames, *first.spec.shape[1:]), first.spec.dtype)
-        self.files = (*first.files, *second.files)
-        self.reads_rows = first.reads_rows and second.reads_rows
+
+    @property
+    def files(self) -> Iterable[Path]:
+        """Files that the frames are read from."""
+        return [path for part in self._parts for path in part.files]
+
+    @property
+    def reads_rows(self) -> bool:
+        """True if both stacks read some rows of a frame without the rest of it."""
+        return all(part.reads_rows for part in self._parts)
 
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `Frames.written`."""
@@ -296,7 +274,7 @@ def with_axes(frames: Frames, axes: Sequence[str]) -> Frames:
     )
 
 
-class SinogramFrames:
+class SinogramFrames(Frames):
     """Frames of a stack that is stored as sinograms, axes (rows, frames, columns).
 
     Parameters
@@ -308,22 +286,13 @@ class SinogramFrames:
     def __init__(self, stored: Frames) -> None:
         self._stored = stored
         rows, frames, columns = stored.spec.shape
+        self.name = stored.name
         self.spec = ArraySpec((frames, rows, columns), stored.spec.dtype)
-
-    @property
-    def name(self) -> str:
-        """Name of the stack in messages."""
-        return self._stored.name
 
     @property
     def files(self) -> Iterable[Path]:
         """Files that the frames are read from."""
         return self._stored.files
-
-    @property
-    def reads_rows(self) -> bool:
-        """True: a row of all frames is one piece."""
-        return True
 
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which rows were written: they are missing from every frame."""

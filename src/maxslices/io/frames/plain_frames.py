@@ -20,7 +20,7 @@ from ...system.files import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_for_box
 from ...tuning.file_transfer import pread_pieces
 from ..library_errors import cause_of, raise_if_of_system, raised_by_library
-from .frames import ArrayFrames, FrameIndices, FramesWritten, IndexRange
+from .frames import ArrayFrames, FrameIndices, Frames, IndexRange
 
 UNWRITTEN = -1
 """Offset of a frame or chunk that was never written."""
@@ -110,7 +110,7 @@ _ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 """First bytes of a zip archive, and of an empty one; NumPy tells ``.npz`` files by them."""
 
 
-class NpyFrames:
+class NpyFrames(Frames):
     """Frames in an ``.npy`` file, read by offset.
 
     The file is never mapped to be read: a map of a file that another program cuts ends the process
@@ -128,8 +128,6 @@ class NpyFrames:
     SourceError
         If it is not an ``.npy`` file, is cut off, in Fortran order or holds Python objects.
     """
-
-    reads_rows = True
 
     def __init__(self, path: Path, *, may_be_one: bool = False) -> None:
         self._path, self.name = path, str(path)
@@ -150,10 +148,6 @@ class NpyFrames:
         """Files that the frames are read from."""
         return (self._path,)
 
-    def written(self, *, allow_missing: bool) -> FramesWritten:
-        """All frames: such files have no others."""
-        return FramesWritten()
-
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
@@ -167,9 +161,6 @@ class NpyFrames:
         except (OSError, EOFError) as error:
             raise_if_of_system(self.name, error)
             raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
-
-    def close(self) -> None:
-        """No effect: the file is open only while it is read."""
 
     def _mapped(self) -> np.memmap[Any, Any]:
         try:

@@ -22,7 +22,6 @@ from .frames import (
     ArrayFrames,
     FrameIndices,
     Frames,
-    FramesWritten,
     IndexRange,
     as_slice,
     with_axes,
@@ -32,7 +31,7 @@ _SHOWN = 6
 """Most arrays that a message lists."""
 
 
-class ZarrFrames:
+class ZarrFrames(Frames):
     """Frames in a Zarr array of three dims, or with further dims of length 1 before them.
 
     Parameters
@@ -47,8 +46,7 @@ class ZarrFrames:
 
     def __init__(self, name: str, array: Any, files: tuple[Path, ...] = ()) -> None:
         self.name = name
-        self.files: Iterable[Path] = files
-        self._array = array
+        self._files, self._array = files, array
         shape = tuple(array.shape)
         n_first = max(0, len(shape) - 3)
         if len(shape) < 3 or 0 in shape or any(n != 1 for n in shape[:n_first]):
@@ -62,13 +60,14 @@ class ZarrFrames:
         self._chunk_rows = array.chunks[n_first + 1]
 
     @property
+    def files(self) -> Iterable[Path]:
+        """Local files whose change shows that the array was replaced."""
+        return self._files
+
+    @property
     def reads_rows(self) -> bool:
         """True if a chunk has a part of the rows: it is read and decompressed as a whole."""
         return bool(self._chunk_rows < self.spec.shape[1])
-
-    def written(self, *, allow_missing: bool) -> FramesWritten:
-        """All frames count as written: Zarr leaves out chunks of its fill value."""
-        return FramesWritten()
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
@@ -84,9 +83,6 @@ class ZarrFrames:
                 self._array.get_basic_selection(box, out=buffer)
             else:
                 self._array.get_orthogonal_selection(box, out=buffer)
-
-    def close(self) -> None:
-        """No effect: chunks are opened while they are read."""
 
 
 def open_zarr(scan: str | os.PathLike[str]) -> Any:

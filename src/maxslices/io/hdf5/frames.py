@@ -55,7 +55,7 @@ _MOST_ENTRIES = 100
 """Most groups of a file that are looked at for further scans: 3 ms."""
 
 
-class Hdf5Frames:
+class Hdf5Frames(Frames):
     """Frames in a data set of an open file.
 
     Parameters

@@ -93,62 +93,49 @@ def preview_words(preview: Preview) -> dict[str, Any]:
 
 def _parse(name: str, given: PartLike) -> tuple[Part, int]:
     """Part and step."""
+    values: list[Any]
     if isinstance(given, str):
-        return _parse_text(name, given)
-    if isinstance(given, bool):
+        words = given.replace(" ", "").split(":")
+        if words == ["mid"]:
+            return "mid", 1
+        values = [_value(name, given, word) for word in words]
+    elif isinstance(given, slice | range):
+        values = [given.start, given.stop, given.step]
+    elif isinstance(given, tuple | list):  # an array may be a list of frames
+        values = [*given] if len(given) > 1 else []
+    else:
+        values = [given]
+    numbers = [v for v in values if v is not None and not isinstance(v, AxisIndex)]
+    if not 0 < len(values) <= 3 or not all(_is_int(v) for v in numbers):
         raise _not_understood(name, given)
-    if isinstance(given, int | np.integer):
-        first = int(given)
+    if len(values) == 1 and numbers:
+        first = int(values[0])
         return (_bound(first), None if first == -1 else _bound(first + 1)), 1
-    if not isinstance(given, slice | range | tuple | list):  # an array may be a list of frames
+    step = values[2] if len(values) == 3 and values[2] is not None else 1
+    if len(values) == 1 or not _is_int(step) or step < 1:
         raise _not_understood(name, given)
-    values: list[Any] = (
-        [given.start, given.stop, given.step] if isinstance(given, slice | range) else [*given]
-    )
-    if len(values) not in (2, 3) or not all(
-        v is None or (isinstance(v, int | np.integer) and not isinstance(v, bool)) for v in values
-    ):
-        raise _not_understood(name, given)
-    start, stop = (None if v is None else _bound(int(v)) for v in values[:2])
-    return (start, stop), _step(name, given, values[2] if len(values) == 3 else None)
+    return (_bound(values[0]), _bound(values[1])), int(step)
 
 
-def _parse_text(name: str, text: str) -> tuple[Part, int]:
-    parts = text.replace(" ", "").split(":")
-    if parts == ["mid"]:
-        return "mid", 1
-    if len(parts) > 3 or parts == [""]:
+def _value(name: str, text: str, word: str) -> int | AxisIndex | None:
+    """Number, or place with an offset, of a word in a part; None if it is left out."""
+    match = _BOUND.fullmatch(word)
+    if match is None and word:
         raise _not_understood(name, text)
-    if len(parts) == 1:
-        if not parts[0].removeprefix("-").isdecimal():
-            raise _not_understood(name, text)
-        return _parse(name, int(parts[0]))
-    bounds: list[Bound] = []
-    for part in parts[:2]:
-        match = _BOUND.fullmatch(part)
-        if match is None and part:
-            raise _not_understood(name, text)
-        if match is None:
-            bounds.append(None)
-        elif match[1]:
-            bounds.append(AxisIndex(match[1], int(match[2] or 0)))
-        else:
-            bounds.append(_bound(int(match[3])))
-    step = parts[2] if len(parts) == 3 else ""
-    if step and not step.isdecimal():
-        raise _not_understood(name, text)
-    return (bounds[0], bounds[1]), _step(name, text, int(step) if step else None)
+    if match is None or not match[1]:
+        return None if match is None else int(match[3])
+    return AxisIndex(match[1], int(match[2] or 0))
 
 
-def _bound(index: int) -> Bound:
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _bound(index: Any) -> Bound:
     """Index from the beginning; a negative one from the end, as in NumPy."""
-    return AxisIndex("end", index) if index < 0 else index
-
-
-def _step(name: str, given: PartLike, step: int | None) -> int:
-    if step is not None and step < 1:
-        raise _not_understood(name, given)
-    return 1 if step is None else int(step)
+    if index is None or isinstance(index, AxisIndex):
+        return index
+    return AxisIndex("end", int(index)) if index < 0 else int(index)
 
 
 def _shown(given: object) -> str:

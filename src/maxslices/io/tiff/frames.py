@@ -21,7 +21,7 @@ from ...errors import SourceError
 from ...system import threads
 from ...system.threads import parallel_for, parallel_for_box
 from ..check_arrays import check_dtype
-from ..frames.frames import FrameIndices, FramesWritten, IndexRange
+from ..frames.frames import FrameIndices, Frames, IndexRange
 from ..frames.plain_frames import PlainFrames
 from ..library_errors import raise_if_of_system
 from ..paths import TIFF_SUFFIXES, check_readable
@@ -35,7 +35,7 @@ pixels, so that comparing costs less than reading.
 """
 
 
-class TiffFrames:
+class TiffFrames(Frames):
     """Frames in TIFFs.
 
     Parameters
@@ -80,10 +80,6 @@ class TiffFrames:
         images = [image for frames in (self, *others) for image in frames._images]
         return TiffFrames(self.name, images)
 
-    def written(self, *, allow_missing: bool) -> FramesWritten:
-        """All frames: such files have no others."""
-        return FramesWritten()
-
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
@@ -105,9 +101,6 @@ class TiffFrames:
             parallel_for(len(wanted), decode, threads.N_DECODERS)
         else:
             parallel_for_box((0, len(wanted)), rows, out, part)
-
-    def close(self) -> None:
-        """No effect: files are open only while they are read."""
 
 
 def open_tiffs(path: Path) -> TiffFrames:
