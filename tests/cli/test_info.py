@@ -97,9 +97,9 @@ def test_a_file_in_which_nothing_stands_out_lists_its_3d_data(cli, tmp_path):
         file["a/b"] = np.zeros((3, 4, 5), "uint8")
         file["a/c"] = np.zeros((3, 4, 5), "uint8")
     status, out, err = cli("info", path)
-    assert (status, err) == (0, "")
-    assert "no scan is found" in out
-    assert "/a/b, 3 x 4 x 5 uint8" in out
+    assert (status, out) == (1, "")
+    assert "no scan is found" in err
+    assert "/a/b (3x4x5 uint8)" in err
 
 
 def bliss(file):

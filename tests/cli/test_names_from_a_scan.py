@@ -79,7 +79,7 @@ def test_warnings_and_logs_show_them_as_text(capsys, monkeypatch, evil_scan, tmp
     def describe(scan):
         warnings.warn(f"of {scan}", stacklevel=2)
         logging.getLogger("library").error("of %s", scan)
-        return api.ScanDescription(str(scan), None, None, None, None, None, None)
+        return api.ScanDescription(str(scan), (3, 4, 5), "uint8", None, None, None, None)
 
     monkeypatch.setattr("maxslices.api.describe", describe)
     assert main(["info", str(evil_scan)]) == 0

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from maxslices.errors import UsageError
+from maxslices.io import open_source
 from maxslices.io.scans.facts import parse_pixel_size
-from maxslices.io.scans.stored_facts import stored_facts
 
 NXTOMO, ESRF = "entry1/tomo_entry", "entry0000"
 
@@ -55,7 +55,8 @@ def scan(tmp_path, data, values):
     ],
 )
 def test_what_files_store(tmp_path, data, values, rows_and_columns):
-    found = stored_facts(scan(tmp_path, data, values)).pixel_size
+    with open_source(scan(tmp_path, data, values)) as source:
+        found = source.pixel_size
     assert (found and (found.row_um, found.column_um)) == rows_and_columns
 
 

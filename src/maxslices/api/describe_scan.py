@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from ..core.angles import angle_table
 from ..core.units import format_bytes
-from ..errors import SourceError
 from ..io import Source, open_source
-from ..io.paths import path_of
-from ..io.scans.stored_facts import Stack, StoredFacts, stored_facts
+from ..io.scans.stored_facts import Stack, StoredFacts
 from .scan_and_output import facts_of, likely_layout
 
 _SHOWN = 6
@@ -47,9 +45,9 @@ class ScanDescription:
 
     name: str
     """File, and data set in it."""
-    shape: tuple[int, ...] | None
-    """Projections: (angles, detector_y, detector_x); None if no scan is recognised."""
-    dtype: str | None
+    shape: tuple[int, ...]
+    """Projections: (angles, detector_y, detector_x)."""
+    dtype: str
     """Dtype of the projections."""
     n_flats: int | None
     """Number of flats; None without."""
@@ -59,8 +57,6 @@ class ScanDescription:
     """Rotation angles; None without."""
     stored: StoredFacts | None
     """What an HDF5 file says beside; None for other kinds of files."""
-    fault: str | None = None
-    """Why no scan was recognised."""
     is_guess: bool = False
     """True if the file has no known layout, and its parts were found by shapes and names."""
 
@@ -69,18 +65,17 @@ class ScanDescription:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        lines = [self.name if self.fault is None else self.fault]
+        lines = [self.name]
         if self.is_guess:
             lines.append("  layout        unknown: the paths below are likely, by shapes and names")
-        if self.shape is not None:
-            n_bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-            array = f"{' x '.join(map(str, self.shape))} {self.dtype}, {format_bytes(n_bytes)}"
-            if self.stored is not None and self.stored.is_volume:
-                lines.append(f"  volume        {array} (z x y x x): a reconstruction, not a scan")
-            else:
-                lines.append(f"  projections   {array} (angles x rows x columns)")
-                lines.append(f"  flats, darks  {self.n_flats or 'none'}, {self.n_darks or 'none'}")
-                lines += _angle_lines(self.angles)
+        n_bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        array = f"{' x '.join(map(str, self.shape))} {self.dtype}, {format_bytes(n_bytes)}"
+        if self.stored is not None and self.stored.is_volume:
+            lines.append(f"  volume        {array} (z x y x x): a reconstruction, not a scan")
+        else:
+            lines.append(f"  projections   {array} (angles x rows x columns)")
+            lines.append(f"  flats, darks  {self.n_flats or 'none'}, {self.n_darks or 'none'}")
+            lines += _angle_lines(self.angles)
         if self.stored is not None:
             lines += _stored_lines(self.stored)
         return "\n".join(lines)
@@ -93,7 +88,7 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
     ----------
     scan : path, ndarray, ArrayScan or Source
         As for `maxslices.run`. In an HDF5 file of no known layout the parts are guessed as
-        ``maxslices try`` does; if nothing stands out, its 3D data sets are listed.
+        ``maxslices try`` does.
 
     Returns
     -------
@@ -103,16 +98,9 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
     Raises
     ------
     SourceError
-        If it cannot be read, or there are no 3D data in it.
+        If it cannot be read, or no scan is found in it; it lists 3D data sets of the file.
     """
-    path = path_of(scan)
-    try:
-        source = open_source(scan, guess=True)
-    except SourceError as error:
-        stored = None if path is None else stored_facts(path)
-        if stored is None or not stored.stacks:
-            raise
-        return ScanDescription(str(scan), None, None, None, None, None, stored, fault=str(error))
+    source = open_source(scan, guess=True)
     try:
         spec, flats, darks = source.spec, source.flats, source.darks
         return ScanDescription(
@@ -156,16 +144,14 @@ def _angle_lines(angles: Angles | None) -> list[str]:
 
 
 def _stored_lines(stored: StoredFacts) -> list[str]:
-    lines = []
-    if stored.layout is not None:
-        lines += [
-            f"  {'' if number else 'paths':<13} {part}: {where}"
-            for number, (part, where) in enumerate(stored.layout.parts.items())
-        ]
-        kept = "in one piece" if stored.chunks is None else f"in chunks of {stored.chunks}"
-        packed = f", {stored.compression}" if stored.compression else ", not compressed"
-        size = format_bytes(stored.stored_bytes) if stored.stored_bytes else "in other files"
-        lines.append(f"  stored        {size}, {kept}{packed}")
+    lines = [
+        f"  {'' if number else 'paths':<13} {part}: {where}"
+        for number, (part, where) in enumerate(stored.layout.parts.items())
+    ]
+    kept = "in one piece" if stored.chunks is None else f"in chunks of {stored.chunks}"
+    packed = f", {stored.compression}" if stored.compression else ", not compressed"
+    size = format_bytes(stored.stored_bytes) if stored.stored_bytes else "in other files"
+    lines.append(f"  stored        {size}, {kept}{packed}")
     if stored.frame_kinds:
         counts = (f"{n} {_KINDS.get(k, f'of kind {k}')}" for k, n in stored.frame_kinds.items())
         lines.append(f"  frames        {', '.join(counts)}")

@@ -74,8 +74,7 @@ def facts_of(source: object) -> StoredFacts | None:
 def likely_layout(source: object) -> Layout | None:
     """Paths of a scan that were found by shapes and names; None if its layout is known."""
     stored = facts_of(source)
-    layout = None if stored is None else stored.layout
-    return layout if layout is not None and layout.is_likely else None
+    return stored.layout if stored is not None and stored.layout.is_likely else None
 
 
 def facts_not_applied(source: Source, pipeline: Pipeline, *, has_pixel_size: bool) -> list[str]:

@@ -26,7 +26,7 @@ from .output import complain, say, shown
 
 
 @click.command(params=[JSON], short_help="say what is in a scan")
-@click.argument("scan", type=PATH, help="a scan, or any file with 3D data in it")
+@click.argument("scan", type=PATH, help="a scan")
 @click.option(
     "--picture",
     callback=file_to_write(".png"),

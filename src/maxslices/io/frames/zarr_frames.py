@@ -210,7 +210,7 @@ class ZarrFile:
         stacks = [f"{where} {item.shape}" for where, item in self.arrays() if item.ndim >= 3]
         return f"; 3D arrays: {', '.join(stacks[:_SHOWN]) or 'none'}"
 
-    def storage(self, where: str | None, key: str | None) -> dict[str, Any]:
+    def storage(self, where: str, key: str | None) -> dict[str, Any]:
         """Nothing that is shown."""
         return {}
 

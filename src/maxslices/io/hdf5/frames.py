@@ -311,18 +311,17 @@ class Hdf5File(Closing):
         more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
         return f"; 3D data sets in the file: {', '.join(found[:LISTED])}{more}{rest}"
 
-    def storage(self, where: str | None, key: str | None) -> dict[str, Any]:
+    def storage(self, where: str, key: str | None) -> dict[str, Any]:
         """How frames are stored: axes, chunks, filters, bytes; the kinds of frames of a key."""
-        frames = None if where is None else self.find(where)
+        frames: h5py.Dataset = self.find(where)
         kinds = None if key is None else self.find(key)
         found: dict[str, Any] = {"is_complete": self._objects(follows_links=False)[1]}
-        if isinstance(frames, h5py.Dataset):
-            found["axes"], found["chunks"] = _stored_axes(frames), frames.chunks
-            found["compression"] = ", ".join(
-                name.decode(errors="replace").split(";")[0].strip() or f"filter {number}"
-                for number, name in filters(frames)
-            )
-            found["stored_bytes"] = int(frames.id.get_storage_size())
+        found["axes"], found["chunks"] = _stored_axes(frames), frames.chunks
+        found["compression"] = ", ".join(
+            name.decode(errors="replace").split(";")[0].strip() or f"filter {number}"
+            for number, name in filters(frames)
+        )
+        found["stored_bytes"] = int(frames.id.get_storage_size())
         if isinstance(kinds, h5py.Dataset) and kinds.ndim == 1 and kinds.dtype.kind in "biuf":
             values, counts = np.unique(kinds[()], return_counts=True)
             pairs = zip(values.tolist(), counts.tolist(), strict=True)

@@ -142,9 +142,8 @@ def find_angles(
             )
             layout, angles = replace(layout, angles=None), None
     stored = facts_of_file(file, layout, data)
-    found = None if stored.layout is None else stored.layout.angles
-    if angles is None and found is not None:
-        angles = stored_angles(file, found, options, data)
+    if angles is None and stored.layout.angles is not None:
+        angles = stored_angles(file, stored.layout.angles, options, data)
     if angles is None and not stored.angle_note:
         degrees, fault = angles_by_steps(stored.values, data.spec.shape[0])
         stored = replace(stored, angle_note=fault)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from ..frames.frames import Selection
-from ..hdf5.frames import Hdf5File
-from ..library_errors import library_errors
-from ..paths import check_readable, is_hdf5
 from ..results.result_info import VOLUME_AXES, PixelSize, ScanFact
 from .angle_search import AngleColumn, choose_column, is_angle_unit, may_be_angles
 from .facts import FactSearch, UnusedFact, number_column, stored_pixel_size, unit_of
@@ -32,8 +28,8 @@ class Stack:
 class StoredFacts:
     """What a file says of a scan without its frames being read."""
 
-    layout: Layout | None
-    """Paths of the parts of the scan; None if no layout is recognised."""
+    layout: Layout
+    """Paths of the parts of the scan."""
     values: tuple[ScanFact, ...]
     """Energy, distance, sizes and the like; of several that differ, all."""
     stacks: tuple[Stack, ...]
@@ -65,39 +61,23 @@ class StoredFacts:
         return self.axes == VOLUME_AXES
 
 
-def stored_facts(path: Path) -> StoredFacts | None:
-    """Read what an HDF5 file stores in which no scan is found; None for other kinds of scans.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened, or is damaged.
-    """
-    if check_readable(path) == "folder" or not is_hdf5(path):
-        return None
-    with Hdf5File(path) as file, library_errors(str(path)):
-        return facts_of_file(file, None)
-
-
-def facts_of_file(
-    file: ScanFile, layout: Layout | None, projections: Selection | None = None
-) -> StoredFacts:
+def facts_of_file(file: ScanFile, layout: Layout, projections: Selection) -> StoredFacts:
     """Read what an open file stores next to the frames of a layout.
 
     Parameters
     ----------
     file : ScanFile
         The file.
-    layout : Layout or None
+    layout : Layout
         Paths of the scan's parts. If it has no angles, they are searched for.
-    projections : Selection, optional
+    projections : Selection
         The projections among the frames.
     """
-    parts = () if layout is None else (layout.data, layout.flats, layout.darks)
+    parts = layout.data, layout.flats, layout.darks
     used = [file.find(where) for where in parts if where is not None]  # may have other paths too
     stacks: list[Stack] = []
     columns: list[tuple[str, Any]] = []
-    search = FactSearch("" if layout is None else layout.data)
+    search = FactSearch(layout.data)
     for where, item in file.arrays():
         if item.ndim == 3 and item not in used:
             stacks.append(Stack(where, item.shape, str(item.dtype)))
@@ -107,21 +87,18 @@ def facts_of_file(
     values = search.facts()
     pixel_size, why_unknown = stored_pixel_size(values)
     angle_note = ""
-    if layout is not None and layout.angles is None and projections is not None:
+    if layout.angles is None:
         found, angle_note = choose_column(_columns(columns, projections), layout.data)
         layout = replace(layout, angles=None if found is None else found.where)
-    unused = () if projections is None else search.unused(values, projections.indices, pixel_size)
     return StoredFacts(
         layout=layout,
         values=values,
         stacks=tuple(stacks),
         pixel_size=pixel_size,
         pixel_size_note=why_unknown,
-        unused=unused,
+        unused=search.unused(values, projections.indices, pixel_size),
         angle_note=angle_note,
-        **file.storage(
-            None if layout is None else layout.data, None if layout is None else layout.image_key
-        ),
+        **file.storage(layout.data, layout.image_key),
     )
 
 
