@@ -18,7 +18,7 @@ from .cuda_kernels import Capability, as_on_cuda
 from .dispatch_mode import StorageDispatchMode
 from .host_draws import HostGenerators
 from .host_tensor import ToMeta, without_data
-from .import_stubs import algebra_unloaded, compiler_unloaded
+from .import_stubs import compiler_unloaded
 from .known_values import UnknownNumber
 from .meta_copy import meta_copy
 from .module_calls import ModuleCalls, translated
@@ -79,7 +79,6 @@ class Replay(AllocationLog):
         self._began = time.perf_counter()
         self._stack.enter_context(quick_collections())
         self._stack.enter_context(compiler_unloaded())
-        self._stack.enter_context(algebra_unloaded())
         sole_counts()  # measured before any other mode is active
         overrides = self._stack.enter_context(as_on_cuda(self._capability))
         parts = {op: self._mode.run_parts_of(f) for op, f in overrides.items()}
