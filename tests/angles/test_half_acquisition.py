@@ -23,8 +23,9 @@ import tifffile
 import yaml
 
 from maxslices.cli.main import main
+from tests.methods.made_scans import write_nxtomo
 
-from .made_scans import line_integrals, scan, sides
+from .made_scans import scan, sides
 
 TURN = np.arange(360.0)
 
@@ -32,16 +33,7 @@ TURN = np.arange(360.0)
 def nxtomo(path, degrees, **shape):
     source = scan(degrees, **shape)
     flats, darks = sides(source).values()
-    with h5py.File(path, "w") as file:
-        entry = file.create_group("entry1/tomo_entry")
-        entry.attrs["NX_class"] = "NXentry"
-        entry["definition"] = "NXtomo"
-        entry["data/data"] = np.concatenate([darks, flats, source.data])
-        key = np.repeat([2, 1, 0], [len(darks), len(flats), len(degrees)])
-        entry["instrument/detector/image_key"] = key
-        angles = np.r_[np.zeros(len(darks) + len(flats)), degrees]
-        entry.create_dataset("data/rotation_angle", data=angles).attrs["units"] = "degree"
-    return path
+    return write_nxtomo(path, [(2, darks, 0), (1, flats, 0), (0, source.data, degrees)])
 
 
 def methods_of(folder):
@@ -147,9 +139,3 @@ def test_a_small_slice_is_shown_enlarged(tmp_path):
     assert main(["try", str(path), str(tmp_path / "out"), "--device", "cpu", "-q"]) == 0
     with Image.open(tmp_path / "out/slices.png") as picture:
         assert picture.height >= 256
-
-
-def test_the_discs_are_those_of_the_scan():
-    integrals = line_integrals([0.0], columns=201, rows=1)[0, 0]
-    centre = np.average(np.arange(201), weights=integrals)
-    assert 60 < centre < 140

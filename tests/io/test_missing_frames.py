@@ -264,10 +264,8 @@ def test_a_link_into_a_virtual_data_set_of_another_folder(tmp_path):
     np.testing.assert_array_equal(out, DATA)
 
 
-@pytest.mark.parametrize(
-    ("n_bytes", "found"), [(None, None), (154 * 9 + 10, "6 of 15"), (0, "15 of")]
-)
-def test_a_raw_file_that_is_too_short(tmp_path, n_bytes, found):
+@pytest.mark.parametrize("n_bytes", [None, 154 * 9 + 10, 0])
+def test_a_raw_file_that_is_too_short(tmp_path, n_bytes):
     raw, path = tmp_path / "raw.bin", tmp_path / "a.h5"
     raw.write_bytes(bytes(16) + DATA.tobytes())
     with h5py.File(path, "w") as file:
@@ -276,7 +274,7 @@ def test_a_raw_file_that_is_too_short(tmp_path, n_bytes, found):
         )
     if n_bytes is not None:
         os.truncate(raw, 16 + n_bytes)
-        with pytest.raises(SourceError, match=f"{found} 15 projections" if not n_bytes else found):
+        with pytest.raises(SourceError, match=r"raw\.bin, which is too short"):
             open_source(path)
         return
     with open_source(path) as source:

@@ -36,12 +36,16 @@ def check(scan, line, steps=STEPS, **options):
     assert np.abs(got - line).max() < CLOSE
 
 
+def decaying(path, last=0.6):
+    line = line_integrals(DEGREES)
+    data = counts(line, linear(1.0, last))
+    parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (1, frames(last), 180)]
+    return write_nxtomo(path, parts), line
+
+
 def test_flats_before_and_after(tmp_path):
     """Source: mantidproject/mantidimaging #477, flats before and flats after a scan."""
-    line = line_integrals(DEGREES)
-    data = counts(line, linear(1.0, 0.6))
-    parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (1, frames(0.6), 180)]
-    check(write_nxtomo(tmp_path / "scan.nxs", parts), line)
+    check(*decaying(tmp_path / "scan.nxs"))
 
 
 def test_flats_throughout_and_darks_at_the_beginning(tmp_path):
@@ -83,10 +87,7 @@ def test_flats_before_and_after_in_data_sets_of_their_own(tmp_path):
 
 def test_every_second_projection_of_the_first_half(tmp_path):
     """Source: tomopy's normalize_nf (tomopy #570): flats count where they lie among all frames."""
-    line = line_integrals(DEGREES)
-    data = counts(line, linear(1.0, 0.6))
-    parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (1, frames(0.6), 180)]
-    path = write_nxtomo(tmp_path / "scan.nxs", parts)
+    path, line = decaying(tmp_path / "scan.nxs")
     part = {"preview": {"angles": {"start": 10, "stop": 40, "step": 2}}}
     check(path, line[:30:2], [LOADER | {"parameters": part}, *STEPS])
 
@@ -112,13 +113,6 @@ def test_flats_that_differ_by_noise_give_the_bits_of_their_mean(tmp_path, last):
     dark = DARKS.mean(axis=0, dtype="f4")
     signal = np.concatenate(flats).mean(axis=0, dtype="f4") - dark
     np.testing.assert_array_equal(got, (data.astype("f4") - dark) / signal)
-
-
-def decaying(path, last=0.6):
-    line = line_integrals(DEGREES)
-    data = counts(line, linear(1.0, last))
-    parts = [(2, DARKS, 0), (1, frames(1.0), 0), (0, data, DEGREES), (1, frames(last), 180)]
-    return write_nxtomo(path, parts), line
 
 
 def test_bits_do_not_depend_on_blocks_rows_or_workers(tmp_path):

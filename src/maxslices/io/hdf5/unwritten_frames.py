@@ -189,37 +189,28 @@ def _longer(shape: tuple[int, ...]) -> list[int]:
 
 
 def _external(data: h5py.Dataset, creation: h5py.h5p.PropDCID) -> FramesWritten:
-    """Frames of a data set in raw files, which may be too short."""
-    frame_bytes = prod(data.shape[1:]) * data.dtype.itemsize
-    whole_bytes = frame_bytes * data.shape[0]
-    found, begin = FramesWritten(), 0
-    short: list[tuple[int, int]] = []
+    """Check that the raw files of a data set have all frames.
+
+    The HDF5 library looks for them from the current folder on.
+    """
+    beside = Path(data.file.filename).parent
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", str(beside))
+    left_bytes = prod(data.shape) * data.dtype.itemsize
+    found = FramesWritten()
     for i in range(creation.get_external_count()):
         name, offset, n_bytes = creation.get_external(i)
-        path = _raw_file(os.fsdecode(name), Path(data.file.filename))
+        path = Path(prefix) / os.fsdecode(name)
+        wanted_bytes = min(n_bytes, left_bytes)
+        if not path.is_file() or path.stat().st_size < offset + wanted_bytes:
+            what = "which is too short" if path.is_file() else "which is no file"
+            raise SourceError(
+                f"{data.file.filename}: its data are in {path}, {what}: copy it again"
+            )
         found.files.add(path)
-        if path.exists() and not path.is_file():
-            raise SourceError(f"{data.file.filename}: its data are in {path}, which is no file")
-        wanted = min(n_bytes, whole_bytes - begin)
-        held = max(0, path.stat().st_size - offset) if path.exists() else 0
-        if not path.exists():
-            found.absent.add(str(path))
-        if held < wanted:
-            short.append((begin + held, begin + wanted))
-        begin += wanted
-    if begin < whole_bytes:
-        short.append((begin, whole_bytes))
-    if short:
-        found.missing = np.zeros(data.shape[0], bool)
-        for first, last in short:
-            found.missing[first // frame_bytes : -(-last // frame_bytes)] = True
+        left_bytes -= wanted_bytes
+    if left_bytes:
+        raise SourceError(f"{data.file.filename}: its raw files are too few: write it again")
     return found
-
-
-def _raw_file(name: str, beside: Path) -> Path:
-    """Path of a raw file, as the HDF5 library finds it: relative to the current folder."""
-    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", str(beside.parent))
-    return Path(prefix) / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,29 +242,26 @@ def _parts(data: h5py.Dataset) -> Iterator[_Part]:
             min(n_blocks * block, n)
             for (_, _, n_blocks, block), n in zip(spans, data.shape, strict=True)
         ]
-        rest = prod(lengths[1:])
         # HDF5 does not store the shape of a source of which all is mapped.
         is_whole = not source_spans
         reach = tuple(lengths if is_whole else map(_end, source_spans))
+        frames = [_indices(spans[0], n_frames)]
+        source = np.arange(len(frames[0])) if is_whole else None
+        if len(source_spans) > 1:
+            source = _indices(source_spans[0], len(frames[0]))
         names = mapping.file_name, mapping.dset_name
-        if not any("%b" in name for name in names):
-            frames = _indices(spans[0], n_frames)
-            source = np.arange(len(frames)) if is_whole else None
-            if len(source_spans) > 1:
-                source = _indices(source_spans[0], len(frames))
-            if source is not None and len(source) != len(frames):
-                source = None
-            place = _plain(names[0]), _plain(names[1])
-            yield _Part(*place, frames[frames < n_frames], rest, source, reach, is_whole)
-            continue
-        start, stride, _, block = spans[0]
-        for number, first in enumerate(range(start, n_frames, max(1, stride))):
-            frames = np.arange(first, min(first + block, n_frames))
-            source = np.arange(len(frames)) if is_whole or len(source_spans) > 1 else None
-            place = _plain(names[0], number), _plain(names[1], number)
+        if any("%b" in name for name in names):
+            start, stride, _, block = spans[0]
+            firsts = range(start, n_frames, max(1, stride))
+            frames = [np.arange(first, min(first + block, n_frames)) for first in firsts]
+            source = np.arange(block) if is_whole or len(source_spans) > 1 else None
+        for number, some in enumerate(frames):
+            file, where = (n.replace("%b", str(number)).replace("%%", "%") for n in names)
             if is_whole:
-                reach = (len(frames), *reach[1:])
-            yield _Part(*place, frames, rest, source, reach, is_whole)
+                reach = (len(some), *reach[1:])
+            of_source = None if source is None or len(source) < len(some) else source[: len(some)]
+            chosen = some[some < n_frames]
+            yield _Part(file, where, chosen, prod(lengths[1:]), of_source, reach, is_whole)
 
 
 def _end(span: _Span) -> int:
@@ -282,11 +270,6 @@ def _end(span: _Span) -> int:
     if max(n_blocks, block) >= _UNLIMITED:
         return 0
     return start + stride * (n_blocks - 1) + block
-
-
-def _plain(name: str, number: int = 0) -> str:
-    """Name of a file or data set: ``%b`` is a block's number, ``%%`` a per cent sign."""
-    return name.replace("%b", str(number)).replace("%%", "%")
 
 
 _Span = tuple[int, int, int, int]
