@@ -8,6 +8,7 @@ APS's (https://dxfile.readthedocs.io).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -21,24 +22,32 @@ from .loader import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
 """Entries in which beamlines write NXtomo; others are found by their definition."""
-_DATA = ("data/data", "instrument/detector/data")
-"""Paths of the frames in an NXtomo entry, in order of preference."""
-_ANGLES = ("data/rotation_angle", "sample/rotation_angle")
-"""Paths of the rotation angles in an NXtomo entry."""
-_KEY_GROUPS = ("instrument/detector", "data")
-"""Groups of an NXtomo entry that may have the image key."""
-_SEPARATE = (
-    (
-        "exchange/data",
-        ("exchange/theta",),
-        ("exchange/data_white", "exchange/data_white_pre", "exchange/data_white_post"),
-        ("exchange/data_dark",),
+_NXTOMO = {
+    "data": ("data/data", "instrument/detector/data"),
+    "image_key": (
+        "instrument/detector/image_key",
+        "instrument/detector/image_key_control",
+        "data/image_key",
+        "data/image_key_control",
     ),
-    ("img_tomo", ("angle",), ("img_bkg",), ("img_dark",)),
+    "angles": ("data/rotation_angle", "sample/rotation_angle"),
+    "current": ("control/data",),
+}
+"""Part of an NXtomo entry -> its paths there, in order of preference."""
+_BESIDE = {"image_key": ("image_key", "image_key_control"), "angles": ("rotation_angle",)}
+"""Parts that may be in the group of the frames."""
+_SEPARATE = (
+    {
+        "data": ("exchange/data",),
+        "angles": ("exchange/theta",),
+        "flats": ("exchange/data_white", "exchange/data_white_pre", "exchange/data_white_post"),
+        "darks": ("exchange/data_dark",),
+    },
+    {"data": ("img_tomo",), "angles": ("angle",), "flats": ("img_bkg",), "darks": ("img_dark",)},
 )
-"""Layouts with flats and darks in data sets of their own: frames, angles, flats and darks, each in
-order of preference. Data Exchange, in which flats may be from before and after the projections, as
-at the SLS and Sirius. NSLS-II FXI (dxchange, read_nsls2_fxi18_h5)."""
+"""Layouts with flats and darks in data sets of their own. Data Exchange, in which flats may be from
+before and after the projections, as at the SLS and Sirius. NSLS-II FXI (dxchange,
+read_nsls2_fxi18_h5)."""
 _NAMES = {
     "image key": re.compile(r"image_?key$", re.IGNORECASE),
     "flats": re.compile(r"flat|white|bright|open|bkg|background|(?<![a-z])ref", re.IGNORECASE),
@@ -127,14 +136,15 @@ def find_layout(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
                 "data_path)"
             )
         if layout is None:
-            known = [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA]
-            tried = ", ".join(known + [data for data, *_ in _SEPARATE])
+            known = [f"{entry}/{name}" for entry in _ENTRIES for name in _NXTOMO["data"]]
+            tried = ", ".join([*known, *(paths["data"][0] for paths in _SEPARATE)])
             raise SourceError(
                 f"{file.name}: no scan is found in it. Looked for {tried} and any other NXtomo "
                 f"entry: give data_path{file.stacks()}"
             )
     elif layout is None or not _same(file, layout.data, options.data_path):
-        found, layout = layout, _beside(file, options.data_path)
+        found, group = layout, options.data_path.strip("/").rpartition("/")[0]
+        layout = _layout(file, group or "/", _BESIDE, options.data_path)
         if found is not None and _n_frames(file, found.data) == _n_frames(file, layout.data):
             layout = replace(
                 layout,
@@ -158,7 +168,7 @@ def _known(file: ScanFile) -> Layout | None:
     broken: Layout | None = None
     found = chain(
         (nxtomo_layout(file, entry) for entry in _ENTRIES),
-        (_separate(file, *paths) for paths in _SEPARATE),
+        (_with_data(file, "", paths) for paths in _SEPARATE),
         (nxtomo_layout(file, entry) for entry in file.entries()),
     )
     for layout in found:
@@ -170,36 +180,25 @@ def _known(file: ScanFile) -> Layout | None:
 
 def nxtomo_layout(file: ScanFile, entry: str) -> Layout | None:
     """Layout of an NXtomo entry; None if it has no frames."""
-    data = _first_present(file, entry, _DATA)
-    if data is None:
-        return None
-    key = alignment = None
-    for place in _KEY_GROUPS:
-        control = _first_present(file, entry, (f"{place}/image_key_control",))
-        key = _first_present(file, entry, (f"{place}/image_key",)) or control
-        if key is not None:
-            alignment = control if control != key else None
-            break
-    angles = _first_present(file, entry, _ANGLES)
-    current = _first_present(file, entry, ("control/data",))
-    return Layout(data, key, alignment, angles, current=current)
+    return _with_data(file, entry, _NXTOMO)
 
 
-def _separate(file: ScanFile, data: str, *parts: tuple[str, ...]) -> Layout | None:
-    if _first_present(file, "", (data,)) is None:
-        return None
-    angles, flats, darks = (_first_present(file, "", names) for names in parts)
-    after = None
+def _with_data(file: ScanFile, group: str, paths: Mapping[str, tuple[str, ...]]) -> Layout | None:
+    data = _first_present(file, group, paths["data"])
+    return None if data is None else _layout(file, group, paths, data)
+
+
+def _layout(file: ScanFile, group: str, paths: Mapping[str, tuple[str, ...]], data: str) -> Layout:
+    """Layout of frames with the parts in a group."""
+    found: dict[str, Any] = {
+        part: _first_present(file, group, names) for part, names in paths.items() if part != "data"
+    }
+    key, flats = found.get("image_key"), found.get("flats")
+    if key is not None and key.endswith("image_key"):
+        found["alignment_key"] = _first_present(file, "", (f"{key}_control",))
     if flats is not None and flats.endswith("data_white_pre"):
-        after = _first_present(file, "", parts[1][-1:])
-    return Layout(data, angles=angles, flats=flats, flats_after=after, darks=darks)
-
-
-def _beside(file: ScanFile, data_path: str) -> Layout:
-    """Layout of the parts in the group of the data set `data_path`."""
-    group = data_path.strip("/").rpartition("/")[0] or "/"
-    key = _first_present(file, group, ("image_key", "image_key_control"))
-    return Layout(data_path, key, None, _first_present(file, group, ("rotation_angle",)))
+        found["flats_after"] = _first_present(file, "", (flats.replace("_pre", "_post"),))
+    return Layout(data, **found)
 
 
 def _first_present(file: ScanFile, group: str, names: tuple[str, ...]) -> str | None:
