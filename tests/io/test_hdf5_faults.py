@@ -219,15 +219,6 @@ def test_a_file_that_is_read_while_a_program_writes_it(tmp_path):
     refused(copy, "already open for write", "h5clear", "wait until it is written")
 
 
-def test_virtual_data_whose_file_is_not_there(tmp_path):
-    path = tmp_path / "a.nxs"
-    with h5py.File(path, "w") as file:
-        layout = h5py.VirtualLayout(DATA.shape, DATA.dtype)
-        layout[:] = h5py.VirtualSource("raw_1.h5", "data", DATA.shape)
-        file.create_virtual_dataset("exchange/data", layout)
-    refused(path, "its data are in .*raw_1.h5, which is not there")
-
-
 def test_a_damaged_chunk_is_found_when_it_is_read(tmp_path):
     path = scans.write_dls(tmp_path / "a.h5", DATA, chunks=(1, 7, 11), compression="gzip")
     with h5py.File(path) as file:

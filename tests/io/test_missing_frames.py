@@ -106,25 +106,23 @@ def raw(tmp_path):
     return "raw.h5"
 
 
-def test_a_part_of_a_virtual_data_set_that_is_mapped_to_nothing(tmp_path, raw):
-    path = virtual(tmp_path / "a.h5", (np.s_[:4], raw, np.s_[:4]), (np.s_[6:], raw, np.s_[6:]))
-    with pytest.raises(SourceError, match=r"2 of 15 projections .*the first: 4"):
-        open_source(path)
-
-
-def test_a_virtual_data_set_of_frames_that_were_never_written(tmp_path):
-    with h5py.File(tmp_path / "raw.h5", "w") as file:
-        file.create_dataset("data", DATA.shape, "u2", chunks=(1, 7, 11))[:9] = DATA[:9]
-    path = virtual(tmp_path / "a.h5", (np.s_[:], "raw.h5", np.s_[:]))
-    with pytest.raises(SourceError, match="6 of 15 projections"):
-        open_source(path)
-
-
-def test_a_data_set_that_the_file_of_a_virtual_one_lacks(tmp_path):
-    with h5py.File(tmp_path / "raw.h5", "w") as file:
-        file["other"] = DATA
-    path = virtual(tmp_path / "a.h5", (np.s_[:], "raw.h5", np.s_[:]))
-    with pytest.raises(SourceError, match=r"its data are in .*raw.h5:data, which is not there"):
+@pytest.mark.parametrize(
+    ("stored", "parts", "message"),
+    [
+        ({"data": DATA}, [np.s_[:4], np.s_[6:]], r"2 of 15 projections .*the first: 4"),
+        ({"data": DATA[:9]}, [np.s_[:]], "6 of 15 projections"),
+        ({"other": DATA}, [np.s_[:]], r"its data are in .*raw.h5:data, which is not there"),
+        (None, [np.s_[:]], "its data are in .*raw.h5, which is not there"),
+    ],
+    ids=["mapped to nothing", "never written", "not in the file", "no file"],
+)
+def test_frames_that_no_file_of_a_virtual_data_set_holds(tmp_path, stored, parts, message):
+    if stored is not None:
+        with h5py.File(tmp_path / "raw.h5", "w") as file:
+            for name, data in stored.items():
+                file.create_dataset(name, DATA.shape, "u2", chunks=(1, 7, 11))[: len(data)] = data
+    path = virtual(tmp_path / "a.h5", *((part, "raw.h5", part) for part in parts))
+    with pytest.raises(SourceError, match=message):
         open_source(path)
 
 
@@ -231,21 +229,12 @@ def test_files_with_numbers_of_a_virtual_data_set(tmp_path, n_files):
         assert source.spec.shape[0] == 3 * n_files
 
 
-def test_a_virtual_data_set_of_itself(tmp_path):
-    path = tmp_path / "a.h5"
-    layout = h5py.VirtualLayout(DATA.shape, DATA.dtype)
-    layout[:] = h5py.VirtualSource(".", "exchange/data", DATA.shape)
-    with h5py.File(path, "w") as file:
-        file.create_virtual_dataset("exchange/data", layout)
-    with pytest.raises(SourceError, match="is made of itself"):
-        open_source(path)
-
-
-def test_two_virtual_data_sets_of_each_other(tmp_path):
-    virtual(tmp_path / "a.h5", (np.s_[:], "b.h5", np.s_[:]))
+@pytest.mark.parametrize("other", [".", "a.h5", "b.h5"])
+def test_virtual_data_sets_of_each_other(tmp_path, other):
+    virtual(tmp_path / "b.h5", (np.s_[:], "a.h5", np.s_[:]), name="data")
+    virtual(tmp_path / "a.h5", (np.s_[:], other, np.s_[:]))
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file["data"] = h5py.SoftLink("/exchange/data")
-    virtual(tmp_path / "b.h5", (np.s_[:], "a.h5", np.s_[:]), name="data")
     with pytest.raises(SourceError, match="is made of itself"):
         open_source(tmp_path / "a.h5")
 
