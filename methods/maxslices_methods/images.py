@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import tifffile
-from PIL import Image
 
 from maxslices import Ledger, from_ledger, method
 
@@ -131,8 +129,11 @@ def _scaled(
 
 def _save(picture: np.ndarray, path: Path, jpeg_quality: int) -> None:
     if path.suffix == ".tif":
+        import tifffile
+
         tifffile.imwrite(path, picture, photometric="minisblack")
-    elif path.suffix == ".jpeg":
-        Image.fromarray(picture).save(path, quality=jpeg_quality)
-    else:
-        Image.fromarray(picture).save(path)
+        return
+    from PIL import Image
+
+    quality = {"quality": jpeg_quality} if path.suffix == ".jpeg" else {}
+    Image.fromarray(picture).save(path, **quality)
