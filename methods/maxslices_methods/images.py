@@ -135,5 +135,5 @@ def _save(picture: np.ndarray, path: Path, jpeg_quality: int) -> None:
         return
     from PIL import Image
 
-    quality = {"quality": jpeg_quality} if path.suffix == ".jpeg" else {}
+    quality: dict[str, Any] = {"quality": jpeg_quality} if path.suffix == ".jpeg" else {}
     Image.fromarray(picture).save(path, **quality)
