@@ -182,7 +182,6 @@ def test_methods_of_both_kinds_in_one_section():
     steps = [{"method": name} for name in ("double_with_torch", "add_with_numpy") * 2]
     report = maxslices.run(frames, steps, device="cpu", memory="5.15MB")
     np.testing.assert_array_equal(report.result, (2 * frames.astype(np.float32) + 1) * 2 + 1)
-    assert report.sections[0].unseen == ()
     assert report.sections[0].measured_bytes < report.sections[0].estimated_bytes + 2**16
 
 

@@ -15,7 +15,7 @@ from tests.devices import fake_cupy
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from maxslices.devices import torch_cuda
+from maxslices.devices import torch_arrays
 
 GPU = SimpleNamespace(kind="cuda")
 DATA = np.arange(24).reshape(2, 3, 4)
@@ -53,7 +53,7 @@ def gpu(monkeypatch):
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(
-        torch_cuda, "from_dlpack", lambda array: torch.from_numpy(array).as_subclass(OnDevice)
+        torch_arrays, "from_dlpack", lambda array: torch.from_numpy(array).as_subclass(OnDevice)
     )
     return told
 

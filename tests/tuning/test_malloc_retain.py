@@ -138,7 +138,6 @@ def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept, is_retain
     data = np.zeros((32, 30, 40), np.float32)
     report = maxslices.run(data, [{"method": "takes_memory"}], device="cpu", block=4)
     assert kept == [is_kept, False, *[is_kept] * 6]
-    assert "were allocated elsewhere" in report.sections[0].unseen[0]
     assert (report.result == 1).all()
     assert not is_retained()
 

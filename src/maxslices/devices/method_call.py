@@ -65,11 +65,9 @@ def call_method(
             if meta.array_module is None:
                 return meta.function(data, **parameters)
             require_libraries([meta])
-            if backend.kind == "cuda":
-                from .torch_cuda import call
-            else:
-                from .torch_cpu import call
-            return call(meta, data, parameters)
+            from .torch_arrays import call
+
+            return call(meta, data, parameters, backend.kind)
     except (Exception, KeyboardInterrupt):
         raise
     except SystemExit as error:
