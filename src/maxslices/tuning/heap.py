@@ -115,19 +115,6 @@ def malloc_release() -> None:
     _give_back()
 
 
-@contextmanager
-def malloc_default() -> Iterator[None]:
-    """Retain nothing meanwhile, so that allocations show in the process's resident memory."""
-    if _n_holders:
-        _set(retains=False)
-        libc().malloc_trim(0)
-    try:
-        yield
-    finally:
-        if _n_holders:
-            _set(retains=True)
-
-
 @cache
 def is_glibc() -> bool:
     """True if the C library is glibc."""

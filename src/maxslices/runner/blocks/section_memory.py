@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...core.allocators import Device
@@ -13,7 +13,7 @@ from ...devices import Backend
 from ...errors import MaxslicesError
 from ...measure import measure_peak
 from ...planner import SectionPlan
-from ...tuning import fft_plan_cache, heap
+from ...tuning import fft_plan_cache
 from .block_feed import Block
 
 SAMPLE_INTERVAL_S = 0.02
@@ -58,11 +58,7 @@ class SectionMeter:
     @contextmanager
     def part(self, is_wanted: bool = True, resident_bytes: int = 0) -> Iterator[None]:
         """Measure a part, on the CPU; `resident_bytes` were allocated before it."""
-        is_wanted = is_wanted and self._kind == "cpu"
-        with (
-            heap.malloc_default() if is_wanted else nullcontext(),
-            self._measuring(is_wanted, resident_bytes),
-        ):
+        with self._measuring(is_wanted and self._kind == "cpu", resident_bytes):
             yield
 
     @contextmanager
