@@ -16,7 +16,7 @@ import maxslices
 from maxslices import Registry, method
 from maxslices.core.declaration import describe
 from maxslices.devices import call_method, require_libraries, select_backend
-from maxslices.errors import DeviceError, MethodError, RegistrationError
+from maxslices.errors import DeviceError, RegistrationError
 
 CPU = select_backend("cpu")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -46,12 +46,6 @@ def test_a_method_that_ends_the_program_is_an_error_of_its_own(code, said):
     meta = describe(lambda data: sys.exit(code), pattern="all", name="tried")
     with pytest.raises(RuntimeError, match=re.escape(said)):
         call_method(meta, np.ones((2, 3, 4)), {}, CPU)
-
-
-def test_other_methods_are_given_what_there_is():
-    data = np.ones((2, 3, 4))
-    meta = describe(lambda data, flats: (data, flats), pattern="all", name="tried")
-    assert call_method(meta, data, {"flats": 3}, CPU) == (data, 3)
 
 
 @pytest.mark.parametrize(
@@ -187,18 +181,6 @@ def test_methods_of_both_kinds_in_one_section():
 
 def _two(slice_dim, other_dims, dtype, available_memory, device="cuda"):
     return available_memory // (other_dims[0] * other_dims[1] * 12), np.float32
-
-
-@needs_torch
-def test_a_failure_names_method_and_slices():
-    @method("all", array_module="torch", output_dtype="float32", calc_max_slices=_two)
-    def fails_with_torch(data):
-        return data.reshape(7, 7)
-
-    with pytest.raises(MethodError, match="fails_with_torch failed on projections 0 to 3: Runtime"):
-        maxslices.run(
-            np.ones((4, 5, 6), np.float32), [{"method": "fails_with_torch"}], device="cpu"
-        )
 
 
 def test_a_method_that_changes_the_working_directory_finds_it_put_back(tmp_path, monkeypatch):

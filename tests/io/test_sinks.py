@@ -144,14 +144,6 @@ def test_a_file_is_memory_only_where_its_room_is_sure(tmp_path, monkeypatch, typ
     assert is_safe_to_map(tmp_path) is is_safe
 
 
-def test_nexus_finds_the_data(tmp_path):
-    with h5py.File(written(tmp_path / "a", "hdf5", 0)) as file:
-        entry = file[file.attrs["default"]]
-        group = entry[entry.attrs["default"]]
-        assert (entry.attrs["NX_class"], group.attrs["NX_class"]) == ("NXentry", "NXdata")
-        assert group[group.attrs["signal"]].shape == DATA.shape
-
-
 @pytest.mark.parametrize("slice_dim", [0, 1])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
 def test_tiffs_hold_what_was_written(tmp_path, slice_dim, dtype):

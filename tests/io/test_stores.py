@@ -160,13 +160,6 @@ def test_a_block_that_does_not_fit_in(tmp_path, kind):
             store.read(1, 0, 2, np.empty((5, 3, 11), "u2")[:, :2])
 
 
-def test_the_array_of_a_store_in_memory_outlives_it():
-    with MemoryStore(SPEC) as store:
-        store.write(0, 0, DATA)
-        array = store.array
-    np.testing.assert_array_equal(array, DATA)
-
-
 def test_the_scratch_file_has_no_name(tmp_path):
     with ScratchStore(SPEC, tmp_path / "new") as store:
         store.write(0, 0, DATA)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 
 import numpy as np
 import pytest
@@ -66,27 +65,6 @@ def test_a_file_that_cannot_be_read(tmp_path, how):
             pread_pieces(fd, np.zeros((3, 100), "u1"), np.arange(3))
     finally:
         os.close(fd)
-
-
-def test_contexts_are_used_again(fd, monkeypatch):
-    if not file_transfer._is_available:
-        pytest.skip("no such call here")
-    monkeypatch.setattr(file_transfer, "_contexts", [])
-
-    def read() -> None:
-        outs = np.zeros((300, 100), "u1")
-        for _ in range(20):
-            pread_pieces(fd, outs, OFFSETS[:300])
-
-    read()
-    assert len(file_transfer._contexts) == 1
-    readers = [threading.Thread(target=read) for _ in range(5)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(30)
-    assert not any(reader.is_alive() for reader in readers)
-    assert 1 <= len(file_transfer._contexts) <= 5
 
 
 def test_events_that_nobody_fetched_are_not_those_of_the_next_read(fd, monkeypatch):

@@ -7,10 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError
-from maxslices.io import ScratchStore
-from maxslices.system import threads
 from maxslices.system.disk_space import check_free_space, wait_until_freed
 from maxslices.tuning.file_transfer import close_in_background
 
@@ -35,19 +32,6 @@ def test_all_files_are_closed_at_the_same_time():
         file.may_end.set()
     wait_until_freed()
     assert all(file.closed for file in files)
-
-
-def test_a_closed_scratch_store_frees_its_disk_space_meanwhile(tmp_path, monkeypatch):
-    monkeypatch.setattr(threads, "N_THREADS", 4)
-    store = ScratchStore(ArraySpec((2, 3, 4), "f4"), tmp_path)
-    files = store._on_disk.opened
-    store._on_disk.opened = [*files, slow := SlowFile()]
-    store.close()
-    assert not slow.closed
-    slow.may_end.set()
-    wait_until_freed()
-    assert len(files) == 4
-    assert all(file.closed for file in [*files, slow])
 
 
 def test_a_run_short_of_disk_waits_for_space_that_is_being_freed(tmp_path, monkeypatch):

@@ -60,13 +60,6 @@ def test_cupy_has_its_own_function_back(cupyx):
     assert getattr(cupyx, CUPY_FUNCTION) is before
 
 
-def test_cupys_own_are_cached_whatever_is_wanted(cupyx):
-    for is_wanted in (True, False):
-        keep_fft_plans(is_wanted)
-        getattr(cupyx, CUPY_FUNCTION)((3 + is_wanted, 8), 41)
-    assert len(cupyx.cache) == 2
-
-
 def test_nothing_happens_without_cupys_module(monkeypatch):
     monkeypatch.delitem(sys.modules, CUPY_MODULE, raising=False)
     keep_fft_plans(True)
