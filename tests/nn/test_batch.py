@@ -62,14 +62,6 @@ def test_the_largest_fits_and_a_twentieth_more_does_not(mode, optimizer):
     assert not found.result.is_verified
 
 
-def test_training_takes_more_than_inference():
-    sizes = [
-        max_batch_size(Small(), (64, 64), memory=MEMORY, mode=mode)
-        for mode in ("training", "inference")
-    ]
-    assert sizes[0] < 0.7 * sizes[1]
-
-
 def test_a_safety_factor_leaves_memory_and_never_less_than_its_part_of_the_batch():
     found = max_batch_size(Small(), (64, 64), memory=MEMORY)
     assert int(0.9 * found.result.predicted) <= found <= found.result.predicted

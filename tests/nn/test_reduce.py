@@ -144,67 +144,6 @@ def test_a_layer_in_parts_has_the_same_gradients_but_for_rounding():
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
 
 
-@pytest.fixture
-def copies(monkeypatch) -> list[str]:
-    """Copies over the link, in order."""
-    made: list[str] = []
-
-    class Counted(kept_tensors._HostCopy):
-        def __init__(self, tensor: torch.Tensor) -> None:
-            super().__init__(tensor)
-            made.append("to")
-
-        def _copied(self) -> torch.Tensor:
-            made.append("back")
-            return super()._copied()
-
-    monkeypatch.setattr(kept_tensors, "_HostCopy", Counted)
-    return made
-
-
-def test_what_is_saved_twice_is_copied_to_the_host_once(copies):
-    x = torch.empty(2**19, device="meta", requires_grad=True)
-    kept = []
-    with kept_tensors.offloaded(nn.Identity()):
-        y = x.relu()  # its result is saved,
-    with kept_tensors.offloaded(nn.Identity()):
-        kept.append(y.square())  # and is once more, in another module
-        assert copies == ["to"]
-        old, y = y, y * 1.0  # of the same shape, and both are there
-        kept.append(y.square())
-        assert copies == ["to"] * 2
-        with torch.no_grad():
-            y.add_(1.0)  # other values at the same place
-        kept.append(y.square())
-        assert copies == ["to"] * 3
-    assert old.shape == y.shape
-
-
-def test_what_is_saved_twice_comes_back_once_and_goes_when_all_have_had_it(copies):
-    x = torch.empty(2**19, device="meta", requires_grad=True)
-    with kept_tensors.offloaded(nn.Identity()):
-        y = x.relu()
-        total = (y.square() + y.square()).sum()
-    (on_host,) = next(
-        v for k, v in kept_tensors._known.items() if k is y.untyped_storage()
-    ).values()
-    assert (copies, on_host.n_awaited, on_host.back) == (["to"], 3, None)
-    total.backward(retain_graph=True)
-    assert (copies, on_host.n_awaited, on_host.back) == (["to", "back"], 0, None)
-    total.backward()  # whoever asks again is given it again
-    assert copies[2:] == ["back"] * 3
-    assert on_host.back is None
-    del y, on_host, total
-    assert not kept_tensors._known
-
-
-def test_what_is_on_the_host_inside_of_parts_goes_there_each_time_it_is_computed(copies):
-    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.GELU(), nn.Conv2d(4, 1, 1)).to("meta")
-    apply_rewrites(model, {"": Rewrite("checkpoint", (), 2), "1": Rewrite("offload")})
-    model(torch.empty((4, 1, 512, 512), device="meta")).sum().backward()
-    assert (copies.count("to"), copies.count("back")) == (4, 2)  # so it is priced: see cost.py
-
-
 def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(case, monkeypatch):
     # The processor's tensors are not moved: here they are, as those of a device would be.
     def moved(_module: nn.Module) -> AbstractContextManager[None]:

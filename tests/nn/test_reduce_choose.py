@@ -87,30 +87,6 @@ def test_expected_peaks_are_those_of_replays(plan):
     assert abs(made.peak(rows) - replayed) <= 0.1 * (whole - replayed)
 
 
-def test_what_is_done_inside_counts_when_that_is_computed_again():
-    _model, _step, made = knapsack()
-    outer, inner = row(made, "0", CHECKPOINT), row(made, "0.1", CHECKPOINT)
-    begin = made.begins[outer]
-    alone, both = made.curve([outer]), made.curve([outer, inner])
-    assert (both[: begin - 1] == alone[: begin - 1]).all()  # it is not kept in any case
-    assert both[begin - 1] > alone[begin - 1]  # it is computed again, and some of it dropped
-    assert both[begin] < alone[begin]
-
-
-def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
-    _model, _step, made = knapsack()
-    inside, around = row(made, "0.0", CHECKPOINT), row(made, "0", CHECKPOINT)
-    first, second = row(made, "0[0:2]", CHECKPOINT), row(made, "0[1:3]", CHECKPOINT)
-    assert not made.conflicts[inside, around]
-    assert made.within[inside, around]
-    assert not made.within[around, inside]
-    assert made.conflicts[first, second]
-    hosted, kept = row(made, "0.0", Rewrite("offload")), row(made, "0.0", Rewrite("selective"))
-    assert not made.conflicts[hosted, around]
-    assert made.within[hosted, around]
-    assert made.conflicts[kept, around]
-
-
 @pytest.mark.parametrize("part", [0.8, 0.6, 0.5])
 def test_a_choice_stays_within_its_limit_and_costs_less_than_checkpoints_of_all_blocks(part):
     _model, _step, made = knapsack()
@@ -121,38 +97,6 @@ def test_a_choice_stays_within_its_limit_and_costs_less_than_checkpoints_of_all_
     assert not made.conflicts[np.ix_(rows, rows)].any()
     blocks = [row(made, path, CHECKPOINT) for path in ("0.0", "0.1", "0.2", "2.0", "2.1")]
     assert made.cost(rows) <= made.cost(blocks) or made.peak(blocks) > limit
-
-
-def test_what_a_replay_has_refused_is_not_chosen():
-    _model, _step, made = knapsack()
-    limit = 0.6 * float(made.usage.max())
-    (refused, *_) = made.cheapest(limit)
-    made.candidates[refused].cost_s = float("inf")
-    assert refused not in made.cheapest(limit)
-    assert refused not in made.lowest()
-
-
-@pytest.mark.parametrize("part", [0.8, 0.5])
-def test_what_is_in_use_with_one_more_is_what_it_is_with_all_of_them(part):
-    _model, _step, made = knapsack()
-    have = made.cheapest(part * float(made.usage.max()))
-    trials, price = made.with_one_more(np.array(have), made.curve(have))
-    n_alike = 0
-    for one in set(range(len(made.candidates))) - set(have):
-        new = [*(i for i in have if not made.conflicts[one, i]), one]
-        assert price[one] == pytest.approx(made.cost(new) - made.cost(have), abs=1e-7)
-        # But for what comes for a moment when something is computed again.
-        n_alike += np.allclose(trials[one], made.curve(new), rtol=1e-4)
-    assert n_alike > len(made.candidates) // 2
-
-
-def test_the_lowest_set_lies_below_checkpoints_of_all_blocks():
-    _model, _step, made = knapsack()
-    blocks = [row(made, path, CHECKPOINT) for path in ("0.0", "0.1", "0.2", "2.0", "2.1")]
-    rows = made.lowest()
-    assert not made.conflicts[np.ix_(rows, rows)].any()
-    assert made.peak(rows) <= made.peak(blocks)
-    assert made.curve(rows).mean() < made.curve(blocks).mean()
 
 
 def test_runs_are_groups_of_layers():

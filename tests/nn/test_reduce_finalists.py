@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -152,61 +151,3 @@ def test_where_no_plan_runs_the_model_is_left_as_it_was(device):
     with pytest.raises(TooLargeError, match="did not run within"):
         reduce_memory(made, SPEC, int(0.75 * peak()) + CONTEXT_BYTES)
     assert not any("forward" in m.__dict__ for m in made.modules())
-
-
-def plan(path: str, needed: int, added_s: float, first: int = 0) -> SimpleNamespace:
-    chosen = [SimpleNamespace(path=path, rewrite="checkpoint", is_usable=True)]
-    return SimpleNamespace(
-        chosen=chosen, rewrites={path: "checkpoint"}, trace=SimpleNamespace(allocated_bytes=900),
-        needed_bytes=needed, first_bytes=first or needed, added_s=added_s,
-    )  # fmt: skip
-
-
-def searcher_of(*tried: SimpleNamespace) -> SimpleNamespace:
-    return SimpleNamespace(
-        limit_bytes=1000, tried=list(tried), fits=lambda each: each.needed_bytes <= 1000
-    )
-
-
-def test_what_fits_is_run_first_and_what_needs_too_much_not_at_all():
-    fine, slower = plan("a", 950, 3.0), plan("b", 900, 4.0)
-    close, later, hopeless = plan("c", 1014, 2.0), plan("d", 1200, 1.0, 990), plan("e", 1030, 1.0)
-    searcher = searcher_of(hopeless, later, slower, fine, close)
-    # What needs more in later steps alone is tried after what needs less.
-    assert run_on_device.finalists(searcher, fine) == [fine, slower, close, later]
-    # There is nothing else.
-    assert run_on_device.finalists(searcher_of(hopeless), hopeless) == [hopeless]
-
-
-def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch):
-    fine, slower, close = plan("a", 950, 3.0), plan("b", 900, 4.0), plan("c", 1010, 1.0)
-    runs: dict[str, list[float]] = {}
-    ran: list[str] = []
-
-    def run(rewrites, *_):
-        (path,) = rewrites
-        ran.append(path)
-        times = runs.get(path)
-        return MeasuredStep(1, 1, times.pop(0)) if times else None
-
-    monkeypatch.setattr(run_on_device, "run_plan", run)
-    searcher = searcher_of(fine, slower, close)
-
-    def best(**times: list[float]) -> SimpleNamespace | None:
-        ran.clear()
-        runs.clear()
-        runs.update(times)
-        found = run_on_device.fastest(run_on_device.finalists(searcher, fine), searcher, None)
-        return found and found[0]
-
-    assert best(a=[2.0, 2.0], b=[1.0, 1.0], c=[0.5]) is slower
-    assert ran == ["a", "b", "a", "b"]  # cuDNN would keep to slower kernels after c
-    # The host was slower when the first of them ran.
-    assert best(a=[9.0, 0.9], b=[1.0, 1.0]) is fine
-    # What runs once and not again is not taken; what is left alone takes no more turns.
-    assert best(a=[0.5], b=[1.0, 1.0]) is slower
-    assert best(b=[1.0, 1.0]) is slower
-    assert ran == ["a", "b"]
-    assert best(c=[0.5]) is close
-    assert ran == ["a", "b", "c"]
-    assert best() is None

@@ -110,28 +110,6 @@ def test_what_is_inside_costs_the_host_more():
     assert inner.wrapped_s == pytest.approx(0.25)
 
 
-def test_what_is_on_the_host_is_copied_there_and_back_and_in_parts_once_more():
-    its = [
-        candidate(made(ForwardTimes(DeviceRates()), batch, parts)[1], "0", "offload")
-        for batch, parts in ((8, 1), (4, 2))
-    ]
-    assert its[0].link_bytes == 2 * its[1].link_bytes > 0
-    whole_s = its[0].link_bytes / DeviceRates().link_bytes_per_s
-    assert [c.device_s for c in its] == pytest.approx([2 * whole_s, 3 * whole_s])
-
-
-def test_what_is_on_the_host_goes_there_again_with_what_is_computed_again_around_it():
-    timeline, found = made(ForwardTimes(DeviceRates()))
-    outer, inner = candidate(found, "0"), candidate(found, "0[0:2]", "offload")
-    both = timeline.added_s([outer, inner])
-    alone = timeline.added_s([outer]) + timeline.added_s([inner])
-    assert inner.copied_s == pytest.approx(inner.link_bytes / DeviceRates().link_bytes_per_s)
-    assert both == pytest.approx(alone + inner.copied_s, rel=0.02)
-    parts, found = made(ForwardTimes(DeviceRates()), 4, 2)  # that is counted already
-    root, inner = Candidate("", CHECKPOINT_IN_2, 0, (0, 0), []), candidate(found, "0", "offload")
-    assert parts.added_s([root, inner]) == pytest.approx(parts.added_s([inner]), rel=0.02)
-
-
 def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_much_longer():
     # A 3D U-Net on an H200: forward passes at once and in parts, and ms that steps took longer.
     for at_once_ms, parts, forward_ms, longer_ms in (
@@ -147,17 +125,6 @@ def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_mu
         root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
         price_of_parts(root, in_parts, at_once, Flops(), ForwardTimes(DeviceRates(), part, NONE))
         assert 1e3 * root.cost_s == pytest.approx(longer_ms, rel=0.02)
-
-
-def test_without_a_device_a_smaller_batch_is_bound_by_the_host():
-    small, _ = made(ForwardTimes(DeviceRates()), batch=1)
-    large, _ = made(ForwardTimes(DeviceRates()), batch=64)
-    rates = DeviceRates()
-    assert small.host_of[""] == large.host_of[""]
-    assert small.device_of[""] < small.host_of[""]
-    assert large.device_of[""] > 10 * small.device_of[""]
-    in_parts, _ = made(ForwardTimes(rates), batch=1, parts=4)
-    assert in_parts.host_of[""] == pytest.approx(4 * small.host_of[""])
 
 
 def test_modules_are_timed_by_what_is_noted_where_they_begin_and_end():

@@ -103,25 +103,15 @@ class GradientCheck:
         return rewrites in self._drawing
 
     def culprits(self, rewrites: Mapping[str, Rewrite]) -> dict[str, StepDifference]:
-        """Rewrites, by path, that make the step differ: each alone, or the last of several."""
+        """Rewrites, by path, that make the step differ in addition to those before them."""
         found: dict[str, StepDifference] = {}
-        waiting = [[*rewrites]]
-        while waiting:
-            paths = waiting.pop()
-            error = self.difference({path: rewrites[path] for path in paths})
-            if error is not None and len(paths) == 1:
-                found[paths[0]] = error
-            elif error is not None:
-                middle = len(paths) // 2
-                waiting += [paths[:middle], paths[middle:]]
-        if not found:
-            fine: dict[str, Rewrite] = {}
-            for path, rewrite in rewrites.items():
-                error = self.difference({**fine, path: rewrite})
-                if error is None:
-                    fine[path] = rewrite
-                else:
-                    found[path] = error
+        fine: dict[str, Rewrite] = {}
+        for path, rewrite in rewrites.items():
+            error = self.difference({**fine, path: rewrite})
+            if error is None:
+                fine[path] = rewrite
+            else:
+                found[path] = error
         return found
 
     def _inputs(self, parts: int) -> tuple[Any, ...]:

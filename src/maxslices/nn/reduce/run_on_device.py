@@ -36,13 +36,10 @@ TIMED_S = 0.4
 """No further step begins when the timed ones took as long: about ten steps of the networks in
 docs/benchmarks/reductions.md."""
 FINALISTS = 3
-"""Number of plans run on the device that fit, and of those that need a little more."""
+"""Number of plans that are run on the device."""
 REPEATS = 2
 """Runs of each plan, of which the shorter time counts: hosts differ from minute to minute, and
 the same plan for ResNet50 took 40.4 and then 49.3 ms."""
-LIMIT_TOLERANCE = 1.015
-"""Multiple of the limit that a plan may need by prediction and be run all the same, where none of
-the others runs: measured needs were up to 1.4 % below the predicted ones."""
 
 
 def resolve_device() -> torch.device:
@@ -130,22 +127,12 @@ def _timed(durations: list[float], device: torch.device) -> Iterator[int]:
 
 
 def finalists(search: PlanSearch, best: ReductionPlan) -> list[ReductionPlan]:
-    """Plans worth a run on the device: the fastest of those predicted to fit first.
-
-    Those predicted to need a little more follow, the smallest need first.
-    """
-    limit = search.limit_bytes
+    """Plans worth a run on the device: the fastest of those predicted to fit."""
     different: dict[str, ReductionPlan] = {}
     for plan in [best, *sorted(search.tried, key=lambda each: each.added_s)]:
-        # A plan beyond the tolerance is run only if it is the best one found.
-        may_run = plan is best or plan.first_bytes <= LIMIT_TOLERANCE * limit
-        may_run = may_run and all(c.is_usable for c in plan.chosen)
-        if may_run and plan.trace.allocated_bytes <= limit:
+        if search.fits(plan) and all(c.is_usable for c in plan.chosen):
             different.setdefault(str(sorted(plan.rewrites.items())), plan)
-    fitting = [plan for plan in different.values() if search.fits(plan)]
-    others = [plan for plan in different.values() if not search.fits(plan)]
-    others.sort(key=lambda plan: plan.needed_bytes)
-    return fitting[:FINALISTS] + others[:FINALISTS]
+    return [*different.values()][:FINALISTS]
 
 
 def fastest(
@@ -155,11 +142,9 @@ def fastest(
 ) -> tuple[ReductionPlan, MeasuredStep] | None:
     """Run steps of plans within the limit; the fastest of them, or None if none runs.
 
-    Plans that fit are run in turns, as a host may be slower for a while. Plans that need more are
-    run only if none of them runs: where a workspace finds no room, cuDNN takes a slower kernel
-    and keeps it for the rest of the process.
+    They are run in turns, as a host may be slower for a while.
     """
-    left = [plan for plan in plans if search.fits(plan)]
+    left = [*plans]
     found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(REPEATS):
         for plan in list(left):
@@ -171,14 +156,7 @@ def fastest(
                 found[id(plan)] = plan, made
         if len(left) < 2:
             break
-    if found:
-        return min(found.values(), key=lambda each: each[1].step_s)
-    for plan in plans:
-        if not search.fits(plan):
-            made = run_plan(plan.rewrites, search, device)
-            if made is not None:
-                return plan, made
-    return None
+    return min(found.values(), key=lambda each: each[1].step_s, default=None)
 
 
 def run_plan(rewrites: Rewrites, search: PlanSearch, device: torch.device) -> MeasuredStep | None:

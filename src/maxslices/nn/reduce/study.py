@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from torch import nn
 
 from ..replay import Replay, Trace, Workspaces
 from ..replay.nested import tensors_in
-from ..step.layer_state import stateful
 from ..step.model_step import ModelStep
 
 EXPENSIVE_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
@@ -83,8 +81,7 @@ def ranges_of(model: nn.Module) -> list[ModuleRange]:
     """Ranges that are worth a rewrite.
 
     A group is a convolution or product, or a module with one inside, and the layers up to the
-    next. The parts of a group before and from its first stateful layer on are ranges as well:
-    the latter can be split in time where norms before it cannot.
+    next.
     """
     made: list[ModuleRange] = []
     for path, module in model.named_modules():
@@ -97,11 +94,6 @@ def ranges_of(model: nn.Module) -> list[ModuleRange]:
         if not starts:
             continue
         edges = [0, *starts[1:], len(children)]
-        for first, end in pairwise(edges):
-            neuron = next((i for i in range(first, end) if stateful(children[i])), end)
-            if neuron < end:
-                halves = ModuleRange(path, first, neuron), ModuleRange(path, neuron, end)
-                made += [run for run in halves if run.end - run.first > 1]
         for first in range(len(edges) - 1):
             for length in RANGE_LENGTHS:
                 if first + length >= len(edges):
@@ -168,8 +160,6 @@ class ForwardCall:
     """True if it writes to an argument."""
     n_first: int
     """Length of the first axis of its first argument; 0 if that is not a tensor."""
-    shape: tuple[int, ...] = ()
-    """Shape of its only argument; () unless it has one tensor argument and one tensor result."""
     n_operators: int = 0
     """Number of operators in the forward pass."""
     n_in_python: int = 0
@@ -230,11 +220,10 @@ class _CallWatcher:
         record = self.record
         changed = _versions((args, kwargs)) != before
         n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
-        one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
         self.calls.append(
             ForwardCall(
                 path, first, record.n_events, given, self._indexes(made),
-                changed, n_first, tuple(args[0].shape) if one else (),
+                changed, n_first,
                 record.n_operators - n_operators, record.n_in_python - n_in_python,
             )
         )  # fmt: skip
@@ -280,7 +269,7 @@ def _add_ranges(study: StepStudy, model: nn.Module) -> None:
         one, last = inside[0][0], inside[-1][0]
         study.calls.append(
             ForwardCall(run.path, one.first, last.end, one.inputs, last.outputs,
-                 one.changes_input, one.n_first, one.shape if last.shape else (),
+                 one.changes_input, one.n_first,
                  sum(each[0].n_operators for each in inside),
                  sum(each[0].n_in_python for each in inside))
         )  # fmt: skip
