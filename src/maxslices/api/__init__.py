@@ -1,9 +1,8 @@
 """The functions of Python users: `describe`, `check`, `plan` and `run`."""
 
 from .array_blocks import fit_blocks, map_blocks
-from .check_scan import check
 from .describe_scan import ScanDescription, describe
-from .plan_scan import plan
+from .plan_scan import check, plan
 from .run_scan import run
 from .several_scans import ScanOutcome, ScansReport, run_scans
 

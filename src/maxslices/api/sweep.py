@@ -45,12 +45,12 @@ from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
 from .carry_out import carry_out
 from .check_run import made_for
-from .find_values import ValueFinder
 from .pictures import leave_page
 from .plan_scan import sweep_notes, with_rows
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
+from .team import ValueFinder
 
 
 def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,21 +13,25 @@ from typing import Any, Protocol
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import is_direct
+from ..errors import UnknownReferenceError
 from ..estimate import ModelResolver
 from ..io import Source
 from ..io.paths import path_of
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
-from ..runner import Results
-from ..runner.execute import RunsSections, SectionsHere
+from ..runner import Results, ResultsInMemory
+from ..runner.execute import RunsSections, SectionsHere, execute
 from ..runner.folder.run_identity import run_identity
+from ..runner.report.progress import ProgressOnAll
+from ..runner.report.run_timeline import WallTime
 from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
-from .find_values import ValueFinder
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, spec_of
+
+LOGGER = logging.getLogger("maxslices.plan")
 
 
 class Team(Protocol):
@@ -79,6 +84,61 @@ def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, Mo
         team.check(request.plan)
         return request.plan, None
     return team.new_plan(folder)
+
+
+@dataclass(slots=True)
+class ValueFinder:
+    """Finds values of references by a run of the steps before them that keeps no data."""
+
+    source: Source
+    """The scan."""
+    backend: Backend
+    """The device."""
+    scan: ScanSpec
+    """Its shapes and dtypes."""
+    budgets: Budgets
+    """Memory for such a run."""
+    resolver: ModelResolver
+    """Finds the memory models of its methods."""
+    scratch: str | os.PathLike[str] | None = None
+    """Folder for data between sections; by default the one for temporary files."""
+    notes: list[str] = field(default_factory=list)
+    """None: nothing is assumed."""
+    _found: dict[Reference, Any] = field(default_factory=dict)
+    """Values by their references."""
+
+    def find(self, pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
+        """Return the pipeline planned with the value that an error asks for.
+
+        Raises
+        ------
+        UnknownReferenceError
+            If a swept step comes before it.
+        """
+        reference: Reference = error.reference
+        if reference not in self._found:
+            before = pipeline.finding(reference)
+            if before is None:
+                raise error
+            LOGGER.info("%s is found before planning", reference)
+            self._found[reference] = self._run(before, reference)
+        return pipeline.with_planned(reference, self._found[reference])
+
+    def _run(self, before: Pipeline, reference: Reference) -> Any:
+        plan = plan_pipeline(
+            before, self.scan, self.budgets, self.resolver, result_in_memory=True, values=self
+        )
+        scratch = None if self.scratch is None else Path(self.scratch)
+        _, side, _ = execute(
+            plan,
+            before,
+            self.source,
+            self.backend,
+            ResultsInMemory(scratch),
+            ProgressOnAll([]),
+            WallTime(),
+        )
+        return side.by_reference[reference.step_id, reference.name]
 
 
 def plan_source(
