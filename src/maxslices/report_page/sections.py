@@ -169,11 +169,6 @@ def _counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-NEAR = 1.5
-"""Times the longest bar up to which the limit lies on the scale; one beyond would leave the bars
-two thirds of the width and less."""
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryBar:
     """Memory of one section, or of one call."""
@@ -184,8 +179,6 @@ class MemoryBar:
     """By the plan."""
     measured_bytes: int | None
     """By a meter; None if it was not measured, or not yet."""
-    limit_bytes: int | None
-    """Bytes that it may take; None without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +189,6 @@ class MemoryScale:
     """The bars, in order."""
     full_bytes: int
     """Bytes of the full width."""
-    limit_bytes: int | None
-    """The limit, if it is the same for all and lies on the scale."""
     is_measured: bool
     """Whether any bar has a measurement."""
 
@@ -209,14 +200,9 @@ class MemoryScale:
 def memory_scale(bars: Sequence[MemoryBar]) -> MemoryScale:
     """Choose the scale for some bars."""
     longest = max((max(b.estimated_bytes, b.measured_bytes or 0) for b in bars), default=0)
-    limits = {bar.limit_bytes for bar in bars}
-    limit = limits.pop() if len(limits) == 1 else None
-    if limit is not None and limit > NEAR * longest:
-        limit = None
     return MemoryScale(
         bars=tuple(bars),
-        full_bytes=max(1, longest, limit or 0),
-        limit_bytes=limit,
+        full_bytes=max(1, longest),
         is_measured=any(bar.measured_bytes is not None for bar in bars),
     )
 
@@ -229,7 +215,6 @@ def section_bars(sections: Sequence[SectionView]) -> MemoryScale:
                 label=f"{each.number} {', '.join(_names(each))}",
                 estimated_bytes=each.plan["estimated_bytes"],
                 measured_bytes=None if each.run is None else each.run["measured_bytes"],
-                limit_bytes=each.plan["available_bytes"],
             )
             for each in sections
         ]
