@@ -316,28 +316,3 @@ def test_a_ledger_is_suggested(capsys):
     assert "def needs(m, shape, dtype):" in text
     assert "m.alloc(shape, dtype)  # the input" in text
     assert "of the peaks measured on" in text
-
-
-def test_a_suggestion_as_json(capsys):
-    arguments = ["measure", "numpy:cumsum", "--suggest", "-p", "axis=2", "--device", "cpu"]
-    assert main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["device"] == "cpu"
-    assert found["ledger"].count("m.alloc(shape, dtype)") == 2
-    assert all(0.999 <= run["ratio"] < 1.02 for run in found["runs"])
-
-
-def test_the_peak_is_a_sum_of_lines_with_formulas(capsys):
-    assert main(["measure", "minus_log", "--shape", "50x40x41", "--device", "cpu", "--json"]) == 0
-    first, *rows = json.loads(capsys.readouterr().out)["explained"]
-    assert first.startswith("50 slices take ")
-    assert sum("6,560 * n bytes" in row for row in rows) >= 2
-    assert any(row.endswith("input") for row in rows)
-    assert any("maxslices_methods/normalize.py:" in row for row in rows)
-
-
-def test_one_slice_has_no_formulas(capsys):
-    assert main(["measure", "minus_log", "--shape", "1x40x41", "--device", "cpu"]) == 0
-    text = capsys.readouterr().out
-    assert "the input" in text
-    assert "* n bytes" not in text

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from PIL import Image
 
-from maxslices import ArraySpec, Pipeline, plan
+from maxslices import ArraySpec, plan
 from maxslices.cli.main import main
 from maxslices.core.units import parse_bytes
 from maxslices.demo import run_demo
@@ -96,8 +96,3 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, capsys):
     with pytest.raises(StoreError, match="a pipeline that was edited"):
         run_demo(tmp_path, **SIZE)
     assert mine.read_text() == "not of a demo"
-
-
-def test_the_pipeline_is_well_formed():
-    pipeline = Pipeline.from_file(files("maxslices.demo") / "demo.yaml")
-    assert [step.meta.name for step in pipeline.steps][-1] == "fbp"
