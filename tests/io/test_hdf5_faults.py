@@ -343,7 +343,7 @@ def test_a_chunk_that_stands_for_gigabytes(tmp_path):
 WITHOUT_MEMORY = """
 import resource, sys
 import h5py
-from maxslices.io.hdf5.open_hdf5 import OPENING_BYTES, open_hdf5
+from maxslices.io.hdf5.objects import OPENING_BYTES, open_hdf5
 with open("/proc/self/statm") as file:
     mapped = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + OPENING_BYTES // 2,) * 2)

@@ -36,17 +36,17 @@ from ..library_errors import (
     raise_if_of_system,
     raised_by_library,
 )
-from . import links
+from . import objects
 from .chunks import ChunkError, Chunks, OversizeError, filters, locate_data
-from .links import (
+from .objects import (
     LISTED,
     BrokenPath,
     FileObjects,
     is_nxtomo,
     look_up,
+    open_file,
     read_attribute,
 )
-from .open_hdf5 import open_file
 from .unwritten_frames import frames_written
 
 
@@ -296,7 +296,7 @@ class Hdf5File(Closing):
             return "; the file is damaged: copy it again"
         rest = ""
         if not self._objects(follows_links=True)[1]:
-            rest = f"; only the first {links.MAX_OBJECTS:,} of its links were looked at"
+            rest = f"; only the first {objects.MAX_OBJECTS:,} of its links were looked at"
         if not found:
             return f"; there is no 3D data set in the file{rest}"
         more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""

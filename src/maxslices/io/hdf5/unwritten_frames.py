@@ -23,8 +23,7 @@ from ..frames.frames import FramesWritten
 from ..frames.plain_frames import UNWRITTEN
 from ..library_errors import library_errors
 from .chunks import ChunkIndex
-from .links import look_up
-from .open_hdf5 import open_file
+from .objects import look_up, open_file
 
 _MAX_DEPTH = 16
 """Most virtual data sets one behind the other: files of detector modules, joined by scan and by

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...system import threads
 from ...system.threads import parallel_for
-from ..hdf5.open_hdf5 import open_hdf5
+from ..hdf5.objects import open_hdf5
 from ..tiff.writing import IMAGEJ_DTYPES, tiff_tags
 from .nexus_notes import describe_data
 from .result_info import ResultInfo

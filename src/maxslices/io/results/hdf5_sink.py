@@ -35,7 +35,7 @@ from ...system.files import check_one_name, write_rows
 from ...system.threads import parallel_for_box
 from ...tuning.file_transfer import file_map, is_safe_to_map
 from ..frames.frames import IndexRange
-from ..hdf5.open_hdf5 import open_hdf5
+from ..hdf5.objects import open_hdf5
 from .nexus_notes import describe_data, notes_bytes, write_notes
 from .result_info import ResultInfo
 from .sink import Sink, SinkStart

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from ...core.json_values import plain
-from ..hdf5.open_hdf5 import open_hdf5
+from ..hdf5.objects import open_hdf5
 from .result_info import SCAN_AXES, ResultInfo
 
 _FOUND_CHARS = 256

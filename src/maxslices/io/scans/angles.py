@@ -15,11 +15,10 @@ from ..check_arrays import check_angles, radians_from_degrees
 from ..frames.frames import IndexRange, Selection
 from ..hdf5.frames import Hdf5File
 from ..paths import check_readable, is_hdf5
-from .angle_search import angles_by_steps
 from .facts import unit_of
 from .layout import Layout, ScanFile
 from .loader import AngleFile, AngleRange, LoaderOptions, Preview
-from .stored_facts import StoredFacts, facts_of_file
+from .stored_facts import StoredFacts, angles_by_steps, facts_of_file
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError, UsageError
-from ..hdf5.links import read_attribute
+from ..hdf5.objects import read_attribute
 from ..library_errors import library_errors
 from ..results.result_info import PixelSize, ScanFact
 
@@ -107,6 +107,10 @@ _UM = {
     "micrometre": 1.0, "nm": 1e-3, "nanometer": 1e-3, "nanometre": 1e-3,
 }  # fmt: skip
 """Micrometres in a unit, as beamlines write it, without the s of a plural."""
+_GENERIC = re.compile(
+    r"value|data|rbv|readback|value_set|set|setpoint|demand|target(_value)?", re.IGNORECASE
+)
+"""Names that say nothing of their own: the group's name counts."""
 _TIMES = re.compile(r"\s*x?\s*([0-9]+(?:\.[0-9]*)?)\s*x?\s*", re.IGNORECASE)
 """A magnification as text: 5x, x5, 5."""
 _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
@@ -356,6 +360,12 @@ def _um(fact: ScanFact) -> float | None:
     """Positive length of a fact in micrometres; None for others."""
     um = length_um(f"{fact.value} {fact.unit}".strip())
     return um if um is not None and math.isfinite(um) and um > 0 else None
+
+
+def own_name(path: str) -> str:
+    """Name of a data set; that of its group, where it is called value, data or the like."""
+    group, _, name = path.rpartition("/")
+    return group.rpartition("/")[2] if _GENERIC.fullmatch(name) else name
 
 
 def n_shared_groups(near: list[str], path: list[str]) -> int:

@@ -16,8 +16,8 @@ from typing import Any
 from ...errors import SourceError
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
-from ..hdf5.links import BrokenPath
-from .angle_search import own_name
+from ..hdf5.objects import BrokenPath
+from .facts import own_name
 from .loader import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")

@@ -12,7 +12,7 @@ from typing import Any
 from ...devices import Backend
 from ...devices.select import device_name
 from ...estimate.request_key import package_version, source_hash
-from ...io.scans.written_frames import FileStamp
+from ...io.scans.frame_source import FileStamp
 from ...pipeline import Pipeline
 
 
