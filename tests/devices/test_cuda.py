@@ -11,10 +11,10 @@ import pytest
 
 from maxslices.core.block_memory import MODULES_BYTES
 from maxslices.devices.cpu import CpuBackend
-from maxslices.devices.cuda import FREE_SHARE, CudaBackend
+from maxslices.devices.cuda import FREE_SHARE, CudaBackend, limited_pool
 from maxslices.devices.cuda_copies import CopyEngine, pinned, pinned_empty
 from maxslices.tuning.garbage_collection import quick_collections
-from tests.devices.fake_cupy import CUDARuntimeError, install
+from tests.devices.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 
 
 @pytest.fixture
@@ -214,3 +214,69 @@ def test_the_first_error_of_a_device_that_fails_is_told(cupy):
     with pytest.raises(ValueError, match="the first"):
         run()
     assert cupy.pool.limit == 0
+
+
+def unused_after(cupy, n_bytes):
+    """Fill the pool, and free all of it but what was in use before."""
+    before = cupy.pool.in_use
+    cupy.allocator(n_bytes)
+    cupy.pool.in_use = before
+
+
+def test_unused_blocks_are_given_back_for_a_request_beyond_the_limit(cupy):
+    with CudaBackend(0).limited(1000):
+        unused_after(cupy, 600)
+        assert cupy.allocator(1000) == 1000
+        assert cupy.pool.held == 300 + 1000
+
+
+def test_garbage_is_collected_for_it(cupy):
+    class Block:
+        def __init__(self):
+            self.cycle = self
+            self.n_bytes = cupy.allocator(600)
+
+        def __del__(self):
+            cupy.pool.in_use -= self.n_bytes
+
+    with CudaBackend(0).limited(1000):
+        gc.collect()
+        Block()
+        assert cupy.allocator(1000) == 1000
+
+
+def test_what_is_beyond_the_limit_in_any_case_is_refused(cupy):
+    with CudaBackend(0).limited(1000):
+        cupy.allocator(400)
+        with pytest.raises(OutOfMemoryError):
+            cupy.allocator(601)
+        assert cupy.allocator(600) == 600
+
+
+def test_the_allocator_is_put_back(cupy):
+    before = cupy.allocator
+    with CudaBackend(0).limited(1000):
+        with CudaBackend(0).limited(500):
+            unused_after(cupy, 300)
+            assert cupy.allocator(500) == 500
+        assert cupy.allocator != before
+    assert cupy.allocator == before
+
+
+def test_an_allocator_that_is_not_the_pools_stays(cupy):
+    def own(n_bytes):
+        return -n_bytes
+
+    cupy.allocator = own
+    with limited_pool(cupy, 1000):
+        assert cupy.allocator is own
+    assert cupy.allocator is own
+
+
+def test_one_that_was_set_meanwhile_stays(cupy):
+    def own(n_bytes):
+        return -n_bytes
+
+    with limited_pool(cupy, 1000):
+        cupy.allocator = own
+    assert cupy.allocator is own

@@ -45,41 +45,55 @@ MOUNT_1 = (
 )
 
 
-def test_a_group_of_version_2_and_those_above_it(proc):
-    usage = {"cg/job/step/memory.current": 200 * MB, "cg/job/memory.current": 450 * MB}
-    limits = {"cg/job/step/memory.max": "max", "cg/job/memory.max": 500 * MB}
-    stat = {"cg/job/memory.stat": f"anon 1\ninactive_file {30 * MB}\nslab 3\n"}
-    proc("0::/job/step\n", MOUNT_2, {**usage, **limits, **stat})
-    (limit,) = memory_limits()
-    assert (limit.limit_bytes, limit.free_bytes) == (500 * MB, 80 * MB)
-
-
-def test_the_point_from_which_on_a_group_is_slowed_down_is_a_limit_too(proc):
-    files = {"memory.current": 100 * MB, "memory.max": 500 * MB, "memory.high": 400 * MB}
-    proc("0::/job\n", MOUNT_2, {f"cg/job/{name}": value for name, value in files.items()})
-    assert [limit.free_bytes for limit in memory_limits()] == [300 * MB, 400 * MB]
-
-
-def test_a_group_of_version_1(proc):
-    files = {"limit_in_bytes": 220 * MB, "usage_in_bytes": 90 * MB}
-    files = {f"m/docker/abc/memory.{name}": value for name, value in files.items()}
-    none = {"m/docker/memory.limit_in_bytes": 2**63 - 4096, "m/docker/memory.usage_in_bytes": 1}
-    proc("4:memory:/docker/abc\n0::/\n", MOUNT_1, {**files, **none})
-    (limit,) = memory_limits()
-    assert (limit.limit_bytes, limit.free_bytes) == (220 * MB, 130 * MB)
-
-
-def test_a_container_whose_group_is_the_root_of_its_mount(proc):
-    """Inside, the kernel still names the group as the host sees it."""
-    mount = "30 23 0:26 /docker/abc {root}/cg rw - cgroup2 cgroup2 rw\n"
-    proc("0::/docker/abc\n", mount, {"cg/memory.max": 100 * MB, "cg/memory.current": 40 * MB})
-    assert [limit.free_bytes for limit in memory_limits()] == [60 * MB]
-
-
-def test_no_groups(proc):
-    proc("", "", {})
-    assert memory_limits() == []
-    assert core_limit() is None
+@pytest.mark.parametrize(
+    ("cgroup", "mounts", "files", "expected"),
+    [
+        pytest.param(
+            "0::/job/step\n",
+            MOUNT_2,
+            {
+                **{"cg/job/step/memory.max": "max", "cg/job/memory.max": 500 * MB},
+                **{"cg/job/step/memory.current": 200 * MB, "cg/job/memory.current": 450 * MB},
+                "cg/job/memory.stat": f"anon 1\ninactive_file {30 * MB}\nslab 3\n",
+            },
+            [(500 * MB, 80 * MB)],
+            id="version 2, and those above it",
+        ),
+        pytest.param(
+            "0::/j\n",
+            MOUNT_2,
+            {
+                **{"cg/j/memory.current": 100 * MB, "cg/j/memory.max": 500 * MB},
+                "cg/j/memory.high": 400 * MB,
+            },
+            [(400 * MB, 300 * MB), (500 * MB, 400 * MB)],
+            id="slowed down before it is killed",
+        ),
+        pytest.param(
+            "4:memory:/docker/abc\n0::/\n",
+            MOUNT_1,
+            {
+                "m/docker/abc/memory.limit_in_bytes": 220 * MB,
+                "m/docker/abc/memory.usage_in_bytes": 90 * MB,
+                "m/docker/memory.limit_in_bytes": 2**63 - 4096,
+                "m/docker/memory.usage_in_bytes": 1,
+            },
+            [(220 * MB, 130 * MB)],
+            id="version 1",
+        ),
+        pytest.param(  # inside, the kernel still names the group as the host sees it
+            "0::/docker/abc\n",
+            "30 23 0:26 /docker/abc {root}/cg rw - cgroup2 cgroup2 rw\n",
+            {"cg/memory.max": 100 * MB, "cg/memory.current": 40 * MB},
+            [(100 * MB, 60 * MB)],
+            id="a container, whose group is the root of its mount",
+        ),
+        pytest.param("", "", {}, [], id="no groups"),
+    ],
+)
+def test_control_groups_limit_memory(proc, cgroup, mounts, files, expected):
+    proc(cgroup, mounts, files)
+    assert [(each.limit_bytes, each.free_bytes) for each in memory_limits()] == expected
 
 
 @pytest.mark.parametrize(
@@ -104,26 +118,25 @@ def test_a_limit_on_address_space(proc, monkeypatch):
     assert limit.free_bytes == 10**9 - 5000 * 1024 - 2**28
 
 
+JOB_1 = {"c/job/cpu.cfs_quota_us": "400000", "c/job/cpu.cfs_period_us": "100000"}
+
+
 @pytest.mark.parametrize(
-    ("files", "cores"),
+    ("cgroup", "files", "slurm", "cores"),
     [
-        ({"cg/job/cpu.max": "150000 100000"}, 2),
-        ({"cg/job/cpu.max": "max 100000"}, None),
-        ({"cg/job/cpu.max": "10000 100000"}, 1),
-        ({"cg/cpu.max": "300000 100000", "cg/job/cpu.max": "max 100000"}, 3),
+        ("0::/job\n", {"cg/job/cpu.max": "150000 100000"}, "", 2),
+        ("0::/job\n", {"cg/job/cpu.max": "max 100000"}, "", None),
+        ("0::/job\n", {"cg/job/cpu.max": "10000 100000"}, "", 1),
+        ("0::/job\n", {"cg/cpu.max": "300000 100000", "cg/job/cpu.max": "max 100000"}, "", 3),
+        ("3:cpu,cpuacct:/job\n", JOB_1, "", 4),
+        ("3:cpu,cpuacct:/job\n", JOB_1, "2", 2),
+        ("", {}, "", None),
     ],
 )
-def test_cores_of_a_group_of_version_2(proc, files, cores):
-    proc("0::/job\n", MOUNT_2, files)
+def test_cores_of_groups_and_of_slurm(proc, monkeypatch, cgroup, files, slurm, cores):
+    proc(cgroup, MOUNT_1 + MOUNT_2, files)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", slurm)
     assert core_limit() == cores
-
-
-def test_cores_of_a_group_of_version_1_and_of_slurm(proc, monkeypatch):
-    files = {"c/job/cpu.cfs_quota_us": "400000", "c/job/cpu.cfs_period_us": "100000"}
-    proc("3:cpu,cpuacct:/job\n", MOUNT_1, files)
-    assert core_limit() == 4
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
-    assert core_limit() == 2
 
 
 def test_what_is_free_is_what_the_group_leaves(proc, monkeypatch):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..core.block_memory import UNMEASURED_RESERVE_BYTES
 from ..core.units import format_bytes, parse_bytes
 from ..devices import Backend, select_backend
+from ..devices.backend import check_device_name
 from ..devices.cpu import CpuBackend
-from ..devices.select import check_device_name
 from ..errors import DeviceError, DoesNotFitError, UsageError
 from ..estimate import ModelResolver, Records
 from ..pipeline import Pipeline, ScanSpec

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..core.arrays import ArraySpec
 from ..core.units import format_bytes
 from ..devices import pinned_empty, select_backend
-from ..devices.select import device_name
+from ..devices.backend import device_name
 from ..errors import DoesNotFitError, ParameterError
 from ..io import HasDetectorStart, LoaderOptions, SideName, Source
 from ..io.frames.frames import ArrayFrames, Selection

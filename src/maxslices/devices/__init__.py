@@ -1,9 +1,8 @@
 """The devices that methods run on: the CPU with NumPy, or a GPU with CuPy."""
 
-from .backend import Backend, as_block, is_copyable
+from .backend import Backend, as_block, is_copyable, select_backend
 from .cuda_copies import CopyEngine, DeviceEvent, pinned_empty
 from .method_call import call_method, require_libraries
-from .select import select_backend
 from .torch_shared_pool import shared_allocator
 
 __all__ = [

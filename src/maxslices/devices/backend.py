@@ -1,15 +1,20 @@
-"""The interface between the runner and a device: arrays, copies, names."""
+"""The interface between the runner and a device, and devices by their names."""
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..core.allocators import Device
-from .cuda_copies import CopyEngine
+from ..errors import UsageError
+from .cpu import CpuBackend
+from .cuda import CudaBackend
+from .cuda_copies import CopyEngine, count_devices
 
 
 def is_copyable(array: Any) -> bool:
@@ -95,3 +100,61 @@ class Backend(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """True if an exception means that memory ran out."""
+
+
+_DEVICE = re.compile(r"cuda(?::(\d+))?")
+
+
+def check_device_name(device: str) -> str:
+    """Check a device name, and return it.
+
+    Raises
+    ------
+    UsageError
+        If it is none of auto, cpu, cuda and cuda:N.
+    """
+    is_known = isinstance(device, str) and (device in ("auto", "cpu") or _DEVICE.fullmatch(device))
+    if not is_known:
+        raise UsageError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
+    return device
+
+
+def select_backend(device: str = "auto") -> Backend:
+    """Backend of a device.
+
+    Parameters
+    ----------
+    device : str
+        "cpu", "cuda" (the first GPU), "cuda:N", or "auto": the first GPU if CuPy finds one, else
+        the CPU.
+
+    Raises
+    ------
+    UsageError
+        If the name is none of these.
+    DeviceError
+        If there is no such device.
+    """
+    check_device_name(device)
+    if device == "cpu":
+        return CpuBackend()
+    match = _DEVICE.fullmatch(device)
+    if match is not None:
+        return CudaBackend(int(match[1] or 0))
+    return CudaBackend(0) if count_devices() else CpuBackend()
+
+
+def device_name(backend: Backend) -> str:
+    """Name of the device: "cpu", or the GPU's, such as "NVIDIA H200"."""
+    if backend.kind == "cpu":
+        return "cpu"
+    number = int(backend.name.partition(":")[2] or 0)
+    return _gpu_name(number)
+
+
+@lru_cache(maxsize=16)
+def _gpu_name(number: int) -> str:
+    import cupy
+
+    name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)

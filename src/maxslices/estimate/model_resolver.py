@@ -20,7 +20,7 @@ from ..core.author_code import what_raised
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..devices import Backend
-from ..devices.select import device_name
+from ..devices.backend import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
 from .declared import declared_model, supports_device
 from .model_request import ModelRequest, NoAnswerError, Origin, ResolvedModel

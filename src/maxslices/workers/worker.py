@@ -16,8 +16,8 @@ import numpy as np
 
 from ..core.allocators import Device
 from ..devices import Backend, require_libraries, select_backend, shared_allocator
+from ..devices.backend import device_name
 from ..devices.cpu import CpuBackend
-from ..devices.select import device_name
 from ..errors import PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..measure.resident_memory import held_bytes

@@ -163,15 +163,9 @@ class Sink(Closing):
             If it does not exist, or is not such a result.
         """
 
-    @abstractmethod
     def _join(self) -> None:
-        """Open what another process has made and writes to, and change nothing.
-
-        Raises
-        ------
-        StoreError
-            If it does not exist, or is not such a result.
-        """
+        """Open what another process has made and writes to, and change nothing."""
+        self._reopen()
 
     @abstractmethod
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
@@ -181,7 +175,6 @@ class Sink(Closing):
     def _sync(self) -> None:
         """Put on disk what was written."""
 
-    @abstractmethod
     def _close(self) -> None:
         """Close open files; a second call has no effect."""
 

@@ -53,9 +53,6 @@ class TiffSink(Sink):
         self._require(Path.is_dir)
         self._make_header()
 
-    def _join(self) -> None:
-        self._reopen()
-
     def _make_header(self) -> None:
         shape = self.spec.with_slices(self._slice_dim, 1).shape
         image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
@@ -103,9 +100,6 @@ class TiffSink(Sink):
             sync_file_system(fd)
         finally:
             os.close(fd)
-
-    def _close(self) -> None:
-        """No effect: a file is open only while it is written."""
 
     def _remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

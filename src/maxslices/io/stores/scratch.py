@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import StoreError
 from ...system import threads
-from ...system.disk_space import check_free_space, store_errors
+from ...system.disk_space import check_free_space, close_in_background, store_errors
 from ...system.files import bytes_of, check_one_name, pread_all, pwrite_all
 from ...system.threads import parallel_for
-from ...tuning.file_transfer import close_in_background, pread_pieces
+from ...tuning.file_transfer import pread_pieces
 from ..access import Closing
 from ..check_arrays import check_block, check_output_block
 

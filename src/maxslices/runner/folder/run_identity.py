@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...devices import Backend
-from ...devices.select import device_name
+from ...devices.backend import device_name
 from ...estimate.request_key import package_version, source_hash
 from ...io.scans.frame_source import FileStamp
 from ...pipeline import Pipeline

@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from maxslices.errors import StoreError
-from maxslices.system.disk_space import check_free_space, wait_until_freed
-from maxslices.tuning.file_transfer import close_in_background
+from maxslices.system.disk_space import (
+    check_free_space,
+    close_in_background,
+    wait_until_freed,
+)
 
 
 class SlowFile:
