@@ -23,7 +23,6 @@ from maxslices.nn.reduce.times import (
     longest,
     price,
     price_of_parts,
-    seconds_by_module,
 )
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
@@ -127,18 +126,22 @@ def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_mu
         assert 1e3 * root.cost_s == pytest.approx(longer_ms, rel=0.02)
 
 
-def test_modules_are_timed_by_what_is_noted_where_they_begin_and_end():
-    model = network()
-    clock = iter(range(10_000))
-    runs = []
+def test_norms_of_single_items_take_as_long_for_one_as_for_many():
+    class Norms(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(1, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.GELU())
 
-    def run() -> None:
-        runs.append(model(torch.zeros(1, 3, 8, 8)))
+    def norm_s(batch: int) -> float:
+        model, spec = Norms(), Spec((batch, 1, 512, 512))
+        step = ModelStep(model, "training")
+        seen = study_step(step, [spec], Workspaces.allowance())
+        flops = flops_by_module(step, [spec])
+        return StepTimeline.of(
+            seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())
+        ).device_of["1"]
 
-    found = seconds_by_module(model, run, lambda: next(clock), lambda a, b: b - a, 3)
-    # Each module notes two moments; one inside makes what is around it longer by two.
-    assert found["0.0"] == found["1"] == 3 * 1
-    assert found["0"] == 3 * 7
-    assert found[""] == 3 * 13
-    assert len(runs) == 3
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    # Each channel of each item is one block's work: a few of them leave most of a device idle.
+    one = pytest.approx(4 * 512 * 512 / DeviceRates().channel_bytes_per_s, rel=1e-3)
+    assert norm_s(1) == one
+    assert norm_s(4) == one
+    assert norm_s(4000) > 2 * norm_s(1)

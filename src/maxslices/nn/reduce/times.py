@@ -24,6 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..replay import Replay, Workspaces
 from ..replay.meta_copy import materialize
 from ..replay.module_calls import module_flops
+from ..replay.trace import Storage
 from ..step.model_step import ModelStep, real_tensors
 from .candidates import Candidate
 from .study import EXPENSIVE_LAYERS, ForwardCall, ModuleOrder, StepStudy, children_of, range_at
@@ -44,6 +45,9 @@ class DeviceRates:
     """Of matrix products in single precision."""
     bytes_per_s: float = 3.0e12
     """Of the device's memory, reading and writing."""
+    channel_bytes_per_s: float = 2.4e9
+    """Of one channel that a norm of a single sample writes: one block of threads does it,
+    however many channels there are."""
     link_bytes_per_s: float = 55e9
     """Between the device and pinned host memory, in one direction."""
     launch_s: float = 8e-6
@@ -266,8 +270,8 @@ class StepTimeline:
         for call in study.calls:
             calls.setdefault(call.path, []).append(call)
         moving = np.zeros(len(study.usage) + 1)
-        for storage in study.trace.storages:  # two operands of its size, and the result
-            moving[storage.born + 1] += 3 * storage.n_bytes / times.rates.bytes_per_s
+        for storage in study.trace.storages:
+            moving[storage.born + 1] += traffic_s(storage, times.rates)
         moving = moving.cumsum()
         device_of, host_of = {}, {}
         for path, its in calls.items():
@@ -328,6 +332,15 @@ class StepTimeline:
             other.rewrite.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
             for other in chosen
         )
+
+
+def traffic_s(storage: Storage, rates: DeviceRates) -> float:
+    """Time that a device takes to read a result's operands and to write the result."""
+    seconds = 3 * storage.n_bytes / rates.bytes_per_s  # two operands of its size, and the result
+    if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
+        channel_bytes = storage.n_bytes / storage.shape[1]
+        return max(seconds, channel_bytes / rates.channel_bytes_per_s)
+    return seconds
 
 
 def longest(host_s: Seconds, device_s: Seconds) -> float:
