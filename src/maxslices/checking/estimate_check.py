@@ -37,7 +37,8 @@ differences below this are ignored."""
 _HEADER_BYTES = 512
 """Difference between an allocation as it is measured and as a ledger counts it: alignment."""
 _FEW_ITEMS = 16
-"""The smallest buffer that NumPy accepts; by default one has 8192 items."""
+"""Items of ufuncs' buffers while a method is measured, the fewest that NumPy accepts in place of
+8192. Plans count these buffers with Python's own memory, and not with methods."""
 _SAME_PEAK = 0.01
 """Peaks that differ by less are the same: of 64 slices less than one, and no bound is as close."""
 
@@ -241,8 +242,12 @@ def check_trial(
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
     gc.collect()  # of what was before, too: it is left out below
-    with quick_collections():
-        return _check(trial, lower, upper, trace)
+    n_items = np.setbufsize(_FEW_ITEMS)
+    try:
+        with quick_collections():
+            return _check(trial, lower, upper, trace)
+    finally:
+        np.setbufsize(n_items)
 
 
 def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> CheckResult:
@@ -262,16 +267,6 @@ def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> Chec
         return max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
 
     worst = worst_of(peaks)
-    if worst.verdict == "UNDERESTIMATE" and trial.backend.kind == "cpu":
-        lacking_bytes = worst.peak_bytes - worst.estimated_bytes
-        buffers_bytes = _buffers_bytes(trial) if lacking_bytes <= BUFFERS_BYTES else 0
-        if buffers_bytes:
-            worst = worst_of([peak - buffers_bytes for peak in peaks])
-            notes = (
-                *notes,
-                f"NumPy's buffers for casts and broadcasts take {buffers_bytes:,} bytes, however "
-                "many slices there are: left out",
-            )
     worst = replace(
         worst,
         wrong_output=trial.wrong_output(),
@@ -361,22 +356,6 @@ def _compare(trial: Trial, peak_bytes: int, bounds: tuple[float, float]) -> Chec
         peak_bytes,
         bounds,
     )
-
-
-def _buffers_bytes(trial: Trial) -> int:
-    """Part of the peak that ufuncs' buffers take: a call with the smallest buffers lacks it.
-
-    Plans count these buffers with Python's own memory, and not with methods. Both calls are made
-    here, because memory that a method keeps between calls is known only to the tracemalloc session
-    in which it was allocated.
-    """
-    ordinary = _in_arrays(trial.once())
-    n_items = np.setbufsize(_FEW_ITEMS)
-    try:
-        without = _in_arrays(trial.once())
-    finally:
-        np.setbufsize(n_items)
-    return min(BUFFERS_BYTES, max(0, ordinary - without))
 
 
 def compare(
