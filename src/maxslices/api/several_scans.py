@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -58,12 +58,7 @@ class ScansReport:
         """Convert the report to plain types, ready for JSON."""
         return {
             "scans": [
-                {
-                    "scan": str(each.scan),
-                    "folder": str(each.folder),
-                    "state": each.state,
-                    "error": each.error,
-                }
+                asdict(each) | {"scan": str(each.scan), "folder": str(each.folder)}
                 for each in self.scans
             ]
         }
