@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -174,10 +173,7 @@ def test_a_folder_holds_a_stack_and_a_contact_sheet(tmp_path):
         "report.json", "report.html", "pipeline_as_run.yaml", "run.log",
     }  # fmt: skip
     page = (tmp_path / "out" / "report.html").read_text()
-    shown = list(dict.fromkeys(re.findall(rf"{key} = ([\d.]+), sharpness", page)))
-    ranked = sorted(range(len(values)), key=lambda i: -report.sharpness[i])
-    assert shown == [f"{values[i]:g}" for i in ranked]
-    assert page.count("data:image/png") == len(values)
+    assert f": {key} = {report.suggested:g}. A suggestion" in page
     in_memory = run(source(), steps, device="cpu", sweep={key: values})
     with tifffile.TiffFile(tmp_path / "out" / "sweep.tif") as file:
         assert np.array_equal(file.asarray(), in_memory.result)

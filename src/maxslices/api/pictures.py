@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ..errors import SourceError, StoreError
 from ..io import Source, open_source
 from ..io.results.stored_result import middle_slice, some_slices
-from ..planner.plan import value_text
 from ..report_page.drawings import SlicePicture, draw_slice
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
@@ -146,11 +145,7 @@ def page_of_run(
     return run_page(
         report.to_dict(),
         written=time.strftime("%Y-%m-%d %H:%M"),
-        pictures=(
-            _values(report, files)
-            if isinstance(report, SweepReport)
-            else _pictures(files, slice_name)
-        ),
+        pictures=() if isinstance(report, SweepReport) else _pictures(files, slice_name),
         warned=warned,
     )
 
@@ -173,23 +168,6 @@ def _pictures(files: Iterable[Path], slice_name: SliceName) -> list[SlicePicture
         except SourceError:
             continue
         title = path.name if middle is None else f"{path.name}, {slice_name(path, middle)}"
-        found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
-    return found
-
-
-def _values(report: SweepReport, files: Iterable[Path]) -> list[SlicePicture]:
-    """Draw the pictures of a sweep's sharpest values, the sharpest first."""
-    import tifffile  # a sweep has loaded it
-
-    from ..runner.sweep_pictures import STACK
-
-    found = []
-    stack = next((path for path in files if path.name == STACK), None)
-    ranked = sorted(range(len(report.values)), key=lambda i: -report.sharpness[i])
-    for number, index in enumerate(ranked[:MOST_PICTURES] if stack is not None else []):
-        value = f"{report.parameter} = {value_text(report.values[index])}"
-        title = f"{value}, sharpness {report.sharpness[index]:.4g}"
-        image = tifffile.imread(stack, key=index)
         found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
     return found
 
