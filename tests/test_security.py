@@ -44,7 +44,7 @@ PROMISES = {
     "In a folder that others may": "runner/test_shared_folder::test_a_planted_link_is_not_followed",
     "`--overwrite` removes results": "runner/test_shared_folder::test_a_report_that_was_tampered",
     "A tampered journal removes": "runner/test_resume::test_a_tampered_journal_names",
-    "Files that no run wrote stay": "runner/test_shared_folder::test_foreign_files_in_the_folder",
+    "Files that no run wrote stay": "runner/test_run_page::test_a_page_of_somebody_else_is",
     "A record that is less than": "runner/test_shared_folder::test_a_record_of_a_hundredth",
     "A record that is wrong by less": "estimate/test_model_resolver::test_a_run_corrects_a_record",
     "The processes of `--workers`": "workers/test_listeners::test_all_processes_listen_on",
