@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import tifffile
 
 from maxslices import Pipeline, run
-from maxslices.errors import MaxslicesError, PipelineError, SourceError
+from maxslices.errors import MaxslicesError, PipelineError, SourceError, StoreError
 from maxslices.io import LoaderOptions, open_source, parse_loader
 from maxslices.pipeline.yaml_values import parse_parameters
 from tests.io import scans
@@ -44,7 +45,7 @@ PROMISES = {
     "In a folder that others may": "runner/test_shared_folder::test_a_planted_link_is_not_followed",
     "`--overwrite` removes results": "runner/test_shared_folder::test_a_report_that_was_tampered",
     "A tampered journal removes": "runner/test_resume::test_a_tampered_journal_names",
-    "Files that no run wrote stay": "runner/test_run_page::test_a_page_of_somebody_else_is",
+    "Files that no run wrote stay": "test_security::test_files_that_no_run_wrote_stay",
     "A record that is less than": "runner/test_shared_folder::test_a_record_of_a_hundredth",
     "A record that is wrong by less": "estimate/test_model_resolver::test_a_run_corrects_a_record",
     "The processes of `--workers`": "workers/test_listeners::test_all_processes_listen_on",
@@ -200,6 +201,16 @@ def test_a_run_writes_to_its_folder_and_to_records(tmp_path, monkeypatch):
         ("scan.nxs",),
     }
     assert any(parts[0] == "records" for parts in written)
+
+
+@pytest.mark.parametrize("name", ["report.html", "result.h5", "notes.txt"])
+def test_files_that_no_run_wrote_stay(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    for overwrite in (False, True):
+        with contextlib.suppress(StoreError):
+            steps = Pipeline.from_steps(["to_float"], fakes)
+            run(DATA, steps, tmp_path, device="cpu", overwrite=overwrite)
+        assert (tmp_path / name).read_text() == "mine"
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
