@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, method, run
-from maxslices.errors import PipelineError, SourceError, StoreError, UsageError
+from maxslices.errors import PipelineError, StoreError, UsageError
 from maxslices.runner import RunFolder
 from maxslices.system.disk_space import wait_until_freed
 from tests.planner.fakes import fakes
@@ -42,11 +42,6 @@ def test_a_pipeline_is_a_list(pipeline):
 def test_a_device_is_a_name(device):
     with pytest.raises(UsageError, match="unknown device"):
         run(FRAMES, NEGATE, device=device)
-
-
-def test_no_file_has_a_zero_byte_in_its_name():
-    with pytest.raises(SourceError, match="is not a name that a file can have"):
-        run("a\0b.npy", NEGATE, device="cpu")
 
 
 def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_path):

@@ -144,23 +144,26 @@ def test_no_finished_block_is_repeated(tmp_path, scan, monkeypatch):
     assert [shape[0] for name, shape in called if name == "negate"] == [4, 4, 3]
 
 
+def lose_blocks(patch, lost, n_blocks):
+    """Have runs stop at a block; those that are lost another worker had, which ended."""
+    original, counted = Journal.done, []
+
+    def done(self, *args):
+        counted.append(args)
+        if len(counted) == n_blocks:
+            raise KeyboardInterrupt
+        return len(counted) in lost or original(self, *args)
+
+    patch.setattr(Journal, "done", done)
+
+
 @pytest.mark.parametrize("case", ["one section", "TIFF", "side results"])
 def test_blocks_that_are_done_behind_a_gap_are_not_repeated(tmp_path, scan, monkeypatch, case):
     """Workers finish them in any order: 26 of 61 slices were computed again."""
     steps, options = {**CASES, "side results": (["to_float", ALL], {})}[case]
     options = {**options, "block": 4}
-    original, counted = Journal.done, []
-
-    def some(self, *args):
-        counted.append(args)
-        if len(counted) in (2, 4):  # as if another worker had these blocks, and was lost
-            return True
-        if len(counted) == 6:
-            raise KeyboardInterrupt
-        return original(self, *args)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "done", some)
+        lose_blocks(patch, (2, 4), 6)
         with pytest.raises(KeyboardInterrupt, match="12 of 23 projections are done"):
             run(scan, of(steps), tmp_path / "out", device="cpu", **options)
     called = calls_of_resumed(scan, tmp_path / "out", steps)
@@ -173,18 +176,8 @@ def test_blocks_that_are_done_behind_a_gap_are_not_repeated(tmp_path, scan, monk
 def test_slices_behind_a_gap_outlive_a_method_that_fails(tmp_path, scan, monkeypatch):
     """They were removed from a folder of TIFFs, and never made again."""
     steps, options = ["to_float"], {"device": "cpu", "block": 4, "format": "tiff"}
-    original, counted = Journal.done, []
-
-    def some(self, *args):
-        counted.append(args)
-        if len(counted) == 2:  # as if another worker had this block, and was lost
-            return True
-        if len(counted) == 4:
-            raise KeyboardInterrupt
-        return original(self, *args)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "done", some)
+        lose_blocks(patch, (2,), 4)
         with pytest.raises(KeyboardInterrupt):
             run(scan, of(steps), tmp_path / "out", **options)
     with monkeypatch.context() as patch:

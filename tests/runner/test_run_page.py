@@ -56,17 +56,6 @@ def test_the_middle_slice_is_that_of_the_result(tmp_path, format):
     np.testing.assert_array_equal(image, DATA[4])
 
 
-@pytest.mark.parametrize("chunks", [None, (5, 1, 7), (1, 9, 7)])
-def test_slices_of_a_result_in_hdf5_lie_along_its_first_axis(tmp_path, chunks):
-    """Whatever its chunks: results were once written in chunks, and are contiguous now."""
-    data = np.arange(5 * 9 * 7, dtype=np.float32).reshape(5, 9, 7)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("entry/data/data", data=data, chunks=chunks)
-    number, image = middle_slice(tmp_path / "x.h5")
-    assert number == 2
-    np.testing.assert_array_equal(image, data[2])
-
-
 @pytest.mark.parametrize(("shape", "wanted"), [((5, 7), None), ((4, 5, 7), 2)])
 def test_a_tiff_is_a_slice_or_a_stack(tmp_path, shape, wanted):
     import tifffile
