@@ -12,14 +12,13 @@ from maxslices import run
 from maxslices.core.arrays import ArraySpec
 from maxslices.devices.cpu import CpuBackend
 from maxslices.errors import MaxslicesError, OutOfMemoryError
-from maxslices.runner.blocks import block_feed
-from maxslices.runner.blocks import fetcher as fetcher_module
+from maxslices.runner.blocks import block_feed, result_queue
 from maxslices.runner.blocks.block_feed import ReadAhead, blocks_of
-from maxslices.runner.blocks.fetcher import Fetcher
+from maxslices.runner.blocks.result_queue import ResultQueue
 from maxslices.runner.blocks.writer import ResultPiece, Writer
 from maxslices.runner.report.run_timeline import Timeline
 from maxslices.system.threads import WorkThread
-from tests.runner.fake_gpu import FakeGpu
+from tests.runner.fake_gpu import FakeCopyEngine, FakeGpu
 from tests.system.started_threads import record_started
 
 DATA = np.ones((9, 5, 4), np.float32)
@@ -119,54 +118,46 @@ class TestWriter:
 
 class TestFetcher:
     @pytest.fixture
-    def engine(self):
+    def results(self, timeline):
+        """Function that makes a queue whose results leave a device in three pieces of a slice."""
         with FakeGpu() as gpu:
-            yield gpu.copy_engine()
+            yield lambda **limit: ResultQueue(
+                0, gpu, timeline, most_slices=2, overlaps=True, **limit
+            )
 
-    def fetcher(self, engine, timeline, writer):
-        return Fetcher(0, engine, timeline, writer, 2, overlaps=True)  # three pieces of one slice
-
-    def test_one_that_breaks_off(self, engine, timeline, monkeypatch):
-        monkeypatch.setattr(fetcher_module, "WorkThread", broken_thread)
-        writer = Writer(0, timeline)
-        fetcher = self.fetcher(engine, timeline, writer)
-        fetcher.wait_for(fetcher.put(DATA, 0, target(), engine.record(), waits=False))
-        fetcher.stop()
+    def test_one_that_breaks_off(self, results, monkeypatch):
+        monkeypatch.setattr(result_queue, "WorkThread", broken_thread)
+        queue = results()
+        queue.put(DATA, 0, [target()])
         with pytest.raises(MemoryError, match="no memory is left"):
-            writer.raise_error()
+            queue.flush()
 
-    def test_one_that_hangs(self, engine, timeline, hangs, monkeypatch):
-        monkeypatch.setattr(engine, "fetch", hangs)
-        writer = Writer(0, timeline, hang_s=SHORT_S)
-        fetcher = self.fetcher(engine, timeline, writer)
-        left = fetcher.put(DATA, 0, target(), engine.record(), waits=False)
+    def test_one_that_hangs(self, results, hangs, monkeypatch):
+        monkeypatch.setattr(FakeCopyEngine, "fetch", hangs)
+        queue = results(hang_s=SHORT_S)
+        queue.put(DATA, 0, [target()])
         with pytest.raises(MaxslicesError, match="the fetcher thread has not answered"):
-            fetcher.wait_for(left)
+            queue.flush()
 
-    def test_one_whose_writer_breaks_off(self, engine, timeline):
+    @pytest.mark.parametrize(
+        ("fails", "error", "said"),
+        [
+            (True, MemoryError, "no memory is left"),
+            (False, MaxslicesError, r"the (fetcher|writer) thread has not answered"),
+        ],
+        ids=["breaks off", "hangs"],
+    )
+    def test_one_whose_writer_fails(self, results, hangs, fails, error, said):
         """It waited without end for staging memory that nobody would release."""
-        writer = Writer(0, timeline)
-        fetcher = self.fetcher(engine, timeline, writer)
-        writer.put(piece(break_off))
-        fetcher.wait_for(fetcher.put(DATA, 0, target(), engine.record(), waits=False))
-        fetcher.stop()
-        writer.stop()
-        with pytest.raises(MemoryError, match="no memory is left"):
-            writer.raise_error()
+        queue = results(hang_s=60.0 if fails else SHORT_S)
+        queue.put(DATA, 0, [target(break_off if fails else hangs)])
+        with pytest.raises(error, match=said):
+            queue.flush()
 
-    def test_one_whose_writer_hangs(self, engine, timeline, hangs):
-        writer = Writer(0, timeline, hang_s=SHORT_S)
-        fetcher = self.fetcher(engine, timeline, writer)
-        left = fetcher.put(DATA, 0, target(hangs), engine.record(), waits=False)
-        assert left.wait(60)
-        with pytest.raises(MaxslicesError, match="the writer thread has not answered"):
-            writer.raise_error()
-
-    def test_one_whose_owner_has_ended(self, engine, timeline, monkeypatch):
+    def test_one_whose_owner_has_ended(self, results, monkeypatch):
         def make():
             started = record_started(monkeypatch)
-            fetcher = self.fetcher(engine, timeline, Writer(0, timeline))
-            fetcher.put(DATA, 0, target(), engine.record(), waits=False)
+            results().put(DATA, 0, [target()])
             return started
 
         for started in in_thread(make):

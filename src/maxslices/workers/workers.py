@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,12 +67,8 @@ class Workers:
         """The workers in a line."""
         hosts = {each.machine for each in self.facts}
         devices = sorted({each.device for each in self.facts})
-        # Workers that this process started here serve no pages. Without bokeh a page says so.
-        has_page = not self.share_memory and importlib.util.find_spec("bokeh") is not None
-        link = self.client.dashboard_link if has_page or self.client.cluster is None else ""
-        shown = f"; dashboard {link}" if link else ""
         counts = _counted(len(self.facts), "worker"), _counted(len(hosts), "host")
-        return f"{' on '.join(counts)} ({', '.join(devices)}){shown}"
+        return f"{' on '.join(counts)} ({', '.join(devices)})"
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on one worker, and wait for what it returns or raises."""

@@ -6,13 +6,44 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
-from ...devices import Backend, CopyEngine, DeviceEvent, is_copyable
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import block_memory
+from ...devices import Backend, CopyEngine, DeviceEvent, as_block, is_copyable
 from ...devices.in_place import slices_to_copy
+from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, wait_for_event
 from ..report.run_timeline import Timeline
-from .fetcher import Fetcher
 from .writer import ResultPiece, Target, Writer, WrittenMark
+
+
+@dataclass(slots=True)
+class _PendingResult:
+    """A result that waits to be copied from a device."""
+
+    data: Any
+    start: int
+    """First of its slices."""
+    target: Target
+    ready: DeviceEvent
+    """Reached when the result is computed."""
+    waits: bool
+    """Whether computing waits for the copy."""
+    left: threading.Event
+    """Set when all of it has left the device."""
+
+
+@dataclass(slots=True)
+class _StagingPool:
+    """Pieces of staging memory of one size, allocated when first needed."""
+
+    free: SimpleQueue[NDArray[np.uint8]] = field(default_factory=SimpleQueue)
+    n_made: int = 0
 
 
 class ResultQueue:
@@ -37,6 +68,8 @@ class ResultQueue:
         Whether other processes write other blocks of the same results.
     look : callable
         Called with each target and what was written there.
+    hang_s : float
+        Longest wait for a thread.
     """
 
     def __init__(
@@ -49,23 +82,19 @@ class ResultQueue:
         overlaps: bool,
         is_shared: bool = False,
         look: Callable[[Target, Any], object] = lambda target, data: None,
+        hang_s: float = HANG_S,
     ) -> None:
         self._slice_dim, self._backend, self._timeline = slice_dim, backend, timeline
         self._engine = backend.copy_engine()
         self._overlaps = overlaps
         self._leaving: deque[tuple[Any, DeviceEvent | threading.Event]] = deque()
-        self._writer = Writer(slice_dim, timeline, look)
-        self._fetcher: Fetcher | None = None
-        if self._engine is not None:
-            self._fetcher = Fetcher(
-                slice_dim,
-                self._engine,
-                timeline,
-                self._writer,
-                most_slices,
-                overlaps=overlaps,
-                is_shared=is_shared,
-            )
+        self._writer, self._hang_s = Writer(slice_dim, timeline, look, hang_s), hang_s
+        self._staging_for = partial(
+            block_memory.result_staging, most_slices, overlaps=overlaps, is_shared=is_shared
+        )
+        self._staging: dict[int, _StagingPool] = {}
+        self._results: SimpleQueue[_PendingResult | WrittenMark | None] = SimpleQueue()
+        self._fetcher: WorkThread | None = None
         self._held_bytes = 0
 
     @property
@@ -132,10 +161,10 @@ class ResultQueue:
             Not called if that result, or one before it, could not be written.
         """
         mark = WrittenMark(start, reached)
-        if self._fetcher is None:
+        if self._engine is None:
             self._writer.put(mark)
         else:
-            self._fetcher.put_mark(mark)
+            self._fetch_later(mark)
 
     def flush(self) -> None:
         """Wait until all results are written.
@@ -166,8 +195,7 @@ class ResultQueue:
         with suppress(RuntimeError):  # of a device that failed, raised before
             self._wait_until(0)  # results are freed after all copies from them have ended
         self._leaving.clear()
-        if self._fetcher is not None:
-            self._fetcher.close()
+        self._staging = {}
 
     def _send(
         self,
@@ -182,8 +210,9 @@ class ResultQueue:
         stop = start + data.shape[self._slice_dim]
         place = slices_to_copy(target, engine, self._slice_dim, start, stop)
         if place is None:
-            assert self._fetcher is not None
-            return self._fetcher.put(data, start, target, ready, waits=waits)
+            pending = _PendingResult(data, start, target, ready, waits, threading.Event())
+            self._fetch_later(pending)
+            return pending.left
         begin, end = engine.fetch(data, place, ready)
         self._timeline.add("out", begin, end, int(data.nbytes))
         return end
@@ -197,11 +226,65 @@ class ResultQueue:
         while len(self._leaving) > count:
             _, event = self._leaving.popleft()
             if isinstance(event, threading.Event):
-                (self._fetcher or self._writer).wait_for(event)
+                if self._engine is None:
+                    self._writer.wait_for(event)
+                else:
+                    wait_for_event(event, self._fetcher, self._hang_s)
             else:
                 event.synchronize()
 
     def _stop(self) -> None:
-        if self._fetcher is not None:
-            self._fetcher.stop()
+        thread, self._fetcher = self._fetcher, None
+        if thread is not None:
+            self._results.put(None)
+            self._writer.join(thread)
         self._writer.stop()
+
+    def _fetch_later(self, item: _PendingResult | WrittenMark) -> None:
+        """Queue a result or a mark for the fetching thread."""
+        if self._fetcher is None:
+            self._fetcher = WorkThread(self._work, "fetcher")
+            self._fetcher.start()
+        self._results.put(item)
+
+    def _work(self) -> None:
+        """Copy results to staging memory, from which the writer writes them; in a thread."""
+        while (result := next_for(self._results, self._writer.owner, CALL_S)) is not None:
+            if isinstance(result, WrittenMark):
+                self._writer.put(result)
+                continue
+            try:
+                if not self._writer.is_lost(result.start):
+                    self._fetch(result)
+            except BaseException as error:  # noqa: BLE001 - raised where the next result is put
+                self._writer.fail(result.start, error)
+            left = result.left
+            del result
+            left.set()
+
+    def _fetch(self, result: _PendingResult) -> None:
+        """Copy a result to staging memory, and wait until it has left the device."""
+        along, data, engine = self._slice_dim, result.data, self._engine
+        assert engine is not None
+        n_slices = data.shape[along]
+        staging = self._staging_for(int(data.nbytes) // n_slices)
+        # If computing waits for the copies, more staging memory keeps them from waiting for writes.
+        n_most = (staging.most if result.waits else staging.usual).count
+        pieces = self._staging.setdefault(staging.usual.n_bytes, _StagingPool())
+        last: DeviceEvent | None = None
+        for at in range(0, n_slices, staging.n_slices):
+            span = slice(at, min(at + staging.n_slices, n_slices))
+            part = data[span] if along == 0 else data[:, span]
+            usual = pieces.n_made < staging.usual.count
+            if usual or (pieces.free.empty() and pieces.n_made < n_most):
+                pieces.free.put(engine.staging(staging.usual.n_bytes))
+                pieces.n_made += 1
+            piece = self._writer.next_released(pieces.free)
+            place = as_block(piece, part.shape, part.dtype)
+            begin, last = engine.fetch(part, place, result.ready)
+            self._timeline.add("out", begin, last, int(part.nbytes))
+            release = partial(pieces.free.put, piece)
+            first, targets = result.start + at, [result.target]
+            self._writer.put(ResultPiece(place, first, result.start, targets, release, last))
+        if last is not None:
+            last.synchronize()
