@@ -38,7 +38,7 @@ from maxslices.estimate import ModelRequest, ModelResolver, Records, sequence_pr
 from maxslices.estimate.model_request import ResolvedModel
 from maxslices.estimate.request_key import RequestKey, canonical, request_key
 from maxslices.estimate.shipped_records import find_shipped, read_shipped
-from maxslices.measure.alive import tracemalloc_on
+from maxslices.measure.host_memory import tracemalloc_on
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.planner.section_models import section_models

@@ -152,26 +152,25 @@ class Recorder:
         import cupy
 
         from maxslices.measure import measure_peak
-        from maxslices.measure.sequence_recorder import record_sequence
 
         side = self.samples.side(n)
         self.backend.release()
         data = self.samples.data(n, "even")
         cupy.cuda.Device().synchronize()
-        with measure_peak("cuda") as peak, record_sequence(n, data.nbytes) as recorder:
+        with measure_peak("cuda", record=(n, data.nbytes)) as peak:
             result = self.each.meta.function(data, **side, **self.each.parameters)
             cupy.cuda.Device().synchronize()
             output = (str(result.dtype), result.shape) if hasattr(result, "shape") else None
             del result
         del data
-        plain = recorder.sequence().as_plain()
+        plain = peak.sequence.as_plain()
         plain["sites"] = [["/".join(s[0].split("/")[-2:]), *s[1:]] for s in plain["sites"]]
         return {
             "case": self.each.name, "slice_dim": self.each.slice_dim, "dims": self.each.dims,
             "dtype": self.each.dtype, "parameters": self.each.parameters, "n": n,
             "in_use": peak.cupy_in_use_bytes, "outside": peak.outside_bytes,
             "stays": peak.outside_after_bytes, "call_s": peak.wall_s, "output": output,
-            "sequence": plain, "unseen": recorder.unseen + peak.unseen,
+            "sequence": plain, "unseen": peak.unseen,
         }  # fmt: skip
 
 

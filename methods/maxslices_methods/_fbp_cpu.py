@@ -13,12 +13,10 @@ slice, and their order, do not depend on its block or thread.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from mmap import PAGESIZE
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ import scipy
 from numpy.typing import NDArray
 
 from maxslices.core.ledger import Ledger
+from maxslices.system.resource_limits import process_limit
 
 from ._fbp_geometry import (
     Interpolation,
@@ -44,6 +43,11 @@ UPSAMPLING = 1.25
 """FINUFFT's oversampling per side: at this accuracy four times as fast as its default of 2."""
 ROWS = 32
 """Rows that a thread filters at one time, few enough for its cache."""
+INDEX_BYTES = 8
+"""Bytes for each wave of the index that sorts them."""
+TABLES_BYTES = 2**15
+"""Bytes of a thread's plans for their kernel and FFT: with `THREAD_BYTES` what memray counted,
+80 kB for all sides up to 64 (FINUFFT 2.5.1, 2026-11-28)."""
 LIBRARY_BYTES = 14 * 2**19
 """Pages of FINUFFT and FFTW that the first plan touches, once in a process: 6.2 MB by the kernel's
 count on Python 3.11, 7.1 MB on 3.13 (FINUFFT 2.5.1, 2026-11-26)."""
@@ -59,8 +63,6 @@ few waves, a part of them may lie in all of the grid."""
 PART_SPREAD = 4
 """Most of the grid that a part lies in, as a multiple of its share of the waves: 3.5 in 60 draws of
 sizes, angles and ranges of angles (2026-11-23)."""
-TRACE_DOMAIN = 0x66_62_70
-"""`tracemalloc` domain of FINUFFT's memory, apart from those of Python (0) and NumPy."""
 
 
 def reconstruct(
@@ -92,9 +94,8 @@ def reconstruct(
     load_library()
 
     def plan(_: int) -> Any:
-        # FFTW ends the process where it finds no memory: all that is taken is asked for before, in
-        # this thread, which may have taken some by having been started. No page is touched.
-        np.empty(n_workers * n_bytes + LIBRARY_BYTES, np.uint8)
+        # In this thread, which may have taken some by having been started.
+        require_room(n_workers * n_bytes + LIBRARY_BYTES, "the plans of FINUFFT")
         return _plan(side, rows_at, columns_at)
 
     def work(worker: int) -> None:
@@ -116,17 +117,12 @@ def reconstruct(
 
     with ThreadPoolExecutor(n_workers) as pool:
         plans = list(pool.map(plan, range(n_workers)))
-        with shown_to_tracemalloc(plans, n_bytes):
-            list(pool.map(work, range(n_workers)))
+        list(pool.map(work, range(n_workers)))
     return slices
 
 
 def account(m: Ledger, size: Lengths, n_slices: int) -> None:
-    """Enter the allocations of `reconstruct` after its result.
-
-    FINUFFT's own memory is in it; it is shown to `tracemalloc`, which does not see what a C++
-    library allocates.
-    """
+    """Enter the allocations of `reconstruct` after its result, FINUFFT's own among them."""
     period, side = period_of(size), size.size
     waves = (size.n_angles, period // 2 + 1)
     m.alloc(waves, np.complex64)  # factors
@@ -134,13 +130,13 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
     if np.isfinite(size.radius):
         m.alloc((side, side), np.bool_)  # outside
     rows = min(ROWS, size.n_angles)
-    m.keep(LIBRARY_BYTES)
+    m.library(LIBRARY_BYTES, kept=True)
     for _ in range(n_workers_for(n_slices)):
-        m.alloc_bytes(THREAD_BYTES)
+        m.library(THREAD_BYTES + TABLES_BYTES)
         m.alloc((rows, period), np.float32)  # padded
         m.alloc(waves, np.complex64)  # spectrum
         m.alloc((side, side), np.complex64)  # image
-        m.alloc_bytes(plan_bytes(side, waves[0] * waves[1]))
+        m.library(plan_bytes(side, waves[0] * waves[1]))
         m.alloc((rows, waves[1]), np.complex64)  # some rows' spectra
 
 
@@ -196,11 +192,21 @@ def period_of(size: Lengths) -> int:
 def load_library() -> None:
     """Import FINUFFT where there is room for it: otherwise it says that it is not installed."""
     if "finufft" not in sys.modules:
-        try:  # not an array, which would be counted as the method's memory
-            mmap.mmap(-1, MAPPED_BYTES).close()
-        except OSError as error:
-            raise MemoryError(f"no room to load FINUFFT: {error.strerror}") from None
+        require_room(MAPPED_BYTES, "FINUFFT")
         import finufft  # noqa: F401
+
+
+def require_room(n_bytes: int, what: str) -> None:
+    """Raise `MemoryError` unless this process may take so much: FFTW ends it otherwise."""
+    limit = process_limit("RLIMIT_AS")
+    if limit is None:
+        return
+    mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
+    if limit < mapped_bytes + n_bytes:
+        raise MemoryError(
+            f"no room for {what}: {n_bytes:,} bytes beside {mapped_bytes:,} in an address space of "
+            f"{limit:,} (ulimit -v)"
+        )
 
 
 def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float32]) -> Any:
@@ -220,23 +226,13 @@ def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float3
     return plan
 
 
-@contextmanager
-def shown_to_tracemalloc(plans: list[Any], n_bytes: int) -> Iterator[None]:
-    """Report plans, and the library, to `tracemalloc` by CPython's interface for extensions."""
-    python, domain = ctypes.pythonapi, ctypes.c_uint(TRACE_DOMAIN)
-    sizes = {id(plan): n_bytes for plan in plans} | {id(_plan): LIBRARY_BYTES}
-    keys = [ctypes.c_size_t(key) for key in sizes]
-    for key, n_bytes in zip(keys, sizes.values(), strict=True):
-        python.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(n_bytes))
-    try:
-        yield
-    finally:
-        for key in keys:
-            python.PyTraceMalloc_Untrack(domain, key)
-
-
 def plan_bytes(side: int, n_waves: int) -> int:
-    """Bytes of a FINUFFT plan: the oversampled grid, an index that sorts the waves, and copies.
+    """Bytes of a FINUFFT plan that is executed: an index that sorts the waves, and its work."""
+    return n_waves * INDEX_BYTES + work_bytes(side, n_waves)
+
+
+def work_bytes(side: int, n_waves: int) -> int:
+    """Bytes that executing a FINUFFT plan takes: the oversampled grid, and copies.
 
     The copies are those of a part of the waves (two positions and a value each), and of the grid
     around it, as far as the kernel reaches from two rows of its bins: at most 16 rows.
@@ -244,7 +240,7 @@ def plan_bytes(side: int, n_waves: int) -> int:
     grid = _fine_side(side)
     n_part = min(part_waves(n_waves), n_waves)
     part = min(grid * grid, PART_SPREAD * grid * grid * n_part // n_waves + 16 * grid)
-    return (grid * grid + part) * 8 + n_waves * 8 + n_part * 16
+    return (grid * grid + part) * 8 + n_part * 16
 
 
 def part_waves(n_waves: int) -> int:

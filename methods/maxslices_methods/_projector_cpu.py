@@ -18,11 +18,12 @@ from maxslices.core.ledger import Ledger
 
 from ._fbp_cpu import (
     EPS,
+    INDEX_BYTES,
     LIBRARY_BYTES,
     UPSAMPLING,
     part_waves,
     period_of,
-    plan_bytes,
+    work_bytes,
 )
 from ._fbp_geometry import Lengths
 
@@ -78,11 +79,6 @@ class Projector:
         ]
         self._chosen: tuple[int, int] | None = None
 
-    @property
-    def plan_bytes(self) -> int:
-        """Bytes of each of the two plans."""
-        return plan_bytes(self.size.size, self.phases.size)
-
     def forward(
         self, image: NDArray[np.float32], out: NDArray[np.float32], subset: slice = slice(None)
     ) -> None:
@@ -132,10 +128,15 @@ def account(m: Ledger, size: Lengths, n_subsets: int) -> None:
     m.alloc(waves, np.complex64)  # spectrum
     m.alloc((size.size, size.size), np.complex64)
     for _ in range(2):
-        m.alloc_bytes(plan_bytes(size.size, waves[0] * waves[1]))
+        m.library(subset[0] * subset[1] * INDEX_BYTES)
     m.alloc(subset, np.complex64)  # conjugate phases
+
+
+def work_of_a_call(size: Lengths) -> int:
+    """Bytes that FINUFFT takes during a call of a `Projector`, for one of its plans at a time."""
+    return work_bytes(size.size, size.n_angles * (period_of(size) // 2 + 1))
 
 
 def account_library(m: Ledger) -> None:
     """Enter the pages of FINUFFT and FFTW, once for all projectors."""
-    m.keep(LIBRARY_BYTES)
+    m.library(LIBRARY_BYTES, kept=True)

@@ -45,14 +45,17 @@ def account(
     if np.isfinite(size.radius):
         m.alloc((size.size, size.size), np.bool_)
     for _ in range(n_workers_for(shape[1])):
-        m.alloc_bytes(THREAD_BYTES)
+        m.library(THREAD_BYTES + _fbp_cpu.TABLES_BYTES)
         _projector_cpu.account(m, size, n_subsets)
         for _ in range(n_rows):
             m.alloc((size.n_angles, size.detector + 2 * size.pad), np.float32)
         for _ in range(n_images):
             m.alloc((size.size, size.size), np.float32)
+        smoothing = Ledger("cpu")
         if smoothed:
-            _tv_cpu.account_pd(m, (1, size.size, size.size))
+            _tv_cpu.account_pd(smoothing, (1, size.size, size.size))
+        m.alloc_bytes(smoothing.peak_bytes)  # while it smooths, FINUFFT has nothing
+        m.library(max(0, _projector_cpu.work_of_a_call(size) - smoothing.peak_bytes))
 
 
 def solved(
@@ -89,9 +92,7 @@ def solved(
 
     with ThreadPoolExecutor(n_workers) as pool:
         projectors = list(pool.map(lambda _: Projector(radians, middle, size), range(n_workers)))
-        plans = [plan for projector in projectors for plan in projector.plans]
-        with _fbp_cpu.shown_to_tracemalloc(plans, projectors[0].plan_bytes):
-            list(pool.map(work, range(n_workers)))
+        list(pool.map(work, range(n_workers)))
     return to_device_of(data, result)
 
 

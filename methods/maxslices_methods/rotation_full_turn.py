@@ -27,13 +27,19 @@ UNLIKE = 0.2
 noise it is 0.005 at the right place, and 0.26 or more where the halves do not overlap."""
 PARABOLA = 2
 """Places on either side of the best one through which the parabola of its sharpness goes."""
+LINES_BYTES = 256_000
+"""Most bytes of each of the two buffers for lines that filters of scipy.ndimage have."""
+GAUSS_REACH = 8
+"""Pixels that the Gaussian filter reaches: four standard deviations."""
 SMALL_BYTES = 2**15 + 2**13
 """Bytes of NumPy's buffers, of a window and of Python objects, which count where the data are
 small."""
 
 
 @from_ledger
-def _find_center_360_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+def _find_center_360_bytes(
+    m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], denoise: bool
+) -> None:
     n_angles, _, width = shape
     m.alloc(shape, dtype)
     m.alloc((n_angles, width), np.float32)
@@ -43,6 +49,8 @@ def _find_center_360_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dty
     m.alloc_bytes(SMALL_BYTES)
     for _ in range(2):
         m.alloc((half, width), np.float32)
+    if denoise:  # lines of its input and its output in double precision
+        m.free(m.library(2 * min(LINES_BYTES, half * (width + 2 * GAUSS_REACH) * 8)))
     # A window of each half, and what their correlation takes, in double precision.
     m.alloc_bytes(6 * half * LEAST_WINDOW * 8)
 

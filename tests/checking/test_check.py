@@ -203,7 +203,7 @@ def test_what_compiled_code_allocates_is_not_called_the_input():
     rows = str(result).split("alive at the peak\n")[1].splitlines()
     assert sorted(" ".join(row.split()[3:6]) for row in rows) == [
         "the call itself",
-        "the input float32",
+        "the input",
     ]
     assert "peak at     the call itself\n" in str(result)
 
@@ -381,8 +381,7 @@ def test_buffers_of_ufuncs_which_no_author_writes_down_are_no_underestimate():
     row = np.ones(128, np.float32)
     broadcast = make(two_arrays, lambda data: data * row)
     result = check_max_slices(broadcast, (8, 60, 128), "float32", device="cpu")
-    assert result.peak_bytes == pytest.approx(result.estimated_bytes, abs=8192)
-    assert np.getbufsize() == 8192
+    assert result.peak_bytes == pytest.approx(result.estimated_bytes, abs=512)
 
 
 def test_an_array_of_that_size_is_one():

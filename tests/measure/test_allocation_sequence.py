@@ -11,11 +11,10 @@ def a_sequence():
     building = SequenceBuilder(3)
     first = building.site(CallSite("a.py", 7, "f", "p1"))
     second = building.site(CallSite("a.py", 9, "f", "p2"))
-    kept = building.alloc(1000, first)  # 1024 in granules
+    kept = building.alloc(1000, first, "padded")  # 1024 in granules
     building.free(building.alloc(5, second))  # 512
     building.alloc(2049, second)  # 2560
     building.free(kept)
-    building.name(kept, "padded float32 10x25")
     return building.sequence()
 
 
@@ -28,8 +27,17 @@ def test_the_peak_of_exact_bytes():
     assert a_sequence().peak_bytes(1) == 3049
 
 
+def test_what_is_alive_at_the_peak():
+    rows = a_sequence().alive_at_peak()
+    assert [(row.n_bytes, row.where.line, row.what) for row in rows] == [
+        (1000, 7, "padded"),
+        (2049, 9, ""),
+    ]
+
+
 def test_an_empty_sequence_has_no_peak():
     assert SequenceBuilder(1).sequence().peak_bytes() == 0
+    assert SequenceBuilder(1).sequence().alive_at_peak() == ()
 
 
 def test_it_is_the_same_after_json():

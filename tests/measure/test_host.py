@@ -104,7 +104,7 @@ def in_force():
 
 def test_arrays_alone():
     before = in_force()
-    with measure_peak(objects=False) as peak:
+    with measure_peak() as peak:
         assert in_force() == before
         kept = ones(2)
         text = bytearray(5 * MB)
@@ -114,25 +114,11 @@ def test_arrays_alone():
     assert kept.size + len(text) == 7 * MB
 
 
-def test_objects_count_from_where_they_are_asked_for():
-    before = in_force()
-    with measure_peak(objects=False) as outer:
-        with measure_peak() as inner:
-            text = bytearray(5 * MB)
-        with measure_peak(objects=False) as second:
-            more = bytearray(7 * MB)
-    assert close(inner.numpy_bytes, 5 * MB)
-    assert outer.numpy_bytes >= inner.numpy_bytes
-    assert close(second.numpy_bytes, 7 * MB)  # hooks that are in force stay
-    assert in_force() == before
-    assert len(text) + len(more) == 12 * MB
-
-
 def test_what_the_code_switched_off_is_not_put_back():
     before = in_force()
-    with measure_peak(objects=False) as lost:
+    with measure_peak() as lost:
         tracemalloc.stop()
-    with measure_peak(objects=False) as peak:
+    with measure_peak() as peak:
         ones(1)
     assert lost.numpy_bytes is None
     assert close(peak.numpy_bytes, MB)
@@ -215,63 +201,19 @@ def double_and_add(data):
     return result
 
 
-def test_trace_tells_the_line_of_the_peak_and_what_was_alive():
-    with measure_peak(trace=True) as peak:
+def test_a_recorded_peak_has_what_was_alive_with_lines_and_names():
+    with measure_peak(record=(100, 0)) as peak:
         data = np.ones((100, 100, 100), np.float32)
         double_and_add(data)
-    assert peak.where.code == "np.add(work, data * 3, out=result)"
-    assert peak.where.function == "double_and_add"
-    codes = [row.where.code for row in peak.alive]
-    assert sorted(codes) == [
-        "data = np.ones((100, 100, 100), np.float32)",
-        "np.add(work, data * 3, out=result)",
-        "result = np.empty_like(data)",
-        "work = data * 2",
+    assert [(row.n_bytes, row.where.code, row.what) for row in peak.alive] == [
+        (4 * MB, "data = np.ones((100, 100, 100), np.float32)", "data"),
+        (4 * MB, "result = np.empty_like(data)", "result"),
+        (4 * MB, "work = data * 2", "work"),
+        (4 * MB, "np.add(work, data * 3, out=result)", ""),
     ]
-    assert all(abs(row.n_bytes - 4 * MB) < OBJECTS_BYTES for row in peak.alive)
-    assert {row.what for row in peak.alive} == {
-        "float32 100x100x100",
-        "freed again when the line was done",
-    }
-    most = max(peak.samples, key=lambda sample: sample.in_use_bytes)
-    assert most.where.line == peak.where.line
-    assert 16 * MB <= most.in_use_bytes < 16 * MB + 10 * OBJECTS_BYTES
-
-
-def half_precision():
-    return np.float16
-
-
-def test_a_line_goes_on_when_what_it_calls_has_returned():
-    with measure_peak(trace=True) as peak:
-        np.ones((100, 100, 100), half_precision())
-    codes = {sample.where.code for sample in peak.samples}
-    assert codes == {"np.ones((100, 100, 100), half_precision())"}
-    assert peak.where.code in codes
-
-
-def test_trace_names_an_array_of_a_size_of_its_own():
-    with measure_peak(trace=True) as peak:
-        odd = np.ones((7, 101, 103), np.float64)
-        half = odd[:3] * 2
-    assert {row.what for row in peak.alive} == {"odd float64 7x101x103", "half float64 3x101x103"}
-    assert half.size
-
-
-def test_trace_puts_back_a_tracer_that_was_there():
-    seen = []
-
-    def tracer(frame, event, argument):
-        seen.append(frame.f_code.co_name)
-
-    previous = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        with measure_peak(trace=True):
-            pass
-        assert sys.gettrace() is tracer
-    finally:
-        sys.settrace(previous)
+    assert peak.alive[-1].where.function == "double_and_add"
+    assert peak.sequence.peak_bytes(1) == 16 * MB
+    assert close(peak.numpy_bytes, 16 * MB)
 
 
 def test_the_text_gives_each_figure_with_its_bytes():

@@ -1,12 +1,9 @@
 """The recorder on the fake of CuPy; docs/scripts/record_sequences.py uses the real one."""
 
-import types
-
 import pytest
 
-from maxslices.measure import source_lines
+from maxslices.measure import measure_peak, source_lines
 from maxslices.measure.allocation_sequence import Allocated, Freed
-from maxslices.measure.sequence_recorder import record_sequence
 
 from . import fake_cupy_pool
 
@@ -17,33 +14,21 @@ def cupy(monkeypatch):
     return fake_cupy_pool.install(monkeypatch)
 
 
-class FakeArray:
-    """Has what arrays are recognised by, and gives its memory back."""
-
-    base, dtype, shape = None, "float32", (7,)
-
-    def __init__(self, block):
-        self.data = types.SimpleNamespace(mem=block)
-
-    def __del__(self):
-        self.data.mem.free()
-
-
 def in_loop(cupy, n):
     for _ in range(n):
         cupy.alloc(10).free()
 
 
 def test_records_requested_bytes_and_which_was_freed(cupy):
-    with record_sequence(3, 300) as recorder:
+    with measure_peak("cuda", record=(3, 300)) as peak:
         first = cupy.alloc(1000)
         cupy.alloc(7)
         first.free()
-    events = recorder.sequence().events
+    events = peak.sequence.events
     assert [event.n_bytes for event in events if isinstance(event, Allocated)] == [300, 1000, 7]
     assert events[-1] == Freed(1)
-    assert recorder.sequence().peak_bytes() == 512 + 1024 + 512
-    assert recorder.unseen == []
+    assert peak.sequence.peak_bytes() == 512 + 1024 + 512
+    assert peak.unseen == []
 
 
 def test_what_was_asked_for_when_memory_ran_out_is_the_last_allocation(cupy):
@@ -56,30 +41,29 @@ def test_what_was_asked_for_when_memory_ran_out_is_the_last_allocation(cupy):
         finally:
             first.free()
 
-    with record_sequence(3) as recorder, pytest.raises(MemoryError):
+    with measure_peak("cuda", record=(3, 0)) as peak, pytest.raises(MemoryError):
         method()
-    sequence = recorder.sequence()
+    sequence = peak.sequence
     assert [e.n_bytes for e in sequence.events if isinstance(e, Allocated)] == [1000, 5000]
     assert sequence.peak_bytes() == 1024 + 5120
-    assert recorder.is_complete
 
 
 def test_a_request_that_a_method_does_without_is_forgotten(cupy):
     cupy.pool.largest = 1024
-    with record_sequence(3) as recorder:
+    with measure_peak("cuda", record=(3, 0)) as peak:
         first = cupy.alloc(1000)
         with pytest.raises(MemoryError):
             cupy.alloc(5000)
         first.free()
         cupy.alloc(20).free()
-    sequence = recorder.sequence()
+    sequence = peak.sequence
     assert [getattr(e, "n_bytes", None) for e in sequence.events] == [1000, None, 20, None]
     assert sequence.peak_bytes() == 1024
 
 
 def test_what_is_freed_before_a_request_is_made_again_is_entered(cupy):
     cupy.pool.largest = 1024
-    with record_sequence(3) as recorder:
+    with measure_peak("cuda", record=(3, 0)) as peak:
         first, second = cupy.alloc(1000), cupy.alloc(100)
         with pytest.raises(MemoryError):
             cupy.alloc(5000)
@@ -88,26 +72,26 @@ def test_what_is_freed_before_a_request_is_made_again_is_entered(cupy):
         third = cupy.alloc(5000)
         third.free()
         second.free()
-    events = recorder.sequence().events
+    events = peak.sequence.events
     assert [event.n_bytes for event in events if isinstance(event, Allocated)] == [1000, 100, 5000]
     assert [event.which for event in events if isinstance(event, Freed)] == [0, 3, 1]
 
 
 def test_leaves_out_what_was_allocated_before_and_after(cupy):
     before = cupy.alloc(1000)
-    with record_sequence(3) as recorder:
+    with measure_peak("cuda", record=(3, 0)) as peak:
         before.free()
         during = cupy.alloc(20)
     during.free()
     cupy.alloc(30)
-    assert [event.n_bytes for event in recorder.sequence().events] == [20]
+    assert [event.n_bytes for event in peak.sequence.events] == [20]
 
 
 def test_a_loop_reaches_its_line_in_the_same_way_each_time(cupy):
-    with record_sequence(3) as recorder:
+    with measure_peak("cuda", record=(3, 0)) as peak:
         in_loop(cupy, 3)
         in_loop(cupy, 1)
-    sequence = recorder.sequence()
+    sequence = peak.sequence
     sites = [event.site for event in sequence.events if isinstance(event, Allocated)]
     assert sites == [0, 0, 0, 1]
     assert {site.function for site in sequence.sites} == {"in_loop"}
@@ -117,19 +101,16 @@ def test_a_loop_reaches_its_line_in_the_same_way_each_time(cupy):
 
 def test_the_same_code_called_from_elsewhere_has_the_same_sites(cupy):
     def record():
-        with record_sequence(2) as recorder:
+        with measure_peak("cuda", record=(2, 0)) as peak:
             in_loop(cupy, 2)
-        return recorder.sequence()
+        return peak.sequence
 
     assert record() == [record()][0]
 
 
-def test_names_arrays_by_their_variables(cupy):
-    def allocate():
-        padded = FakeArray(cupy.alloc(4 * 7))
+def test_names_arrays_by_the_statement_that_allocates(cupy):
+    with measure_peak("cuda", record=(7, 100)) as peak:
+        padded = cupy.alloc(4 * 700)
         cupy.alloc(1)
-        del padded
-
-    with record_sequence(7, names=True) as recorder:
-        allocate()
-    assert recorder.sequence().events[0].what == "padded float32 7"
+        padded.free()
+    assert [row.what for row in peak.alive] == ["", "padded", ""]

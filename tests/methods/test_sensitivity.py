@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from maxslices.checking.estimate_check import check_trial, compare, trial_of
+from maxslices.checking.estimate_check import check_trial, compare, trial_of, unmetered_bytes
 from maxslices.core.ledger import Ledger, LedgerEstimator, from_ledger
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.method_registry import registry
+from maxslices.estimate import ModelRequest
 
 from .cases import CASES
 
@@ -61,7 +62,13 @@ def test_thirty_percent_are_noticed(name: str) -> None:
     slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
     trial = trial_of(meta, case.spec, slice_dim, "cpu", case.parameters, case.make_data)
     right = check_trial(trial, trace=False)
-    given = (right.shape, case.spec.dtype, slice_dim, "cpu", right.parameters, right.peak_bytes)
+    dims = case.spec.other_dims(slice_dim)
+    own = trial.own_parameters
+    request = ModelRequest(meta, slice_dim, dims, case.spec.dtype, own, trial.n_slices)
+    peak_bytes = right.peak_bytes + unmetered_bytes(
+        request
+    )  # which wrong ledgers do not tell apart
+    given = (right.shape, case.spec.dtype, slice_dim, "cpu", right.parameters, peak_bytes)
     for factor, verdict in ((1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")):
         result = compare(made_wrong(meta, factor), *given)
         assert result.verdict == verdict, str(result)

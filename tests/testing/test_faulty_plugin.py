@@ -143,8 +143,7 @@ def test_the_failure_shows_what_was_alive(run):
     text = run[0][ESTIMATE, "allocates_in_a_thread-64x66x70-float32-dim0"]
     assert "alive at the peak" in text
     assert "result = data + data" in text
-    assert "thread.start()" in text
-    assert "float32 64x66x70" in text
+    assert "np.multiply(result," in text  # the line that the thread ran
 
 
 def test_the_summary_has_the_worst_first(run):
@@ -166,4 +165,4 @@ def test_json_has_every_result(run):
     assert one["estimated_slices"] == 44
     assert one["verdict"] == "OVERESTIMATE"
     assert one["peak_bytes"] >= 2 * 64 * 66 * 70 * 4
-    assert one["alive"][0]["bytes"] == 64 * 66 * 70 * 4
+    assert 0 <= one["alive"][0]["bytes"] - 64 * 66 * 70 * 4 <= 16  # its alignment

@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 
 from ..core.allocators import Device
 from ..core.units import format_bytes
-from ..measure import Alive, Place
-from ..trial.trial import THE_CALL, THE_INPUT, is_call
+from ..measure import Alive, CallSite
+from ..measure.allocation_sequence import INPUT
+from ..trial.trial import THE_CALL, is_call
 
 LOWER, UPPER = 0.80, 1.00
 """Default bounds of estimated slices over slices that were run: httomo's tests have the same."""
@@ -86,7 +87,7 @@ class CheckResult:
     """Memory that the meters could not attribute."""
     notes: tuple[str, ...] = ()
     """Further remarks."""
-    where: Place | None = None
+    where: CallSite | None = None
     """Line that reached the peak; None unless traced."""
     alive: tuple[Alive, ...] = field(default=())
     """Allocations alive at the peak, largest first; empty unless traced."""
@@ -259,9 +260,9 @@ def _alive_rows(rows: Sequence[Alive]) -> list[str]:
     ]
 
 
-def _line_of(place: Place) -> tuple[str, str]:
+def _line_of(place: CallSite) -> tuple[str, str]:
     """File and line of a place, and its code; no line, and what it is, of what has none."""
-    if place == THE_INPUT:
+    if place == INPUT:
         return "", "the input"
     if is_call(place):
         return "", THE_CALL

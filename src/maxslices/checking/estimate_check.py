@@ -20,11 +20,12 @@ from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.named_method import method_named
 from ..core.parameters import SUPPLIED, matches, nearest
+from ..core.units import format_bytes
 from ..devices import select_backend
 from ..errors import ParameterError, UsageError
 from ..estimate import ModelRequest, declared_model
 from ..measure import Alive
-from ..measure.alive import tracemalloc_on
+from ..measure.host_memory import tracemalloc_on
 from ..trial.made_up import DataKind
 from ..trial.trial import NOISE_BYTES, MeasuredCall, Trial, check_given, require_slice_dim
 from ..tuning.garbage_collection import quick_collections
@@ -36,9 +37,6 @@ shape, and they are much of the memory of a tiny array. For an input of less tha
 differences below this are ignored."""
 _HEADER_BYTES = 512
 """Difference between an allocation as it is measured and as a ledger counts it: alignment."""
-_FEW_ITEMS = 16
-"""Items of ufuncs' buffers while a method is measured, the fewest that NumPy accepts in place of
-8192. Plans count these buffers with Python's own memory, and not with methods."""
 _SAME_PEAK = 0.01
 """Peaks that differ by less are the same: of 64 slices less than one, and no bound is as close."""
 
@@ -242,12 +240,8 @@ def check_trial(
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
     gc.collect()  # of what was before, too: it is left out below
-    n_items = np.setbufsize(_FEW_ITEMS)
-    try:
-        with quick_collections():
-            return _check(trial, lower, upper, trace)
-    finally:
-        np.setbufsize(n_items)
+    with quick_collections():
+        return _check(trial, lower, upper, trace)
 
 
 def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> CheckResult:
@@ -273,17 +267,41 @@ def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> Chec
         unseen=unseen,
         kept_bytes=kept_bytes,
         changes_input=trial.changed_input,
-        notes=notes,
+        notes=(*notes, *worst.notes),
     )
     if trace or (trace is None and not worst.ok):
-        peak = trial.traced()
+        trial.is_recorded = True
+        trial.once()
+        alive = () if trial.peak is None else trial.peak.alive
         worst = replace(
             worst,
-            where=peak.where,
-            alive=peak.alive,
-            missing=missing_from_ledger(trial, peak.alive),
+            where=alive[-1].where if alive else None,
+            alive=tuple(sorted(alive, key=lambda row: -row.n_bytes)),
+            missing=missing_from_ledger(trial, alive),
         )
     return worst
+
+
+class _ArraysLedger(Ledger):
+    """A ledger of what a CPU's meter sees: without memory of C libraries."""
+
+    __slots__ = ()
+
+    def library(self, n_bytes: int, *, kept: bool = False) -> Allocation:
+        return self.alloc_bytes(0)
+
+
+def unmetered_bytes(request: ModelRequest) -> int:
+    """Part of a ledger's peak on a CPU that it enters with `Ledger.library`: no meter sees it."""
+    estimator = request.meta.estimator
+    if not isinstance(estimator, LedgerEstimator):
+        return 0
+    parameters = request.meta.merged(**request.parameters)
+    enter = estimator.entered(request.slice_dim, request.other_dims, request.dtype, **parameters)
+    ledgers = Ledger("cpu"), _ArraysLedger("cpu")
+    for ledger in ledgers:
+        enter(ledger, request.most_slices)
+    return ledgers[0].peak_bytes - ledgers[1].peak_bytes
 
 
 class _NotingLedger(Ledger):
@@ -330,7 +348,7 @@ def missing_from_ledger(trial: Trial, alive: Sequence[Alive]) -> tuple[str, ...]
         if match is not None:
             ledger.at_peak[match] -= 1
         elif size > NOISE_BYTES["cpu"]:
-            name = row.what.split(" ")[0] or "an array"
+            name = row.what or "an array"
             missing.append(f"{name}, line {row.where.line}" if row.where.line else name)
     return tuple(missing)
 
@@ -370,6 +388,8 @@ def compare(
 ) -> CheckResult:
     """Ask a method's estimator about a measured peak; nothing is run.
 
+    What a ledger counts for C libraries on a CPU is left out.
+
     Parameters
     ----------
     meta, shape, dtype, slice_dim, device, parameters
@@ -379,13 +399,16 @@ def compare(
     bounds : (float, float)
         Lower and upper, as in `check_max_slices`.
     """
-    other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
-    own_parameters = {name: value for name, value in parameters.items() if name not in SUPPLIED}
+    n_slices, other_dims = shape[slice_dim], ArraySpec(shape, dtype).other_dims(slice_dim)
+    own = {name: value for name, value in parameters.items() if name not in SUPPLIED}
+    request = ModelRequest(meta, slice_dim, other_dims, dtype, own, n_slices)
+    library_bytes = unmetered_bytes(request) if device == "cpu" else 0
+    available_bytes = peak_bytes + library_bytes
     estimated, _ = meta.fitting_slices(
-        slice_dim, other_dims, dtype, peak_bytes, own_parameters, device=device
+        slice_dim, other_dims, dtype, available_bytes, own, device=device
     )
-    request = ModelRequest(meta, slice_dim, other_dims, dtype, own_parameters, shape[slice_dim])
     model = declared_model(request, device)
+    unseen = f"{format_bytes(library_bytes)} of libraries, which no meter sees: left out"
     return CheckResult(
         method=meta.full_name,
         shape=shape,
@@ -393,14 +416,15 @@ def compare(
         parameters=parameters,
         slice_dim=slice_dim,
         device=device,
-        slices=shape[slice_dim],
+        slices=n_slices,
         estimated_slices=estimated,
-        fraction=fractional_slices(model, peak_bytes, estimated),
+        fraction=fractional_slices(model, available_bytes, estimated),
         peak_bytes=peak_bytes,
-        estimated_bytes=model.bytes(shape[slice_dim]),
+        estimated_bytes=model.bytes(n_slices) - library_bytes,
         lower=bounds[0],
         upper=bounds[1],
         resolution_bytes=_resolution_bytes(ArraySpec(shape, dtype).nbytes, device),
+        notes=(unseen,) if library_bytes else (),
     )
 
 

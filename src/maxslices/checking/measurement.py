@@ -18,6 +18,12 @@ from .check_result import CheckResult
 from .estimate_check import check_trial, find_method, trial_of
 from .explained_peak import explain_call, explained_peak
 
+_OF_ARRAYS = {
+    "cpu": ("numpy_bytes",),
+    "cuda": ("cupy_in_use_bytes", "cupy_held_bytes", "cupy_and_torch_bytes"),
+}
+"""Figures of `Peak` that an input of a call is part of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -28,10 +34,7 @@ class Measurement:
     slices: int
     """Slices that were run."""
     peak: Peak
-    """Every meter's figure, with what was alive and the memory over time.
-
-    It is of a run with places recorded; on a CPU that adds small objects of Python's own.
-    """
+    """Every meter's figure, the input included, and what was alive."""
     result: CheckResult | None = None
     """The estimate and the measured peak; None for a method without an estimator."""
     peaks: PeakModel | None = None
@@ -124,19 +127,24 @@ def measure_method(
     trial = trial_of(meta, ArraySpec(shape, as_dtype(dtype)), axis, device, parameters or {})
     if meta.estimator is None:
         peaks = explain_call(trial)  # first, as the first call of a method may import and compile
-        peak = _traced(trial)
+        peak = _measured(trial)
         no_method = "" if meta.side_results else trial.output.no_block(trial.n_slices, axis)
         return Measurement(meta.full_name, trial.n_slices, peak, peaks=peaks, no_method=no_method)
     result = check_trial(trial, trace=False)
-    peak = _traced(trial)
-    result = replace(result, where=peak.where, alive=peak.alive)
+    peak = _measured(trial)
+    alive = tuple(sorted(peak.alive, key=lambda row: -row.n_bytes))
+    result = replace(result, where=peak.alive[-1].where if alive else None, alive=alive)
     return Measurement(meta.full_name, trial.n_slices, peak, result, explain_call(trial))
 
 
-def _traced(trial: Trial) -> Peak:
-    """Measure a call with the places where it allocates."""
-    peak = trial.traced()
-    if peak.counted_bytes is None:
+def _measured(trial: Trial) -> Peak:
+    """Figures of a call, its input included."""
+    trial.is_recorded = True
+    call = trial.once()
+    if trial.peak is None or trial.peak.counted_bytes is None:
         name = trial.meta.full_name
-        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(peak.unseen)}")
-    return peak
+        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(call.unseen)}")
+    for name in _OF_ARRAYS[trial.backend.kind]:
+        if (figure := getattr(trial.peak, name)) is not None:
+            setattr(trial.peak, name, figure + trial.nbytes(trial.n_slices))
+    return trial.peak

@@ -113,8 +113,18 @@ class Ledger:
             self.in_use_bytes -= allocation.n_bytes
 
     def keep(self, n_bytes: int) -> None:
-        """Count memory that is alive from here on, also after the call: a library's pages."""
+        """Count memory that is alive from here on, also after the call: a cache."""
         self.kept_bytes += self.alloc_bytes(n_bytes).n_bytes
+
+    def library(self, n_bytes: int, *, kept: bool = False) -> Allocation:
+        """Count what a C library allocates by itself, which no meter sees on a CPU.
+
+        Checks leave it out there. If `kept`, it stays after the call: a library's pages.
+        """
+        allocation = self.alloc_bytes(n_bytes)
+        if kept:
+            self.kept_bytes += allocation.n_bytes
+        return allocation
 
     def fft(
         self,

@@ -17,9 +17,9 @@ from ..core.memory_model import MemoryModel
 from ..core.units import format_bytes
 from ..devices import Backend
 from ..errors import EstimatorError
-from ..measure.alive import tracemalloc_on
 from ..measure.allocation_sequence import CallSite
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..measure.host_memory import tracemalloc_on
 from ..system.process_state import random_state_kept
 from ..trial.trial import CUSHION_BYTES, NOISE_BYTES, MeasuredCall, Trial
 from ..tuning.garbage_collection import quick_collections

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .all_meters import measure_peak
-from .peak import Alive, MemorySample, Peak, Place
+from .allocation_sequence import Alive, CallSite
+from .peak import Peak
 
-__all__ = ["Alive", "MemorySample", "Peak", "Place", "measure_peak"]
+__all__ = ["Alive", "CallSite", "Peak", "measure_peak"]

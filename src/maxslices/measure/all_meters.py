@@ -8,23 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from ..core.allocators import Device
 from ..core.units import format_bytes
 from ..errors import DeviceError, RecordingError
 from .cupy_growth import GrowthMeter
 from .cupy_hook import shared_hook
 from .cupy_pool import CupyMeter
 from .device_memory import DeviceMeter
-from .frequent_collections import frequent_collections
-from .host_memory import TRACE_FRAMES, HostMeter
-from .line_tracer import LineTracer
+from .host_memory import HostMeter
 from .numpy_sequence import told_by_numpy
-from .peak import Device, Peak
+from .peak import Peak
 from .resident_memory import ResidentPeak
 from .sequence_recorder import SequenceRecorder
 from .torch_cuda_memory import TorchMeter
 
-_OBJECT_BYTES = 512
-"""Smaller arrays are not recorded: Python code makes many, and they count as objects do."""
+_LEAST_BYTES = 512
+"""Smaller arrays are not recorded: Python code makes many."""
 SAMPLE_INTERVAL_S = 0.002
 """Time between two samples of the GPU's memory: what a C library has for less may be missed."""
 _OUTSIDE_BYTES = 32 * 2**20
@@ -39,8 +38,6 @@ a CPU it is larger: the kernel counts pages in batches, and C's allocator keeps 
 def measure_peak(
     device: Device = "cpu",
     *,
-    trace: bool = False,
-    objects: bool = True,
     hooks: bool = True,
     interval_s: float = SAMPLE_INTERVAL_S,
     record: tuple[int, int] | None = None,
@@ -56,12 +53,6 @@ def measure_peak(
     device : {"cpu", "cuda"}
         "cpu" counts NumPy and the process; "cuda" counts CuPy, torch and the current GPU. A
         library that is not imported is left alone.
-    trace : bool
-        Also record where memory was allocated, what was alive at the peak, and memory over time.
-        Slow; on the CPU the objects made for that count as well.
-    objects : bool
-        Whether Python objects count on the CPU, beside arrays. Counting them makes a method of
-        many small steps up to three times slower.
     hooks : bool
         Whether CuPy's hooks count each allocation and each return, 10 us for both. Without them,
         the pool's bytes in use are read after each allocation, and memory from before that is
@@ -88,86 +79,61 @@ def measure_peak(
     >>> import numpy as np
     >>> with measure_peak() as peak:
     ...     data = np.ones((10, 100, 100), np.float32)
-    >>> 400_000 <= peak.numpy_bytes < 410_000
+    >>> 400_000 <= peak.counted_bytes < 420_000
     True
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu' or 'cuda', not {device!r}")
     peak = Peak(device)
     recorder = None
-    with ExitStack() as hooked:
-        if record is not None and (device == "cpu" or _wants_cupy()):
-            recorder = SequenceRecorder(*record, trace, sys._getframe(2))
-            if device == "cpu" and not _is_recorded(recorder, hooked):
-                recorder = None
-        if device == "cpu":
-            if objects or trace:
-                hooked.enter_context(frequent_collections())
-            finish = _start_cpu(peak, trace, objects, recorder)
-        else:
-            finish = _start_cuda(peak, trace, hooks or trace, interval_s)
-            if recorder is not None:
-                shared_hook.add(recorder)
-        began = time.perf_counter()
-        try:
-            yield peak
-        finally:
-            peak.wall_s = time.perf_counter() - began
-            if recorder is not None and device == "cuda":
-                shared_hook.remove(recorder)
-            hooked.close()
-            finish()
-            if recorder is not None and recorder.is_disturbed:
-                raise RecordingError("an exception inside NumPy was lost: measure without `record`")
-            if recorder is not None and recorder.is_complete:
-                peak.sequence = recorder.sequence()
-
-
-def _is_recorded(recorder: SequenceRecorder, hooked: ExitStack) -> bool:
-    """Have NumPy tell a recorder of arrays; False if this NumPy cannot."""
+    if record is not None and (device == "cpu" or _wants_cupy()):
+        recorder = SequenceRecorder(*record, sys._getframe(2))
+    if device == "cpu":
+        finish = _start_cpu(peak, recorder)
+    else:
+        finish = _start_cuda(peak, hooks, interval_s, recorder)
+    began = time.perf_counter()
     try:
-        hooked.enter_context(told_by_numpy(recorder, _OBJECT_BYTES))
-    except DeviceError:
-        return False
-    return True
+        yield peak
+    finally:
+        peak.wall_s = time.perf_counter() - began
+        finish()
 
 
-def _start_cpu(
-    peak: Peak, trace: bool, objects: bool, recorder: SequenceRecorder | None
-) -> Callable[[], None]:
-    numpy = HostMeter(TRACE_FRAMES if trace else 1, objects or trace)
+def _start_cpu(peak: Peak, recorder: SequenceRecorder | None) -> Callable[[], None]:
+    numpy = HostMeter()
     resident = ResidentPeak()
-    lines = LineTracer() if trace else None
     numpy.start()
-    if lines is not None:
-        lines.start()
+    recording = ExitStack()
+    if recorder is not None:
+        try:
+            recording.enter_context(told_by_numpy(recorder, _LEAST_BYTES))
+        except DeviceError:  # this NumPy cannot
+            recorder = None
 
     def finish() -> None:
-        if lines is not None:
-            lines.stop()
+        recording.close()
         peak.numpy_bytes = numpy.stop()
-        peak.device_before_bytes, peak.device_peak_bytes = (
-            resident.before_bytes,
-            resident.highest_bytes,
-        )
+        peak.device_before_bytes = resident.before_bytes
+        peak.device_peak_bytes = resident.highest_bytes
         if peak.numpy_bytes is None:
             peak.unseen.append("the code switched tracemalloc off")
             return
-        if recorder is not None:
-            at_an_event = recorder.most_bytes - numpy.before_bytes
-            peak.numpy_bytes = max(at_an_event, peak.numpy_bytes - recorder.own_bytes)
-        if lines is not None:
-            peak.where, peak.alive, peak.samples = lines.where, lines.alive(), tuple(lines.samples)
-        else:
-            _report_outside(peak, peak.numpy_bytes, "NumPy")
+        _report_outside(peak, peak.numpy_bytes, "NumPy")
+        if recorder is not None and recorder.is_disturbed:
+            raise RecordingError("an exception inside NumPy was lost: measure without `record`")
+        if recorder is not None and recorder.is_complete:
+            peak.sequence = recorder.sequence()
 
     return finish
 
 
-def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Callable[[], None]:
+def _start_cuda(
+    peak: Peak, hooks: bool, interval_s: float, recorder: SequenceRecorder | None
+) -> Callable[[], None]:
     torch = TorchMeter()
     meter = CupyMeter if hooks else GrowthMeter
-    cupy = meter(trace, torch) if _wants_cupy() else None
+    cupy = meter(torch) if _wants_cupy() else None
     within = None if cupy is None else cupy.sample_with
     device = DeviceMeter(interval_s, (torch.sample,), within)
     device.start()
@@ -175,15 +141,17 @@ def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Call
     if cupy is not None:
         cupy.read_device = device.sample if device.before_bytes is not None else None
         cupy.start()
+    if recorder is not None:
+        shared_hook.add(recorder)
 
     def finish() -> None:
+        if recorder is not None:
+            shared_hook.remove(recorder)
+            peak.sequence = recorder.sequence() if recorder.is_complete else None
         if cupy is not None:
             cupy.stop()
             peak.cupy_in_use_bytes, peak.cupy_held_bytes = cupy.in_use_bytes, cupy.held_bytes
             peak.unseen += cupy.unseen
-            if trace:
-                peak.where, peak.alive = cupy.where, cupy.alive_at_peak()
-                peak.samples = cupy.samples()
         torch.stop()
         peak.unseen += torch.unseen
         if torch.figures is not None:

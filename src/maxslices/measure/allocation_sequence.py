@@ -5,8 +5,10 @@ Sequences are recorded by `maxslices.measure`; here they are data, and arithmeti
 
 from __future__ import annotations
 
+import linecache
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core.allocators import CUDA_GRANULE_BYTES
@@ -25,6 +27,34 @@ class CallSite(NamedTuple):
     """Digest of all lines from the call down to the allocation, those of libraries included: the
     same for allocations that were reached in the same way."""
 
+    @property
+    def code(self) -> str:
+        """Text of the line, or "" if the file cannot be read."""
+        return linecache.getline(self.filename, self.line).strip()
+
+    def __str__(self) -> str:
+        """Return ``package/file.py:12 in function``."""
+        short = self.filename  # such as <stdin>
+        if not short.startswith("<"):
+            short = os.sep.join(os.path.abspath(short).split(os.sep)[-2:])
+        inside = f" in {self.function}" if self.function else ""
+        return f"{short}:{self.line}{inside}"
+
+
+INPUT = CallSite("", 0, "", "input")
+"""Site of the input, which the caller has allocated."""
+
+
+class Alive(NamedTuple):
+    """One allocation alive at the peak."""
+
+    n_bytes: int
+    """Bytes requested."""
+    where: CallSite
+    """Line that allocated it."""
+    what: str
+    """Name that its statement assigns it to, where known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
@@ -35,7 +65,7 @@ class Allocated:
     site: int
     """Index of its call site in `AllocationSequence.sites`."""
     what: str = ""
-    """Name, dtype and shape of the array in it, where known."""
+    """Name that its statement assigns it to, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +107,17 @@ class AllocationSequence:
     def peak_bytes(self, granule_bytes: int = CUDA_GRANULE_BYTES) -> int:
         """Most bytes alive at once."""
         return max(self.alive_bytes(granule_bytes), default=0)
+
+    def alive_at_peak(self, granule_bytes: int = CUDA_GRANULE_BYTES) -> tuple[Alive, ...]:
+        """Allocations alive when most is, in order: the last one reached the peak."""
+        totals = list(self.alive_bytes(granule_bytes))
+        alive: dict[int, Alive] = {}
+        for i, event in enumerate(self.events[: totals.index(max(totals)) + 1 if totals else 0]):
+            if isinstance(event, Allocated):
+                alive[i] = Alive(event.n_bytes, self.sites[event.site], event.what)
+            else:
+                del alive[event.which]
+        return tuple(alive.values())
 
     def as_plain(self) -> dict[str, Any]:
         """Plain values for JSON: an allocation is [bytes, site, what], a free [-1, event]."""
@@ -145,17 +186,6 @@ class SequenceBuilder:
     def free(self, which: int) -> None:
         """Enter the free of an allocation."""
         self._events.append(Freed(which))
-
-    @property
-    def n_events(self) -> int:
-        """Events so far."""
-        return len(self._events)
-
-    def name(self, which: int, what: str) -> None:
-        """Say what is in an allocation."""
-        event = self._events[which]
-        if isinstance(event, Allocated):
-            self._events[which] = replace(event, what=what)
 
     def sequence(self) -> AllocationSequence:
         """The sequence so far."""

@@ -7,15 +7,13 @@ where no hook was set, and is reported.
 
 from __future__ import annotations
 
-import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 from .cupy_hook import shared_hook
-from .peak import Alive, MemorySample, OutsideReading, Place
-from .source_lines import arrays_in_frames, current_place
+from .peak import OutsideReading
 from .torch_cuda_memory import TorchMeter
 
 GRAIN_BYTES = 2 * 2**20
@@ -27,23 +25,12 @@ _COMPARE_S = 1e-3
 use: too much work for every allocation."""
 
 
-class _PoolEvent:
-    """One allocation or one return to the pool, recorded with ``trace=True``."""
-
-    __slots__ = ("change_bytes", "pointer", "time_s", "what", "where")
-
-    def __init__(self, pointer: int, change_bytes: int, where: Place) -> None:
-        self.time_s = time.perf_counter()
-        self.pointer, self.change_bytes, self.where, self.what = pointer, change_bytes, where, ""
-
-
 class CupyMeter:
     """Bytes that CuPy's pool hands out and holds, on the current device, in all threads."""
 
     with_hooks = True
 
-    def __init__(self, trace: bool = False, torch: TorchMeter | None = None) -> None:
-        self.trace = trace
+    def __init__(self, torch: TorchMeter | None = None) -> None:
         self.torch = torch
         # Where torch counts what CuPy allocates, these figures stay what they are here.
         self.with_torch_bytes = self.highest_held = self.held_before = 0
@@ -51,9 +38,6 @@ class CupyMeter:
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
-        self.events: list[_PoolEvent] = []
-        self.peak_event = 0
-        self.began = 0.0
         self.held_after = 0
         self._chunks: dict[int, int] = {}
         self._n_events = 0
@@ -75,13 +59,11 @@ class CupyMeter:
     def begin(self, pool: Any, device: Any) -> None:
         """Read what is alive before."""
         self.pool, self.device, self.device_id = pool, device, int(device.id)
-        self.began = time.perf_counter()
         self.used_before = int(pool.used_bytes())
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
         self.highest_growth = 0
         self._compared_s = 0.0
-        self.live: dict[int, _PoolEvent] = {}
         self.held_before = self.highest_held = self._held = int(pool.total_bytes())
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
@@ -90,11 +72,6 @@ class CupyMeter:
         self.own_bytes += n_bytes - self.own.pop(pointer, 0)
         self.own[pointer] = n_bytes
         self._n_events += 1
-        if self.trace:
-            frame = sys._getframe(1)
-            self._name_arrays(frame)
-            self.live[pointer] = _PoolEvent(pointer, n_bytes, current_place(frame))
-            self.events.append(self.live[pointer])
         if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
             self.compare()
 
@@ -116,11 +93,6 @@ class CupyMeter:
             return
         self.own_bytes -= own
         self._n_events += 1
-        if self.trace:
-            frame = sys._getframe(1)
-            self._name_arrays(frame)
-            self.live.pop(pointer, None)
-            self.events.append(_PoolEvent(pointer, -own, current_place(frame)))
 
     def pool_grew(self, pointer: int, n_bytes: int) -> None:
         """Count what the pool took from the driver."""
@@ -162,8 +134,7 @@ class CupyMeter:
             most = max(in_use, self.own_bytes)
         else:
             most = self.own_bytes
-        if most > self.highest:
-            self.highest, self.peak_event = most, len(self.events)
+        self.highest = max(self.highest, most)
         self.highest_growth = max(self.highest_growth, most - self.freed_before_bytes)
 
     def _compare_with_torch(self) -> None:
@@ -222,33 +193,3 @@ class CupyMeter:
                 f"{self.unaccounted:,} bytes of CuPy's pool were allocated where the memory hooks "
                 "do not reach, such as a thread with an allocator of its own"
             )
-
-    def _name_arrays(self, frame: Any) -> None:
-        """Name the arrays allocated so far by the local variables that hold them."""
-        unnamed = {pointer for pointer, event in self.live.items() if not event.what}
-        for pointer, what in arrays_in_frames(frame, unnamed):
-            self.live[pointer].what = self.live[pointer].what or what
-
-    def alive_at_peak(self) -> tuple[Alive, ...]:
-        """Allocations alive at the peak, largest first."""
-        alive: dict[int, _PoolEvent] = {}
-        for event in self.events[: self.peak_event]:
-            if event.change_bytes > 0:
-                alive[event.pointer] = event
-            else:
-                alive.pop(event.pointer, None)
-        rows = [Alive(e.change_bytes, e.where, e.what) for e in alive.values()]
-        return tuple(sorted(rows, key=lambda row: -row.n_bytes))
-
-    def samples(self) -> tuple[MemorySample, ...]:
-        """Memory in use after each event."""
-        in_use, found = 0, []
-        for event in self.events:
-            in_use += event.change_bytes
-            found.append(MemorySample(event.time_s - self.began, in_use, event.where))
-        return tuple(found)
-
-    @property
-    def where(self) -> Place | None:
-        """Line of the allocation that reached the peak."""
-        return self.events[self.peak_event - 1].where if self.peak_event else None

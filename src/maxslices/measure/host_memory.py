@@ -1,4 +1,4 @@
-"""NumPy's memory, by tracemalloc.
+"""NumPy's arrays, by tracemalloc.
 
 tracemalloc keeps one peak for the whole process, which overlapping measurements share: before one
 resets it, the peak so far is noted for all of them.
@@ -7,90 +7,100 @@ resets it, the peak so far is noted for all of them.
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import RLock
 
 import numpy as np
 
-from ..tuning.heap import PythonAllocator, install_allocators, installed_allocators
-
-TRACE_FRAMES = 12
-"""Stack frames kept per allocation with ``trace=True``. NumPy and SciPy allocated at most 6 frames
-below the user's line, in the methods of maxslices-methods (2026-11-22)."""
+from ..core.allocators import Device
+from ..system.process_state import torch_on_gpu
+from ..tuning.heap import install_allocators, installed_allocators
 
 _lock = RLock()
 _active: list[HostMeter] = []
 _started_here = False
 _foreign_peak_bytes = 0
-_hooked: list[PythonAllocator] | None = None
-"""Python's allocators with tracemalloc's hooks, to be installed once objects count too."""
 
 
 class HostMeter:
-    """Bytes in NumPy arrays, of all threads, and as a rule in Python objects.
+    """Bytes in NumPy arrays, of all threads; in Python objects too if tracemalloc was on before.
 
     If tracemalloc was off before, what was allocated earlier does not count. If it was on, figures
     are the growth over what was alive at the start, and an array from before that the code frees
     lowers them.
-
-    Parameters
-    ----------
-    n_frames : int
-        Stack frames kept for each allocation.
-    objects : bool
-        Whether Python objects must count; if not, they may.
     """
 
-    def __init__(self, n_frames: int = 1, objects: bool = True) -> None:
-        self.n_frames, self.objects = n_frames, objects
+    def __init__(self) -> None:
         self.before_bytes = self.highest_bytes = 0
         self.lost = False
 
     def start(self) -> None:
         """Begin to count."""
-        global _started_here, _foreign_peak_bytes, _hooked
+        global _started_here, _foreign_peak_bytes
         with _lock:
             if not tracemalloc.is_tracing():
                 for meter in _active:
                     meter.lost = True
                 plain = installed_allocators()
-                tracemalloc.start(self.n_frames)
-                _started_here, _hooked = True, None
-                if not self.objects:
-                    _hooked = installed_allocators()
-                    install_allocators(plain)
+                tracemalloc.start(1)
+                install_allocators(plain)  # NumPy reports its arrays without the hooks
+                _started_here = True
             elif not _active:
                 _started_here = False
                 _foreign_peak_bytes = tracemalloc.get_traced_memory()[1]
-            if self.objects and _hooked is not None:
-                install_allocators(_hooked)
-                _hooked = None
-            self.before_bytes = self.highest_bytes = observe()[0]
+            self.before_bytes = self.highest_bytes = _observe()
             _active.append(self)
 
     def stop(self) -> int | None:
         """End; the peak in bytes, or None if the code switched tracing off."""
-        global _started_here, _hooked
+        global _started_here
         with _lock:
             if not tracemalloc.is_tracing():
                 _active.remove(self)
-                _hooked = None
                 return None
-            current, _ = observe()
+            current = _observe()
             _active.remove(self)
             if not _active and _started_here:
                 tracemalloc.stop()
-                _started_here, _hooked = False, None
+                _started_here = False
             elif not _active and _foreign_peak_bytes > current:
                 # Restore the peak for whoever was tracing: pages never touched cost nothing.
                 np.empty(_foreign_peak_bytes - current, np.uint8)
         return None if self.lost else max(0, self.highest_bytes - self.before_bytes)
 
 
-def observe() -> tuple[int, int]:
-    """Traced bytes now and at most since the last call; every measurement notes the latter."""
-    with _lock:
-        current, peak = tracemalloc.get_traced_memory()
-        for meter in _active:
-            meter.highest_bytes = max(meter.highest_bytes, peak)
-        tracemalloc.reset_peak()
-    return current, peak
+def _observe() -> int:
+    """Traced bytes now; every measurement notes the peak, which is reset."""
+    current, peak = tracemalloc.get_traced_memory()
+    for meter in _active:
+        meter.highest_bytes = max(meter.highest_bytes, peak)
+    tracemalloc.reset_peak()
+    return current
+
+
+def alive_bytes(device: Device) -> int:
+    """Bytes in use in a GPU's pools; or in NumPy's arrays, 0 if tracemalloc is off."""
+    if device == "cuda":
+        import cupy
+
+        torch, in_use = torch_on_gpu(), int(cupy.get_default_memory_pool().used_bytes())
+        return in_use if torch is None else in_use + int(torch.cuda.memory_allocated())
+    if not tracemalloc.is_tracing():
+        return 0
+    traces = tracemalloc.take_snapshot().traces
+    return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
+
+
+@contextmanager
+def tracemalloc_on(device: Device) -> Iterator[None]:
+    """Keep tracemalloc on between calls, which shows what arrays each leaves on the CPU."""
+    if device != "cpu":
+        yield
+        return
+    meter = HostMeter()
+    meter.start()
+    try:
+        yield
+    finally:
+        meter.stop()

@@ -17,12 +17,9 @@ What ufuncs take for casts (8192 elements a buffer) comes from Python's allocato
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock, get_ident
-from tracemalloc import get_traced_memory
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -60,38 +57,10 @@ class DataHandler(ctypes.Structure):
 
 
 @contextmanager
-def record_numpy_sequence(
-    n_slices: int, input_bytes: int = 0, *, names: bool = False, least_bytes: int = 0
-) -> Iterator[SequenceRecorder]:
-    """Record what a ``with`` block asks NumPy for, in all threads.
-
-    Parameters
-    ----------
-    n_slices, input_bytes, names
-        As `record_sequence` has them, which does the same for CuPy's pool.
-    least_bytes : int
-        Smaller allocations are left out: Python code makes many of a few bytes.
-
-    Yields
-    ------
-    SequenceRecorder
-        Its `sequence` has all of it when the block has ended.
-
-    Raises
-    ------
-    DeviceError
-        If this NumPy's handler is of a version that is not known.
-    """
-    recorder = SequenceRecorder(n_slices, input_bytes, names, sys._getframe(2))
-    with told_by_numpy(recorder, least_bytes):
-        yield recorder
-
-
-@contextmanager
 def told_by_numpy(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None]:
-    """Tell a recorder what a ``with`` block asks NumPy for; see `record_numpy_sequence`.
+    """Tell a recorder what a ``with`` block asks NumPy for, in all threads.
 
-    Its `own_bytes` and `most_bytes` are those of tracemalloc.
+    Allocations of less than `least_bytes` are left out: Python code makes many.
 
     Raises
     ------
@@ -142,16 +111,7 @@ def _recording(
 
     def note(tell: Callable[..., None], *what: int) -> None:
         with lock:
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None:  # each is an object once it is looked at, until it returns
-                frame = frame.f_back
-            before = get_traced_memory()[0]
             tell(*what)
-            after = get_traced_memory()[0]
-            recorder.own_bytes += after - before
-            # NumPy tells tracemalloc of an array when this returns, and of a free before it calls.
-            new = what[-1] if tell == recorder.allocated else 0
-            recorder.most_bytes = max(recorder.most_bytes, after - recorder.own_bytes + new)
 
     def malloc(_: object, n_bytes: int) -> int | None:
         pointer: int | None = call["malloc"](context, n_bytes)

@@ -1,65 +1,12 @@
-"""Figures of a measurement: the peak, what was alive then, and memory over time."""
+"""Figures of a measurement: the peak, and what was alive then."""
 
 from __future__ import annotations
 
-import linecache
-import os
 from dataclasses import dataclass, field
-from typing import Literal
 
+from ..core.allocators import CUDA_GRANULE_BYTES, Device
 from ..core.units import format_bytes
-from .allocation_sequence import AllocationSequence
-
-Device = Literal["cpu", "cuda"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of code."""
-
-    filename: str
-    """Path of its file."""
-    line: int
-    """Number of the line, from 1."""
-    function: str = ""
-    """Function that the line is in, where known."""
-
-    @property
-    def code(self) -> str:
-        """Text of the line, or "" if the file cannot be read."""
-        return linecache.getline(self.filename, self.line).strip()
-
-    def __str__(self) -> str:
-        """Return ``package/file.py:12 in function``."""
-        short = self.filename  # such as <stdin>
-        if not short.startswith("<"):
-            short = os.sep.join(os.path.abspath(short).split(os.sep)[-2:])
-        inside = f" in {self.function}" if self.function else ""
-        return f"{short}:{self.line}{inside}"
-
-
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """One allocation alive at the peak."""
-
-    n_bytes: int
-    """Bytes, as the allocator counts them."""
-    where: Place
-    """Line that allocated it."""
-    what: str = ""
-    """Name, dtype and shape of the array in it, where known."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySample:
-    """Memory in use at one moment of the call."""
-
-    time_s: float
-    """Seconds since the measurement began."""
-    in_use_bytes: int
-    """Bytes allocated since the measurement began that are alive now."""
-    where: Place
-    """Line that was running."""
+from .allocation_sequence import Alive, AllocationSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +33,14 @@ class Peak:
     device: Device
     """Where the code ran."""
     numpy_bytes: int | None = None
-    """Most bytes alive at once in NumPy arrays, all threads (tracemalloc); in Python objects too,
-    unless these were left out."""
+    """Most bytes alive at once in NumPy arrays, all threads (tracemalloc); in Python objects too
+    where tracemalloc was on before. C libraries are not counted."""
     cupy_in_use_bytes: int | None = None
     """Most bytes alive at once that CuPy's pool handed out, in blocks of 512."""
     earlier_freed_bytes: int = 0
     """What was alive before and freed meanwhile, as far as it lowers the sum of both at the peak: a
-    workspace that is replaced by a larger one is not alive beside it. Of CuPy's pool."""
+    workspace that is replaced by a larger one is not alive beside it. Of CuPy's pool; and of
+    NumPy's arrays, with memray and tracemalloc."""
     cupy_held_bytes: int | None = None
     """Most bytes that the pool held for this: those handed out and those it kept free."""
     torch_allocated_bytes: int | None = None
@@ -124,15 +72,15 @@ class Peak:
     """Duration of the block."""
     unseen: list[str] = field(default_factory=list)
     """What the figures leave out; empty if the meters saw everything."""
-    where: Place | None = None
-    """Line that reached the peak (with ``trace=True``)."""
-    alive: tuple[Alive, ...] = ()
-    """Allocations alive at the peak, largest first (with ``trace=True``)."""
-    samples: tuple[MemorySample, ...] = ()
-    """Memory in use over the call (with ``trace=True``)."""
     sequence: AllocationSequence | None = None
-    """What was asked of CuPy's pool (with ``record=...``), up to a request that it refused if the
-    block raised; None where that is not all there is to see."""
+    """What was asked of CuPy's pool or NumPy (with ``record=...``), up to a request that the pool
+    refused if the block raised; None where that is not all there is to see."""
+
+    @property
+    def alive(self) -> tuple[Alive, ...]:
+        """Allocations alive at the peak, in order; empty without a `sequence`."""
+        granule_bytes = 1 if self.device == "cpu" else CUDA_GRANULE_BYTES
+        return () if self.sequence is None else self.sequence.alive_at_peak(granule_bytes)
 
     @property
     def counted_bytes(self) -> int | None:

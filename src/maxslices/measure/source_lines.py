@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import linecache
 import os
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Sequence
 from functools import lru_cache
-from types import FrameType
-from typing import Any
 
-import numpy as np
-
-from .peak import Place
+from .allocation_sequence import CallSite
 
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 _MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -44,39 +43,50 @@ def is_library(filename: str) -> bool:
     return os.path.realpath(path).startswith(_STDLIB + os.sep)
 
 
-def current_place(frame: FrameType) -> Place:
-    """Line of the innermost frame outside libraries, from `frame` outwards."""
-    found: FrameType | None = frame
-    while found is not None and is_library(found.f_code.co_filename):
-        found = found.f_back
-    found = found or frame
-    return Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+def call_site(lines: Sequence[tuple[str, int, str]]) -> CallSite:
+    """Site of an allocation: the innermost line outside libraries, and a digest of all lines.
 
-
-def describe_array(array: Any) -> str:
-    """Dtype and shape of an array, as in ``float32 64x10x10``."""
-    return f"{array.dtype} {'x'.join(map(str, array.shape))}".strip()
-
-
-def arrays_in_frames(
-    frame: FrameType | None, pointers: Collection[int]
-) -> Iterator[tuple[int, str]]:
-    """Arrays in local variables outside libraries, from `frame` outwards.
-
-    Yields pairs (pointer, name with dtype and shape) of those whose memory is at one of `pointers`.
+    Parameters
+    ----------
+    lines : sequence of (str, int, str)
+        File, line and function of each frame, the innermost first.
     """
-    while frame is not None:
-        if not is_library(frame.f_code.co_filename):
-            for name, value in list(frame.f_locals.items()):
-                pointer = _pointer_of(value)
-                if pointer is not None and pointer in pointers and value.base is None:
-                    yield pointer, f"{name} {describe_array(value)}"
-        frame = frame.f_back
+    text = "\n".join(f"{_tail(filename)}:{line}" for filename, line, _ in lines)
+    digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    own = next((each for each in lines if not is_library(each[0])), None)
+    filename, line, function = own or next(iter(lines), ("", 0, ""))
+    return CallSite(filename, line, function, digest)
 
 
-def _pointer_of(value: Any) -> int | None:
-    """Address of an array's memory; None for what is not an array."""
-    if isinstance(value, np.ndarray):
-        return int(value.__array_interface__["data"][0])
-    memory = getattr(getattr(value, "data", None), "mem", None)
-    return getattr(memory, "ptr", None)
+def _tail(filename: str) -> str:
+    """Last two parts of a path, the same wherever a package is installed."""
+    return "/".join(filename.split(os.sep)[-2:])
+
+
+@lru_cache(maxsize=64)
+def _statements(text: str) -> tuple[ast.stmt, ...]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+
+
+def assigned_name(site: CallSite) -> str:
+    """Name that the statement of a site assigns to; "result" where it returns; else ""."""
+    if site.function == "<lambda>":
+        return ""
+    covering = [
+        node
+        for node in _statements("".join(linecache.getlines(site.filename)))
+        if node.lineno <= site.line <= (node.end_lineno or node.lineno)
+    ]
+    statement = max(covering, key=lambda node: node.lineno, default=None)
+    if isinstance(statement, ast.Return):
+        return "result"
+    target: ast.expr | None = None
+    if isinstance(statement, ast.Assign):
+        target = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        target = statement.target
+    return target.id if isinstance(target, ast.Name) else ""

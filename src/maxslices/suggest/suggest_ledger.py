@@ -1,43 +1,94 @@
-"""Suggest a ledger for a method: run it on a few small blocks, and write down what it allocates."""
+"""Suggest a ledger for a method: run it on a few small blocks, and list what is alive at its peak.
+
+The blocks have a few sizes of the other dims, and of each a few numbers of slices. What one line of
+code has alive at the peak is a formula in the slices at each size (`formula`), whose numbers are
+formulas in the other dims (`size_model`). Lines for which there is no such formula are one bound
+together, with what is not in arrays.
+"""
 
 from __future__ import annotations
 
 import gc
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..checking.estimate_check import find_method
+from ..checking.estimate_check import find_method, trial_of
+from ..core import named_method
 from ..core.allocators import Device
-from ..core.arrays import as_dtype
+from ..core.arrays import ArraySpec, as_dtype, block_shape
+from ..core.author_code import raised_at, what_raised
 from ..core.ledger import Ledger, LedgerEstimator
 from ..core.method_meta import MethodMeta
-from ..errors import EstimatorError, UsageError
+from ..devices import select_backend
+from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
+from ..estimate.formula import first_fit
+from ..estimate.size_model import Dims, SizeFormula, find_formula
+from ..measure.allocation_sequence import INPUT, Alive, CallSite
+from ..measure.host_memory import tracemalloc_on
+from ..trial.trial import is_call
 from ..tuning.garbage_collection import quick_collections
-from .alloc_call import CLOSE, AllocCall, SizeFinder
-from .dim_expressions import Blocks
-from .fft_plans import plan_lines
-from .ledger_text import LedgerParts, ledger_text
-from .peak_parts import peak_parts
-from .sequence_parts import fold_runs, sequence_parts, with_other_dtype
-from .traced_runs import RunMaker, TracedRun
 
-_NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 0}
-"""Peaks that differ by less agree: small objects of Python's own on the CPU."""
-
-
+_SLICES = (7, 23, 67)
+"""Slices of the blocks: methods that take 16 or 32 at a time do it three times."""
+_OTHER_DIMS = ((109, 139), (103, 67), (71, 53), (199, 113), (62, 178))
+"""Other dims of the blocks: above 64 KiB of float32 a slice, mostly primes, so that a size has one
+formula, and some twice a prime, since a length of an FFT of odd dims tells nothing of even ones."""
+_WARM_UP = 5, (96, 64)
+"""Slices and other dims of a call before all others."""
+_LEAST_SIZES = 4
+"""Fewest other dims that a method must run with: fewer leave formulas to chance."""
+_LEAST_BYTES = 2048
+"""What takes less in every block is not listed: scalars, and index arrays."""
 _WHOLE_BYTES = 1024
 """A constant is rounded up to this: small objects of Python differ by 100 bytes from call to call
 (3,258 and 3,314 for gaussian_filter, 2026-11-27)."""
-_BUFFERS_BYTES = {"cpu": 256 * 1024, "cuda": 16 * 512}
-"""What is not explained and no more than this is taken for a constant: a ufunc that casts has up to
-three buffers of 8192 elements; on a GPU small arrays take granules."""
-_SUMMED = "those alive at the peak are listed, and sizes that no formula gives as their sum"
-_BY_PEAK = "allocations differ in order between blocks: those alive at the peak are listed"
+_CLOSE = 0.02
+"""Excess of a bound, as a part of the peak, with which no further terms are tried."""
+_MARGIN = 1.02
+"""Factor of a bound beyond what covers the blocks that were run: a sum of products of dims that
+covers them was 0.15 % too low at other sizes, for a method that pads its rows and columns."""
+_BOUNDS: tuple[tuple[tuple[int, int, int], ...], ...] = (
+    ((0, 0, 0),),
+    ((1, 1, 1), (0, 0, 0)),
+    ((1, 1, 1), (0, 1, 1), (0, 0, 0)),
+    ((1, 1, 1), (0, 1, 1), (0, 0, 0), (1, 1, 0), (1, 0, 1), (0, 1, 0), (0, 0, 1)),
+)
+"""Terms of bounds, as powers of (slices, first, second other dim)."""
+_DTYPES = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64", 16: "complex128"}
+"""Dtype that is written for items of a size: the bytes alone are known."""
+_NAMES = ("angles", "rows", "columns")
+_LENGTHS = {
+    "n": "{0}",
+    "n//2": "({0} // 2)",
+    "even(n)": "({0} + {0} % 2)",
+    "fast(n)": "fast_length({0})",
+    "pow2(n)": "(1 << ({0} - 1).bit_length())",
+    "pow2(n+1)": "(1 << {0}.bit_length())",
+    "pow2(2n)": "(2 << ({0} - 1).bit_length())",
+    "n*n": "{0}**2",
+    "even(n)*even(n)": "({0} + {0} % 2)**2",
+}
+"""Python of the lengths of `size_model.LENGTHS` but 1."""
+_COUNTS = {
+    "n": "{0}",
+    "ceil(n/k)": "-(-{0} // {1})",
+    "n//k": "({0} // {1})",
+    "min(n,k)": "min({0}, {1})",
+    "max(n,k)": "max({0}, {1})",
+    "n*n": "{0}**2",
+    "pow2(n)": "(1 << ({0} - 1).bit_length())",
+    "log2(n)": "({0} - 1).bit_length()",
+    "fast(n)": "fast_length({0})",
+}
+"""Python of the counts of `formula.COUNTS` that never fall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +99,12 @@ class SuggestedLedger:
     """Python source of the function, with its imports."""
     device: Device
     """Where the method was run."""
-    runs: tuple[TracedRun, ...]
-    """The runs of which it was made."""
+    shapes: tuple[tuple[int, int, int], ...]
+    """Blocks that it was run on, axes (angles, rows, columns)."""
+    peaks_bytes: tuple[int, ...]
+    """Measured peak on each block."""
     ratios: tuple[float, ...]
-    """Estimated over measured peak in each run."""
-    notes: tuple[str, ...] = ()
-    """What is not exact, and why."""
+    """Estimated over measured peak on each block."""
 
     def estimator(self) -> LedgerEstimator:
         """The ledger, ready to be declared as ``calc_max_slices``."""
@@ -61,24 +112,22 @@ class SuggestedLedger:
 
     def __str__(self) -> str:
         low, high = min(self.ratios), max(self.ratios)
-        shapes = ", ".join("x".join(map(str, run.shape)) for run in self.runs[:3])
-        said = [
-            f"# {low:.3f} to {high:.3f} of the peaks measured on {len(self.runs)} blocks "
-            f"({shapes} ...).",
-            *(f"# Note: {note}." for note in self.notes),
-        ]
-        return "\n".join([self.text.rstrip(), "", *said])
+        shapes = ", ".join("x".join(map(str, shape)) for shape in self.shapes[:3])
+        return (
+            f"{self.text}\n# {low:.3f} to {high:.3f} of the peaks measured on "
+            f"{len(self.shapes)} blocks ({shapes} ...)."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Text and figures as values that JSON knows."""
+        runs = zip(self.shapes, self.peaks_bytes, self.ratios, strict=True)
         return {
             "ledger": self.text,
             "device": self.device,
             "runs": [
-                {"shape": list(run.shape), "peak_bytes": run.peak_bytes, "ratio": round(ratio, 6)}
-                for run, ratio in zip(self.runs, self.ratios, strict=True)
+                {"shape": list(shape), "peak_bytes": n_bytes, "ratio": round(ratio, 6)}
+                for shape, n_bytes, ratio in runs
             ],
-            "notes": list(self.notes),
         }
 
 
@@ -97,7 +146,7 @@ def suggest_ledger(
         A registered function, its ``.meta``, or its name; of any other function the name, as in
         ``"scipy.ndimage:gaussian_filter"``.
     dtype : dtype-like
-        Of its input.
+        Of its input; the ledger refuses any other.
     parameters : mapping, optional
         Of the method: the ledger is for these.
     device : str
@@ -113,14 +162,10 @@ def suggest_ledger(
     ------
     EstimatorError
         If the method runs on too few of the blocks.
+    DeviceError
+        If no meter gives its memory.
     UsageError
-        If SciPy is not installed, or the method is none.
-
-    Notes
-    -----
-    Sizes are fitted to products of dims, of FFT lengths and of padded dims. Where one does not fit,
-    the line says that it is a bound. Where the order of allocations differs from block to block (in
-    threads, say), the ledger lists what is alive at the peak instead.
+        If SciPy is not installed, or the method is invalid.
     """
     if importlib.util.find_spec("scipy") is None:
         raise UsageError("a ledger is fitted by SciPy, which is not installed: pip install scipy")
@@ -128,108 +173,279 @@ def suggest_ledger(
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
     gc.collect()
     with quick_collections():
-        return _suggested(meta, as_dtype(dtype), parameters or {}, device, axis)
+        return _Suggestion(meta, as_dtype(dtype), parameters or {}, device, axis).ledger()
 
 
-def _suggested(
-    meta: MethodMeta,
-    element: np.dtype[Any],
-    parameters: Mapping[str, Any],
-    device: str,
-    axis: int,
-) -> SuggestedLedger:
-    maker = RunMaker(meta, axis, device, parameters)
-    runs = maker.runs(element)
-    finder = SizeFinder(Blocks(tuple(run.shape for run in runs), axis))
-    folded = fold_runs(runs)
-    found: SuggestedLedger | None = None
-    if folded is not None:
-        other, follows = with_other_dtype(maker, folded, element)
-        dtypes = [element] if other is None else [element, other]
-        notes: tuple[str, ...] = ()
-        own = finder
-        if len(folded.runs) < len(runs):
-            own = SizeFinder(Blocks(tuple(run.shape for run in folded.runs), axis))
-            others = len(runs) - len(folded.runs)
-            notes = (f"{others} of {len(runs)} blocks take another way: covered by their peak",)
-        parts = sequence_parts(folded, own, element.itemsize, follows)
-        found = None if parts is None else _completed(parts, runs, finder, maker, notes, dtypes)
-    if found is None:
-        parts = peak_parts(runs, finder, element.itemsize)
-        found = _completed(parts, runs, finder, maker, (_BY_PEAK,), [element])
-    assert found is not None
-    if max(found.ratios) > 1 + CLOSE:
-        parts = peak_parts(runs, finder, element.itemsize, is_summed=True)
-        summed = _completed(parts, runs, finder, maker, (_SUMMED,), [element])
-        if summed is not None and max(summed.ratios) < max(found.ratios):
-            found = summed
-    return found
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A call of the method."""
+
+    n_slices: int
+    other_dims: Dims
+    peak_bytes: int
+    alive: Mapping[CallSite, tuple[int, ...]]
+    """Bytes of each allocation alive at the peak, in order, by call site."""
 
 
-def _with_plans(parts: LedgerParts, runs: list[TracedRun], finder: SizeFinder) -> LedgerParts:
-    return replace(parts, plans=plan_lines([run.plans for run in runs], finder))
+class _Suggestion:
+    """Runs a method, and writes its ledger."""
 
+    def __init__(
+        self,
+        meta: MethodMeta,
+        dtype: np.dtype[Any],
+        parameters: Mapping[str, Any],
+        device: str,
+        slice_dim: int,
+    ) -> None:
+        self.meta, self.dtype, self.parameters = meta, dtype, dict(parameters)
+        self.device, self.slice_dim = device, slice_dim
+        self.kind: Device = select_backend(device).kind
+        others = [name for axis, name in enumerate(_NAMES) if axis != slice_dim]
+        self.names = (_NAMES[slice_dim], *others)
+        """Names of the slices and of the two other dims."""
 
-def _text(parts: LedgerParts, maker: RunMaker, dtypes: Sequence[np.dtype[Any]]) -> str:
-    names = [str(dtype) for dtype in dtypes]
-    given = "".join(f", {name}={value!r}" for name, value in maker.parameters.items())
-    said = (
-        f"Allocations of {maker.meta.name} of {' and '.join(names)} data{given}, as seen on "
-        f"{maker.backend_kind}."
-    )
-    return ledger_text(replace(parts, header=[said]), names)
-
-
-def _completed(
-    parts: LedgerParts,
-    runs: list[TracedRun],
-    finder: SizeFinder,
-    maker: RunMaker,
-    notes: tuple[str, ...],
-    dtypes: Sequence[np.dtype[Any]],
-) -> SuggestedLedger | None:
-    """Add what the lines do not explain, and hold the text against the runs; None if it fails.
-
-    What grows with the blocks and is no array (bytes, lists) is known of the first dtype alone.
-    """
-    kind = maker.backend_kind
-    parts = _with_plans(parts, runs, finder)
-    text = _text(parts, maker, dtypes)
-    try:
-        peaks = [_peak(text, run, kind) for run in runs]
-    except (ValueError, IndexError, UnboundLocalError):
-        return None
-    lacking = [max(0, run.peak_bytes - peak) for run, peak in zip(runs, peaks, strict=True)]
-    if any(lacking):
-        steady = max(lacking) <= max(2 * min(lacking) + _NOISE_BYTES[kind], _BUFFERS_BYTES[kind])
-        constant = -(-max(lacking) // _WHOLE_BYTES) * _WHOLE_BYTES
-        beside = (
-            AllocCall((), "", f"{constant:_}")
-            if steady
-            else finder.bound(lacking, [run.peak_bytes for run in runs])
+    def ledger(self) -> SuggestedLedger:
+        runs = self._runs()
+        lines: list[str] = []
+        others: list[CallSite] = []
+        for site in dict.fromkeys(site for run in runs for site in run.alive):
+            for sizes in _terms_of(site, runs):
+                if max(sizes) < _LEAST_BYTES:
+                    continue
+                call = self._formula(site, sizes, runs)
+                if call is None:
+                    others.append(site)
+                else:
+                    lines.append(_commented(call, _comment(site)))
+        text = self._text(lines)
+        lacking = [run.peak_bytes - self._peak(text, run) for run in runs]
+        if max(lacking) > 0:
+            places = filter(None, dict.fromkeys(_comment(site) for site in others))
+            about = list(places) or ["what has no line of code"]
+            lines += [f"    # at most: {place}"[:100] for place in about]
+            lines.append(f"    m.alloc_bytes({self._bound(lacking, runs)})")
+            text = self._text(lines)
+        return SuggestedLedger(
+            text,
+            self.kind,
+            tuple(block_shape(self.slice_dim, run.n_slices, run.other_dims) for run in runs),
+            tuple(run.peak_bytes for run in runs),
+            tuple(self._peak(text, run) / run.peak_bytes for run in runs),
         )
-        objects = "buffers of ufuncs and small objects" if steady else "objects that are no arrays"
-        said = objects if kind == "cpu" else "outside the pool"
-        parts = replace(parts, beside=beside, beside_is=said)
-        text = _text(parts, maker, dtypes if steady else dtypes[:1])
-        peaks = [_peak(text, run, kind) for run in runs]
-    bounds = sum(formula.is_bound for formula in parts.formulas.values())
-    if bounds:
-        notes = (*notes, f"{bounds} sizes are bounds: no formula of the dims gives them")
-    ratios = tuple(peak / run.peak_bytes for run, peak in zip(runs, peaks, strict=True))
-    return SuggestedLedger(text, kind, tuple(runs), ratios, notes)
+
+    def _runs(self) -> list[_Run]:
+        runs: list[_Run] = []
+        error: Exception | None = None
+        with suppress(Exception):  # imports, compiled code; what refuses these dims is seen below
+            self._run(*_WARM_UP)
+        for dims in _OTHER_DIMS:
+            try:
+                runs += [self._run(n, dims) for n in _SLICES]
+            except MaxslicesError:
+                raise
+            except Exception as raised:  # noqa: BLE001 - a method may refuse dims in any way
+                error = raised
+        if len(runs) < _LEAST_SIZES * len(_SLICES):
+            assert error is not None  # else all of them ran
+            raise EstimatorError(
+                f"{self.meta.full_name} runs with fewer than {_LEAST_SIZES} of the sizes "
+                f"{', '.join(f'{a}x{b}' for a, b in _OTHER_DIMS)}: {what_raised(error)}"
+                f"{raised_at(error, self.meta.function)}"
+            )
+        return runs
+
+    def _run(self, n_slices: int, dims: Dims) -> _Run:
+        spec = ArraySpec(block_shape(self.slice_dim, n_slices, dims), self.dtype)
+        trial = trial_of(self.meta, spec, self.slice_dim, self.device, self.parameters)
+        trial.is_recorded = True
+        with tracemalloc_on(self.kind):
+            trial.prepare()
+            before = trial.alive_bytes()
+            call = trial.once()
+            cached_bytes = max(0, trial.alive_bytes() - before)
+            call = min(call, trial.once(), key=lambda each: each.n_bytes)
+        if trial.peak is None or trial.peak.counted_bytes is None:
+            reasons = "; ".join(call.unseen)
+            raise DeviceError(f"{self.meta.full_name}: no meter gives its memory: {reasons}")
+        peak_bytes = call.n_bytes - call.outside_bytes + cached_bytes
+        alive = trial.peak.alive or (Alive(trial.nbytes(n_slices), INPUT, ""),)
+        return _Run(trial.n_slices, dims, peak_bytes, _by_site(alive))
+
+    def _formula(self, site: CallSite, sizes: Sequence[int], runs: Sequence[_Run]) -> str | None:
+        """Call on a ledger for bytes that were alive at each peak; None without a formula."""
+        growths = {}
+        for dims in dict.fromkeys(run.other_dims for run in runs):
+            seen = zip(runs, sizes, strict=True)
+            points = {run.n_slices: size for run, size in seen if run.other_dims == dims}
+            growth = first_fit(points)
+            if growth is None or not all(points.values()):
+                return None
+            if any(growth.at(n) != n_bytes for n, n_bytes in points.items()):
+                return None
+            growths[dims] = growth
+        counts = {(g.counted, g.k) for g in growths.values() if g.step}
+        if len(counts) > 1 or not all(count in _COUNTS for count, _ in counts):
+            return None
+        start = find_formula({dims: growth.start for dims, growth in growths.items()})
+        step = find_formula({dims: growth.step for dims, growth in growths.items()})
+        if start is None or step is None:
+            return None
+        if min((factor for factor, _, _ in (*start.parts, *step.parts)), default=0) < 0:
+            return None  # it would be negative for other sizes
+        count, k = counts.pop() if counts else ("1", 0)
+        counted = _COUNTS[count].format(self.names[0], k) if step.parts else ""
+        if site == INPUT:
+            return "m.alloc(shape, dtype)"
+        if len(step.parts) == 1 and not start.parts:
+            return self._array(counted, step)
+        if len(start.parts) == 1 and not step.parts:
+            return self._array("", start)
+        terms = [*self._terms(start, ""), *self._terms(step, counted)]
+        return f"m.alloc_bytes({' + '.join(terms)})"
+
+    def _array(self, counted: str, formula: SizeFormula) -> str:
+        """Array of a shape and dtype for one product."""
+        ((factor, first, second),) = formula.parts
+        lengths = first, second
+        if not counted and set(lengths) == {"1"}:
+            return f"m.alloc_bytes({factor:_})"
+        itemsize = max(size for size in (8, 4, 2, 1) if factor % size == 0)
+        if factor == max(_DTYPES):
+            itemsize = factor
+        axes = [
+            _LENGTHS[length].format(name).removeprefix("(").removesuffix(")")
+            if length in ("n//2", "even(n)")
+            else _LENGTHS[length].format(name)
+            for length, name in zip(lengths, self.names[1:], strict=True)
+            if length != "1"
+        ]
+        if counted:
+            axes.insert(self.slice_dim if len(axes) == 2 else 0, counted)
+        many = factor // itemsize
+        if many > 1:
+            axes.insert(0, str(many))
+        shape = "shape" if tuple(axes) == _NAMES else f"({', '.join(axes)}{',' * (len(axes) == 1)})"
+        return f'm.alloc({shape}, "{_DTYPES[itemsize]}")'
+
+    def _terms(self, formula: SizeFormula, counted: str) -> Iterator[str]:
+        for factor, first, second in formula.parts:
+            lengths = first, second
+            texts = [
+                _LENGTHS[length].format(name)
+                for length, name in zip(lengths, self.names[1:], strict=True)
+                if length != "1"
+            ]
+            yield " * ".join([str(factor), *filter(None, [counted]), *texts])
+
+    def _bound(self, lacking: Sequence[int], runs: Sequence[_Run]) -> str:
+        """Sum of products of dims, factors at least 0, that covers what is lacking in every block.
+
+        Few terms are tried first: many follow a few sizes closely, and go astray beyond.
+        """
+        from scipy.optimize import nnls
+
+        wanted = np.maximum(np.array(lacking, np.float64), 0)
+        weights = 1 / np.array([run.peak_bytes for run in runs], np.float64)
+        dims = np.array([(run.n_slices, *run.other_dims) for run in runs], np.float64)
+        best = math.inf, ""
+        for powers in _BOUNDS:
+            table = np.stack([np.prod(dims ** np.array(power), axis=1) for power in powers], axis=1)
+            try:
+                factors, _ = nnls(table * weights[:, None], wanted * weights)
+            except RuntimeError:  # it did not converge: other terms may
+                continue
+            if not factors.any():
+                factors[-1] = 1.0
+            factors *= float(np.max(wanted / (table @ factors))) * _MARGIN
+            excess = float(np.max((table @ factors - wanted) * weights))
+            if excess < best[0] / 2:
+                best = excess, self._bound_text(factors.tolist(), powers)
+            if excess <= _CLOSE:
+                break
+        return best[1]
+
+    def _bound_text(self, factors: list[float], powers: Sequence[tuple[int, int, int]]) -> str:
+        if len(powers) == 1:
+            return f"{math.ceil(factors[0] / _WHOLE_BYTES) * _WHOLE_BYTES:_}"
+        terms = [
+            " * ".join([f"{factor:.4g}", *(n for n, p in zip(self.names, power, strict=True) if p)])
+            for factor, power in zip(factors, powers, strict=True)
+            if factor > 1e-9
+        ]
+        return f"math.ceil({' + '.join(terms)})"
+
+    def _text(self, lines: Sequence[str]) -> str:
+        body = "\n".join(lines)
+        written = [line.split("  # ")[0] for line in body.splitlines()]
+        code = "\n".join(line for line in written if not line.startswith("    #"))
+        imports = ["from maxslices import from_ledger"]
+        if "math." in code:
+            imports.insert(0, "import math\n")
+        if "fast_length(" in code:
+            imports.append("from maxslices.estimate.formula import fast_length")
+        given = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
+        dims = [name if name in code else "_" for name in _NAMES]
+        head = [
+            *imports,
+            "",
+            "",
+            "@from_ledger",
+            "def needs(m, shape, dtype):",
+            f'    """Allocations of {self.meta.name} of {self.dtype} data{given}, as seen on '
+            f'{self.kind}."""',
+            f'    if dtype.name != "{self.dtype}":',
+            f'        raise ValueError(f"for {self.dtype} data: suggest a ledger with --dtype '
+            '{dtype}")',
+        ]
+        if set(dims) != {"_"}:
+            head.append(f"    {', '.join(dims)} = shape")
+        return "\n".join([*head, body]) + "\n"
+
+    def _peak(self, text: str, run: _Run) -> int:
+        ledger = Ledger(self.kind)
+        shape = block_shape(self.slice_dim, run.n_slices, run.other_dims)
+        _executed(text).function(ledger, shape, self.dtype)
+        return ledger.peak_bytes
 
 
-def _peak(text: str, run: TracedRun, kind: Device) -> int:
-    ledger = Ledger(kind)
-    _executed(text).function(ledger, run.shape, run.dtype)
-    return ledger.peak_bytes
+def _by_site(alive: Sequence[Alive]) -> dict[CallSite, tuple[int, ...]]:
+    """Bytes of each allocation, by call site."""
+    by_site: dict[CallSite, tuple[int, ...]] = {}
+    for row in alive:
+        by_site[row.where] = (*by_site.get(row.where, ()), row.n_bytes)
+    return by_site
+
+
+def _terms_of(site: CallSite, runs: Sequence[_Run]) -> list[tuple[int, ...]]:
+    """Bytes in each run of each allocation of a site; of their sum, if their number differs."""
+    alive = [run.alive.get(site, ()) for run in runs]
+    if len({len(sizes) for sizes in alive}) == 1:
+        return list(zip(*alive, strict=True))
+    return [tuple(map(sum, alive))]
+
+
+def _comment(site: CallSite) -> str:
+    """File, line and code of a site; "" of what has no line of the method's."""
+    if site == INPUT:
+        return "the input"
+    if site.filename in ("", named_method.__file__) or is_call(site):  # compiled code
+        return ""
+    return f"{os.path.basename(site.filename)}:{site.line}: {site.code}"
+
+
+def _commented(call: str, comment: str) -> str:
+    """Line of a ledger with a comment, which stands above where the line would be too long."""
+    line = f"    {call}"
+    if not comment:
+        return line
+    if len(line) + len(comment) + 4 > 100:
+        return f"    # {comment}"[:100] + f"\n{line}"
+    return f"{line}  # {comment}"
 
 
 def _executed(text: str) -> LedgerEstimator:
     scope: dict[str, Any] = {}
     exec(compile(text, "<suggested ledger>", "exec"), scope)
-    found = [value for value in scope.values() if isinstance(value, LedgerEstimator)]
-    if len(found) != 1:
-        raise EstimatorError("the suggested text defines no ledger")
-    return found[0]
+    (estimator,) = (value for value in scope.values() if isinstance(value, LedgerEstimator))
+    return estimator

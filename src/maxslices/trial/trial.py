@@ -22,10 +22,10 @@ from ..core.parameters import SUPPLIED, check_parameters
 from ..core.returned_output import ReturnedOutput
 from ..devices import Backend, call_method, require_libraries
 from ..errors import ParameterError, RecordingError, UsageError
-from ..measure import Alive, MemorySample, Peak, Place, measure_peak
-from ..measure.alive import alive_bytes
+from ..measure import CallSite, Peak, measure_peak
 from ..measure.allocation_sequence import AllocationSequence
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..measure.host_memory import alive_bytes
 from ..system.process_state import quiet
 from .made_up import DataKind, array_module, facts, finish, made_up, made_up_frames, repeated
 
@@ -41,15 +41,8 @@ that only adds two arrays shows up to 8 KiB; on a GPU the rounding of 16 allocat
 CUSHION_BYTES = {"cpu": NOISE_BYTES["cpu"], "cuda": 0}
 """Added to each measured peak: on the CPU small Python objects count, and differ from call to
 call."""
-THE_INPUT = Place("<input>", 0)
-"""Place of the input among the rows of a traced call."""
 THE_CALL = "the call itself"
 """How a message names memory that no line of the method allocated: compiled code has none."""
-_OF_ARRAYS = {
-    "cpu": ("numpy_bytes",),
-    "cuda": ("cupy_in_use_bytes", "cupy_held_bytes", "cupy_and_torch_bytes"),
-}
-"""Figures of `Peak` that an input of a call is part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +138,8 @@ class Trial:
         self.peak: Peak | None = None
         """Figures of all meters for the last call; None if memory ran out."""
         self.is_recorded = False
-        """Whether calls record what is asked of the allocators, in `sequence`. It takes memory of
-        its own on a CPU. False again once it has disturbed the method."""
+        """Whether calls record what is asked of the allocators, in `sequence`. False again once it
+        has disturbed the method."""
         self.detects_changes = False
         """Whether calls find out if the method changes its input, which reads it once more."""
         self.changed_input = False
@@ -392,31 +385,6 @@ class Trial:
             call_s=peak.wall_s,
         )
 
-    def traced(self, n_slices: int | None = None) -> Peak:
-        """Call the method once more, and record the lines that allocate.
-
-        Returns
-        -------
-        Peak
-            Figures of arrays and rows include the input. On a CPU, tracing adds small Python
-            objects.
-        """
-        n = n_slices or self.n_slices
-        side = self.prepare(n)
-        data = self.data(n)
-        finish(self.backend)
-        with quiet(), measure_peak(self.backend.kind, trace=True) as peak:
-            self._call_once(data, side)
-        own, what = self.nbytes(n), f"{self.dtype} {'x'.join(map(str, data.shape))}"
-        for name in _OF_ARRAYS[self.backend.kind]:
-            if (figure := getattr(peak, name)) is not None:
-                setattr(peak, name, figure + own)
-        rows = (Alive(own, THE_INPUT, what), *peak.alive)
-        peak.alive = tuple(sorted(rows, key=lambda row: -row.n_bytes))
-        steps = [(s.time_s, s.in_use_bytes + own, s.where) for s in peak.samples]
-        peak.samples = tuple(MemorySample(*step) for step in [(0.0, own, THE_INPUT), *steps])
-        return peak
-
     def _call_once(self, data: Any, side: Mapping[str, Any]) -> None:
         """Call the method, and keep nothing of its result but the shape and dtype."""
         self.output = ReturnedOutput.of(self.call(data, side))
@@ -467,7 +435,7 @@ def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
         raise ParameterError(f"{meta.full_name}: {'; '.join(faults)}")
 
 
-def is_call(place: Place) -> bool:
+def is_call(place: CallSite) -> bool:
     """True if the call itself allocated memory: no line of the method is known, only that."""
     return place.filename == __file__ and place.line in _CALL_LINES
 

@@ -67,7 +67,7 @@ class SectionMeter:
             yield
             return
         every_s = SAMPLE_INTERVAL_S
-        with measure_peak(self._kind, objects=False, hooks=False, interval_s=every_s) as peak:
+        with measure_peak(self._kind, hooks=False, interval_s=every_s) as peak:
             yield
         if peak.counted_bytes is not None:
             found = peak.counted_bytes + resident_bytes
