@@ -93,9 +93,13 @@ def test_numbers_that_decide_nothing_are_not_mentioned():
         def forward(self, x):
             return self.layer(x) + random.random() * np.random.rand() * float(torch.rand(1))
 
-    report = memory_report(Noisy(), (32, 64), workspaces=NONE)
+    model = Noisy()
+    before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+    report = memory_report(model, (32, 64), workspaces=NONE)
     assert report.trace.drawn_from == ("torch", "random", "numpy.random")
     assert report.trace.notes == ()
+    after = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+    assert after == before
 
 
 def test_the_largest_batch_is_that_of_the_longest_path():

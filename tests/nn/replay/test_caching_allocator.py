@@ -17,55 +17,38 @@ TOTAL_BYTES = 150109880320
 """Of the card on which they were recorded."""
 
 
-def held(*steps, limit=None):
-    allocator = CachingAllocator(limit)
-    assert allocator.run(steps)
-    return allocator.reserved_bytes
+FREED = [(0, 100), (0, -1)]
+IN_THREE = [(0, 90), (0, -1), (1, 30), (2, 30), (3, 30)]
 
 
-def test_small_requests_share_segments_of_2_mib():
-    assert held((0, 1)) == 2 * MIB
-    assert held((0, MIB), (1, MIB)) == 2 * MIB
-    assert held((0, MIB), (1, MIB - 511), (2, 1)) == 4 * MIB
-
-
-def test_requests_below_10_mib_share_segments_of_20():
-    assert held((0, MIB + 1)) == 20 * MIB
-    assert held((0, 9 * MIB), (1, 9 * MIB)) == 20 * MIB
-    assert held((0, 9 * MIB), (1, 9 * MIB), (2, 3 * MIB)) == 40 * MIB
-
-
-def test_larger_requests_take_their_own_in_steps_of_2_mib():
-    assert held((0, 10 * MIB)) == 10 * MIB
-    assert held((0, 11 * MIB)) == 12 * MIB
-
-
-def test_a_freed_part_is_reused_and_split_if_more_than_1_mib_remains():
-    # 100 freed; 60 and 38 fit in it, 3 more does not.
-    assert held((0, 100 * MIB), (0, -1), (1, 60 * MIB), (2, 38 * MIB)) == 100 * MIB
-    # 99 of 100 taken: the 1 MiB left is not split off, so it stays with the 99.
-    assert held((0, 100 * MIB), (0, -1), (1, 99 * MIB), (2, MIB + 1)) == 120 * MIB
-
-
-def test_the_smallest_free_part_that_fits_is_taken():
-    steps = [(0, 100 * MIB), (1, 50 * MIB), (0, -1), (1, -1), (2, 40 * MIB), (3, 100 * MIB)]
-    assert held(*steps) == 150 * MIB
-
-
-def test_free_neighbours_become_one():
-    steps = [(0, 100 * MIB), (0, -1), (1, 40 * MIB), (2, 40 * MIB), (1, -1), (2, -1)]
-    assert held(*steps, (3, 100 * MIB)) == 100 * MIB
-
-
-def test_what_is_between_two_parts_keeps_them_apart():
-    steps = [(0, 90 * MIB), (0, -1), (1, 30 * MIB), (2, 30 * MIB), (3, 30 * MIB)]
-    assert held(*steps, (1, -1), (3, -1), (4, 60 * MIB)) == 150 * MIB
+@pytest.mark.parametrize(
+    ("steps", "held"),
+    [
+        # Small requests share segments of 2 MiB.
+        ([(0, 1e-6)], 2), ([(0, 1), (1, 1)], 2), ([(0, 1), (1, 1 - 511 / MIB), (2, 1e-6)], 4),
+        # Those below 10 share segments of 20.
+        ([(0, 1 + 1e-6)], 20), ([(0, 9), (1, 9)], 20), ([(0, 9), (1, 9), (2, 3)], 40),
+        # Larger ones take their own in steps of 2.
+        ([(0, 10)], 10), ([(0, 11)], 12),
+        # A freed part is used again, and split if more than 1 MiB remains.
+        ([*FREED, (1, 60), (2, 38)], 100), ([*FREED, (1, 99), (2, 1 + 1e-6)], 120),
+        # The smallest free part that fits is taken.
+        ([(0, 100), (1, 50), (0, -1), (1, -1), (2, 40), (3, 100)], 150),
+        # Free neighbours become one, unless something lies between them.
+        ([*FREED, (1, 40), (2, 40), (1, -1), (2, -1), (3, 100)], 100),
+        ([*IN_THREE, (1, -1), (3, -1), (4, 60)], 150),
+    ],
+)  # fmt: skip
+def test_segments_are_taken_split_and_joined(steps, held):
+    allocator = CachingAllocator()
+    assert allocator.run([(key, int(n * MIB + 0.999) if n > 0 else -1) for key, n in steps])
+    assert allocator.reserved_bytes == held * MIB
 
 
 def test_whole_unused_segments_are_given_back_before_it_fails():
-    steps = [(0, 60 * MIB), (0, -1), (1, 70 * MIB)]
-    assert held(*steps) == 130 * MIB
-    assert held(*steps, limit=100 * MIB) == 70 * MIB
+    allocator = CachingAllocator(100 * MIB)
+    assert allocator.run([(0, 60 * MIB), (0, -1), (1, 70 * MIB)])
+    assert (allocator.reserved_bytes, allocator.retries) == (70 * MIB, 1)
     # Half of the first segment is in use: it cannot go.
     split = [(0, 60 * MIB), (0, -1), (1, 30 * MIB), (2, 70 * MIB)]
     assert not CachingAllocator(100 * MIB).run(split)

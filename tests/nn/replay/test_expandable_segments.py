@@ -28,18 +28,21 @@ def reserved(steps: list[tuple[int, float]], limit: float | None = None) -> floa
     return None if made is None else made.peak_reserved_bytes / MIB
 
 
-def test_memory_comes_in_pages_and_small_blocks_have_their_own():
-    assert reserved([(0, 5)]) == 20
-    assert reserved([(0, 5), (1, 15)]) == 20
-    assert reserved([(0, 5), (1, 16)]) == 40
-    assert reserved([(0, 0.5)]) == 2
-    assert reserved([(0, 1.5), (1, 0.5)]) == 20 + 2
-
-
-def test_a_free_part_at_the_end_grows_and_one_in_the_middle_does_not():
-    assert reserved([(0, 30), (0, -1), (1, 50)]) == 60
-    # 30 are free between two that are in use: 50 go behind them.
-    assert reserved([(0, 30), (1, 30), (0, -1), (2, 50)]) == 120
+@pytest.mark.parametrize(
+    ("steps", "mib"),
+    [
+        # Memory comes in pages, and small blocks have their own.
+        ([(0, 5)], 20), ([(0, 5), (1, 15)], 20), ([(0, 5), (1, 16)], 40),
+        ([(0, 0.5)], 2), ([(0, 1.5), (1, 0.5)], 20 + 2),
+        # A free part at the end grows. One of 30 in the middle does not: 50 go behind it.
+        ([(0, 30), (0, -1), (1, 50)], 60), ([(0, 30), (1, 30), (0, -1), (2, 50)], 120),
+        # Free are 60 in the middle, and 20 before addresses without memory, which are left for
+        # larger blocks: 15 go into the 60, so that the next 60 have to go behind.
+        ([(0, 60), (1, 20), (2, 20), (0, -1), (2, -1), (3, 15), (4, 60)], 140),
+    ],
+)  # fmt: skip
+def test_pages_are_taken_as_worked_out_by_hand(steps, mib):
+    assert reserved(steps) == mib
 
 
 def test_pages_that_hold_nothing_are_given_back_where_room_is_needed():
@@ -52,13 +55,6 @@ def test_pages_that_hold_nothing_are_given_back_where_room_is_needed():
     # Of the first three pages, one is begun by the second block and stays.
     assert ran([(0, 50), (1, 30), (0, -1), (2, 60)], 100) is not None
     assert ran([(0, 50), (1, 30), (0, -1), (2, 60)], 98) is None
-
-
-def test_what_can_grow_is_left_for_larger_blocks():
-    # Free are 60 in the middle, and 20 before addresses without memory: 15 go into the 60, so
-    # that the next 60 have to go behind.
-    steps = [(0, 60), (1, 20), (2, 20), (0, -1), (2, -1), (3, 15), (4, 60)]
-    assert reserved(steps) == 140
 
 
 def test_room_for_all_of_a_block_is_asked_for_even_where_some_is_there():
