@@ -158,7 +158,7 @@ def replay_method(
     def make(n_slices: int) -> Trace:
         shape = block_shape(slice_dim, n_slices, other_dims)
         with Replay(workspaces=known) as record:
-            side = record.uncounted(_side(meta, shape, supplied or {}))
+            side = record.input(_side(meta, shape, supplied or {}), is_counted=False)
             side |= facts(meta, slice_dim)
             data = record.input(Spec(shape, element))
             with torch.no_grad(), record.stage("call", "activations"):

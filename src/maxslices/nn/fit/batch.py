@@ -15,10 +15,10 @@ from ...core.units import parse_bytes
 from ..memory_budget import MemoryBudget, budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec, StepFamily, Workspaces
-from ..replay.replay_step import MODES, Mode, StatedState
+from ..replay.replay_step import MODES, Mode, StatedState, precision
 from ..step.call_inputs import SAFETY_FACTOR, CallInputs, check_safety, dtype_of, positive, shape_of
 from ..step.layer_state import ResettingStep
-from ..step.model_step import ModelStep, Targets, optimizer_named, precision
+from ..step.model_step import ModelStep, Targets, optimizer_named
 from .answers import BatchSize, VerifiedStep
 from .input_trials import input_channels
 from .size_search import MOST, SizeSearch

@@ -18,9 +18,10 @@ from torch import nn
 
 from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
+from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs, called
 from ..step.layer_state import ResettingStep, refuses_time_split
-from ..step.model_step import optimizer_named, precision
+from ..step.model_step import optimizer_named
 from .binary_inputs import names_of_compressors, probe_binary
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .parts import batch_statistics

@@ -16,9 +16,10 @@ from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Spec
 from ..replay.nested import mapped
+from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs
 from ..step.layer_state import ResettingStep
-from ..step.model_step import optimizer_named, precision
+from ..step.model_step import optimizer_named
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites

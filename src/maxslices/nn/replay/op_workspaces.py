@@ -225,6 +225,12 @@ def _times(times: int, place: int = 0) -> Callable[[Any], list[tuple[str, int]]]
     return lambda args: [("items", times * args[place].numel() * args[place].element_size())]
 
 
+def _cdist_items(args: Any) -> torch.Tensor:
+    """Gradient of a distance for each column, before it is summed over the other operand."""
+    x, distances = args[1], args[4]
+    return x.new_empty((*distances.shape, x.shape[-1]))
+
+
 def _roll(args: Any) -> list[tuple[str, int]]:
     """Result of the first axis, where several are rolled one after the other."""
     return _times(1)(args) if len(args) > 2 and len(args[2]) > 1 else []
@@ -263,12 +269,16 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
         ),
         _by_cublas,
     ),
+    aten._cdist_backward.default: lambda func, args, made: [
+        _summed(func, _cdist_items(args), [-2])
+    ],
     aten._cudnn_rnn.default: _dropout_state,
     **dict.fromkeys(TRANSFORMS, transform_calls),
 }
 
 _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
     aten._cudnn_rnn.default: recurrent.copied_by_forward,
+    aten._cdist_backward.default: lambda args: [_cdist_items(args)],
     aten.native_batch_norm_backward.default: _of_batch_norm_backward,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_backward,

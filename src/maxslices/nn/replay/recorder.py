@@ -147,7 +147,7 @@ class Replay(AllocationLog):
                     self.count(tensor, "weights", name)
         return made
 
-    def input(self, value: Any) -> Any:
+    def input(self, value: Any, *, is_counted: bool = True) -> Any:
         """Make an input without data and count it from now on.
 
         Parameters
@@ -155,17 +155,19 @@ class Replay(AllocationLog):
         value : tensor, Spec, or any nesting of them in containers
             Values of real tensors are read only where code decides by those of integers; other
             objects are returned as they are.
+        is_counted : bool
+            False if something else accounts for it.
         """
 
         def convert(item: Any) -> Any:
-            if isinstance(item, Spec):
-                made = item.empty()
-            elif isinstance(item, torch.Tensor):
-                made = without_data(item)
-            else:
+            if not isinstance(item, Spec | torch.Tensor):
                 return item
-            self._mode.values.remember(made, item if isinstance(item, torch.Tensor) else None)
-            self.count(made, "input", "")
+            made = item.empty() if isinstance(item, Spec) else without_data(item)
+            if is_counted:
+                self._mode.values.remember(made, item if isinstance(item, torch.Tensor) else None)
+                self.count(made, "input", "")
+            else:
+                self.leave_out(made)
             return made
 
         with self.paused():
@@ -174,25 +176,6 @@ class Replay(AllocationLog):
     def watch_draws(self, function: Any) -> None:
         """Watch the generators on the host that a function names."""
         self._generators.add_those_of(function)
-
-    def uncounted(self, value: Any) -> Any:
-        """Make tensors without data that are not counted.
-
-        Parameters
-        ----------
-        value : tensor, Spec, or any nesting of them
-            As for `input`.
-        """
-
-        def convert(item: Any) -> Any:
-            if not isinstance(item, Spec | torch.Tensor):
-                return item
-            made = item.empty() if isinstance(item, Spec) else without_data(item)
-            self.leave_out(made)
-            return made
-
-        with self.paused():
-            return mapped(convert, value)
 
     def trace(self) -> Trace:
         """Trace of what was recorded so far."""

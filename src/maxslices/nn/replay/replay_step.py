@@ -231,7 +231,9 @@ def replay(
         If the code cannot be replayed for another reason.
     """
     if loop is None:
-        loop = _loop(mode, loss, keep_output, amp)
+        if mode not in MODES:
+            raise UsageError(f"mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
+        loop = StepLoop(mode, loss, precision(amp), keep_output)
     record = Replay(workspaces=workspaces, capability=capability, lines=lines, draws=draws)
     with record:
         run = target
@@ -258,18 +260,17 @@ def replay(
     return record.trace()
 
 
-def _loop(
-    mode: Mode,
-    loss: Callable[..., torch.Tensor] | None,
-    keep_output: bool,
-    amp: torch.dtype | bool | None,
-) -> StepLoop:
-    if mode not in MODES:
-        raise UsageError(f"mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
+def precision(amp: Any) -> torch.dtype | None:
+    """Lower precision of autocast; True is float16.
+
+    Raises
+    ------
+    UsageError
+        If it is something else.
+    """
     if amp not in (None, False, True, torch.float16, torch.bfloat16):
         raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
-    low = torch.float16 if amp is True else amp or None
-    return StepLoop(mode, loss, low, keep_output)
+    return torch.float16 if amp is True else amp or None
 
 
 def _stage(record: Replay | None, name: str, category: Any) -> AbstractContextManager[None]:
@@ -432,4 +433,4 @@ def _zero_grad(model: Any, optimizer: torch.optim.Optimizer | None) -> None:
         type(optimizer).zero_grad(optimizer, set_to_none=True)
 
 
-__all__ = ["MODES", "Mode", "StatedState", "StepLoop", "replay"]
+__all__ = ["MODES", "Mode", "StatedState", "StepLoop", "precision", "replay"]

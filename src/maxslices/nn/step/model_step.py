@@ -49,13 +49,6 @@ def optimizer_named(optimizer: Any) -> Any:
     return partial(kind, **options) if options else kind
 
 
-def precision(amp: Any) -> torch.dtype | None:
-    """Lower precision of autocast; True is float16."""
-    if amp is None or amp is False:
-        return None
-    return torch.float16 if amp is True else amp
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelStep:
     """A step of one model, for inputs of any size."""
