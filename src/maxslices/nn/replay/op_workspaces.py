@@ -228,7 +228,8 @@ def _times(times: int, place: int = 0) -> Callable[[Any], list[tuple[str, int]]]
 def _cdist_items(args: Any) -> torch.Tensor:
     """Gradient of a distance for each column, before it is summed over the other operand."""
     x, distances = args[1], args[4]
-    return x.new_empty((*distances.shape, x.shape[-1]))
+    made: torch.Tensor = x.new_empty((*distances.shape, x.shape[-1]))
+    return made
 
 
 def _roll(args: Any) -> list[tuple[str, int]]:
