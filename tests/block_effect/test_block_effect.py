@@ -6,10 +6,9 @@ import scipy.ndimage
 
 from maxslices import Registry, registry
 from maxslices.block_effect import compare_blocks as module
-from maxslices.block_effect.compare_blocks import call_times_s, compare_blocks
+from maxslices.block_effect.compare_blocks import call_times_s, compare_blocks, study_blocks
 from maxslices.block_effect.effect import BlockEffect
 from maxslices.block_effect.find_halo import Reach, find_halo
-from maxslices.block_effect.study_blocks import study_blocks
 from maxslices.devices import select_backend
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest

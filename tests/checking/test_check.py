@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from maxslices import MemoryModel, Registry, from_ledger, method
-from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices, trial_of
+from maxslices.checking.result_in_blocks import differences_between_blocks
 from maxslices.core.arrays import ArraySpec
 from maxslices.core.units import format_bytes
 from maxslices.errors import OutOfMemoryError, ParameterError, UnknownMethodError, UsageError

@@ -248,7 +248,7 @@ class ModelResolver:
 
     def _compared(self, request: ModelRequest, backend: Backend, made: Probe) -> BlockEffect | str:
         """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""
-        from ..block_effect.study_blocks import study_blocks
+        from ..block_effect.compare_blocks import study_blocks
 
         fitting = made.model().max_slices(self._available_bytes, request.total_slices)
         found = study_blocks(

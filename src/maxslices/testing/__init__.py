@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..checking.case import Case
     from ..checking.check_result import CheckResult, EstimateError
     from ..checking.estimate_check import check_max_slices
-    from ..checking.method_halo import find_halo
+    from ..checking.result_in_blocks import find_halo
     from .conformance import MethodConformance
 
 _HOME = {
@@ -21,7 +21,7 @@ _HOME = {
     "EstimateError": "maxslices.checking.check_result",
     "MethodConformance": "maxslices.testing.conformance",
     "check_max_slices": "maxslices.checking.estimate_check",
-    "find_halo": "maxslices.checking.method_halo",
+    "find_halo": "maxslices.checking.result_in_blocks",
 }
 __all__ = [
     "Case",

@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from ..checking.block_differences import differences_between_blocks
 from ..checking.case import Case, Situation
 from ..checking.estimate_check import check_trial, trial_of
-from ..checking.method_halo import proposed_halo
+from ..checking.result_in_blocks import differences_between_blocks, proposed_halo
 from ..core.allocators import Device
 from ..core.method_meta import MethodMeta, with_type
 from ..core.method_registry import Registry, registry
