@@ -10,9 +10,6 @@ torch = pytest.importorskip("torch")
 
 from maxslices.nn.replay import (
     CachingAllocator,
-    Spec,
-    Workspaces,
-    replay,
 )
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Counts, each_step, steady
@@ -63,14 +60,3 @@ def test_steps_that_are_not_alike_are_not_repeated(kind):
     trace = trace_of([("kept", 40.0)], [("more", 40.0)])
     assert list(each_step(trace, kind())) == [Counts(0, 40 * MIB), Counts(0, 40 * MIB)]
     assert not steady(trace, kind(60 * MIB)).runs
-
-
-def test_a_workspace_that_finds_no_room_is_told():
-    layer = torch.nn.Conv2d(8, 8, 3, padding=1)
-    trace = replay(layer, Spec((2, 8, 64, 64)), steps=2)
-    table = {call.signature: ((2, 64 * MIB),) for call in trace.calls}
-    trace = trace.with_workspaces(Workspaces("test", table=table))
-    found = steady(trace, CachingAllocator(32 * MIB))
-    assert found.runs
-    assert found.refused == {0, 1}
-    assert steady(trace, CachingAllocator(128 * MIB)).refused == frozenset()

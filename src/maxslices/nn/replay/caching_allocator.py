@@ -84,15 +84,13 @@ class Holding:
         twice.
     retries : int
         Times that all unused memory was given back to make room.
-    refused : int
-        Requests that may fail and found no room: workspaces of convolutions.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.taken_bytes = 0
-        self.retries = self.refused = 0
+        self.retries = 0
         self._live: dict[int, Any] = {}
 
     def rename(self, keys: Mapping[int, int]) -> None:
@@ -137,10 +135,8 @@ class CachingAllocator(Holding):
         for key, n_bytes in requests:
             if n_bytes < 0:
                 free(key)
-            elif not allocate(key, n_bytes):
-                if key >= 0:
-                    return False
-                self.refused += 1
+            elif not allocate(key, n_bytes) and key >= 0:
+                return False
         return True
 
     def allocate(self, key: int, n_bytes: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 from .caching_allocator import AllocatorRequest, CachingAllocator
@@ -32,8 +32,6 @@ class Counts(NamedTuple):
 
     retries: int
     taken_bytes: int
-    refused: tuple[int, ...] = ()
-    """Calls whose workspaces found no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,6 @@ class Steady:
     """Whether every request finds room that the allocator's `run` requires."""
     taken_bytes: float = 0.0
     """Average bytes that a step takes from the device, having given them back before."""
-    refused: frozenset[int] = frozenset()
-    """Calls whose workspaces found no room in one step at least. cuDNN takes kernels without one
-    then, and keeps to them."""
 
 
 def steady(
@@ -66,16 +61,14 @@ def steady(
         Requests of each event, in place of the trace's own: those of another number of images.
     """
     taken: list[int] = []
-    refused = set[int]()
     for counts in islice(each_step(trace, allocator, requests), N_STEPS):
         if counts is None:
             return Steady(False)
         taken.append(counts.taken_bytes)
-        refused |= set(counts.refused)
         if not any(taken[-N_CALM:]):
-            return Steady(True, 0.0, frozenset(refused))
+            return Steady(True)
     taken = taken[min(N_FIRST, len(taken) - 1) :]
-    return Steady(True, sum(taken) / len(taken), frozenset(refused))
+    return Steady(True, sum(taken) / len(taken))
 
 
 def each_step(
@@ -93,41 +86,19 @@ def each_step(
         ends = [len(trace.events)] * 2
     each_event = list(trace.requests_by_event() if requests is None else requests)
     following = _following(trace, ends[0], ends[-1])
-    parts = _joined(trace, each_event, 0, ends[0])
+    asked = [*chain.from_iterable(each_event[: ends[0]])]
     for turn in count():
         retries, taken_bytes = allocator.retries, allocator.taken_bytes
-        refused: list[int] = []
-        for which, asked in parts:
-            before = allocator.refused
-            if not allocator.run(asked):
-                yield None
-                return
-            if allocator.refused > before:
-                refused.append(which)
-        yield Counts(
-            allocator.retries - retries, allocator.taken_bytes - taken_bytes, tuple(refused)
-        )
+        if not allocator.run(asked):
+            yield None
+            return
+        yield Counts(allocator.retries - retries, allocator.taken_bytes - taken_bytes)
         if turn:
             if following is None:
                 return
             allocator.rename(following)
         else:
-            parts = _joined(trace, each_event, ends[0], ends[-1])
-
-
-def _joined(
-    trace: Trace, each_event: Sequence[Sequence[AllocatorRequest]], begin: int, end: int
-) -> list[tuple[int, list[AllocatorRequest]]]:
-    """Join the requests of events up to each that may fail, with the index of its call."""
-    parts: list[tuple[int, list[AllocatorRequest]]] = []
-    joined: list[AllocatorRequest] = []
-    for event in range(begin, end):
-        asked = each_event[event]
-        joined += asked
-        if asked and asked[0][0] < 0:
-            parts.append((trace.events[event].which, joined))
-            joined = []
-    return [*parts, (-1, joined)]
+            asked = [*chain.from_iterable(each_event[ends[0] : ends[-1]])]
 
 
 def _following(trace: Trace, begin: int, end: int) -> dict[int, int] | None:
