@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, registry, run
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 
 from ..methods.cases import CASES
 

@@ -67,14 +67,14 @@ def test_angles_are_described_with_their_order_and_gaps():
 
 
 def describe_angles(degrees):
-    from maxslices.io.scans.array_source import ArrayScan
+    from maxslices.io import ArrayScan
 
     data = np.zeros((len(degrees), 2, 3), "uint16")
     return describe(ArrayScan(data, angles=np.deg2rad(degrees).astype("float32"))).angles
 
 
 def test_a_source_of_the_callers_stays_open():
-    from maxslices.io.scans.array_source import ArrayScan
+    from maxslices.io import ArrayScan
 
     source = ArrayScan(np.ones((4, 2, 3), "uint16"))
     describe(source)

@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, plan, run
 from maxslices.estimate import Records
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 
 CALLS: Counter[str] = Counter()
 SCAN = np.random.default_rng(3).integers(900, 60_000, (90, 24, 40), dtype=np.uint16)

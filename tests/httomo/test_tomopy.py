@@ -14,7 +14,7 @@ import maxslices
 from maxslices import Registry
 from maxslices.errors import MaxslicesError, ParameterError, UnknownMethodError
 from maxslices.httomo.register_methods import register_all
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 
 SOURCES = {
     "prep/normalize.py": """

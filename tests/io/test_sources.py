@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError, UsageError
-from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan, LoaderOptions, Preview, SideData, Source, open_source
 from maxslices.io.scans.loader import AxisIndex
 
 from . import scans

@@ -13,9 +13,8 @@ import pytest
 import tifffile
 
 from maxslices.errors import SourceError
-from maxslices.io import open_source
+from maxslices.io import ArrayScan, open_source
 from maxslices.io.frames.plain_frames import NpyFrames
-from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.tiff import pages as tiff_pages
 from maxslices.io.tiff.frames import open_tiffs
 

@@ -214,7 +214,7 @@ def test_what_loading_the_library_takes_is_not_counted_as_the_method():
     pytest.importorskip("finufft")
     code = (
         "import numpy as np; from maxslices import run\n"
-        "from maxslices.io.scans.array_source import ArrayScan\n"
+        "from maxslices.io import ArrayScan\n"
         "data = np.ones((61, 1, 96), np.float32)\n"
         "scan = ArrayScan(data, angles=np.linspace(0, np.pi, 61, dtype=np.float32))\n"
         "section, = run(scan, ['fbp'], device='cpu').sections\n"

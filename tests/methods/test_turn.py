@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import maxslices
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 
 WIDTH, AXIS = 48, 24.3
 

@@ -13,7 +13,7 @@ from maxslices import Pipeline, run
 from maxslices.core import block_memory
 from maxslices.core.allocators import round_to_granule
 from maxslices.devices.cpu import CpuBackend
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 from maxslices.runner.section_run import SectionRun
 from tests.planner.fakes import fakes
 

@@ -8,7 +8,7 @@ import pytest
 import maxslices
 from maxslices import Pipeline, Registry
 from maxslices.errors import MethodError
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 
 RNG = np.random.default_rng(3)
 DATA = RNG.integers(0, 900, (14, 9, 6)).astype(np.uint16)

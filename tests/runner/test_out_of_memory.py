@@ -13,8 +13,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
-from maxslices.io import Sink
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan, Sink
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.folder_place import JOURNAL_NAME, RECORD_NAMES

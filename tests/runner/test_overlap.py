@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, run
+from maxslices.io import ArrayScan
 from maxslices.io.frames.frames import ArrayFrames, Selection
-from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
 from maxslices.io.scans.loader import LoaderOptions, Preview
 from maxslices.runner.blocks.block_feed import blocks_of

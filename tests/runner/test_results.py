@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.errors import DoesNotFitError
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 from maxslices.io.scans.loader import LoaderOptions
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, check, plan, run
-from maxslices.io.scans.array_source import ArrayScan
+from maxslices.io import ArrayScan
 
 SHAPE = (31, 14, 40)
 STEPS = [

@@ -13,8 +13,8 @@ import pytest
 from maxslices import Pipeline, Registry, method, run
 from maxslices.api.pictures import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError
+from maxslices.io import ArrayScan
 from maxslices.io.results.stored_result import middle_slice
-from maxslices.io.scans.array_source import ArrayScan
 from maxslices.runner import Report
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes

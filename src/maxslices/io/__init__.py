@@ -16,10 +16,9 @@ from .access import (
 )
 from .results.sink import Sink, SinkFormat, SinkStart, incomplete_path, remove_result, result_path
 from .results.writers import create_sink, sink_maker
-from .scans.array_source import ArrayScan
+from .scans.frame_source import Source
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
-from .scans.open_source import open_source
-from .scans.source import Source
+from .scans.open_source import ArrayScan, open_source
 from .stores.scratch import ScratchStore
 from .stores.store import MemoryStore, Store
 

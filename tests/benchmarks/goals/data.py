@@ -10,8 +10,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from maxslices.io import ArrayScan
 from maxslices.io.frames.frames import FramesWritten, IndexRange, Selection
-from maxslices.io.scans.array_source import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
 
 from .machine import pinned, write_all

@@ -1,10 +1,11 @@
-"""Opening a scan: from a path or an array to a `Source`."""
+"""Opening a scan: from a path or arrays to a `Source`."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +16,15 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
-from ..frames.frames import ArrayFrames, Selection
+from ..check_arrays import check_angles
+from ..frames.frames import ArrayFrames, Frames, Selection
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
 from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .angles import angles_option, find_angles
-from .facts import ome_pixel_size
-from .frame_source import FrameSource
+from .facts import ome_pixel_size, parse_pixel_size
+from .frame_source import FrameSource, Source
 from .layout import Layout, ScanFile, find_layout
 from .loader import LoaderOptions, SideData
 from .sides import (
@@ -34,9 +36,21 @@ from .sides import (
     side_in_file,
     side_of_layout,
 )
-from .source import Source
 
 logger = logging.getLogger(__name__)
+
+_PROJECTIONS = re.compile(r"proj|tomo|sample|scan|radio|image|data", re.IGNORECASE)
+"""What names of folders of projections have in them."""
+_SIDES: dict[SideName, re.Pattern[str]] = {
+    "flats": re.compile(
+        r"(?<![a-z])(((flat|bright)(_?field)?|white|ref(erence)?)s?|open(_?beam)?s?)(?![a-z])",
+        re.IGNORECASE,
+    ),
+    "darks": re.compile(
+        r"(?<![a-z])((dark(_?(field|current))?|black)s?|bias)(?![a-z])", re.IGNORECASE
+    ),
+}
+"""Words in names of folders of flats and darks; a scan of an opening is not one of open beam."""
 
 
 def open_source(
@@ -92,9 +106,7 @@ def open_source(
     kind = check_readable(path)
     suffix = path.suffix.lower()
     if kind == "folder" or suffix in TIFF_SUFFIXES:
-        from .tiff_folders import tiff_stacks
-
-        frames, sides = tiff_stacks(path, options)
+        frames, sides = _tiff_stacks(path, options)
         return plain_source(str(path), Selection.of(frames), options, sides=sides)
     if suffix == ".npy":
         from ..frames.plain_frames import NpyFrames
@@ -250,6 +262,101 @@ def plain_source(
     return source
 
 
+class ArrayScan(FrameSource):
+    """A scan in arrays: projections with their angles, flats, darks and pixel size.
+
+    Parameters
+    ----------
+    data : ndarray
+        Projections (angles, detector_y, detector_x) of any real dtype; not copied.
+    flats, darks : ndarray, optional
+        Frames (n, detector_y, detector_x), or a single one (detector_y, detector_x).
+    flats_after : ndarray, optional
+        Flats that were taken after the projections, where `flats` were taken before them. They are
+        interpolated in time if they differ (see `dark_flat_field_correction`).
+    angles : array-like, optional
+        Angle of each projection in radians.
+    pixel_size : str or float, optional
+        Size of a pixel, such as ``"3.25um"``; a number is in micrometres.
+    name : str, optional
+        Name of the scan in messages.
+
+    Raises
+    ------
+    SourceError
+        If `data` is not an array, or shapes, dtypes or the number of angles do not fit.
+    UsageError
+        If the pixel size is not a length.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scan = ArrayScan(np.ones((91, 4, 64), np.uint16), angles=np.linspace(0, np.pi, 91))
+    >>> print(scan.spec)
+    91x4x64 uint16
+    """
+
+    def __init__(
+        self,
+        data: NDArray[Any],
+        *,
+        flats: NDArray[Any] | None = None,
+        darks: NDArray[Any] | None = None,
+        flats_after: NDArray[Any] | None = None,
+        angles: NDArray[Any] | Sequence[float] | None = None,
+        pixel_size: str | float | None = None,
+        name: str = "array",
+    ) -> None:
+        size = None if pixel_size is None else parse_pixel_size(pixel_size)
+        self.data = data
+        """The projections."""
+        self._given = {"flats": flats, "darks": darks, "flats_after": flats_after}
+        self._angles = None if angles is None else check_angles(name, angles)
+        super().__init__(
+            name,
+            Selection.of(ArrayFrames(name, _array(name, data))),
+            sides={"flats": _side(name, "flats", flats), "darks": _side(name, "darks", darks)},
+            flats_after=_side(name, "flats_after", flats_after),
+            angles=self._angles,
+        )
+        self.pixel_size = size
+
+    def with_options(self, options: LoaderOptions) -> FrameSource:
+        """The same scan, read as a pipeline's loader says.
+
+        What the loader gives of angles, flats and darks takes the place of the scan's own.
+
+        Raises
+        ------
+        SourceError
+            If a part of it is not within the scan, or the loader names paths in an HDF5 file.
+        """
+        frames = Selection.of(ArrayFrames(self.name, self.data))
+        sides: dict[SideName, Selection | None] = {
+            "flats": _side(self.name, "flats", self._given["flats"]),
+            "darks": _side(self.name, "darks", self._given["darks"]),
+        }
+        after = _side(self.name, "flats_after", self._given["flats_after"])
+        return plain_source(
+            self.name, frames, options, sides=sides, flats_after=after, angles=self._angles
+        )
+
+
+def _side(name: str, side: str, given: NDArray[Any] | None) -> Selection | None:
+    if given is None:
+        return None
+    array = _array(f"{name} {side}", given)
+    return Selection.of(ArrayFrames(f"{name} {side}", array[None] if array.ndim == 2 else array))
+
+
+def _array(name: str, given: object) -> NDArray[Any]:
+    if not isinstance(given, np.ndarray):
+        raise SourceError(
+            f"{name}: {type(given).__name__} is not a NumPy array: give numpy.asarray of it"
+        )
+    return given
+
+
 def _read_currents(file: ScanFile, layout: Layout, options: LoaderOptions) -> NDArray[np.float64]:
     """Read the current of the beam for each frame."""
     where = layout.current if options.beam_current == "auto" else options.beam_current
@@ -282,3 +389,71 @@ def _warn_of_unused_key(file: ScanFile, options: LoaderOptions) -> None:
                 key,
                 others,
             )
+
+
+def _tiff_stacks(
+    path: Path, options: LoaderOptions
+) -> tuple[Frames, dict[SideName, Selection | None]]:
+    """Open the stacks of a scan in TIFFs: its projections, flats and darks.
+
+    A folder without TIFFs may have one folder of projections, by its name, or the only one that is
+    neither of flats nor of darks. Flats and darks are in folders named so, next to the projections
+    or to their folder: those before the scan, then those after it.
+
+    Raises
+    ------
+    SourceError
+        If there are no TIFFs, several folders may be the projections, or frames do not fit.
+    """
+    from ..tiff.frames import open_tiffs
+
+    if check_readable(path) == "file":
+        frames = open_tiffs(path)
+        if frames.spec.shape[0] == 1:
+            raise SourceError(
+                f"{path}: has one page, which is not a scan: give the folder of its TIFFs, "
+                f"{path.parent}"
+            )
+        return frames, {}
+    projections, beside = path, path
+    if not _has_tiffs(path):
+        projections = _projections(path)
+    elif _PROJECTIONS.search(path.name) and not _folders(path):
+        beside = path.resolve().parent
+    sides: dict[SideName, Selection | None] = {}
+    for side, pattern in _SIDES.items():
+        found = [each for each in _folders(beside) if pattern.search(each.name)]
+        if found and options.side(side) == "auto":
+            before_first = sorted(found, key=lambda each: "after" in each.name.lower())
+            first, *others = map(open_tiffs, before_first)
+            sides[side] = Selection.of(first.followed_by(others) if others else first)
+    return open_tiffs(projections), sides
+
+
+def _has_tiffs(folder: Path) -> bool:
+    return any(
+        each.suffix.lower() in TIFF_SUFFIXES and not each.name.startswith(".")
+        for each in folder.iterdir()
+    )
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Folders of TIFFs in a folder."""
+    try:
+        return [each for each in sorted(folder.iterdir()) if each.is_dir() and _has_tiffs(each)]
+    except OSError:  # one that cannot be read is of no use
+        return []
+
+
+def _projections(folder: Path) -> Path:
+    """Folder of the projections in a folder; itself, which has no TIFFs, if there is none."""
+    others = [
+        each
+        for each in _folders(folder)
+        if not any(pattern.search(each.name) for pattern in _SIDES.values())
+    ]
+    named = [each for each in others if _PROJECTIONS.search(each.name)] or others
+    if len(named) > 1:
+        names = ", ".join(each.name for each in named)
+        raise SourceError(f"{folder}: the projections may be in {names}: give one of them")
+    return named[0] if named else folder
