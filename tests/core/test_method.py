@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import pickle
 import re
 import traceback
@@ -73,7 +74,7 @@ def test_an_option_that_methods_do_not_have_is_refused_with_the_nearest(register
 
 
 def test_every_option_is_documented_and_kept_in_the_record():
-    documented = set(re.findall(r"^ {4}(\w+) : ", method.__doc__, re.MULTILINE))
+    documented = set(re.findall(r"^(\w+) : ", inspect.getdoc(method), re.MULTILINE))
     assert documented == {*MethodOptions.__annotations__, "pattern", "registry"}
     renamed = {"calc_max_slices": "estimator", "output_dtype": "declared_dtype"}
     kept = set(MethodMeta.__dataclass_fields__)
