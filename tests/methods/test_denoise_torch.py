@@ -215,34 +215,26 @@ def test_a_pickle_is_refused(tmp_path, zipped):
         read_shapes(path)
 
 
+def header(**entry):
+    text = json.dumps({"a": entry}).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * 12
+
+
 @pytest.mark.parametrize(
-    "content, message",
+    "content",
     [
-        (b"", "is not a safetensors file"),
-        (b"\xff" * 30, "is not a safetensors file"),
-        (b"\x02" + b"\0" * 7 + b"[]", "is not a safetensors file"),
+        b"",
+        b"\xff" * 30,
+        b"\x02" + b"\0" * 7 + b"[]",
+        header(dtype="F32", shape=[2], data_offsets=[0, 12]),
+        header(dtype="F32", shape=[4], data_offsets=[0, 16]),
+        header(dtype="BF8", shape=[2], data_offsets=[0, 8]),
+        header(dtype="F32", shape=[-2, -1], data_offsets=[0, 8]),
     ],
 )
-def test_other_files_are_refused(tmp_path, content, message):
+def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "w.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        read_shapes(path)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"dtype": "F32", "shape": [2], "data_offsets": [0, 12]},
-        {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
-        {"dtype": "BF8", "shape": [2], "data_offsets": [0, 8]},
-        {"dtype": "F32", "shape": [-2, -1], "data_offsets": [0, 8]},
-    ],
-)
-def test_a_header_that_does_not_fit_the_file_is_refused(tmp_path, entry):
-    path = tmp_path / "w.safetensors"
-    text = json.dumps({"a": entry}).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 12)
     with pytest.raises(ValueError, match="is not a safetensors file"):
         read_shapes(path)
 
