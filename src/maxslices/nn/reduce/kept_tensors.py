@@ -47,8 +47,6 @@ class Compressor(ABC):
 
     name: ClassVar[str]
     """Name by which a compressor is asked for."""
-    binary_only: ClassVar[bool] = False
-    """True if only 0 and 1 can be restored."""
 
     def pack(self, tensor: torch.Tensor) -> PackedTensor:
         """Compress a tensor.
@@ -92,7 +90,6 @@ class BitCompressor(Compressor):
     """0 and 1 in one bit each: 1/32 of single precision."""
 
     name = "bit"
-    binary_only = True
 
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Pack eight items into a byte, the first in the lowest bit."""
@@ -144,7 +141,6 @@ class BooleanCompressor(_CastCompressor):
     """0 and 1 in one byte each."""
 
     name = "boolean"
-    binary_only = True
     kept_as = torch.bool
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -434,7 +435,8 @@ class _Levels:
         if reason:
             self.summary.notes.append(f"{path} is not split in time: {reason}")
             return None
-        return {path: self.rewrites[path].in_parts(self.rewrites[path].parts * self.factor)}
+        rewrite = self.rewrites[path]
+        return {path: replace(rewrite, parts=rewrite.parts * self.factor)}
 
     def undo(self) -> None:
         """Level 4: remove checkpoints that do not lower the peak, the slowest first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any, Literal
@@ -79,10 +79,6 @@ class Rewrite:
         if self.parts > 1:
             text += f", in {self.parts} parts"
         return text
-
-    def in_parts(self, parts: int) -> Rewrite:
-        """The same rewrite with another number of parts."""
-        return replace(self, parts=parts)
 
 
 Rewrites = Mapping[str, Rewrite]

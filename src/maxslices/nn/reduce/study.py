@@ -132,11 +132,6 @@ class ModuleOrder:
             self._stretch[path] = ends
         return self._stretch[path]
 
-    def overlap(self, one: str, other: str) -> bool:
-        """True if two modules or ranges have a module in common."""
-        (a, b), (c, d) = self.stretch(one), self.stretch(other)
-        return a < d and c < b
-
     def is_inside(self, inner: str, outer: str) -> bool:
         """True if a module or range is a proper part of another."""
         (a, b), (c, d) = self.stretch(inner), self.stretch(outer)
