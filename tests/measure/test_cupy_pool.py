@@ -1,21 +1,17 @@
 """CuPy's meter on the fake of CuPy; tests/gpu has the real one."""
 
 import contextlib
+import random
 import threading
 import time
 
 import pytest
 
-from maxslices.measure import measure_peak, source_lines
+from maxslices.measure import device_memory, measure_peak, source_lines
 
 from . import fake_cupy_pool
 
-KIB = 1024
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    return fake_cupy_pool.install(monkeypatch)
+KIB, MIB = 1024, 2**20
 
 
 def in_thread(function):
@@ -54,9 +50,10 @@ def test_freeing_what_was_alive_before_makes_room_for_nothing(cupy):
     assert peak.peak_bytes == 7 * KIB
 
 
-def test_free_blocks_at_the_start_do_not_hide_the_peak(cupy):
+@pytest.mark.parametrize("hooks", [True, False])
+def test_free_blocks_at_the_start_do_not_hide_the_peak(cupy, hooks):
     cupy.alloc(10 * KIB).free()
-    with measure_peak("cuda") as peak:
+    with measure_peak("cuda", hooks=hooks) as peak:
         cupy.alloc(3 * KIB)
     assert peak.peak_bytes == 3 * KIB
     assert peak.cupy_held_bytes == 10 * KIB
@@ -120,8 +117,9 @@ def test_a_thread_that_escapes_the_hooks_is_reported(cupy):
     assert "9,216 bytes of CuPy's pool" in peak.unseen[0]
 
 
-def test_memory_outside_the_pool_is_reported(cupy):
-    with measure_peak("cuda") as peak:
+@pytest.mark.parametrize("hooks", [True, False])
+def test_memory_outside_the_pool_is_reported(cupy, hooks):
+    with measure_peak("cuda", hooks=hooks) as peak:
         cupy.alloc(1 * KIB)
         cupy.device_used_bytes += 100_000_000
     cupy.device_used_bytes -= 100_000_000
@@ -130,9 +128,6 @@ def test_memory_outside_the_pool_is_reported(cupy):
     assert peak.outside_bytes == peak.outside_after_bytes == 100_000_000
     assert peak.peak_bytes is None
     assert "100 MB were allocated elsewhere" in peak.unseen[0]
-
-
-MIB = 2**20
 
 
 def wait_for_a_sample(cupy):
@@ -253,14 +248,17 @@ def test_an_allocator_set_inside_is_reported_and_kept(cupy):
     assert "changed CuPy's allocator" in peak.unseen[0]
 
 
-def test_where_allocator_cannot_be_wrapped_this_thread_is_counted(cupy, monkeypatch):
+@pytest.mark.parametrize("hooks", [True, False])
+def test_where_allocator_cannot_be_wrapped_this_thread_is_counted(cupy, monkeypatch, hooks):
     def refuse(allocator):
         raise ValueError("inside using_allocator")
 
     monkeypatch.setattr(cupy.cuda, "set_allocator", refuse)
-    with measure_peak("cuda") as peak:
-        cupy.alloc(3 * KIB)
+    with measure_peak("cuda", hooks=hooks) as peak:
+        cupy.alloc(3 * KIB).free()
+        cupy.alloc(1 * KIB)
     assert peak.peak_bytes == 3 * KIB
+    assert cupy.get_memory_hooks() == {}
     with measure_peak("cuda") as peak:
         in_thread(lambda: cupy.alloc(3 * KIB))
     assert peak.peak_bytes is None
@@ -297,3 +295,170 @@ def test_what_is_freed_after_the_peak_was_alive_beside_it(cupy):
         cupy.alloc(40 * MIB)
     assert peak.cupy_in_use_bytes == 50 * MIB
     assert peak.earlier_freed_bytes == 0
+
+
+# Without hooks: the growth of what the pool has in use.
+
+
+def busy(cupy, seed):
+    """Allocate and free at random, in this thread and another; the blocks still alive."""
+    chosen, alive = random.Random(seed), []
+    for _ in range(300):
+        if alive and chosen.random() < 0.45:
+            alive.pop(chosen.randrange(len(alive))).free()
+            continue
+        size = chosen.choice([1, 700, 5 * KIB, 3 * MIB, 5 * MIB + 512])
+        if chosen.random() < 0.1:
+            in_thread(lambda size=size: alive.append(cupy.alloc(size)))
+        else:
+            alive.append(cupy.alloc(size))
+        if chosen.random() < 0.02:
+            cupy.pool.free_all_blocks()
+    return alive
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_finds_what_hooks_find(monkeypatch, seed):
+    found = []
+    for hooks in (True, False):
+        cupy = fake_cupy_pool.install(monkeypatch)
+        before = [cupy.alloc(10 * KIB), cupy.alloc(4 * MIB)]
+        with measure_peak("cuda", hooks=hooks) as peak:
+            before += busy(cupy, seed)[:20]
+            busy(cupy, seed + 100)
+        assert peak.unseen == []
+        found.append((peak.peak_bytes, peak.cupy_held_bytes))
+    assert found[0] == found[1]
+    assert found[0][0] > 10 * MIB
+
+
+def test_cupy_calls_no_hooks(cupy):
+    original, called = cupy.allocator, []
+    with measure_peak("cuda", hooks=False) as peak:
+        assert cupy.get_memory_hooks() == {}
+        cupy.alloc(3 * KIB)
+        in_thread(lambda: (cupy.alloc(2 * KIB), called.append(cupy.get_memory_hooks())))
+        with measure_peak("cuda") as inner:
+            cupy.alloc(1 * KIB).free()
+            assert len(cupy.get_memory_hooks()) == 1
+        assert cupy.get_memory_hooks() == {}
+        cupy.alloc(1 * KIB)
+    assert called == [{}]
+    assert (peak.peak_bytes, inner.peak_bytes) == (6 * KIB, 1 * KIB)
+    assert cupy.allocator == original
+
+
+def test_a_thread_past_the_wrapped_allocator_is_seen(cupy):
+    with measure_peak("cuda", hooks=False) as peak:
+        in_thread(lambda: cupy.pool.malloc(9 * KIB))
+        cupy.alloc(1 * KIB)
+    assert peak.peak_bytes == 10 * KIB
+
+
+def test_freeing_what_was_alive_before_lowers_the_figure(cupy):
+    before = cupy.alloc(10 * KIB)
+    with measure_peak("cuda", hooks=False) as peak:
+        before.free()
+        cupy.alloc(3 * KIB)
+        cupy.alloc(14 * KIB)
+    assert peak.peak_bytes == 7 * KIB
+
+
+def test_another_device_has_another_pool(cupy, monkeypatch):
+    numbers = iter([0, 1, 0])
+    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: next(numbers))
+    with measure_peak("cuda", hooks=False) as peak:
+        cupy.alloc(1 * KIB)
+        cupy.alloc(50 * KIB).free()
+        cupy.alloc(2 * KIB)
+    assert peak.peak_bytes == 3 * KIB
+
+
+def test_beside_torch_it_is_the_sum_of_the_peaks(cupy, cuda):
+    with measure_peak("cuda", hooks=False) as peak:
+        cupy.alloc(100 * KIB).free()
+        cuda.alloc(200 * KIB)
+        cuda.free(200 * KIB)
+        cupy.alloc(20 * KIB)
+    assert peak.cupy_in_use_bytes == 100 * KIB
+    assert peak.torch_allocated_bytes == 200 * KIB
+    assert peak.peak_bytes == 300 * KIB
+
+
+# Beside torch.
+
+
+def test_the_sum_is_taken_at_one_time(cupy, cuda):
+    with measure_peak("cuda") as peak:
+        first = cupy.alloc(100 * KIB)
+        cuda.alloc(200 * KIB)
+        cuda.free(200 * KIB)
+        second = cupy.alloc(150 * KIB)
+        cuda.alloc(30 * KIB)
+        first.free()
+        second.free()
+        cuda.free(30 * KIB)
+        cuda.alloc(260 * KIB)
+    assert peak.cupy_in_use_bytes == 250 * KIB
+    assert peak.torch_allocated_bytes == 260 * KIB
+    assert peak.cupy_and_torch_bytes == peak.peak_bytes == 300 * KIB
+    assert peak.unseen == []
+
+
+def test_what_either_had_before_is_not_counted(cupy, cuda):
+    before = cupy.alloc(64 * KIB)
+    cuda.alloc(32 * KIB)
+    with measure_peak("cuda") as peak:
+        cupy.alloc(5 * KIB)
+        cuda.alloc(7 * KIB)
+    assert peak.peak_bytes == 12 * KIB
+    assert before.size
+
+
+def test_nested_measurements_have_each_their_own(cupy, cuda):
+    with measure_peak("cuda") as outer:
+        block = cupy.alloc(10 * KIB)
+        cuda.alloc(20 * KIB)
+        with measure_peak("cuda") as inner:
+            cuda.alloc(1 * KIB)
+            cupy.alloc(2 * KIB)
+        cuda.free(21 * KIB)
+        block.free()
+        cuda.alloc(3 * KIB)
+    assert inner.peak_bytes == 3 * KIB
+    assert outer.peak_bytes == 33 * KIB
+
+
+def test_one_library_alone_has_no_sum(cupy, cuda):
+    with measure_peak("cuda") as peak:
+        cuda.alloc(20 * KIB)
+    assert peak.cupy_and_torch_bytes is None
+    assert peak.peak_bytes == 20 * KIB
+
+
+def test_an_allocator_that_torch_counts_is_not_unseen(cupy, cuda):
+    def allocate(n_bytes):
+        cuda.alloc(n_bytes)
+
+    allocate.counted_by = "torch"
+    cupy.cuda.set_allocator(allocate)
+    with measure_peak("cuda") as peak:
+        cupy.cuda.get_allocator()(9 * KIB)
+    assert peak.unseen == []
+    assert (peak.cupy_in_use_bytes, peak.peak_bytes) == (0, 9 * KIB)
+
+
+def test_what_torch_kept_before_is_enough_for_cupy(cupy, cuda, monkeypatch):
+    def allocate(n_bytes):
+        cuda.alloc(n_bytes)
+
+    allocate.counted_by = "torch"
+    cupy.cuda.set_allocator(allocate)
+    cuda.alloc(90 * KIB)
+    cuda.free(90 * KIB)
+    used = 10**9
+    monkeypatch.setattr(device_memory, "_reader", lambda: lambda: used)
+    with measure_peak("cuda") as peak:
+        cupy.cuda.get_allocator()(9 * KIB)
+        used += 5000
+    assert (peak.peak_bytes, peak.outside_bytes) == (9 * KIB, 5000)
