@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from maxslices.measure import device_memory, measure_peak, source_lines
+from maxslices.measure import device_memory, measure_peak, sequence_recorder
 
 from . import fake_cupy_pool
 
@@ -265,7 +265,7 @@ def test_where_allocator_cannot_be_wrapped_this_thread_is_counted(cupy, monkeypa
 
 
 def test_a_recorded_peak_has_what_was_alive_and_where(cupy, monkeypatch):
-    monkeypatch.setattr(source_lines, "is_library", lambda filename: filename != __file__)
+    monkeypatch.setattr(sequence_recorder, "is_library", lambda filename: filename != __file__)
     with measure_peak("cuda", record=(3, 0)) as peak:
         first = cupy.alloc(2 * KIB)
         second = cupy.alloc(4 * KIB)

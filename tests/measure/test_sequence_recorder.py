@@ -2,7 +2,7 @@
 
 import pytest
 
-from maxslices.measure import measure_peak, source_lines
+from maxslices.measure import measure_peak, sequence_recorder
 from maxslices.measure.allocation_sequence import Allocated, Freed
 
 from . import fake_cupy_pool
@@ -10,7 +10,7 @@ from . import fake_cupy_pool
 
 @pytest.fixture
 def cupy(monkeypatch):
-    monkeypatch.setattr(source_lines, "is_library", lambda filename: filename != __file__)
+    monkeypatch.setattr(sequence_recorder, "is_library", lambda filename: filename != __file__)
     return fake_cupy_pool.install(monkeypatch)
 
 

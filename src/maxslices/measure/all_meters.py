@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 from ..core.allocators import Device
 from ..core.units import format_bytes
 from ..errors import DeviceError, RecordingError
-from .cupy_growth import GrowthMeter
 from .cupy_hook import shared_hook
-from .cupy_pool import CupyMeter
+from .cupy_pool import CupyMeter, GrowthMeter
 from .device_memory import DeviceMeter
 from .host_memory import HostMeter
 from .numpy_sequence import told_by_numpy
