@@ -96,7 +96,7 @@ def test_ddp_holds_the_buckets_that_torch_makes():
     ddp = memory_report(model, (8, 100), "training", "sgd", ddp=True, workspaces=NONE)
     buckets = sum(-(-4 * items // 512) * 512 for items in wanted)
     assert ddp.categories["DDP buckets"] == buckets
-    assert ddp.allocated_bytes == plain.allocated_bytes + buckets
+    assert ddp.trace.allocated_bytes == plain.trace.allocated_bytes + buckets
 
 
 def test_half_precision_takes_less():
@@ -213,10 +213,9 @@ def test_unused_ends_may_be_those_of_another_layout():
         convolutions(16), Spec(shape), mode="training", workspaces=Workspaces.allowance()
     )
     own = trace.allocated_bytes - trace.peak_bytes
-    deviation = (2 / 3 * (own + MIB) * MIB) ** 0.5
+    assert unused_ends_bytes(trace) == pytest.approx(own + 2 * (2 / 3 * (own + MIB) * MIB) ** 0.5)
     measured = trace.with_workspaces(replace(trace.workspaces, origin="measured on a card"))
-    assert unused_ends_bytes(measured) == pytest.approx(own + deviation / 2, abs=1)
-    assert unused_ends_bytes(trace) == pytest.approx(own + 2 * deviation, abs=2)
+    assert unused_ends_bytes(measured) == own + trace.peak_bytes // 200
     report = memory_report(convolutions(16), shape, "training")
     assert sum(report.categories.values()) == report.allocated_bytes
 
