@@ -21,12 +21,11 @@ from ..core.author_code import what_raised
 from ..errors import MaxslicesError
 from .look import check, info, plan, try_scan
 from .measure import measure
-from .methods import methods
+from .methods import methods, new_methods
 from .options import answer_shell, completion
 from .output import answers_alone, complain, say
 from .records import records
-from .run import run
-from .start import demo, new_methods
+from .run import demo, run
 
 COMMAND_GROUP = "maxslices.commands"
 """Entry points of further subcommands: click commands, as those of `app`."""

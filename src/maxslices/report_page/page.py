@@ -1,29 +1,266 @@
-"""Pages and fragments made of templates; every value in them is escaped."""
+"""Pages and fragments made of templates, and what they show of a plan and its run.
+
+Every value in a template is escaped.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from ..core.units import format_bytes, format_duration
-from .drawings import (
-    HISTOGRAM_BINS,
-    HISTOGRAM_HEIGHT,
-    SlicePicture,
-)
-from .sections import (
-    STAGES,
-    breakable,
-    plain_name,
-    printable,
-    section_bars,
-    section_views,
-    short,
-    side_values,
-)
+from ..core.arrays import SLICE_NAMES
+from ..core.units import format_bytes, format_duration, readable
+from .drawings import HISTOGRAM_BINS, HISTOGRAM_HEIGHT, SlicePicture
+
+LONGEST = 160
+"""Characters of a value; two lines on a page, four on a phone."""
+FIRST = 4
+"""Values of a list that are written out."""
+_PART = re.compile(r"(?<=[._/:])(?=\w)")
+"""Where a name of a method, or a path, may be broken."""
+
+
+def short(value: Any) -> str:
+    """Write a value of JSON as a short text.
+
+    Examples
+    --------
+    >>> short(128.24461)
+    '128.245'
+    >>> short([0.5, 1, 1.5, 2, 2.5, 3])
+    '6 values: 0.5, 1, 1.5, 2, ...'
+    >>> short({"size": 7, "mode": None})
+    'size: 7, mode: none'
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {short(item)}" for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        text = ", ".join(short(item) for item in value[:FIRST])
+        if len(value) > FIRST:
+            text = f"{len(value)} values: {text}, ..."
+        elif any(isinstance(item, list | tuple) for item in value):
+            text = f"[{text}]"
+    else:
+        text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def breakable(text: str) -> Markup:
+    """Let a name be broken behind its parts, and not anywhere, where the page is narrow.
+
+    Examples
+    --------
+    >>> breakable("find_center.cor")
+    Markup('find_<wbr>center.<wbr>cor')
+    """
+    return Markup("<wbr>").join(_PART.split(text))
+
+
+def printable(value: Any) -> Any:
+    """Escape the control characters of a text; other values are returned unchanged."""
+    return type(value)(readable(value)) if isinstance(value, str) else value
+
+
+PLACES = {
+    "scan": "the scan",
+    "device": "the device",
+    "memory": "host memory",
+    "scratch file": "a scratch file",
+    "result": "the result",
+    "nothing": "nothing is kept",
+}
+BOUNDS = {
+    "read": ("reading", "the disk or its decompression set the pace"),
+    "link in": ("the link in", "copies to the device set the pace"),
+    "compute": ("computing", "the methods set the pace"),
+    "link out": ("the link out", "copies from the device set the pace"),
+    "write": ("writing", "the disk of the results set the pace"),
+    "overhead": ("overhead", "no stage was at work for more than half of the time"),
+    "pipeline stalls": ("pipeline stalls", "stages waited for each other, as with few blocks"),
+}
+"""What bounded a section, in words, and what that means."""
+STAGES = {"in": "link in", "out": "link out"}
+"""Stages whose names in a report are too short to be understood alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionView:
+    """One section, ready to be shown."""
+
+    number: int
+    """From 1."""
+    plan: Mapping[str, Any]
+    """The section of the plan."""
+    run: Mapping[str, Any] | None
+    """The section of the report; None if it was not run."""
+    slices: str
+    """Its slices, such as "181 projections"."""
+    origin: str
+    """Where its data come from."""
+    destination: str
+    """Where its output goes."""
+    blocks: str
+    """Its blocks in words."""
+    bound: tuple[str, str] | None
+    """What bounded it, and what that means."""
+
+
+def section_views(
+    plan: Mapping[str, Any], report: Mapping[str, Any] | None = None
+) -> list[SectionView]:
+    """Sections of a plan, with those of the report of its run beside them."""
+    sections = plan["sections"]
+    ran = [None] * len(sections) if report is None else report["sections"]
+    kept = [each["kept_bytes"] for each in sections]
+    return [
+        _section_view(number, planned, run, before)
+        for number, (planned, run, before) in enumerate(
+            zip(sections, ran, [0, *kept[:-1]], strict=True), start=1
+        )
+    ]
+
+
+def _section_view(
+    number: int, planned: Mapping[str, Any], run: Mapping[str, Any] | None, before_bytes: int
+) -> SectionView:
+    """One section; `before_bytes` of what the one before it made are in host memory."""
+    n_slices = planned["n_slices"]
+    sizes = [] if run is None else [(use["first_slice"], use["block"]) for use in run["blocks"]]
+    sizes = sizes or [(0, planned["block"])]
+    name = SLICE_NAMES[planned["slice_dim"]]
+    bound = None if run is None else run["bound_by"]
+    in_memory = f" ({format_bytes(before_bytes)} of it in memory)" if before_bytes else ""
+    return SectionView(
+        number=number,
+        plan=planned,
+        run=run,
+        slices=_counted(n_slices, name),
+        origin=PLACES.get(planned["origin"], planned["origin"]) + in_memory,
+        destination=PLACES.get(planned["destination"], planned["destination"]),
+        blocks=_blocks(planned, name, sizes),
+        bound=None if bound is None else BOUNDS.get(bound, (bound, "")),
+    )
+
+
+def _blocks(planned: Mapping[str, Any], name: str, sizes: Sequence[tuple[int, int]]) -> str:
+    if not planned["on_blocks"]:
+        return f"a few {name}s alone, for its side results"
+    ends = [first for first, _ in sizes[1:]] + [planned["n_slices"]]
+    n_blocks = sum(
+        -(-(end - first) // block) for (first, block), end in zip(sizes, ends, strict=True)
+    )
+    text = f"{_counted(n_blocks, 'block')} of {sizes[0][1]}"
+    for first, block in sizes[1:]:
+        text += f", {block} from {name} {first} on"
+    before, after = planned["halo"]
+    return f"{text}, halo {before}+{after}" if before or after else text
+
+
+def plain_name(method: str) -> str:
+    """Name of a method without its module."""
+    return method.rsplit(".", 1)[-1]
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBar:
+    """Memory of one section, or of one call."""
+
+    label: str
+    """What it is of."""
+    estimated_bytes: int
+    """By the plan."""
+    measured_bytes: int | None
+    """By a meter; None if it was not measured, or not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryScale:
+    """Bars and the bytes of their full width."""
+
+    bars: tuple[MemoryBar, ...]
+    """The bars, in order."""
+    full_bytes: int
+    """Bytes of the full width."""
+    is_measured: bool
+    """Whether any bar has a measurement."""
+
+    def percent(self, n_bytes: int | None) -> str:
+        """Part of the full width, in percent."""
+        return f"{100 * (n_bytes or 0) / self.full_bytes:.2f}"
+
+
+def memory_scale(bars: Sequence[MemoryBar]) -> MemoryScale:
+    """Choose the scale for some bars."""
+    longest = max((max(b.estimated_bytes, b.measured_bytes or 0) for b in bars), default=0)
+    return MemoryScale(
+        bars=tuple(bars),
+        full_bytes=max(1, longest),
+        is_measured=any(bar.measured_bytes is not None for bar in bars),
+    )
+
+
+def section_bars(sections: Sequence[SectionView]) -> MemoryScale:
+    """Bars of the sections of a plan or of a run."""
+    return memory_scale(
+        [
+            MemoryBar(
+                label=f"{each.number} {', '.join(_names(each))}",
+                estimated_bytes=each.plan["estimated_bytes"],
+                measured_bytes=None if each.run is None else each.run["measured_bytes"],
+            )
+            for each in sections
+        ]
+    )
+
+
+def _names(section: SectionView) -> list[str]:
+    return [plain_name(step["method"]) for step in section.plan["steps"]]
+
+
+@dataclass(frozen=True, slots=True)
+class SideValue:
+    """One side result."""
+
+    name: str
+    """The user's name for it, with the step's id, else the method's."""
+    method: str
+    """Method and its own name for it."""
+    value: Any
+    """The value, as JSON has it."""
+
+
+def side_values(report: Mapping[str, Any]) -> list[SideValue]:
+    """Side results of a report, in order.
+
+    A report names them by method (``find_center_vo.cor``, where it ran again ``find_center_vo_2``);
+    a pipeline may name them by a step's id and its ``side_outputs``.
+    """
+    given: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for step in report["plan"]["made_for"]["pipeline"][1:]:
+        method = plain_name(step["method"])
+        counts[method] = counts.get(method, 0) + 1
+        label = method if counts[method] == 1 else f"{method}_{counts[method]}"
+        for name, own in (step.get("side_outputs") or {}).items():
+            given[f"{label}.{name}"] = f"{step['id']}.{own}" if step.get("id") else own
+    return [
+        SideValue(given.get(name, name), name, value)
+        for name, value in report["side_results"].items()
+    ]
 
 
 def plan_page(plan: Mapping[str, Any]) -> str:
