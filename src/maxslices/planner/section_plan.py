@@ -96,13 +96,6 @@ class SectionPlan:
         return -(-self.n_slices // self.block)
 
     @property
-    def is_bound_by_memory(self) -> bool:
-        """True if it has as few blocks as memory allows, and more than one."""
-        return self.max_block < self.n_slices and self.n_blocks == -(
-            -self.n_slices // self.max_block
-        )
-
-    @property
     def input(self) -> ArraySpec:
         """The array that it reads."""
         return self.steps[0].input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -176,10 +176,6 @@ class RunFolder:
         """Keep what all results have in common, and the log of the run."""
         self.origin, self.log = origin(), log
 
-    def export_bytes(self, results: Iterable[ArraySpec]) -> int:
-        """Disk space that results take at most in other formats, in addition to the plan's."""
-        return sum(map(self._results.export_bytes, results))
-
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder that is read is not one of those that will be removed.
 
@@ -221,7 +217,7 @@ class RunFolder:
             If a name is taken, or the disk has not enough free space; then nothing was changed.
         """
         names = [name for base in results for name in self._results.names(base)]
-        n_bytes = plan.result_bytes + self.export_bytes(results.values())
+        n_bytes = plan.result_bytes + sum(map(self._results.export_bytes, results.values()))
         if self._elsewhere is None:
             n_bytes += plan.scratch_bytes
         elif self.unfinished is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -61,10 +61,6 @@ class ResultsInMemory:
 
     def begin(self, plan: Plan, results: Mapping[str, ArraySpec]) -> None:
         """There is nothing to prepare."""
-
-    def export_bytes(self, results: Iterable[ArraySpec]) -> int:
-        """No bytes on disk."""
-        return 0
 
     def sink(
         self,
