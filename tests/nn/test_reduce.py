@@ -134,13 +134,22 @@ def test_arguments_that_are_one_object_stay_one():
         assert torch.equal(a, b)
 
 
-def test_a_layer_in_parts_has_the_same_gradients_but_for_rounding():
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"0": Rewrite("split", (), 3), "2": Rewrite("split", (), 2)},
+        {"": Rewrite("checkpoint", parts=3)},
+    ],
+    ids=["layers", "the batch"],
+)
+def test_in_parts_gradients_are_the_same_but_for_rounding(plan):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.GELU(), nn.Conv2d(5, 3, 3)).double()
     other = copy.deepcopy(model)
-    apply_rewrites(other, {"0": Rewrite("split", (), 3), "2": Rewrite("split", (), 2)})
+    apply_rewrites(other, plan)
     x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        # The bound: sums of 7 * 49 products in another order.
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
 
 
@@ -185,17 +194,6 @@ def test_a_rewritten_model_is_copied_with_its_rewrites(case):
     apply_rewrites(model, {"1": Rewrite("checkpoint")})
     made = copy.deepcopy(model)
     assert made[1].__dict__["forward"].module is made[1]
-
-
-def test_a_batch_in_parts_has_the_same_gradients_but_for_rounding():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.GELU(), nn.Conv2d(5, 3, 3)).double()
-    other = copy.deepcopy(model)
-    apply_rewrites(other, {"": Rewrite("checkpoint", parts=3)})
-    x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
-    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
-        # The bound: sums of 7 * 49 products in another order.
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
 
 
 SPEC = Spec((4, 3, 128, 128))

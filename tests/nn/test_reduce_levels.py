@@ -41,12 +41,18 @@ def model() -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("profile", "level", "rounds"),
-    [("safe", 1, 0), ("balanced", 2, 1), ("memory", 3, 2), ("exhaustive", 4, None)],
+    ("profile", "given", "expected"),
+    [
+        ("safe", NOTHING, (1, 0, 0)),
+        ("balanced", NOTHING, (2, 1, 1)),
+        ("memory", NOTHING, (3, 2, 2)),
+        ("exhaustive", NOTHING, (4, None, None)),
+        ("memory", (2, 7, None, None), (2, 7, 2)),
+        ("exhaustive", (None, None, None, False), (4, 1, 1)),
+    ],
 )
-def test_profiles_stand_for_levels_and_rounds(profile, level, rounds):
-    made = options_of(profile, NOTHING, True, [])
-    assert made[:3] == (level, rounds, rounds)
+def test_profiles_stand_for_levels_and_rounds_where_none_are_given(profile, given, expected):
+    assert options_of(profile, given, True, [])[:3] == expected
 
 
 @pytest.mark.parametrize(
@@ -58,14 +64,6 @@ def test_preferences_stand_for_profiles_and_budgets(prefer, profile):
     )
     assert (summary.profile, summary.checkpoint_budget) == (profile, prefer)
     assert f"prefer:profile={profile}" in summary.notes
-
-
-def test_what_is_given_counts_before_the_profile():
-    assert options_of("memory", (2, 7, None, None), True, [])[:3] == (2, 7, 2)
-
-
-def test_cheap_profiling_is_one_round_of_one_candidate():
-    assert options_of("exhaustive", (None, None, None, False), True, [])[1:3] == (1, 1)
 
 
 def test_without_inputs_a_profile_falls_back_to_checkpoints_and_a_level_is_refused():

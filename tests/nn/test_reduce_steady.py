@@ -15,7 +15,7 @@ from torch import nn
 
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, search
-from maxslices.nn.reduce.search import ReductionPlan, allocator, later_bytes
+from maxslices.nn.reduce.search import ReductionPlan, allocator
 from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
@@ -118,17 +118,6 @@ def test_what_does_not_go_on_does_not_fit(monkeypatch):
     monkeypatch.setattr(search, "later_bytes", lambda _trace, limit: limit + 1)
     with pytest.raises(TooLargeError, match="no plan fits"):
         reduced(monkeypatch, Steady(False))
-
-
-def test_a_limit_under_which_steps_go_on_is_found(traces, monkeypatch):
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    trace = traces["plan"]
-    low = trace.peak_bytes - 20 * MIB
-    found = later_bytes(trace, low)
-    part = low // 256
-    assert steady(trace, allocator(found)).runs
-    assert not steady(trace, allocator(found - part)).runs
-    assert trace.peak_bytes < found < 1.1 * trace.peak_bytes
 
 
 def test_such_a_limit_has_room_for_all_of_a_block_in_segments_that_grow(monkeypatch):
