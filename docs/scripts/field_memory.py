@@ -27,7 +27,6 @@ from tests.estimate.recorded_sequences import recorded, recorded_packages
 
 from maxslices import registry
 from maxslices.checking.explained_peak import place_of
-from maxslices.cli.records import size_text
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.units import format_bytes
 from maxslices.estimate.declared import declared_model
@@ -253,6 +252,16 @@ def term_text(term: SizedTerm | Term) -> str:
         return size_text(term)
     number = str(term.number).removeprefix("1 * ")
     return str(term.size) if number == "1" else f"{term.size} * {number}"
+
+
+def size_text(sized: SizedTerm) -> str:
+    """Bytes of one of a line's arrays, as a formula in rows, columns and n."""
+    term, start, step = sized[0], str(sized[1]), str(sized[2])
+    if step == "0":
+        return start
+    count = term.size.counted.replace("k", str(term.size.k))
+    grown = f"({step}) * {count}" if " + " in step else f"{step} * {count}"
+    return grown if start == "0" else f"{start} + {grown}"
 
 
 def tables() -> tuple[str, ...]:
