@@ -166,7 +166,7 @@ def test_any_window_of_any_chunks(tmp_path_factory, chunks, kind, ends, dtype):
 
 @pytest.mark.parametrize(
     ("chunks", "kind"),
-    [(None, "plain"), ((1, 13, 17), "plain"), ((1, 13, 17), "deflate"), ((3, 5, 17), "deflate")],
+    [(None, "plain"), *itertools.product([(1, 13, 17), (3, 5, 17)], ["plain", "deflate"])],
 )
 def test_a_file_that_is_cut_off_after_it_was_opened(tmp_path, chunks, kind):
     path = write(tmp_path / "a.h5", "<u2", chunks, kind)

@@ -1,8 +1,8 @@
 """Data sets of HDF5 read by offset: where their data are, and chunks in several threads.
 
 The HDF5 library runs one call at a time, behind a lock. Its file format is documented (HDF5 File
-Format Specification, "Filter Pipeline"); chunks of whole frames without a filter, and chunks with
-the filters deflate and shuffle, are read here, all others by the library.
+Format Specification, "Filter Pipeline"); chunks without a filter, and with the filters deflate
+and shuffle, are read here, all others by the library.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ChunkIndex:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Compressed chunks of a data set."""
+    """Chunks of a data set that are read as a whole."""
 
     chunk: tuple[int, int, int]
     """Shape of a chunk; chunks at the edges are as large, and reach beyond the data."""
@@ -116,7 +116,7 @@ class Chunks:
     fill: float
     """Value of the pixels of chunks that were never written."""
     filters: tuple[int, ...]
-    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE` or both."""
+    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE`, both or none."""
     index: ChunkIndex
     """Where the chunks are."""
 
@@ -224,8 +224,8 @@ def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     """Locate the frames or chunks of a data set; None if the HDF5 library must read them.
 
     The library must read data in external files, of a type that NumPy lacks, with filters other
-    than deflate and shuffle, in very small chunks, in uncompressed chunks of parts of frames, or in
-    a file with a user block or another driver than ``sec2``.
+    than deflate and shuffle, in very small chunks, or in a file with a user block or another
+    driver than ``sec2``.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def _chunked(data: h5py.Dataset, numbers: tuple[int, ...]) -> PlainFrames | Chun
         offsets = np.where(chunks == UNWRITTEN, UNWRITTEN, chunks + within).ravel()
         return PlainFrames(offsets[: data.shape[0]], data.shape[1:], data.dtype, _fill(data))
     is_known = len(set(numbers)) == len(numbers) and set(numbers) <= {DEFLATE, SHUFFLE}
-    if not numbers or not is_known or chunk_bytes < SMALL_BYTES:
+    if not is_known or chunk_bytes < SMALL_BYTES:
         return None
     return Chunks(data.chunks, data.dtype, _fill(data), numbers, ChunkIndex.of(data, name))
 

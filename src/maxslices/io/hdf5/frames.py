@@ -89,9 +89,8 @@ class Hdf5Frames(Frames):
 
     @property
     def reads_rows(self) -> bool:
-        """True if pixels are read by offset, and are not compressed."""
-        locations = self._locate()
-        return locations is not None and not (isinstance(locations, Chunks) and locations.filters)
+        """True if frames are in one piece each, and are read by offset."""
+        return isinstance(self._locate(), PlainFrames)
 
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `frames_written`."""
