@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.step.model_step import ModelStep
 
 MIB = 2**20
@@ -92,6 +92,17 @@ def test_a_layer_takes_what_was_measured(row, mode):
     trace = step.trace([Spec(shape, dtype)], Workspaces.allowance())
     measured = training if mode == "training" else inference
     assert trace.allocated_bytes / MIB == pytest.approx(measured, rel=0.002)
+
+
+@pytest.mark.parametrize(("slices", "memory"), [(21, 2_000_000_000), (79, 7_300_000_000)])
+def test_many_rows_take_two_arrays_for_their_transform(slices, memory):
+    """On a GPU both ran out of memory when torch asked for twice the spectrum (2026-11-28)."""
+
+    def halved(x):
+        return torch.fft.irfft(torch.fft.rfft(x) * 0.5, n=2560)
+
+    trace = replay(halved, Spec((1801, slices, 2560)), workspaces=Workspaces.allowance())
+    assert trace.needed_bytes > memory
 
 
 def inverted(x):
