@@ -295,7 +295,7 @@ def test_a_run_without_room_for_its_report_is_resumed(tmp_path, monkeypatch):
 
     out = tmp_path / "out"
     with pytest.raises(
-        StoreError, match=r"report.json: No space .*; what is done is kept .*--resume"
+        StoreError, match=r"report.json: the disk is full.*; what is done is kept .*--resume"
     ):
         run_fakes(out)
     assert [path.name for path in out.iterdir()] == [".run"]

@@ -182,21 +182,6 @@ def scratch_place(results: Path, elsewhere: Path | None) -> Path:
     return elsewhere / f"maxslices-{name}"
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder that a run has to itself, if it does not exist.
-
-    Raises
-    ------
-    StoreError
-        If it cannot be made.
-    """
-    check_usable(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make the folder {path}: {error.strerror}") from None
-
-
 def check_work_folder(results: Path) -> None:
     """Check that what has the name of the work folder is one.
 

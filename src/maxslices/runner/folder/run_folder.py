@@ -37,7 +37,6 @@ from .folder_place import (
     disk_bytes,
     find_finished,
     locked,
-    make_folder,
     move,
     publish,
     scratch_place,
@@ -193,11 +192,9 @@ class RunFolder:
                 )
 
     def __enter__(self) -> Self:
-        try:
+        with store_errors(self.path, 0):
             self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
         self._held.enter_context(locked(self.path))
         return self
 
@@ -240,7 +237,9 @@ class RunFolder:
             }
             self.journal = Journal.create(path, header)
         if plan.scratch_bytes:
-            make_folder(self.scratch_folder)
+            check_usable(self.scratch_folder)
+            with store_errors(self.scratch_folder, 0):
+                self.scratch_folder.mkdir(parents=True, exist_ok=True)
 
     def begin_without_journal(self, names: Sequence[str]) -> None:
         """Begin a run whose results are other files than sinks write, and that cannot be resumed.
@@ -475,7 +474,5 @@ class RunFolder:
 
 def _write(path: Path, text: str) -> None:
     """Replace a text at once."""
-    try:
+    with store_errors(path, 0):
         replace_text(path, text)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from None
