@@ -26,7 +26,7 @@ def gpu(monkeypatch):
     backend = FakeGpu()
 
     @contextmanager
-    def measure(kind, *, objects, hooks, interval_s):
+    def measure(kind, *, hooks, interval_s):
         assert not hooks  # which each allocation of a method would wait for
         assert kind == "cuda"
         backend.events.append("measure")
