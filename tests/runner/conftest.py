@@ -15,7 +15,7 @@ def on_fake_gpu(monkeypatch):
     """A context in which runs find a `FakeGpu`."""
 
     @contextmanager
-    def measure(kind, *, objects, hooks, interval_s):
+    def measure(kind, *, hooks, interval_s):
         yield Peak(kind, cupy_in_use_bytes=123)
 
     @contextmanager
