@@ -187,3 +187,20 @@ def test_stacks_behind_links_are_listed(tmp_path, dls):
         file["nowhere"] = h5py.ExternalLink("lost.h5", "data")
     with pytest.raises(SourceError, match=r"3D data sets in the file: /somewhere \(15x7x11 uint16"):
         open_source(path)
+
+
+def test_further_scans_of_a_file_are_told(tmp_path, caplog):
+    path = scans.write_nxtomo(tmp_path / "series.nx", DATA)
+    with h5py.File(path, "a") as file:
+        for number in range(1, 9):
+            file[f"entry{number:04d}"] = file["entry0000"]
+        file["entry0000x/definition"] = "NXtomo"  # without data
+    with open_source(path):
+        pass
+    (record,) = caplog.records
+    assert "entry0000/instrument/detector/data is read" in record.getMessage()
+    assert "further scans, entry0001, entry0002," in record.getMessage()
+    assert "entry0006 and 2 more: give data_path" in record.getMessage()
+    caplog.clear()
+    with open_source(path, LoaderOptions(data_path="/entry0003/instrument/detector/data")):
+        assert not caplog.records

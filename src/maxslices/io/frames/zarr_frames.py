@@ -197,7 +197,7 @@ class ZarrFile:
         """All values of an array: Zarr leaves out chunks of its fill value."""
         return np.asarray(self.array(where, parameter)[...])
 
-    def entries(self) -> Iterator[str]:
+    def entries(self, *, at_top: bool = False) -> Iterator[str]:
         """No paths: NXtomo is a definition for HDF5."""
         return iter(())
 

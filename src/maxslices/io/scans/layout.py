@@ -167,15 +167,20 @@ def _known(file: ScanFile) -> Layout | None:
         return Layout(file.default)
     broken: Layout | None = None
     found = chain(
-        (_with_data(file, entry, _NXTOMO) for entry in _ENTRIES),
+        (nxtomo_layout(file, entry) for entry in _ENTRIES),
         (_with_data(file, "", paths) for paths in _SEPARATE),
-        (_with_data(file, entry, _NXTOMO) for entry in file.entries()),
+        (nxtomo_layout(file, entry) for entry in file.entries()),
     )
     for layout in found:
         if layout is not None and _is_array(file.find(layout.data)):
             return layout
         broken = broken or layout
     return broken
+
+
+def nxtomo_layout(file: ScanFile, entry: str) -> Layout | None:
+    """Layout of an NXtomo entry; None if it has no frames."""
+    return _with_data(file, entry, _NXTOMO)
 
 
 def _with_data(file: ScanFile, group: str, paths: Mapping[str, tuple[str, ...]]) -> Layout | None:

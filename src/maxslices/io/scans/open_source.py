@@ -25,7 +25,7 @@ from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_za
 from .angles import angles_option, find_angles
 from .facts import ome_pixel_size, parse_pixel_size
 from .frame_source import FrameSource, Source
-from .layout import Layout, ScanFile, find_layout
+from .layout import Layout, ScanFile, find_layout, nxtomo_layout
 from .loader import LoaderOptions, SideData
 from .sides import (
     KIND_PROJECTION,
@@ -51,6 +51,8 @@ _SIDES: dict[SideName, re.Pattern[str]] = {
     ),
 }
 """Words in names of folders of flats and darks; a scan of an opening is not one of open beam."""
+_LISTED = 6
+"""Most entries that a warning lists."""
 
 
 def open_source(
@@ -136,6 +138,8 @@ def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
     with library_errors(file.name), ExitStack() as opened:
         opened.callback(file.close)
         layout = find_layout(file, options, guess=guess)
+        if options.data_path == "auto":
+            _warn_of_other_entries(file, layout)
         frames = file.frames(layout.data)
         frames.written(allow_missing=allow_missing)  # before arrays of its length are made
         n_frames, keys = frames.spec.shape[0], None
@@ -373,6 +377,25 @@ def _read_currents(file: ScanFile, layout: Layout, options: LoaderOptions) -> ND
         )
     values = file.column(where, "beam_current", options.allow_missing_frames)
     return np.asarray(values, np.float64)
+
+
+def _warn_of_other_entries(file: ScanFile, layout: Layout) -> None:
+    """Log a warning if a file has more than one scan, of which one is read."""
+    own = layout.data.strip("/").partition("/")[0]
+    others = [
+        name
+        for name in file.entries(at_top=True)
+        if name != own and nxtomo_layout(file, name) is not None
+    ]
+    if others:
+        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        logger.warning(
+            "%s: %s is read; the file has further scans, %s%s: give data_path for one of them",
+            file.name,
+            layout.data,
+            ", ".join(others[:_LISTED]),
+            more,
+        )
 
 
 def _warn_of_unused_key(file: ScanFile, options: LoaderOptions) -> None:
