@@ -204,7 +204,7 @@ def cuda_autocast() -> Iterator[AutocastMode]:
         # A checkpoint restores the autocast state of this kind of device when it recomputes.
         if "torch.utils.checkpoint" in sys.modules:
             replaced(sys.modules["torch.utils.checkpoint"], "_infer_device_type", kind_of)
-        for home in (torch.nn.functional, torch.functional, torch._tensor):
+        for home in (torch.nn.functional, torch.functional, torch._tensor, torch.overrides):
             for name in ("", "_unary", "_variadic"):
                 name = f"has_torch_function{name}"
                 real = getattr(home, name, None)

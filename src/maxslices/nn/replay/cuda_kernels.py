@@ -193,7 +193,9 @@ def native_attention(
         made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
         # q, k and v stay alive to the end, as in torch's operator.
         made = made.transpose(1, 2).reshape(batch, -1, embed_dim)
-        return linear(made, proj_weight, proj_bias), query.new_empty(0)
+        result = linear(made, proj_weight, proj_bias)
+        del made
+        return result, query.new_empty(0)
     projected = torch.mm(query.reshape(-1, embed_dim), qkv_weight.t())
     q, k, v = torch.empty_like(projected).view(3, batch * num_head, length, width)
     del projected
