@@ -245,3 +245,45 @@ def test_a_case_without_three_dims_is_refused_where_it_is_written(project, run_p
     result = run_pytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["test_mine.py:*", "*three dims*not (50, 40)"])
+
+
+REGISTERED = """
+import numpy as np
+from maxslices import from_ledger, method
+
+@from_ledger
+def _needs(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+@method("projection", calc_max_slices=_needs)
+def doubled(data):
+    return data * 2
+
+@method("projection", calc_max_slices=_needs)
+def forgetful(data):
+    return data * 2 + np.sqrt(data)
+
+@method("projection", calc_max_slices=_needs)
+def scaled(data, factor: float):
+    return data * factor
+"""
+
+
+def test_all_methods_of_a_package_are_checked_without_a_file(pytester, monkeypatch, run_pytest):
+    pytester.makepyfile(their_methods=REGISTERED)
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=":")
+    result = run_pytest("--maxslices=their_methods", "-k", "within_bounds or has_a_case", "-rs")
+    result.assert_outcomes(passed=3, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "UNDERESTIMATE (would run out of memory): their_methods.forgetful*",
+            "SKIPPED *scaled: it needs factor: give it a Case in a file of tests",
+        ]
+    )
+
+
+def test_a_package_that_is_not_there_is_named(pytester, run_pytest):
+    result = run_pytest("--maxslices=nowhere_at_all")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*--maxslices=nowhere_at_all: No module named 'nowhere_at_all'*"])

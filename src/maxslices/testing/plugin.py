@@ -37,6 +37,14 @@ _OPTIONS: dict[str, tuple[str, type, str]] = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add each option as a flag and as an ini key; the flag goes first."""
     group = parser.getgroup("maxslices", "estimates of memory held against measured peaks")
+    group.addoption(
+        "--maxslices",
+        dest="maxslices_of",
+        nargs="?",
+        const="",
+        metavar="PACKAGE",
+        help="check all methods that are registered, or those of a package; no file is needed",
+    )
     for name, (default, kind, text) in _OPTIONS.items():
         ini = f"maxslices_{name}"
         given = f"default: {default}" if default else "default: none"
@@ -113,6 +121,12 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"there is no folder {path.parent} to write {path.name} to")
         if path is not None and path.is_dir():
             raise pytest.UsageError(f"{path} is a folder: name a file to write to")
+    if config.getoption("maxslices_of") is not None:
+        tests = str(Path(__file__).with_name("all_methods.py"))
+        if config.args_source is pytest.Config.ArgsSource.ARGS:
+            config.args.append(tests)
+        else:
+            config.args[:] = [tests]
     if settings.replay is not None:
         if not settings.replay.is_file():
             raise pytest.UsageError(f"no file of recorded peaks: {settings.replay}")
