@@ -439,6 +439,14 @@ class TestJournal:
         with pytest.raises(StoreError, match=r"is not readable.*(first line|damaged)"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
+    def test_a_line_that_is_missing_is_found(self, tmp_path, scan, monkeypatch):
+        out = tmp_path / "out"
+        stopped(scan, out, monkeypatch)
+        lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
+        (out / ".run/journal").write_bytes(b"".join([*lines[:2], *lines[3:]]))
+        with pytest.raises(StoreError, match="its line 3 is damaged"):
+            run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
+
 
 @pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
 def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name):
