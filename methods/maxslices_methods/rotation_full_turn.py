@@ -28,7 +28,8 @@ noise it is 0.005 at the right place, and 0.26 or more where the halves do not o
 PARABOLA = 2
 """Places on either side of the best one through which the parabola of its sharpness goes."""
 LINES_BYTES = 256_000
-"""Most bytes of each of the two buffers for lines that filters of scipy.ndimage have."""
+"""Most bytes of each of the two buffers for lines that filters of scipy.ndimage have: `BUFFER_SIZE`
+in its C code."""
 GAUSS_REACH = 8
 """Pixels that the Gaussian filter reaches: four standard deviations."""
 SMALL_BYTES = 2**15 + 2**13

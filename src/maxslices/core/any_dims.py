@@ -115,12 +115,9 @@ class BlockMethod:
         """The function as a method, in a registry of its own."""
         known = function if isinstance(function, MethodMeta) else getattr(function, "meta", None)
         own = known if isinstance(known, MethodMeta) else None
-        if isinstance(function, MethodMeta):
-            function = function.function
+        called = function.function if isinstance(function, MethodMeta) else function
         if halo is None:
             halo = own.halo_slices(**own.merged(**parameters)) if own else 0
-
-        called = function
 
         def call(data: Any, *, dims: tuple[Dims, Dims], parameters: dict[str, Any]) -> Any:
             n = data.shape[self.slice_dim]
@@ -135,13 +132,13 @@ class BlockMethod:
             return result.reshape(self.flat(shape))
 
         call.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
-        call.__wrapped__ = function  # type: ignore[attr-defined] # whose code a record is of
+        call.__wrapped__ = called  # type: ignore[attr-defined] # whose code a record is of
         ledger = dtype = None
         if own is not None and isinstance(own.estimator, LedgerEstimator):
             ledger = self._ledger(own.estimator, own.merged(**parameters))
             dtype = own.output_dtype(0, (1, 1), self.dtype, **parameters)
-        module = str(getattr(function, "__module__", "") or "")
-        name = str(getattr(function, "__name__", ""))
+        module = str(getattr(called, "__module__", "") or "")
+        name = str(getattr(called, "__name__", ""))
         return Registry().register(
             functools.partial(
                 call,
@@ -149,7 +146,7 @@ class BlockMethod:
                 parameters=parameters,
             ),
             pattern="sinogram" if self.slice_dim else "projection",
-            name=name if name.isidentifier() else type(function).__name__,
+            name=name if name.isidentifier() else type(called).__name__,
             module=module or "functions",
             halo=halo,
             calc_max_slices=ledger,

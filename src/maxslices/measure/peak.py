@@ -40,7 +40,7 @@ class Peak:
     earlier_freed_bytes: int = 0
     """What was alive before and freed meanwhile, as far as it lowers the sum of both at the peak: a
     workspace that is replaced by a larger one is not alive beside it. Of CuPy's pool; and of
-    NumPy's arrays, with memray and tracemalloc."""
+    NumPy's arrays."""
     cupy_held_bytes: int | None = None
     """Most bytes that the pool held for this: those handed out and those it kept free."""
     torch_allocated_bytes: int | None = None
