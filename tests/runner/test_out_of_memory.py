@@ -13,7 +13,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
-from maxslices.io import ArrayScan, Sink
+from maxslices.io import ArrayScan, Sink, Source
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
 from maxslices.runner.folder.folder_place import JOURNAL_NAME, RECORD_NAMES
@@ -78,7 +78,7 @@ def source(read=lambda: None):
         rng.integers(0, 99, SHAPE, np.int32), flats=rng.integers(0, 9, (2, *SHAPE[1:]), np.int32)
     )
 
-    class Told:
+    class Told(Source):
         """Tells of what is read; it is no array that could be used as it is."""
 
         spec, flats, darks, angles, name = scan.spec, scan.flats, None, None, "scan"
@@ -92,12 +92,6 @@ def source(read=lambda: None):
             return scan.read_side(*where)
 
         def close(self):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exc_info):
             pass
 
     return Told()

@@ -18,7 +18,7 @@ from ..devices import select_backend
 from ..devices.method_call import call_method
 from ..errors import DoesNotFitError, SourceError, UsageError
 from ..estimate import ModelRequest, ModelResolver, Records
-from ..io.access import Closing, SideName
+from ..io.access import SideName, Source
 from ..pipeline import Pipeline
 from .run_scan import run
 
@@ -237,7 +237,7 @@ def _call_on(blocks: BlockMethod, device: str, block: NDArray[Any]) -> NDArray[A
         return blocks.result(backend.to_host(call_method(blocks.meta, data, {}, backend)))
 
 
-class ArrayBlocks(Closing):
+class ArrayBlocks(Source):
     """An array that is read block by block, as a scan of three dims.
 
     Parameters
@@ -247,8 +247,6 @@ class ArrayBlocks(Closing):
     blocks : BlockMethod
         How it is cut.
     """
-
-    flats = darks = angles = None
 
     def __init__(self, array: Any, blocks: BlockMethod) -> None:
         self.array, self._blocks = array, blocks

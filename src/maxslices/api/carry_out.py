@@ -13,7 +13,7 @@ from typing import Any
 from ..devices import Backend, select_backend
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError, StoreError, UsageError
-from ..io import HasDetectorStart, Source, parse_loader
+from ..io import Source, parse_loader
 from ..io.paths import path_of
 from ..io.results.result_info import ResultInfo
 from ..io.scans.chosen_part import preview_words
@@ -230,7 +230,7 @@ def _origin(request: RunRequest, source: Source, provenance: Provenance) -> Resu
     facts = facts_of(source)
     return ResultInfo(
         pixel_size=request.found_pixel_size(source),
-        first_pixel=_first_pixel(source),
+        first_pixel=source.detector_start,
         scan=provenance.scan.encode(errors="backslashreplace").decode(),
         facts=() if facts is None else facts.values,
         date=provenance.date,
@@ -240,13 +240,8 @@ def _origin(request: RunRequest, source: Source, provenance: Provenance) -> Resu
 
 def _info_in_memory(plan: Plan, pipeline: Pipeline, source: Source) -> ResultInfo:
     """What a result that is kept in memory is."""
-    scan = ResultInfo(angles=source.angles, first_pixel=_first_pixel(source))
+    scan = ResultInfo(angles=source.angles, first_pixel=source.detector_start)
     return infos_of_steps(plan, pipeline, scan)[plan.sections[-1].steps[-1].index]
-
-
-def _first_pixel(source: Source) -> tuple[int, int]:
-    """First row and column of the detector that are read."""
-    return source.detector_start if isinstance(source, HasDetectorStart) else (0, 0)
 
 
 def _found(side: SideResults) -> dict[str, Any]:

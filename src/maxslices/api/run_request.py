@@ -14,7 +14,7 @@ from ..core.arrays import ArraySpec
 from ..core.method_meta import with_type
 from ..core.units import parse_bytes
 from ..errors import UsageError
-from ..io import HasPixelSize, Source
+from ..io import Source
 from ..io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
@@ -241,7 +241,7 @@ class RunRequest(PlanRequest):
         if self.pixel_size is not None:
             return parse_pixel_size(self.pixel_size)
         for scan in (self.scan, source):
-            if isinstance(scan, HasPixelSize):
+            if isinstance(scan, Source):
                 return scan.pixel_size
         return None
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
-from ..io import ArrayScan, HasDummies, LooksAtFrames, ReadsRows, Source, open_source
+from ..io import ArrayScan, Source, open_source
 from ..io.paths import path_of
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
@@ -48,16 +48,16 @@ def opened(
 
 def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
     """Shapes and dtypes of a scan, and whether a device can use it where it lies."""
-    weights = source.flat_weights() if isinstance(source, LooksAtFrames) else None
+    weights = source.flat_weights()
     return ScanSpec(
         source.spec,
         source.flats,
         source.darks,
         source.angles is not None,
         1 if weights is None else len(weights[1]),
-        source.dummies if isinstance(source, HasDummies) else (),
+        source.dummies,
         in_memory=backend is not None and _is_in_place(source, backend),
-        reads_rows=isinstance(source, ReadsRows) and source.reads_rows,
+        reads_rows=source.reads_rows,
         name=source.name,
     )
 

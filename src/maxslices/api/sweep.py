@@ -19,7 +19,7 @@ from ..core.units import format_bytes
 from ..devices import pinned_empty, select_backend
 from ..devices.backend import device_name
 from ..errors import DoesNotFitError, ParameterError
-from ..io import HasDetectorStart, LoaderOptions, SideName, Source
+from ..io import LoaderOptions, SideName, Source
 from ..io.frames.frames import ArrayFrames, Selection
 from ..io.paths import path_of
 from ..io.scans.frame_source import FrameSource
@@ -352,8 +352,8 @@ class RowsInMemory(FrameSource):
             self._means = scan._means
         self.rows = rows
         """First row of the scan, and the one after the last."""
-        first = scan.detector_start if isinstance(scan, HasDetectorStart) else (0, 0)
-        self._detector_start = first[0] + rows[0], first[1]
+        top, left = scan.detector_start
+        self.detector_start = top + rows[0], left
 
     @property
     def n_bytes(self) -> int:

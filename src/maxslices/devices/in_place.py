@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..io import SupportsView, SupportsWindow
+from ..io import SupportsWindow
+from ..io.check_arrays import read_only
 from .backend import Backend, is_copyable
 from .cuda_copies import CopyEngine
 
@@ -36,7 +37,8 @@ def slices_in_place(
     """
     engine = backend.copy_engine()
     if engine is None:
-        return holder.view(slice_dim, start, stop) if isinstance(holder, SupportsView) else None
+        window = _window(holder, slice_dim, start, stop)
+        return None if window is None else read_only(window)
     return slices_to_copy(holder, engine, slice_dim, start, stop)
 
 
@@ -44,12 +46,14 @@ def slices_to_copy(
     holder: object, engine: CopyEngine, slice_dim: int, start: int, stop: int
 ) -> NDArray[Any] | None:
     """View of slices that a device copies from or to, or None; see `slices_in_place`."""
-    if not isinstance(holder, SupportsWindow):
-        return None
-    window = holder.window(slice_dim, start, stop)
+    window = _window(holder, slice_dim, start, stop)
     if window is None or not is_copyable(window) or not engine.is_direct(window):
         return None
     return window
+
+
+def _window(holder: object, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+    return holder.window(slice_dim, start, stop) if isinstance(holder, SupportsWindow) else None
 
 
 def is_direct(array: np.ndarray, backend: Backend) -> bool:

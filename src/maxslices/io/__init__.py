@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from .access import (
-    HasDetectorStart,
-    HasDummies,
-    HasPixelSize,
-    LooksAtFrames,
-    ReadsRows,
-    SideName,
-    SupportsChangeCheck,
-    SupportsSideWindow,
-    SupportsView,
-    SupportsWindow,
-)
+from .access import SideName, Source, SupportsWindow
 from .results.sink import Sink, SinkFormat, SinkStart, incomplete_path, remove_result, result_path
 from .results.writers import create_sink, sink_maker
-from .scans.frame_source import Source
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import ArrayScan, open_source
 from .stores.scratch import ScratchStore
@@ -25,15 +13,10 @@ from .stores.store import MemoryStore, Store
 __all__ = [
     "AngleRange",
     "ArrayScan",
-    "HasDetectorStart",
-    "HasDummies",
-    "HasPixelSize",
     "LoaderFault",
     "LoaderOptions",
-    "LooksAtFrames",
     "MemoryStore",
     "Preview",
-    "ReadsRows",
     "ScratchStore",
     "SideData",
     "SideName",
@@ -42,9 +25,6 @@ __all__ = [
     "SinkStart",
     "Source",
     "Store",
-    "SupportsChangeCheck",
-    "SupportsSideWindow",
-    "SupportsView",
     "SupportsWindow",
     "create_sink",
     "incomplete_path",

@@ -1,8 +1,4 @@
-"""Optional protocols of sources, stores and sinks, beyond reading and writing blocks.
-
-A class declares a protocol by inheriting from it, or by having its methods. The runner asks with
-``isinstance``, and reads and writes blocks if the protocol is missing.
-"""
+"""Interfaces of sources, and what sources, stores and sinks have in common."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arrays import ArraySpec
 from .results.result_info import PixelSize
 
 SideName = Literal["flats", "darks"]
@@ -38,30 +35,8 @@ class Closing(ABC):
 
 
 @runtime_checkable
-class SupportsView(Protocol):
-    """Slices that are in host memory and can be used there, without a copy."""
-
-    def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Read-only view of slices.
-
-        Parameters
-        ----------
-        slice_dim : int
-            0 for projections, 1 for sinograms.
-        start, stop : int
-            Slices of the view, `stop` excluded.
-
-        Returns
-        -------
-        ndarray or None
-            C-contiguous; None where the slices are not in memory, or not contiguous there.
-            The runner takes the answer for a section's first block to hold for its others.
-        """
-
-
-@runtime_checkable
 class SupportsWindow(Protocol):
-    """Slices that are in host memory, which a device may copy from or to by itself."""
+    """Slices that are in host memory: used there, or copied from or to by a device itself."""
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
         """View of slices, which need not be contiguous.
@@ -81,89 +56,113 @@ class SupportsWindow(Protocol):
         """
 
 
-@runtime_checkable
-class SupportsSideWindow(Protocol):
-    """Flats and darks that are in host memory, which a device may copy from by itself.
+class Source(Closing):
+    """A scan that is read block by block.
 
-    Read into other memory first, they make minus_log between pinned arrays take 16 % longer (H200,
-    2026-11-22).
+    Axes are (angles, detector_y, detector_x). Darks, flats and frames marked invalid are
+    not part of the data. A file is checked when the source is opened, except for what only
+    reading can show (a damaged chunk, a missing codec).
+
+    A class of your own has `name`, `spec`, `read`, `read_side` and `close`, and of the rest what
+    differs from the defaults here.
     """
 
-    def side_window(
-        self, name: SideName, slice_dim: int, start: int, stop: int
-    ) -> NDArray[Any] | None:
-        """View of the flats or darks for a block.
-
-        Parameters
-        ----------
-        name : {"flats", "darks"}
-            Which of them.
-        slice_dim : int
-            0 gives the whole stack, whatever `start` and `stop`; 1 the rows `start` to
-            `stop` of each frame.
-        start, stop : int
-            Slices of the block, `stop` excluded.
-
-        Returns
-        -------
-        ndarray or None
-            None where there are none, or they are not in memory.
-        """
-
-
-@runtime_checkable
-class ReadsRows(Protocol):
-    """A scan that knows whether its rows can be read by themselves."""
+    name: str
+    """Name of the scan in messages: the file, and the data set in it."""
+    spec: ArraySpec
+    """Shape and native dtype of the projections."""
+    angles: NDArray[np.float32] | None = None
+    """Angle of each projection in radians; None if the scan has none."""
+    pixel_size: PixelSize | None = None
+    """Size of a pixel at the sample; None if it is not known."""
+    detector_start: tuple[int, int] = (0, 0)
+    """First row and first column of the detector that are read."""
+    dummies: tuple[SideName, ...] = ()
+    """Which of flats and darks are made up: one frame of ones, or of zeros."""
 
     @property
     def reads_rows(self) -> bool:
         """True if some rows of all projections are read without the rest of these."""
-
-
-@runtime_checkable
-class HasDetectorStart(Protocol):
-    """A scan of which a part of the detector is read."""
+        return False
 
     @property
-    def detector_start(self) -> tuple[int, int]:
-        """First row and first column of the detector that are read."""
-
-
-@runtime_checkable
-class HasPixelSize(Protocol):
-    """A scan that knows the size of its pixels."""
+    def flats(self) -> ArraySpec | None:
+        """Shape (frames, detector_y, detector_x) and dtype of the flats; None without any."""
+        return None
 
     @property
-    def pixel_size(self) -> PixelSize | None:
-        """Size of a pixel; None if it is not known."""
+    def darks(self) -> ArraySpec | None:
+        """Shape (frames, detector_y, detector_x) and dtype of the darks; None without any."""
+        return None
 
+    @abstractmethod
+    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read slices `start` to `stop` (excluded) along `slice_dim` (0 or 1) into `out`.
 
-@runtime_checkable
-class HasDummies(Protocol):
-    """A scan whose flats or darks may be made up: one frame of ones, or of zeros."""
+        Parameters
+        ----------
+        slice_dim : int
+            0 for projections, 1 for sinograms.
+        start, stop : int
+            Slices to read.
+        out : ndarray
+            C-contiguous, of the block's shape and of the source's dtype.
 
-    @property
-    def dummies(self) -> tuple[SideName, ...]:
-        """Which of them are."""
+        Raises
+        ------
+        SourceError
+            If the file cannot be read.
+        """
 
+    @abstractmethod
+    def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
+        """Read the flats or darks for a block.
 
-@runtime_checkable
-class LooksAtFrames(Protocol):
-    """A scan that looks at the means of its flats and darks."""
+        Parameters
+        ----------
+        name : {"flats", "darks"}
+            Which stack.
+        slice_dim : int
+            0 reads the whole stack, whatever `start` and `stop`; 1 the rows `start` to
+            `stop` of each frame.
+        start, stop : int
+            Slices of the block.
+
+        Returns
+        -------
+        ndarray
+            Shape (frames, detector_y or ``stop - start``, detector_x).
+
+        Raises
+        ------
+        SourceError
+            If there are none, or the file cannot be read.
+        """
+
+    def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+        """View of slices; see `SupportsWindow.window`."""
+        return None
+
+    def side_window(
+        self, name: SideName, slice_dim: int, start: int, stop: int
+    ) -> NDArray[Any] | None:
+        """View of the slices that `read_side` reads; None where they are not in memory.
+
+        Read into other memory first, they make minus_log between pinned arrays take 16 % longer
+        (H200, 2026-11-22).
+        """
+        return None
 
     def flat_weights(self) -> FlatWeights | None:
         """Weights of the flats for each projection; None where their mean serves all."""
+        return None
 
     def frame_warnings(self, sides: Iterable[str]) -> list[str]:
         """What is wrong with flats or darks, as far as they are in `sides`."""
-
-
-@runtime_checkable
-class SupportsChangeCheck(Protocol):
-    """A scan in files, which other programs may write to while it is read."""
+        return []
 
     def check_unchanged(self) -> None:
-        """Check that the files are those that were opened.
+        """Check that the files are those that were opened: other programs may write to them.
 
         Raises
         ------

@@ -19,7 +19,7 @@ from ..core.json_values import plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
 from ..estimate import ModelResolver
-from ..io import HasDetectorStart, LooksAtFrames, MemoryStore, Source, Store, SupportsChangeCheck
+from ..io import MemoryStore, Source, Store
 from ..io.access import SIDE_NAMES, FlatWeights
 from ..pipeline import Pipeline, Step
 from ..planner import Plan, SectionPlan
@@ -130,9 +130,7 @@ def execute(
         weights = _look_at_frames(source, pipeline)
         side_frames = SideFrames(source, pipeline.steps, backend, side_results.resolve, weights)
         facts = {
-            "detector_start": source.detector_start
-            if isinstance(source, HasDetectorStart)
-            else (0, 0),
+            "detector_start": source.detector_start,
             "results_folder": folder.path,
             "pixel_size_um": pixel_size_um,
         }
@@ -205,11 +203,9 @@ def execute(
             try:
                 with wall_time.during("sections"):
                     reports.append(section_run.run(progress.advance))
-                if isinstance(source, SupportsChangeCheck):
-                    source.check_unchanged()
+                source.check_unchanged()
             except SourceError:
-                if isinstance(source, SupportsChangeCheck):
-                    source.check_unchanged()  # what cannot be read because it was cut has changed
+                source.check_unchanged()  # what cannot be read because it was cut has changed
                 raise
             except MethodError as error:
                 done |= dict.fromkeys(sinks, section_run.n_done)
@@ -266,7 +262,7 @@ def _warn_of_order(
 def _look_at_frames(source: Source, pipeline: Pipeline) -> FlatWeights | None:
     """Warn of flats and darks that methods take; the weights of the flats for each projection."""
     taken = {name for step in pipeline.steps for name in step.meta.supplied}
-    if not taken & set(SIDE_NAMES) or not isinstance(source, LooksAtFrames):
+    if not taken & set(SIDE_NAMES):
         return None
     texts = source.frame_warnings(taken)
     weights = source.flat_weights() if "flats" in taken else None

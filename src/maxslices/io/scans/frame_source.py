@@ -11,28 +11,15 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
 from ...errors import ScanChangedError, SourceError
-from ..access import (
-    SIDE_NAMES,
-    Closing,
-    FlatWeights,
-    HasDetectorStart,
-    HasDummies,
-    LooksAtFrames,
-    ReadsRows,
-    SideName,
-    SupportsChangeCheck,
-    SupportsSideWindow,
-    SupportsView,
-    SupportsWindow,
-)
-from ..check_arrays import check_output_block, read_only, warn_of_narrow_angles
+from ..access import SIDE_NAMES, FlatWeights, SideName, Source
+from ..check_arrays import check_output_block, warn_of_narrow_angles
 from ..frames.frames import ArrayFrames, JoinedFrames, Selection
 from ..results.result_info import PixelSize
 from .angles import check_angle_count, previewed, projections_angles
@@ -44,97 +31,7 @@ ALLOW = "to read what is missing as the fill value, allow it with --allow-missin
 """Advice at the end of a message."""
 
 
-@runtime_checkable
-class Source(Protocol):
-    """A scan that is read block by block.
-
-    Axes are (angles, detector_y, detector_x). Darks, flats and frames marked invalid are
-    not part of the data. A file is checked when the source is opened, except for what only
-    reading can show (a damaged chunk, a missing codec). `maxslices.io.access` has the optional
-    protocols of a source.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name of the scan in messages: the file, and the data set in it."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype of the projections."""
-
-    @property
-    def flats(self) -> ArraySpec | None:
-        """Shape (frames, detector_y, detector_x) and dtype of the flats; None without any."""
-
-    @property
-    def darks(self) -> ArraySpec | None:
-        """Shape (frames, detector_y, detector_x) and dtype of the darks; None without any."""
-
-    @property
-    def angles(self) -> NDArray[np.float32] | None:
-        """Angle of each projection in radians; None if the scan has none."""
-
-    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read slices `start` to `stop` (excluded) along `slice_dim` (0 or 1) into `out`.
-
-        Parameters
-        ----------
-        slice_dim : int
-            0 for projections, 1 for sinograms.
-        start, stop : int
-            Slices to read.
-        out : ndarray
-            C-contiguous, of the block's shape and of the source's dtype.
-
-        Raises
-        ------
-        SourceError
-            If the file cannot be read.
-        """
-
-    def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        """Read the flats or darks for a block.
-
-        Parameters
-        ----------
-        name : {"flats", "darks"}
-            Which stack.
-        slice_dim : int
-            0 reads the whole stack, whatever `start` and `stop`; 1 the rows `start` to
-            `stop` of each frame.
-        start, stop : int
-            Slices of the block.
-
-        Returns
-        -------
-        ndarray
-            Shape (frames, detector_y or ``stop - start``, detector_x).
-
-        Raises
-        ------
-        SourceError
-            If there are none, or the file cannot be read.
-        """
-
-    def close(self) -> None:
-        """Close the files; a second call does nothing."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
-
-class FrameSource(
-    Closing,
-    SupportsView,
-    SupportsWindow,
-    SupportsSideWindow,
-    SupportsChangeCheck,
-    HasDetectorStart,
-    HasDummies,
-    LooksAtFrames,
-    ReadsRows,
-):
+class FrameSource(Source):
     """A `Source` made of stacks of frames.
 
     Parameters
@@ -220,7 +117,7 @@ class FrameSource(
             self.angles.flags.writeable = False
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
-        self._detector_start = rows[0], columns[0]
+        self.detector_start = rows[0], columns[0]
         self._data = data.take(part).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
@@ -238,10 +135,10 @@ class FrameSource(
                 check_written(selection, side, allow_missing=allow_missing)
                 paths += selection.frames.files
         self._stamps = FileStamps(paths)
-        self._dummies = tuple(
+        self.dummies = tuple(
             side for side, each in self._sides.items() if each is None and options.makes_up(side)
         )
-        for side in self._dummies:
+        for side in self.dummies:
             made = np.ones if side == "flats" else np.zeros
             frame = made((1, *self.spec.shape[1:]), self.spec.dtype)
             self._sides[side] = Selection.of(ArrayFrames(f"dummy {side} of {name}", frame))
@@ -256,23 +153,13 @@ class FrameSource(
             for side, each in self._sides.items()
         }
         part.spec = part._data.spec
-        part._detector_start = self._detector_start[0] + start, self._detector_start[1]
+        part.detector_start = self.detector_start[0] + start, self.detector_start[1]
         return part
 
     @property
     def reads_rows(self) -> bool:
         """True if some rows of all projections are read without the rest of these."""
         return self._data.frames.reads_rows
-
-    @property
-    def detector_start(self) -> tuple[int, int]:
-        """First row and first column of the detector that are read."""
-        return self._detector_start
-
-    @property
-    def dummies(self) -> tuple[SideName, ...]:
-        """Which of flats and darks are made up."""
-        return self._dummies
 
     def flat_weights(self) -> FlatWeights | None:
         """Weights of the flats for each projection; see `frame_means`."""
@@ -301,11 +188,6 @@ class FrameSource(
         spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
         self._data.read(*spans, out)
 
-    def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Read-only view of slices; see `SupportsView.view`."""
-        part = self.window(slice_dim, start, stop) if slice_dim == 0 else None
-        return None if part is None else read_only(part)
-
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
         """View of slices; see `SupportsWindow.window`."""
         whole = self._data.array
@@ -316,7 +198,7 @@ class FrameSource(
     def side_window(
         self, name: SideName, slice_dim: int, start: int, stop: int
     ) -> NDArray[Any] | None:
-        """View of flats or darks; see `SupportsSideWindow.side_window`."""
+        """View of flats or darks; see `Source.side_window`."""
         side = self._sides[name]
         whole = None if side is None else side.array
         return whole if whole is None or slice_dim == 0 else whole[:, start:stop]
@@ -336,7 +218,7 @@ class FrameSource(
         return out
 
     def check_unchanged(self) -> None:
-        """Check that the files are those that were opened; see `SupportsChangeCheck`."""
+        """Check that the files are those that were opened; see `Source.check_unchanged`."""
         self._stamps.check()
 
     def close(self) -> None:

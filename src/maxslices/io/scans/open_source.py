@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..access import SIDE_NAMES, SideName
+from ..access import SIDE_NAMES, SideName, Source
 from ..check_arrays import check_angles
 from ..frames.frames import ArrayFrames, Frames, Selection
 from ..frames.zarr_frames import ZarrFile
@@ -24,7 +24,7 @@ from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .angles import angles_option, find_angles
 from .facts import ome_pixel_size, parse_pixel_size
-from .frame_source import FrameSource, Source
+from .frame_source import FrameSource
 from .layout import Layout, ScanFile, find_layout, nxtomo_layout
 from .loader import LoaderOptions, SideData
 from .sides import (

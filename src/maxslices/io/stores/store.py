@@ -12,8 +12,8 @@ from ...core.arrays import ArraySpec
 from ...core.units import format_bytes
 from ...errors import StoreError
 from ...system.threads import parallel_copy
-from ..access import Closing, SupportsView, SupportsWindow
-from ..check_arrays import check_block, check_output_block, read_only
+from ..access import Closing, SupportsWindow
+from ..check_arrays import check_block, check_output_block
 
 
 class Store(Protocol):
@@ -37,7 +37,7 @@ class Store(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
 
-class MemoryStore(Closing, SupportsView, SupportsWindow):
+class MemoryStore(Closing, SupportsWindow):
     """A store in memory.
 
     Parameters
@@ -83,10 +83,6 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
         check_output_block(self.spec, slice_dim, start, stop, out)
         parallel_copy(out, self._slices(slice_dim, start, stop))
-
-    def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Read-only view of slices; see `SupportsView.view`."""
-        return read_only(self._slices(slice_dim, start, stop))
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         """View of slices; see `SupportsWindow.window`."""

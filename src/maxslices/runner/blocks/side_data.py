@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...core.author_code import defined_at, raised_at, what_raised
 from ...devices import Backend, call_method
 from ...errors import MaxslicesError, MethodError
-from ...io import SideName, Source, SupportsSideWindow
+from ...io import SideName, Source
 from ...io.access import SIDE_NAMES, FlatWeights
 from ...pipeline import Reference, Step
 from ...pipeline.requirements import CHANGED_DTYPE, changes_frames
@@ -114,7 +114,7 @@ class SideFrames:
         if changed_by is not None:
             frames = self._frames(changed_by)[name]
             return frames if slice_dim == 0 else np.ascontiguousarray(frames[:, first:last])
-        if self.backend.kind == "cuda" and isinstance(self.source, SupportsSideWindow):
+        if self.backend.kind == "cuda":
             window = self.source.side_window(name, slice_dim, first, last)
             if window is not None:  # on the device it is a copy anyway
                 return window
