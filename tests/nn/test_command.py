@@ -255,7 +255,6 @@ def test_steps_may_be_of_several_batches_and_of_an_unknown_optimizer(cli):
             "leave y= out",
         ),
         ("report own_networks:network --input 1x1x8x8 --card RTX4091", "that of RTX 4090"),
-        ("report own_networks:network --input 1x1x8x8 --card T4 --memory 3GB", "give one of them"),
         ("report own_networks:Text --input ids=2x3:int64 --input 2x3", "has no name"),
         ("report own_networks:Text --input ids=2x3:int64 --input ids=2x3", "is given twice"),
         ("report own_networks:Text --input idz=2x3:int64", "unexpected keyword argument 'idz'"),
@@ -281,7 +280,7 @@ def test_steps_may_be_of_several_batches_and_of_an_unknown_optimizer(cli):
         ),
         (
             "reduce own_networks:network --input 4x1x8x8 --memory 1GB --means pac",
-            "'pac' is none of selective, checkpoint",
+            "'checkpoint', 'split', 'offload'), not 'pac'",
         ),
         ("reduce own_networks:network --input 4x1x8x8", "or --card on the command line"),
         ("reduce own_networks:network --input 4x1x512x512 --memory 605MB", "no plan fits"),

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .reduce import reduce_memory
     from .replay import Spec
     from .report.model_layers import layer_table
-    from .report.step_report import MemoryReport, memory_report
+    from .report.report_text import MemoryReport
+    from .report.step_report import memory_report
 
 __all__ = [
     "BatchSize",
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MemoryReport": "maxslices.nn.report.step_report",
+    "MemoryReport": "maxslices.nn.report.report_text",
     "Spec": "maxslices.nn.replay",
     "compute_max_batch_size": "maxslices.nn.fit.batch",
     "compute_max_patch_shape": "maxslices.nn.fit.patch",

@@ -19,8 +19,6 @@ from .command_arguments import (
     dtype_of_text,
     inputs_of_texts,
     loss_of_text,
-    means_of_text,
-    memory_of_texts,
     require_torch,
     shape_of_text,
     targets_of_texts,
@@ -64,9 +62,10 @@ _MODEL = [
         ["--amp"], type=click.Choice(["float16", "bfloat16"]), help="autocast to this precision"
     ),
     click.Option(
-        ["--memory"], metavar="SIZE", help="memory of a card that need not be here, such as 24GB"
+        ["--memory", "--card"],
+        metavar="SIZE|NAME",
+        help="memory of a card that need not be here, such as 24GB, or its name: 'RTX 4090'",
     ),
-    click.Option(["--card"], metavar="NAME", help="a card by its name, such as 'RTX 4090'"),
     click.Option(["--device"], metavar="auto|cuda:N", help="a device that is here"),
     click.Option(["--json"], is_flag=True, help="print the figures as JSON"),
 ]
@@ -195,16 +194,15 @@ def report(
 
     if options["train"] and forward:
         raise UsageError("--train and --forward are two different steps: give one of them")
-    given, step, card = inputs_of_texts(inputs), _step(**options), _card(**options)
+    given, step = inputs_of_texts(inputs), _step(**options)
     if forward:
         step["mode"] = "forward"
     is_eval = step["mode"] == "inference"
 
     def ask(model: Module) -> Any:
         made = memory_report(
-            model.eval() if is_eval else model, given, ddp=ddp, safety_factor=safety_factor,
-            **step, **card,
-        )  # fmt: skip
+            model.eval() if is_eval else model, given, ddp=ddp, safety_factor=safety_factor, **step
+        )
         if snapshot is not None:
             try:
                 made.write_snapshot(snapshot)
@@ -295,8 +293,9 @@ def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callab
     """Find what makes a training step fit."""
     from . import reduce_memory
 
-    given, step = inputs_of_texts(inputs), _step(**options) | _card(**options)
-    step["means"] = means_of_text(means)
+    given, step = inputs_of_texts(inputs), _step(**options)
+    if means is not None:
+        step["means"] = means.split(",")
     del step["mode"]
     return lambda model: reduce_memory(model, given, **step)[1]
 
@@ -317,15 +316,13 @@ def _named(text: str) -> Iterator[None]:
         raise UsageError(f"{text} raised {said}") from error
 
 
-def _card(memory: str | None, card: str | None, device: str | None, **_: Any) -> dict[str, Any]:
-    return {"memory": memory_of_texts(memory, card), "device": device_of_text(device)}
-
-
 def _step(
     train: str | None,
     loss: str | None,
     targets: tuple[str, ...],
     amp: str | None,
+    memory: str | None,
+    device: str | None,
     call: str | None = None,
     accumulate: int | None = None,
     optimizer_state: str | None = None,
@@ -343,6 +340,8 @@ def _step(
         "targets": targets_of_texts(targets),
         "amp": amp and dtype_of_text(amp),
         "prediction_function": call,
+        "memory": memory,
+        "device": device_of_text(device),
     }
     if accumulate is not None:  # of the commands that predict
         step |= {"accumulate": accumulate, "optimizer_state_bytes": optimizer_state}
@@ -352,7 +351,6 @@ def _step(
 def _search(safety_factor: float, dtype: str | None, **options: Any) -> dict[str, Any]:
     return {
         **_step(**options),
-        **_card(**options),
         "safety_factor": safety_factor,
         "dtype": None if dtype is None else dtype_of_text(dtype),
     }

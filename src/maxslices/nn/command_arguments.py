@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, UsageError
@@ -57,7 +58,7 @@ def model_named(
             f"{text} is of type {type(found).__name__}: neither a model nor what makes one"
         )
     try:
-        made = found(**arguments or {}) if with_data else _made(found, arguments or {})
+        made = _made(found, arguments or {}, with_data)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever a model's code raises, in one line
@@ -72,15 +73,14 @@ def model_named(
     return made
 
 
-def _made(function: Any, arguments: dict[str, Any]) -> Any:
-    """Build the model on the meta device, so that its weights take neither memory nor time."""
+def _made(function: Any, arguments: dict[str, Any], with_data: bool) -> Any:
+    """Build the model, on the meta device if it can be: weights take no memory or time there."""
     import torch
 
-    try:
-        with torch.device("meta"):
+    if not with_data:
+        with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
             return function(**arguments)
-    except (RuntimeError, NotImplementedError):  # it looks at numbers that are not there
-        return function(**arguments)
+    return function(**arguments)  # it may look at numbers
 
 
 _TENSOR = re.compile(r"(?:(\w+)=)?([0-9]+(?:x[0-9]+)*)(?::(\w+))?")
@@ -191,17 +191,6 @@ def loss_of_text(text: str | None) -> Any:
     return made
 
 
-def memory_of_texts(memory: str | None, card: str | None) -> str | None:
-    """Memory that was asked for, as an amount or the name of a card."""
-    if card is None:
-        return memory
-    from .cards import card_named
-
-    if memory is not None:
-        raise UsageError("--card and --memory both say how much memory there is: give one of them")
-    return card_named(card).name
-
-
 def device_of_text(text: str | None) -> str | None:
     """Name of a device that is here; None for "auto" without one.
 
@@ -227,16 +216,3 @@ def device_of_text(text: str | None) -> str | None:
             "its --memory alone"
         )
     return text
-
-
-def means_of_text(text: str | None) -> tuple[str, ...]:
-    """Kinds of rewrites from text such as "checkpoint,offload"."""
-    from .reduce import MEANS
-
-    if text is None:
-        return MEANS
-    found = tuple(text.split(","))
-    for name in found:
-        if name not in MEANS:
-            raise UsageError(f"--means: {name!r} is none of {', '.join(MEANS)}")
-    return found

@@ -11,7 +11,7 @@ from torch import nn
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec
 from ..replay.nested import mapped
-from .block_state import BlockState
+from .gradient_check import real_copy
 
 N_TRIALS = 3
 """Number of inputs: the given one or normal numbers, uniform numbers from -5 to 5, and zeros and
@@ -21,11 +21,10 @@ ones."""
 def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[bool, ...]]:
     """Find the tensor arguments of each module that hold only 0 and 1, and at least one 1.
 
-    The model is run without gradients on its own device in eval mode. Norms are in train mode
-    if layers work on several time steps: with the statistics of an untrained network hardly a
-    neuron fires. Modes, statistics and states are restored. Inputs are real tensors, or a
-    `Spec` of which one sample is made, along the axis after time if layers work on several
-    time steps, else along the first.
+    Copies of the model are run without gradients on its own device in eval mode. Norms are in train
+    mode if layers work on several time steps: with the statistics of an untrained network hardly a
+    neuron fires. Inputs are real tensors, or a `Spec` of which one sample is made, along the axis
+    after time if layers work on several time steps, else along the first.
 
     Returns
     -------
@@ -51,33 +50,17 @@ def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[boo
 
         return hook
 
-    hooks = [m.register_forward_pre_hook(watch(p)) for p, m in model.named_modules() if p]
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    norms = [
-        m for m in model.modules() if has_time and isinstance(m, nn.modules.batchnorm._NormBase)
-    ]
-    statistics = [(m, m.momentum, m.num_batches_tracked) for m in norms if m.track_running_stats]
-    for norm in norms:
-        norm.train()
-    for norm, _, _ in statistics:
-        norm.momentum = 0.0
-        norm._buffers["num_batches_tracked"] = None
-    try:
-        for trial in range(N_TRIALS):
-            given = mapped(lambda x: _sample(x, trial, has_time, device), tuple(inputs))  # noqa: B023
-            with torch.no_grad(), BlockState(model).unchanged():
-                model(*given)
-            if not any(any(each) for each in fine.values()):
-                break
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, training in modes.items():
-            module.training = training
-        for norm, momentum, n_batches in statistics:
-            norm.momentum = momentum
-            norm._buffers["num_batches_tracked"] = n_batches
+    for trial in range(N_TRIALS):
+        made = real_copy(model).eval()
+        for path, module in made.named_modules():
+            if path:
+                module.register_forward_pre_hook(watch(path))
+            if has_time and isinstance(module, nn.modules.batchnorm._NormBase):
+                module.train()
+        with torch.no_grad():
+            made(*mapped(lambda x: _sample(x, trial, has_time, device), tuple(inputs)))  # noqa: B023
+        if not any(any(each) for each in fine.values()):
+            break
     return {
         path: tuple(a and b for a, b in zip(each, spiked[path], strict=True))
         for path, each in fine.items()

@@ -246,26 +246,6 @@ class BlockState:
             for slot, new, _ in replaced:
                 self._put(slot, new)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Context after which the state is as it was: the same tensors with the same values."""
-        known, self.changing = self.changing, None
-        before = self.before()
-        self.changing = known
-        try:
-            yield
-        finally:
-            for slot in [*self._slots()]:
-                if slot not in before.slots:
-                    self._put(slot, _MISSING)
-            with torch.no_grad():
-                for i in before.changed_tensors():
-                    before.copies.leaves[i].copy_(before.leaves[i])
-            old = before.copies.made(before.copies.leaves)
-            for slot, held, made in zip(before.slots, before.held, old, strict=True):
-                if not same_items(held, [*walked(self._original(slot))]):
-                    self._put(slot, made)
-
     def _learn(self, before: StateBefore) -> None:
         found: dict[_Slot, bool] = {}
         indices: list[int] = []

@@ -172,26 +172,7 @@ class GradientCheck:
         return self._references[key]
 
     def _copied(self, double: bool) -> nn.Module:
-        model = self.step.model
-        generator = torch.Generator().manual_seed(0)
-        memo: dict[int, Any] = {}
-        for tensor in (*model.parameters(), *model.buffers()):
-            dtype = torch.float64 if double and tensor.is_floating_point() else tensor.dtype
-            if tensor.is_meta:
-                made = _invented(tensor, generator).to(dtype)
-            else:
-                made = tensor.detach().to(dtype, copy=True)
-            if isinstance(tensor, nn.Parameter):
-                made = nn.Parameter(made, tensor.requires_grad)
-            memo[id(tensor)] = made
-        for module in model.modules():
-            for tensor in walked([*vars(module).values()]):
-                # What a module has kept of an earlier step is part of its graph.
-                if torch.is_tensor(tensor) and id(tensor) not in memo:
-                    memo[id(tensor)] = tensor.detach().clone()
-        copied = copy.deepcopy(model, memo)
-        reset_states(copied)
-        return self.step.prepared(copied.double() if double else copied)
+        return self.step.prepared(real_copy(self.step.model, double))
 
     def _ran(
         self, model: nn.Module, inputs: tuple[Any, ...], double: bool, draws: bool
@@ -236,6 +217,29 @@ class GradientCheck:
         state = model.state_dict()
         found |= {f"buffer {n}": t for n, t in state.items() if torch.is_tensor(t)}
         return found
+
+
+def real_copy(model: nn.Module, double: bool = False) -> nn.Module:
+    """Copy of a model with its states reset; weights without data get numbers of a usual size."""
+    generator = torch.Generator().manual_seed(0)
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        dtype = torch.float64 if double and tensor.is_floating_point() else tensor.dtype
+        if tensor.is_meta:
+            made = _invented(tensor, generator).to(dtype)
+        else:
+            made = tensor.detach().to(dtype, copy=True)
+        if isinstance(tensor, nn.Parameter):
+            made = nn.Parameter(made, tensor.requires_grad)
+        memo[id(tensor)] = made
+    for module in model.modules():
+        for tensor in walked([*vars(module).values()]):
+            # What a module has kept of an earlier step is part of its graph.
+            if torch.is_tensor(tensor) and id(tensor) not in memo:
+                memo[id(tensor)] = tensor.detach().clone()
+    copied = copy.deepcopy(model, memo)
+    reset_states(copied)
+    return copied.double() if double else copied
 
 
 def small_inputs(model: nn.Module, inputs: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:

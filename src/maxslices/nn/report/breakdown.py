@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...core.allocators import round_to_granule
-from ..memory_budget import MemoryBudget
-from ..replay import CATEGORIES, ReplayPeak, Spec, Trace
-from ..replay.step_family import surely_fits
+from ..replay import CATEGORIES, ReplayPeak, Trace
 from ..replay.trace import Storage
 
 FIRST_BUCKET_BYTES = 2**20
@@ -46,64 +45,6 @@ def add_buckets(model: nn.Module) -> None:
     for index, (items, dtype) in enumerate(bucket_sizes(model)):
         bucket = torch.empty(items, dtype=dtype, device="meta")
         model.register_buffer(f"{PREFIX}{index}", bucket, persistent=False)
-
-
-@dataclass(frozen=True, eq=False)
-class ReportFigures:
-    """Memory of a step, as plain data."""
-
-    model: str
-    """Class of the model."""
-    n_parameters: int
-    n_trainable: int
-    """Parameters with a gradient."""
-    inputs: tuple[str, ...]
-    """Shapes and dtypes."""
-    mode: str
-    optimizer: str
-    """Class of the optimizer; "" without one."""
-    amp: str
-    """Lower precision of autocast; "" without it."""
-    ddp: bool
-    trace: Trace
-    """Replay of the step."""
-    categories: dict[str, int]
-    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`. The allocator's
-    "unused ends of blocks" are up to 1 MiB of each larger block."""
-    allocated_bytes: int
-    """Peak of allocated memory: ``torch.cuda.max_memory_allocated``."""
-    reserved_bytes: int
-    """Peak of memory held by the allocator without a limit."""
-    needed_bytes: int
-    """Smallest limit of the allocator under which the step runs."""
-    context_bytes: int
-    """Memory of CUDA's context."""
-    workspaces: str
-    """Source of the workspace sizes of the libraries."""
-    stages: tuple[MemoryStage, ...]
-    parts: tuple[ModelPart, ...]
-    holders: tuple[Holder, ...]
-    at_full_size: float
-    """Fraction of the activations at the peak that are as wide and high as the input."""
-    safety_factor: float
-    """Part of the memory that `max_batch_size` uses."""
-    budget: MemoryBudget | None = field(default=None, repr=False)
-    """Budget of the card in `memory`; None without one."""
-
-    @property
-    def device_bytes(self) -> int:
-        """Memory of the process on the card: reserved, and CUDA's context."""
-        return self.reserved_bytes + self.context_bytes
-
-    @property
-    def fits(self) -> bool | None:
-        """True if the step runs on the card in `memory`; None without one."""
-        return None if self.budget is None else surely_fits(self.trace, self.budget.limit_bytes)
-
-    @property
-    def peak(self) -> ReplayPeak:
-        """Allocations alive at the peak."""
-        return self.trace.peak
 
 
 LARGEST = 3
@@ -162,9 +103,7 @@ def last_forward(trace: Trace) -> int:
 
 def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
     """Bytes at the peak by category, those of DDP's buckets apart."""
-    sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
-    if ddp:
-        sums["DDP buckets"] = 0
+    sums: dict[str, int] = dict.fromkeys([*CATEGORIES, *(["DDP buckets"] if ddp else [])], 0)
     for storage in peak.alive:
         is_bucket = storage.module.startswith(PREFIX)
         sums["DDP buckets" if is_bucket else storage.category] += round_to_granule(storage.n_bytes)
@@ -191,11 +130,8 @@ def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
 
 def _inside(path: str, names: Sequence[str]) -> str:
     """Part of the model that a path belongs to."""
-    best = ""
-    for name in names:
-        if (path == name or path.startswith(f"{name}.")) and len(name) > len(best):
-            best = name
-    return best
+    around = [name for name in names if path == name or path.startswith(f"{name}.")]
+    return max(around, key=len, default="")
 
 
 def groups_of(model: nn.Module, trace: Trace) -> list[str]:
@@ -272,11 +208,9 @@ def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tupl
         groups.setdefault(owner, []).append(storage)
     made = []
     for name, alive in groups.items():
-        sums: dict[str, int] = {}
+        sums = Counter[str]()
         for storage in alive:
-            sums[storage.category] = sums.get(storage.category, 0) + round_to_granule(
-                storage.n_bytes
-            )
+            sums[storage.category] += round_to_granule(storage.n_bytes)
         largest = max(alive, key=lambda storage: storage.n_bytes)
         category = max(sums, key=lambda each: sums[each])
         total = sum(sums.values())
@@ -292,15 +226,3 @@ def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tupl
 
 def _word(category: str) -> str:
     return "gradients in passing" if category == "temporary" else category
-
-
-def part_at_full_size(peak: ReplayPeak, given: Sequence[Any]) -> float:
-    """Fraction of the activations that have the spatial shape of the first input."""
-    first = next((i for i in given if isinstance(i, Spec | torch.Tensor)), None)
-    if first is None or len(first.shape) < 4:
-        return 0.0
-    spatial = tuple(first.shape[2:])
-    activations = [s for s in peak.alive if s.category == "activations"]
-    total = sum(s.n_bytes for s in activations)
-    full = sum(s.n_bytes for s in activations if tuple(s.shape[2:]) == spatial)
-    return full / total if total else 0.0

@@ -1,14 +1,21 @@
-"""Text and JSON of a `MemoryReport`."""
+"""Report of a step's memory: its figures, as text, as JSON and as a snapshot."""
 
 from __future__ import annotations
 
+import os
+import pickle
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from ...core.units import format_bytes
 from ..fit.answers import FEWER
-from .breakdown import ReportFigures
+from ..memory_budget import MemoryBudget
+from ..replay import ReplayPeak, Trace
+from ..replay.step_family import surely_fits
+from .breakdown import Holder, MemoryStage, ModelPart
+from .snapshot import snapshot_of
 
 WIDTH = 88
 _NAMES = {
@@ -19,13 +26,95 @@ _NAMES = {
 """Names of categories where the text uses a longer one."""
 
 
-def report_text(report: ReportFigures) -> str:
-    """Whole text of a report."""
-    blocks = [_head(report), _peak(report), _stages(report), _parts(report), _why(report)]
-    return "\n\n".join(block for block in blocks if block)
+@dataclass(frozen=True, eq=False)
+class MemoryReport:
+    """Memory of a step. ``print`` shows it as text."""
+
+    model: str
+    """Class of the model."""
+    n_parameters: int
+    n_trainable: int
+    """Parameters with a gradient."""
+    inputs: tuple[str, ...]
+    """Shapes and dtypes."""
+    mode: str
+    optimizer: str
+    """Class of the optimizer; "" without one."""
+    amp: str
+    """Lower precision of autocast; "" without it."""
+    ddp: bool
+    trace: Trace
+    """Replay of the step."""
+    categories: dict[str, int]
+    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`. The allocator's
+    "unused ends of blocks" are up to 1 MiB of each larger block."""
+    allocated_bytes: int
+    """Peak of allocated memory: ``torch.cuda.max_memory_allocated``."""
+    reserved_bytes: int
+    """Peak of memory held by the allocator without a limit."""
+    needed_bytes: int
+    """Smallest limit of the allocator under which the step runs."""
+    context_bytes: int
+    """Memory of CUDA's context."""
+    workspaces: str
+    """Source of the workspace sizes of the libraries."""
+    stages: tuple[MemoryStage, ...]
+    parts: tuple[ModelPart, ...]
+    holders: tuple[Holder, ...]
+    safety_factor: float
+    """Part of the memory that `max_batch_size` uses."""
+    budget: MemoryBudget | None = field(default=None, repr=False)
+    """Budget of the card in `memory`; None without one."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of the process on the card: reserved, and CUDA's context."""
+        return self.reserved_bytes + self.context_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """True if the step runs on the card in `memory`; None without one."""
+        return None if self.budget is None else surely_fits(self.trace, self.budget.limit_bytes)
+
+    @property
+    def peak(self) -> ReplayPeak:
+        """Allocations alive at the peak."""
+        return self.trace.peak
+
+    def __str__(self) -> str:
+        blocks = [_head(self), _peak(self), _stages(self), _parts(self), _why(self)]
+        return "\n\n".join(block for block in blocks if block)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures in plain lists and dicts."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        del plain["trace"], plain["budget"]
+        return {
+            "parameters": plain.pop("n_parameters"),
+            "trainable": plain.pop("n_trainable"),
+            **plain,
+            "inputs": list(self.inputs),
+            "device_bytes": self.device_bytes,
+            "fits": self.fits,
+            "limit_bytes": None if self.budget is None else self.budget.limit_bytes,
+            "notes": list(self.trace.notes),
+            "stages": [asdict(stage) for stage in self.stages],
+            "parts": [asdict(part) for part in self.parts],
+            "holders": [asdict(holder) for holder in self.holders],
+        }
+
+    def write_snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write the step as a memory snapshot of torch, which pytorch.org/memory_viz opens.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        Path(path).write_bytes(pickle.dumps(snapshot_of(self.trace)))
 
 
-def _head(report: ReportFigures) -> str:
+def _head(report: MemoryReport) -> str:
     what = {"training": "a step of training", "forward": "a forward pass with gradients"}
     text = f"{report.model}: {what.get(report.mode, 'inference')}"
     if report.optimizer:
@@ -51,7 +140,7 @@ def _head(report: ReportFigures) -> str:
     return "\n".join(lines)
 
 
-def _reserve(report: ReportFigures, limit_bytes: int) -> str:
+def _reserve(report: MemoryReport, limit_bytes: int) -> str:
     """Line on the memory that is left, next to that which `max_batch_size` leaves."""
     part = report.needed_bytes / limit_bytes
     text = f"  {part:.0%} of that is needed"
@@ -63,13 +152,13 @@ def _reserve(report: ReportFigures, limit_bytes: int) -> str:
     )
 
 
-def _is_squeezed(report: ReportFigures) -> bool:
+def _is_squeezed(report: MemoryReport) -> bool:
     """True if the step fits only with slower kernels, whose workspaces are smaller."""
     limit = 0 if report.budget is None else report.budget.limit_bytes
     return bool(report.fits) and report.allocated_bytes > limit
 
 
-def _peak(report: ReportFigures) -> str:
+def _peak(report: MemoryReport) -> str:
     peak = report.peak
     where = f" in {peak.module}" if peak.module else ""
     lines = [f"At the peak, in the stage {peak.stage!r}{where}"]
@@ -86,7 +175,7 @@ def _peak(report: ReportFigures) -> str:
     return "\n".join(lines)
 
 
-def _stages(report: ReportFigures) -> str:
+def _stages(report: MemoryReport) -> str:
     lines = [
         "Stage by stage (at its end: torch.cuda.memory_allocated(); in MiB: that / 2**20)",
         f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}{'reserved':>12}",
@@ -99,7 +188,7 @@ def _stages(report: ReportFigures) -> str:
     return "\n".join(lines)
 
 
-def _parts(report: ReportFigures) -> str:
+def _parts(report: MemoryReport) -> str:
     columns = ("weights", "gradients", "held", "after it")
     width = max([len(_part_name(part.path)) for part in report.parts] or [0]) + 2
     lines = [
@@ -122,7 +211,7 @@ def _part_name(path: str) -> str:
     return path or "(the model itself)"
 
 
-def _why(report: ReportFigures) -> str:
+def _why(report: MemoryReport) -> str:
     """Text on what holds the memory."""
     categories = report.categories
     weights = categories["weights"]
@@ -142,10 +231,6 @@ def _why(report: ReportFigures) -> str:
             else "They are results of layers that others still need."
         )
         sentences.append(kept)
-        if report.at_full_size >= 0.05:
-            sentences.append(
-                f"{report.at_full_size:.0%} of them are as large in each axis as the input."
-            )
     lines = ["Why it takes so much", *_wrapped(" ".join(sentences)), ""]
     lines.append("The largest holders")
     lines += [
@@ -158,32 +243,3 @@ def _why(report: ReportFigures) -> str:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-
-
-def report_json(report: ReportFigures) -> dict[str, Any]:
-    """Figures of a report in plain lists and dicts."""
-    budget = report.budget
-    return {
-        "model": report.model,
-        "parameters": report.n_parameters,
-        "trainable": report.n_trainable,
-        "inputs": list(report.inputs),
-        "mode": report.mode,
-        "optimizer": report.optimizer,
-        "amp": report.amp,
-        "ddp": report.ddp,
-        "allocated_bytes": report.allocated_bytes,
-        "reserved_bytes": report.reserved_bytes,
-        "needed_bytes": report.needed_bytes,
-        "context_bytes": report.context_bytes,
-        "device_bytes": report.device_bytes,
-        "fits": report.fits,
-        "safety_factor": report.safety_factor,
-        "limit_bytes": None if budget is None else budget.limit_bytes,
-        "workspaces": report.workspaces,
-        "notes": list(report.trace.notes),
-        "categories": dict(report.categories),
-        "stages": [asdict(stage) for stage in report.stages],
-        "parts": [asdict(part) for part in report.parts],
-        "holders": [asdict(holder) for holder in report.holders],
-    }

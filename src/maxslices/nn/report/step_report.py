@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,39 +21,15 @@ from ..replay.trace import unused_ends_bytes
 from ..step.call_inputs import SAFETY_FACTOR, CallInputs, is_sized
 from ..step.model_step import shape_text
 from .breakdown import (
-    ReportFigures,
     add_buckets,
     categories_of,
     groups_of,
     holders_of,
     last_forward,
-    part_at_full_size,
     parts_of,
     stages_of,
 )
-from .report_text import report_json, report_text
-from .snapshot import snapshot_of
-
-
-class MemoryReport(ReportFigures):
-    """Memory of a step. ``print`` shows it as text."""
-
-    def __str__(self) -> str:
-        return report_text(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Figures in plain lists and dicts."""
-        return report_json(self)
-
-    def write_snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write the step as a memory snapshot of torch, which pytorch.org/memory_viz opens.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
-        """
-        Path(path).write_bytes(pickle.dumps(snapshot_of(self.trace)))
+from .report_text import MemoryReport
 
 
 @quick_collections()
@@ -176,7 +149,6 @@ def memory_report(
         stages_of(trace),
         parts_of(model, trace, names, held),
         holders_of(model, trace.peak, names),
-        part_at_full_size(trace.peak, given),
         safety_factor,
         None if memory is None else budget_of(model, None, memory),
     )
