@@ -14,7 +14,6 @@ from maxslices import ArraySpec, Pipeline, Registry, from_ledger, method
 from maxslices.checking.estimate_check import check_trial, trial_of
 from maxslices.core.method_meta import MethodMeta, MethodOptions
 from maxslices.errors import EstimatorError, ParameterError, RegistrationError, UsageError
-from maxslices.testing import check_max_slices
 
 
 def declare(function, pattern="projection", **declaration):
@@ -97,12 +96,6 @@ def test_an_estimator_that_reads_nbytes_answers_for_every_kind_of_dtype(dtype):
     assert meta.output_dtype(0, (10, 20), dtype) == np.dtype("float32")
 
 
-def test_an_estimator_that_reads_nbytes_is_checked_like_any_other():
-    function = declare(plain, calc_max_slices=as_httomo_documents_it)
-    result = check_max_slices(function, (60, 50, 40), "float32", device="cpu", strength=2.0)
-    assert (result.slices, result.estimated_slices) == (60, 60)
-
-
 def test_an_estimator_that_reads_nbytes_plans_and_runs():
     methods = Registry()
     method("projection", calc_max_slices=as_httomo_documents_it, registry=methods)(plain)
@@ -113,25 +106,12 @@ def test_an_estimator_that_reads_nbytes_plans_and_runs():
     assert np.all(maxslices.run(scan, pipeline, device="cpu", memory="5.15MB").result == 2)
 
 
-def test_only_an_estimator_that_reads_nbytes_is_given_a_scalar():
-    given.clear()
-    meta = declare(plain, calc_max_slices=recorder).meta
-    meta.calc_max_slices(0, (10, 20), "float32", 14450)
-    assert [type(call[2]) for call in given] == [type(np.dtype("float32"))]
-
-
 def test_nbytes_of_something_else_is_an_error_of_the_estimator():
     def other(slice_dim, other_dims, dtype, available_memory, **kwargs):
         return available_memory // slice_dim.nbytes, dtype
 
     with pytest.raises(EstimatorError, match="raised AttributeError: 'int' object has no"):
         declare(plain, calc_max_slices=other).meta.calc_max_slices(0, (10, 20), "f4", 14450)
-
-
-@pytest.mark.parametrize("dtype", [None, "float33", 1.5, object])
-def test_what_is_no_dtype_is_refused_before_the_estimator_is_asked(dtype):
-    with pytest.raises(UsageError, match="dtype"):
-        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(0, (10, 20), dtype, 14450)
 
 
 def recorder(slice_dim, other_dims, dtype, available_memory, **kwargs):
@@ -148,34 +128,23 @@ def _forget():
 
 
 @pytest.mark.parametrize(
-    ("other_dims", "available", "message"),
+    ("asked", "message"),
     [
-        ((10, 20), 16e9, r"must be bytes, such as 16 \* 10\*\*9, not 16000000000.0 \(float\)"),
-        ((10, 20), "16GB", r"must be bytes, .* not '16GB' \(str\)"),
-        ((10, 20, 3), 14450, r"other_dims must be two positive ints, not \(10, 20, 3\)"),
-        ((0, 20), 14450, "two positive ints"),
-        (10, 14450, r"two positive ints, not 10 \(int\)"),
+        ({"available_memory": 16e9}, r"must be bytes, such as 16 \* 10\*\*9, not 16000000000.0 "),
+        ({"available_memory": "16GB"}, r"must be bytes, .* not '16GB' \(str\)"),
+        ({"other_dims": (10, 20, 3)}, r"other_dims must be two positive ints, not \(10, 20, 3\)"),
+        ({"other_dims": (0, 20)}, "two positive ints"),
+        ({"slice_dim": 2}, "slice_dim must be 0 or 1, not 2"),
+        ({"slice_dim": True}, "slice_dim must be 0 or 1, not True"),
+        ({"dtype": None}, "None is not a dtype"),
+        ({"device": "gpu"}, "device must be 'cuda' or 'cpu', not 'gpu'"),
+        ({"strenght": 2.0}, "plain has no parameter 'strenght'; did you mean strength"),
     ],
 )
-def test_a_question_that_is_none_is_not_the_estimators_fault(other_dims, available, message):
-    with pytest.raises(UsageError, match=message):
-        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(
-            0, other_dims, "f4", available
-        )
-
-
-@pytest.mark.parametrize("slice_dim", [2, -1, "0", 1.0, True])
-def test_an_axis_that_is_none_is_refused(slice_dim):
-    """An estimator that does not look at it answered."""
-    with pytest.raises(UsageError, match="slice_dim must be 0 or 1, not "):
-        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(slice_dim, (9, 8), "f4", 99)
-
-
-def test_a_device_of_no_kind_is_refused():
-    with pytest.raises(UsageError, match="device must be 'cuda' or 'cpu', not 'gpu'"):
-        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(
-            0, (9, 8), "f4", 99, device="gpu"
-        )
+def test_a_wrong_question_is_not_the_estimators_fault(asked, message):
+    usual = {"slice_dim": 0, "other_dims": (10, 20), "dtype": "f4", "available_memory": 14450}
+    with pytest.raises((UsageError, ParameterError), match=message):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(**usual | asked)
 
 
 def test_parameters_are_merged_over_the_defaults():
@@ -205,29 +174,6 @@ def test_the_arguments_of_an_estimator_may_be_given_by_name():
         meta = declare(plain, calc_max_slices=estimator).meta
         assert meta.calc_max_slices(**asked) == meta.calc_max_slices(*asked.values())
         assert meta.calc_max_slices(1, (5, 7), "u2", available_memory=99, device="cpu")
-
-
-def test_a_parameter_that_the_method_lacks_is_refused():
-    meta = declare(plain, calc_max_slices=estimate).meta
-    with pytest.raises(ParameterError, match=r"plain has no parameter 'strenght'; did you mean"):
-        meta.calc_max_slices(0, (5, 7), "u2", 99, strenght=2.0)
-
-
-def test_a_method_with_kwargs_takes_parameters_of_any_name():
-    def anything(data, **options): ...
-
-    meta = declare(anything, calc_max_slices=recorder).meta
-    meta.calc_max_slices(0, (5, 7), "u2", 99, whatever=1)
-    assert given[0][4] == {"whatever": 1}
-
-
-def test_a_methods_slice_dim_does_not_clash_with_the_estimators():
-    def example(data, *, slice_dim: int = 0): ...
-
-    meta = declare(example, "all", calc_max_slices=recorder).meta
-    meta.calc_max_slices(1, (5, 7), "u2", 99)
-    assert given[0][0] == 1
-    assert given[0][4] == {}
 
 
 def test_an_estimator_may_take_a_parameter_called_dtype_behind_positional_arguments():
@@ -299,7 +245,7 @@ def test_a_method_with_a_device_parameter_of_its_own_keeps_it():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((-1, "f4"), "returned -1 slices, a negative number"),
+        ((-1, "f4"), "returned -1 slices for 99 bytes, a negative number"),
         ((9.0, "f4"), r"returned 9.0 \(float\) in place of a number of slices"),
         ((float("nan"), "f4"), r"returned nan \(float\) in place"),
         ((np.float64(9), "f4"), r"\(float64\) in place"),
@@ -322,7 +268,7 @@ def test_a_wrong_answer_names_the_estimator_and_its_arguments(answer, message):
     with pytest.raises(EstimatorError, match=message) as caught:
         meta.calc_max_slices(1, (5, 7), "u2", 99, strength=2.5)
     assert str(caught.value).startswith(f"{__name__}.plain: ")
-    if "dtype:" not in message:
+    if "place" in message or "must return" in message:
         assert "wrong(1, (5, 7), dtype('uint16'), 99, strength=2.5)" in str(caught.value)
 
 
@@ -339,15 +285,6 @@ def test_an_estimator_that_raises_is_named_with_its_arguments(error):
     ) as caught:
         meta.calc_max_slices(1, (5, 7), "u2", 99)
     assert caught.value.__cause__ is error
-
-
-def test_zero_is_an_answer_and_numpy_integers_are():
-    def none_fit(slice_dim, other_dims, dtype, available_memory, **kwargs):
-        return np.int64(0), np.float32()
-
-    answer = declare(plain, calc_max_slices=none_fit).meta.calc_max_slices(0, (5, 7), "u2", 99)
-    assert answer == (0, np.dtype("float32"))
-    assert type(answer[0]) is int
 
 
 def test_a_method_without_an_estimator_says_so():
@@ -437,24 +374,14 @@ def test_sample_slices_must_name_slices(named):
         (5, "5 is not a function"),
         (staticmethod(lambda data: data), "write @staticmethod above @method"),
         (classmethod(lambda cls, data: data), "write @staticmethod above @method"),
+        (lambda data: data, r"lambda.*registry\.register"),
     ],
 )
 def test_a_method_that_could_not_be_called_is_refused(function, message):
-    if callable(function) and not isinstance(function, staticmethod):
+    if "lambda" not in message and callable(function) and not isinstance(function, staticmethod):
         function.__name__ = "candidate"
     with pytest.raises(RegistrationError, match=message):
         declare(function)
-
-
-@pytest.mark.parametrize("side_results", [5, [5], ["a name"], ("center", None)])
-def test_names_of_side_results_are_names(side_results):
-    with pytest.raises(RegistrationError, match="side_results are names, such as 'center', not"):
-        declare(plain, side_results=side_results, combine=max)
-
-
-def test_the_name_of_a_method_is_text():
-    with pytest.raises(RegistrationError, match="the name of a method is text, not 5"):
-        Registry().register(plain, pattern="all", name=5)
 
 
 def test_a_partial_that_cannot_be_called_is_refused_with_the_reason():
@@ -512,10 +439,11 @@ def test_an_estimator_that_cannot_work_is_refused_naming_both(estimator, message
         ({"output_dtype": lambda: "f4"}, "output_dtype <lambda> takes 0 arguments"),
         ({"side_results": "centre", "sample_slices": lambda n: [0]}, r"write \['centre'\]"),
         ({"side_results": ["centre"]}, "need `combine`"),
+        ({"side_results": ["a name"], "combine": max}, "are names, such as 'center', not 'a name'"),
+        ({"side_results": 5, "combine": max}, "are names, such as 'center', not 5"),
         ({"sample_slices": lambda n: [0]}, "go with `side_results`"),
         ({"combine": sum}, "go with `side_results`"),
         ({"side_results": ["centre"], "combine": "mean"}, "combine is 'mean', not a function"),
-        ({"side_results": ["centre"], "combine": 5}, "combine is 5, not a function"),
         ({"records": "absent.json"}, r"records: there is no file /.*/absent\.json"),
         ({"pattern": "sinograms"}, "'sinograms' is not one of 'projection', 'sinogram', 'all'"),
     ],
@@ -528,11 +456,6 @@ def test_other_declarations_that_cannot_work_are_refused(declaration, message):
 def test_a_decorator_without_its_pattern_is_told_at_once():
     with pytest.raises(RegistrationError, match=r"plain: .* as in @method\('all'\)"):
         method(plain)
-
-
-def test_a_lambda_has_no_name_for_pipelines():
-    with pytest.raises(RegistrationError, match=r"registry\.register"):
-        declare(lambda data: data)
 
 
 def test_async_methods_and_generators_are_refused():

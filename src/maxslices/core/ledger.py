@@ -19,9 +19,8 @@ from numpy.typing import DTypeLike
 from ..errors import RegistrationError, UsageError
 from .allocators import CUDA_GRANULE_BYTES, Device
 from .arrays import as_dtype, block_shape, normalized_axis
-from .chunk_model import ChunkModel
 from .cufft import Kind, work_bytes
-from .memory_model import MemoryModel
+from .memory_model import ChunkModel, MemoryModel
 
 _SEQUENCES = (tuple, list)
 

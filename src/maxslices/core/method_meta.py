@@ -224,12 +224,12 @@ class MethodMeta:
             If it is not asked about axis 0 or 1, two dims and a whole number of bytes, or about
             another device than "cuda" and "cpu".
         """
-        told = {}
+        device = None
         if "device" in kwargs and "device" not in self.parameters:
-            told["device"] = kwargs.pop("device")
-            if told["device"] not in ("cuda", "cpu"):
-                raise UsageError(f"device must be 'cuda' or 'cpu', not {with_type(told['device'])}")
-        return self.fitting_slices(slice_dim, other_dims, dtype, available_memory, kwargs, **told)
+            device = kwargs.pop("device")
+            if device not in ("cuda", "cpu"):
+                raise UsageError(f"device must be 'cuda' or 'cpu', not {with_type(device)}")
+        return self.fitting_slices(slice_dim, other_dims, dtype, available_memory, kwargs, device)
 
     def fitting_slices(
         self,
@@ -238,7 +238,7 @@ class MethodMeta:
         dtype: DTypeLike,
         available_memory: int,
         parameters: Mapping[str, Any],
-        **told: Any,
+        device: Device | None = None,
     ) -> tuple[int, np.dtype[Any]]:
         """`calc_max_slices`, with the method's parameters apart from the device."""
         if not (matches(int, slice_dim) and slice_dim in (0, 1)):
@@ -250,20 +250,17 @@ class MethodMeta:
             )
         if not _are_dims(other_dims):
             raise UsageError(f"other_dims must be two positive ints, not {with_type(other_dims)}")
-        slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, told)
-        returned = None
-        if isinstance(self.estimator, LedgerEstimator):
-            device = given.pop("device", "cuda")
-            model = self.estimator.slices_model(*slices, device, callback.named, **given)
-            n_slices = model.max_slices(available_memory)
+        question = slice_dim, other_dims, dtype, parameters, device
+        if (model := self.ledger_model(*question)) is not None:
+            n_slices, returned = model.max_slices(available_memory), None
         else:
-            ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
-            n_slices, returned = ask(available_memory)
-        if n_slices < 0:
-            raise EstimatorError(
-                f"{callback.describe_call((*slices, available_memory), given)} returned {n_slices} "
-                "slices, a negative number: it must return 0 where not one fits"
-            )
+            n_slices, returned = self.bound_estimator(*question)(available_memory)
+            if n_slices < 0:
+                raise EstimatorError(
+                    f"{self.full_name}: {self.callbacks['calc_max_slices'].name} returned "
+                    f"{n_slices} slices for {available_memory} bytes, a negative number: it must "
+                    f"return 0 where not one fits{defined_at(self.estimator)}"
+                )
         return n_slices, self._output_dtype(dtype, returned, parameters)
 
     def ledger_model(
@@ -272,7 +269,7 @@ class MethodMeta:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         parameters: Mapping[str, Any],
-        device: Device,
+        device: Device | None,
     ) -> MemoryModel | None:
         """Memory model of a method with a ledger; None for other methods.
 
@@ -280,8 +277,12 @@ class MethodMeta:
         """
         if not isinstance(self.estimator, LedgerEstimator):
             return None
-        slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, {})
-        return self.estimator.slices_model(*slices, device, callback.named, **given)
+        callback = self.callbacks["calc_max_slices"]
+        given = callback.arguments(self.merged(**parameters))
+        element, device = as_dtype(dtype), device or "cuda"
+        return self.estimator.slices_model(
+            slice_dim, other_dims, element, device, callback.named, **given
+        )
 
     def bound_estimator(
         self,
@@ -289,54 +290,44 @@ class MethodMeta:
         other_dims: tuple[int, int],
         dtype: DTypeLike,
         parameters: Mapping[str, Any],
-        **told: Any,
+        device: Device | None = None,
     ) -> Callable[[int], tuple[int, Any]]:
-        """Estimator as a function of the available memory, which may answer below 0.
+        """Hand-written estimator as a function of the available memory.
 
         `maxslices.estimate.declared` bisects with it, some hundred times for a plan: for less
-        memory than its fixed costs, a hand-written estimator may answer a negative number.
+        memory than its fixed costs, it may answer a number below 0.
 
         Returns
         -------
         callable
             From bytes to (slices that fit, dtype as the estimator gave it).
         """
-        slices, callback, given = self._question(slice_dim, other_dims, dtype, parameters, told)
-
-        def ask(available_memory: int) -> tuple[int, Any]:
-            leading = (*slices, available_memory)
-            answer = callback.call(leading, given)
-            if not isinstance(answer, tuple) or len(answer) != 2:
-                raise EstimatorError(
-                    f"{callback.describe_call(leading, given)} returned {with_type(answer)}: it "
-                    "must return (max_slices, output dtype)"
-                )
-            if type(answer[0]) is not int and not matches(int, answer[0]):
-                raise EstimatorError(
-                    f"{callback.describe_call(leading, given)} returned {with_type(answer[0])} in "
-                    "place of a number of slices: it must be an int; divide with //"
-                )
-            return int(answer[0]), answer[1]
-
-        return ask
-
-    def _question(
-        self,
-        slice_dim: int,
-        other_dims: tuple[int, int],
-        dtype: DTypeLike,
-        parameters: Mapping[str, Any],
-        told: Mapping[str, Any],
-    ) -> tuple[tuple[int, tuple[int, int], Any], Callback, dict[str, Any]]:
-        """Arguments of the estimator before the memory, the estimator, and those by name."""
         if self.estimator is None:
             raise EstimatorError(
                 f"{self.full_name}{defined_at(self.function)} has no memory estimator: give "
                 "calc_max_slices where it is registered; `maxslices measure --suggest` writes one"
             )
         callback = self.callbacks["calc_max_slices"]
+        told = {} if device is None else {"device": device}
         given = callback.arguments(self.merged(**parameters), **told)
-        return (slice_dim, other_dims, _as_seen(dtype)), callback, given
+        seen = dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
+
+        def ask(available_memory: int) -> tuple[int, Any]:
+            leading = slice_dim, other_dims, seen, available_memory
+            answer = callback.call(leading, given)
+            wrong = ""
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                wrong = f"{with_type(answer)}: it must return (max_slices, output dtype)"
+            elif type(answer[0]) is not int and not matches(int, answer[0]):
+                wrong = (
+                    f"{with_type(answer[0])} in place of a number of slices: it must be an int; "
+                    "divide with //"
+                )
+            if wrong:
+                raise EstimatorError(f"{callback.describe_call(leading, given)} returned {wrong}")
+            return int(answer[0]), answer[1]
+
+        return ask
 
     def _call(
         self, what: str, kwargs: Mapping[str, Any], *leading: Any, **told: Any
@@ -519,11 +510,6 @@ def halo_pair(halo: Any) -> tuple[int, int] | None:
     if len(pair) != 2 or not all(matches(int, n) and n >= 0 for n in pair):
         return None
     return int(pair[0]), int(pair[1])
-
-
-def _as_seen(dtype: DTypeLike) -> Any:
-    """Dtype as authors receive it: a NumPy scalar as it is, all else as a `numpy.dtype`."""
-    return dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
 
 
 def _are_dims(dims: Any) -> bool:

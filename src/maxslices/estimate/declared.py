@@ -51,7 +51,7 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
             )
         return ledger
 
-    bound = meta.bound_estimator(*request.slices, request.parameters, device=device)
+    bound = meta.bound_estimator(*request.slices, request.parameters, device)
 
     def called() -> str:
         given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
