@@ -38,8 +38,7 @@ def account(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Non
     m.free(values)
     if m.device == "cuda":
         m.free(m.alloc(columns, np.uint64))
-        # Thrust's radix sort: a second buffer, and 1 kB for each tile of 4224 keys.
-        m.free(m.alloc_bytes(chunk * 8 + -(-chunk // 4224) * 1024 + 2**14))
+    m.sort([chunk], np.uint64)
     values = m.alloc(chunk, dtype)
     # NumPy's buffers where dtypes differ or few angles are broadcast.
     buffer_items = min(chunk, 8192) if m.device == "cpu" else 0

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 from ..errors import RegistrationError, UsageError
 from .allocators import CUDA_GRANULE_BYTES, Device
 from .arrays import as_dtype, block_shape, normalized_axis
+from .cuda_work import sort_bytes
 from .cufft import Kind, work_bytes
 from .memory_model import ChunkModel, MemoryModel
 
@@ -163,6 +164,28 @@ class Ledger:
         if plan not in self._plans:
             self._plans.add(plan)
             self.keep(work_bytes(*plan))
+
+    def sort(
+        self, shape: Sequence[int], dtype: DTypeLike, axis: int = -1, *, indices: bool = False
+    ) -> None:
+        """Count the work memory of one sort, not its data and result; it is freed at its end.
+
+        On a CPU there is none: NumPy sorts in place.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The array.
+        dtype : dtype-like
+            Its dtype.
+        axis : int
+            The axis to sort along.
+        indices : bool
+            Whether indices are wanted, as of `cupy.argsort`.
+        """
+        if self.device == "cuda":
+            n_bytes = sort_bytes(_whole(shape), dtype, axis, indices=indices)
+            self.free(self.alloc_bytes(n_bytes))
 
 
 LedgerFunction = Callable[..., Any]
