@@ -17,7 +17,7 @@ import tifffile
 
 from maxslices import Pipeline, run
 from maxslices.errors import MaxslicesError, PipelineError, SourceError, StoreError
-from maxslices.io import LoaderOptions, open_source, parse_loader
+from maxslices.io import open_source, parse_loader
 from maxslices.pipeline.yaml_values import parse_parameters
 from tests.io import scans
 from tests.planner.fakes import fakes
@@ -140,7 +140,9 @@ def test_what_is_no_file_is_not_opened(tmp_path, behind):
         raw = str(tmp_path / behind)
         file.create_dataset("exchange/data", DATA.shape, "u2", external=[(raw, 0, DATA.nbytes)])
     with pytest.raises(SourceError, match="which is no file"):
-        open_source(tmp_path / "raw.h5", LoaderOptions(allow_missing_frames=True))
+        open_source(
+            tmp_path / "raw.h5",
+        )
 
 
 def test_a_pipe_as_a_scan_behind_a_link_or_among_tiffs_is_not_opened(tmp_path):

@@ -61,9 +61,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         for text in pipeline.warnings:
             warnings.warn(text, stacklevel=2)
         wall_time.begin("opening")
-        source = held.enter_context(
-            opened(request.scan, pipeline, allow_missing_frames=request.allow_missing_frames)
-        )
+        source = held.enter_context(opened(request.scan, pipeline))
         for text in facts_not_applied(
             source, pipeline, has_pixel_size=request.pixel_size is not None
         ):

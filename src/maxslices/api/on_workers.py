@@ -146,8 +146,7 @@ class RunOnWorkers:
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Have a worker call a function with the pipeline, the scan and its device too."""
-        missing, kind = self.request.allow_missing_frames, self.workers.device
-        run = self.scan, self.pipeline, missing, kind
+        run = self.scan, self.pipeline, self.workers.device
         return self.workers.submit(_call_with_scan, function, args, *run)
 
     def identity(self) -> dict[str, Any]:
@@ -189,7 +188,6 @@ class RunOnWorkers:
         self.workers.job = RunJob(
             scan=self.scan,
             pipeline=self.pipeline,
-            allow_missing_frames=self.request.allow_missing_frames,
             files=tuple(path.absolute() for path in files_read(self.scan, self.pipeline)),
             identity={name: folder.identity[name] for name in ("device", "methods", "input")},
             versions=versions_here(),
@@ -323,14 +321,11 @@ def _call_with_scan(
     args: tuple[Any, ...],
     scan: Path | str,
     pipeline: Pipeline,
-    allow_missing_frames: bool,
     kind: str,
 ) -> Any:
     """Call a function on a worker; see `RunOnWorkers.call`."""
     backend = select_backend("cuda:0" if kind == "cuda" else "cpu")
     with ExitStack() as held:
         with told_elsewhere():
-            source = held.enter_context(
-                opened(scan, pipeline, allow_missing_frames=allow_missing_frames)
-            )
+            source = held.enter_context(opened(scan, pipeline))
         return function(*args, pipeline, source, backend)

@@ -59,8 +59,6 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         The only source of estimates to use. By default what a method declares, else what is
         recorded of it on this device and these versions, else it is replayed, if it is for torch
         and the device a GPU, or probed: run on a few slices.
-    allow_missing_frames : bool
-        Whether frames that were never written are read as the fill value.
     sweep : str or mapping, optional
         A parameter with several values, as for `run`.
     rows, columns, angles : str, int, slice or tuple, optional
@@ -106,8 +104,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     if isinstance(scan, ArraySpec):
         spec, notes = _assumed(scan, checked)
     else:
-        missing = request.allow_missing_frames
-        with opened(scan, checked, allow_missing_frames=missing) as source:
+        with opened(scan, checked) as source:
             spec, notes = spec_of(source, backend), []
     values = DefaultValues()
     if cut is not None:
@@ -244,7 +241,6 @@ def check(
     pipeline: PipelineLike,
     scan: Scan | None = None,
     *,
-    allow_missing_frames: bool = False,
     rows: PartLike | None = None,
     columns: PartLike | None = None,
     angles: PartLike | None = None,
@@ -257,8 +253,6 @@ def check(
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
     scan : path, ndarray, ArrayScan or Source, optional
         A scan.
-    allow_missing_frames : bool
-        Whether frames that were never written are read as the fill value.
     rows, columns, angles : str, int, slice or tuple, optional
         Part of the scan that is read, as for `run`.
 
@@ -284,7 +278,7 @@ def check(
         if needs:
             lines.append(f"  it uses a scan's {', '.join(needs)}")
         return "\n".join(lines)
-    with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
+    with opened(scan, checked) as source:
         spec = spec_of(source)
         check_supplied(checked, spec)
         check_known_shapes(_sections_of(checked, reads_rows=spec.reads_rows), spec)

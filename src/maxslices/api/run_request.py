@@ -42,7 +42,6 @@ class PlanOptions(TypedDict, total=False):
     host_memory: str | int | None
     block: BlockChoice
     estimator: str | None
-    allow_missing_frames: bool
     sweep: SweepLike | None
     rows: PartLike | None
     columns: PartLike | None
@@ -85,8 +84,6 @@ class PlanRequest:
     """Slices in a block."""
     estimator: str | None = None
     """The only source of estimates."""
-    allow_missing_frames: bool = False
-    """Whether missing frames are read as the fill value."""
     sweep: SweepLike | None = None
     """A parameter with several values."""
     rows: PartLike | None = None

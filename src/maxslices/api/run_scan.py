@@ -60,9 +60,6 @@ def run(
     resume : bool
         Whether to continue the unfinished run in `out`, by its plan: finished slices are not
         repeated. Where nothing is unfinished, the run begins.
-    allow_missing_frames : bool
-        Whether frames that were never written are read as the fill value. Otherwise they are an
-        error, as are frames in files that are not there.
     sweep : str or mapping, optional
         A parameter with several values: ``"fbp.center=203:208:0.5"`` (the stop excluded),
         ``"fbp.center=[203, 204.5]"`` or ``{"fbp.center": values}``. The middle row is processed

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,19 +29,16 @@ Scan = str | os.PathLike[str] | np.ndarray | Source
 
 
 @contextmanager
-def opened(
-    scan: Scan, pipeline: Pipeline, *, allow_missing_frames: bool = False
-) -> Iterator[Source]:
+def opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
     """Open a scan with the pipeline's loader options; a source of the caller's stays open."""
-    options = replace(pipeline.loader, allow_missing_frames=allow_missing_frames)
     if isinstance(scan, ArrayScan):
-        with scan.with_options(options) as source:
+        with scan.with_options(pipeline.loader) as source:
             yield source
         return
     if isinstance(scan, Source):
         yield scan
         return
-    with open_source(scan, options) as source:
+    with open_source(scan, pipeline.loader) as source:
         yield source
 
 

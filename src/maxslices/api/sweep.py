@@ -64,9 +64,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
     with contextlib.ExitStack() as held:
         log = held.enter_context(RunLog())
         wall_time.begin("opening")
-        source = held.enter_context(
-            opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
-        )
+        source = held.enter_context(opened(scan, pipeline))
         backend = select_backend(request.device)
         budgets = budgets_here(backend, request.memory, request.host_memory)
         spec = spec_of(source, backend)

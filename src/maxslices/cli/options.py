@@ -74,9 +74,6 @@ PART = [
     click.Option(["--rows"], metavar="PART", help="detector rows: mid, 40:44, mid-5:mid+5 or 40"),
     click.Option(["--columns"], metavar="PART", help="detector columns, likewise"),
     click.Option(["--angles"], metavar="PART", help="frames as stored; ::2: every 2nd projection"),
-    click.Option(
-        ["--allow-missing-frames"], is_flag=True, help="read frames never written as fill value"
-    ),
 ]
 """The part of a scan that is read: keywords of `maxslices.run`, `plan` and `check`."""
 LIMITS = [

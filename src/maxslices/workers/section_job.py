@@ -37,8 +37,6 @@ class RunJob:
     """Files and folders that the run reads."""
     pipeline: Pipeline
     """All steps, and how the scan is read."""
-    allow_missing_frames: bool
-    """Whether frames that were never written are read as the fill value."""
     identity: dict[str, Any]
     """Sources of the methods, device and input; see `run_identity`."""
     versions: dict[str, str]

@@ -158,9 +158,8 @@ class _OpenSection:
         run, backend = job.run, device_of(job.run.device)
         _check_same(job, backend)
         with ExitStack() as held:
-            loader = replace(run.pipeline.loader, allow_missing_frames=run.allow_missing_frames)
             with told_elsewhere():
-                source = held.enter_context(open_source(run.scan, loader))
+                source = held.enter_context(open_source(run.scan, run.pipeline.loader))
             reader: Source | ScratchStore = source
             if job.reads is not None:
                 reader = held.enter_context(ScratchStore.join(job.reads, "reading"))

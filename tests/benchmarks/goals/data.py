@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from maxslices.io import ArrayScan
-from maxslices.io.frames.frames import FramesWritten, IndexRange, Selection
+from maxslices.io.frames.frames import IndexRange, Selection
 from maxslices.io.scans.frame_source import FrameSource
 
 from .machine import pinned, write_all
@@ -75,10 +75,6 @@ class TiledFrames:
     def frame(self, k: int) -> np.ndarray:
         """Return one frame."""
         return self.plates[k % len(self.plates)]
-
-    def written(self, *, allow_missing: bool) -> FramesWritten:
-        """Return that all frames are there."""
-        return FramesWritten()
 
     def read(self, frames: Any, rows: IndexRange, columns: IndexRange, out: Any) -> None:
         """Copy a box, by threads."""

@@ -37,6 +37,10 @@ def as_slice(indices: FrameIndices) -> slice | FrameIndices:
     return indices
 
 
+ABORTED = "the acquisition was aborted, or still runs; read the others with --angles"
+"""Why frames are missing, if nothing else is known, and what to do."""
+
+
 @dataclass(slots=True)
 class FramesWritten:
     """Which frames of a stack were written, and by which files."""
@@ -45,10 +49,8 @@ class FramesWritten:
     """True for each frame that was not written whole; None if all were."""
     files: set[Path] = field(default_factory=set)
     """Files that the frames are in, beside the one that was opened."""
-    absent: set[str] = field(default_factory=set)
-    """Files, or data sets in files, that are not there."""
-    short: set[str] = field(default_factory=set)
-    """Data sets that hold fewer frames than are mapped, and how many."""
+    why: str = ""
+    """Why frames are missing, where a file of them is to blame."""
 
 
 class Frames(ABC):
@@ -69,7 +71,7 @@ class Frames(ABC):
         """True if some rows of a frame are read without the rest of it."""
         return True
 
-    def written(self, *, allow_missing: bool) -> FramesWritten:
+    def written(self) -> FramesWritten:
         """Find which frames were written: all, but in HDF5; see `unwritten_frames`."""
         return FramesWritten()
 
@@ -160,9 +162,9 @@ class JoinedFrames(Frames):
         """True if both stacks read some rows of a frame without the rest of it."""
         return all(part.reads_rows for part in self._parts)
 
-    def written(self, *, allow_missing: bool) -> FramesWritten:
+    def written(self) -> FramesWritten:
         """Find which frames were written; see `Frames.written`."""
-        seen = [part.written(allow_missing=allow_missing) for part in self._parts]
+        seen = [part.written() for part in self._parts]
         masks = [
             np.zeros(part.spec.shape[0], np.bool_) if each.missing is None else each.missing
             for part, each in zip(self._parts, seen, strict=True)
@@ -171,8 +173,7 @@ class JoinedFrames(Frames):
         return FramesWritten(
             missing if missing.any() else None,
             seen[0].files | seen[1].files,
-            seen[0].absent | seen[1].absent,
-            seen[0].short | seen[1].short,
+            seen[0].why or seen[1].why,
         )
 
     def read(
@@ -294,11 +295,11 @@ class SinogramFrames(Frames):
         """Files that the frames are read from."""
         return self._stored.files
 
-    def written(self, *, allow_missing: bool) -> FramesWritten:
+    def written(self) -> FramesWritten:
         """Find which rows were written: they are missing from every frame."""
-        found = self._stored.written(allow_missing=allow_missing)
+        found = self._stored.written()
         missing = None if found.missing is None else np.ones(self.spec.shape[0], bool)
-        return FramesWritten(missing, found.files, found.absent, found.short)
+        return FramesWritten(missing, found.files, found.why)
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]

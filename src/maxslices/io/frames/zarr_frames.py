@@ -193,7 +193,7 @@ class ZarrFile:
         places = (self._folder / where.strip("/") / name for name in ("zarr.json", ".zarray"))
         return tuple(place for place in places if place.is_file())
 
-    def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
+    def column(self, where: str, parameter: str) -> NDArray[Any]:
         """All values of an array: Zarr leaves out chunks of its fill value."""
         return np.asarray(self.array(where, parameter)[...])
 

@@ -97,10 +97,11 @@ class Hdf5Frames(Frames):
         """True if frames are in one piece each, and are read by offset."""
         return isinstance(self._locate(), PlainFrames)
 
-    def written(self, *, allow_missing: bool) -> FramesWritten:
+    def written(self) -> FramesWritten:
         """Find which frames were written; see `frames_written`."""
         if self._written is None:
-            self._written = frames_written(self._data, self.name, allow_missing=allow_missing)
+            with library_errors(self.name):
+                self._written = frames_written(self._data, self.name)
         return self._written
 
     def read(
@@ -245,22 +246,21 @@ class Hdf5File(Closing):
                 return ArrayFrames(name, data[()][np.newaxis])
             return with_axes(Hdf5Frames(self, where), _stored_axes(data))
 
-    def column(self, where: str, parameter: str, allow_missing: bool) -> NDArray[Any]:
+    def column(self, where: str, parameter: str) -> NDArray[Any]:
         """Read a data set with a value for each frame.
 
         Raises
         ------
         SourceError
-            If values were never written, unless they may be missing, or the data set is damaged.
+            If values were never written, or the data set is damaged.
         """
         data, name = self.array(where, parameter), f"{self.name}: {where}"
         with library_errors(name):
-            missing = frames_written(data, name, allow_missing=allow_missing).missing
-            if missing is not None and not allow_missing:
+            missing = frames_written(data, name).missing
+            if missing is not None:
                 raise SourceError(
                     f"{name}: {np.count_nonzero(missing)} of {missing.size} values were never "
-                    "written: the acquisition was aborted, or still runs; allow it with "
-                    "--allow-missing-frames"
+                    f"written: give another {parameter}"
                 )
             values: NDArray[Any] = data[()]
             return values

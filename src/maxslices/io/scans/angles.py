@@ -97,7 +97,7 @@ def stored_angles(
             "rotation_angles"
         )
     check_angle_count(name, stored.shape[0], data, options.preview)  # before they are read
-    values = file.column(where, "rotation_angles", options.allow_missing_frames)
+    values = file.column(where, "rotation_angles")
     convert = check_angles if _in_radians(name, unit_of(stored)) else radians_from_degrees
     # Some beamlines write NaN for flats and darks.
     return convert(name, projections_angles(values, data, options.preview))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -20,15 +19,12 @@ from ...core.arrays import ArraySpec
 from ...errors import ScanChangedError, SourceError
 from ..access import SIDE_NAMES, FlatWeights, SideName, Source
 from ..check_arrays import check_output_block, warn_of_narrow_angles
-from ..frames.frames import ArrayFrames, JoinedFrames, Selection
+from ..frames.frames import ABORTED, ArrayFrames, JoinedFrames, Selection
 from ..results.result_info import PixelSize
 from .angles import check_angle_count, previewed, projections_angles
 from .frame_means import FrameMeans
 from .loader import LoaderOptions
 from .stored_facts import StoredFacts
-
-ALLOW = "to read what is missing as the fill value, allow it with --allow-missing-frames"
-"""Advice at the end of a message."""
 
 
 class FrameSource(Source):
@@ -41,9 +37,8 @@ class FrameSource(Source):
     data : Selection
         The projections.
     options : LoaderOptions, optional
-        The part of the scan to read, which of the flats and darks, whether these are made up where
-        they are missing (one frame of ones, or zeros, as httomo's loader makes it), and whether
-        frames that were never written are read as the fill value.
+        The part of the scan to read, which of the flats and darks, and whether these are made up
+        where they are missing (one frame of ones, or zeros, as httomo's loader makes it).
     sides : mapping of str to Selection or None, optional
         Flats and darks of the projections' rows and columns. Those of the projections' own stack
         were taken where they are in it.
@@ -76,7 +71,7 @@ class FrameSource(Source):
         currents: NDArray[np.float64] | None = None,
     ) -> None:
         options = options or LoaderOptions()
-        preview, allow_missing = options.preview, options.allow_missing_frames
+        preview = options.preview
         self.name = name
         self.stored = stored
         """What the file stores next to the frames; None for files without a layout."""
@@ -128,11 +123,11 @@ class FrameSource(Source):
         if currents is not None:
             scales = _currents(name, currents, self._data, self._sides["flats"])
         self._means = FrameMeans(self._sides, numbers, places, scales)
-        check_written(self._data, "projections", allow_missing=allow_missing)
+        check_written(self._data, "projections")
         paths = list(self._data.frames.files)
         for side, selection in self._sides.items():
             if selection is not None:
-                check_written(selection, side, allow_missing=allow_missing)
+                check_written(selection, side)
                 paths += selection.frames.files
         self._stamps = FileStamps(paths)
         self.dummies = tuple(
@@ -260,8 +255,8 @@ def _currents(
     return chosen
 
 
-def check_written(selection: Selection, what: str, *, allow_missing: bool) -> None:
-    """Check that frames of a scan were written.
+def check_written(selection: Selection, what: str) -> None:
+    """Check that frames were written.
 
     Parameters
     ----------
@@ -269,42 +264,21 @@ def check_written(selection: Selection, what: str, *, allow_missing: bool) -> No
         Frames that a run reads.
     what : str
         What they are: projections, flats or darks.
-    allow_missing : bool
-        Whether missing frames are only warned about.
 
     Raises
     ------
     SourceError
-        If frames are missing and may not be.
+        If frames are missing.
     """
-    found = selection.frames.written(allow_missing=allow_missing)
-    name = selection.frames.name
+    found = selection.frames.written()
     if found.missing is None:
         return
     lost = selection.indices[found.missing[selection.indices]]
-    if not lost.size:
-        return
-    n_frames = selection.spec.shape[0]
-    text = f"{name}: {lost.size} of {n_frames} {what} were never written (the first: {lost[0]})"
-    if found.absent:
-        first = min(found.absent)
-        more = f" and {len(found.absent) - 1} more" if len(found.absent) > 1 else ""
-        are = "are" if more else "is"
-        text += f": its data are in {first}{more}, which {are} not there"
-    if found.short:
-        # HDF5 fails to read boxes that reach into them, or reads zeros without a word.
-        more = f" and {len(found.short) - 1} more" if len(found.short) > 1 else ""
+    if lost.size:
         raise SourceError(
-            f"{text}: too few are in {min(found.short)}{more}: the acquisition was aborted, or "
-            "still runs; read the others with --angles"
+            f"{selection.frames.name}: {lost.size} of {selection.spec.shape[0]} {what} were never "
+            f"written (the first: {lost[0]}): {found.why or ABORTED}"
         )
-    if allow_missing:
-        warnings.warn(f"{text}; they are read as the fill value", stacklevel=2)
-        return
-    hint = "the acquisition was aborted, or still runs"
-    if found.absent:
-        hint = f"copy what is missing beside {Path(name.partition(':/')[0]).name}"
-    raise SourceError(f"{text}: {hint}; {ALLOW}")
 
 
 class FileStamp(NamedTuple):

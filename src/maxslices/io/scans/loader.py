@@ -193,9 +193,6 @@ class LoaderOptions:
     """Whether flats and darks that are not found are replaced as those to ignore are."""
     preview: Preview = Preview()
     """Part of the scan to read."""
-    allow_missing_frames: bool = False
-    """Whether frames that were never written are read as the fill value. Whoever runs a pipeline
-    says so, not the pipeline's file."""
 
     def side(self, side: SideName) -> SideData | Literal["auto", "ignore"]:
         """Option for the flats or for the darks, without the frames that it selects."""

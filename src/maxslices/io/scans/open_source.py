@@ -134,21 +134,18 @@ def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
     SourceError
         If it is not a scan, or a part of it is missing.
     """
-    allow_missing = options.allow_missing_frames
     with library_errors(file.name), ExitStack() as opened:
         opened.callback(file.close)
         layout = find_layout(file, options, guess=guess)
         if options.data_path == "auto":
             _warn_of_other_entries(file, layout)
         frames = file.frames(layout.data)
-        frames.written(allow_missing=allow_missing)  # before arrays of its length are made
+        frames.written()  # before arrays of its length are made
         n_frames, keys = frames.spec.shape[0], None
         if layout.image_key is not None:
-            keys = read_image_key(file, layout.image_key, n_frames, allow_missing=allow_missing)
+            keys = read_image_key(file, layout.image_key, n_frames)
             if layout.alignment_key is not None:
-                control = read_image_key(
-                    file, layout.alignment_key, n_frames, allow_missing=allow_missing
-                )
+                control = read_image_key(file, layout.alignment_key, n_frames)
                 keys = np.where(control == -1, -1, keys)
         elif options.dummies and options.image_key_path is None:
             _warn_of_unused_key(file, options)
@@ -162,7 +159,7 @@ def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
         def within(side: SideName, given: SideData) -> Selection | None:
             is_scan = given.data_path != "auto" and given.image_key_path is None
             if not is_scan or file.find(given.data_path) != file.find(layout.data):
-                return side_in_file(side, file, given, allow_missing=allow_missing)
+                return side_in_file(side, file, given)
             if options.dummies:
                 return None
             raise SourceError(
@@ -375,7 +372,7 @@ def _read_currents(file: ScanFile, layout: Layout, options: LoaderOptions) -> ND
             f"{file.name}: {where} is {data.ndim}-dimensional {data.dtype}, not one beam current a "
             "frame"
         )
-    values = file.column(where, "beam_current", options.allow_missing_frames)
+    values = file.column(where, "beam_current")
     return np.asarray(values, np.float64)
 
 

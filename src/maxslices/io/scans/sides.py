@@ -32,9 +32,7 @@ Sides = dict[SideName, Selection | None]
 """Flats and darks."""
 
 
-def read_image_key(
-    file: ScanFile, where: str, n_frames: int, *, allow_missing: bool
-) -> NDArray[Any]:
+def read_image_key(file: ScanFile, where: str, n_frames: int) -> NDArray[Any]:
     """Read the kind of each frame.
 
     Raises
@@ -53,7 +51,7 @@ def read_image_key(
             f"{name} has {data.shape[0]} entries for {n_frames} frames: give the image "
             "key of this scan, or null if all frames are projections (image_key_path)"
         )
-    keys = file.column(where, "image_key_path", allow_missing)
+    keys = file.column(where, "image_key_path")
     unknown = sorted(set(np.unique(keys).tolist()) - set(_KINDS))
     if unknown:
         raise SourceError(
@@ -81,9 +79,7 @@ def side_of_layout(
     return Selection.of(file.frames(separate, side))
 
 
-def side_in_file(
-    side: SideName, file: ScanFile, given: SideData, *, allow_missing: bool
-) -> Selection:
+def side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
     """Select flats or darks in a file as they are given.
 
     Raises
@@ -100,8 +96,7 @@ def side_in_file(
         return Selection.of(frames)
     keys = None
     if layout.image_key is not None:
-        n_frames = frames.spec.shape[0]
-        keys = read_image_key(file, layout.image_key, n_frames, allow_missing=allow_missing)
+        keys = read_image_key(file, layout.image_key, frames.spec.shape[0])
     selection = side_of_layout(side, file, layout, frames, keys)
     if selection is None:
         raise SourceError(
@@ -169,7 +164,7 @@ def _open(side: SideName, given: SideData, options: LoaderOptions) -> Selection:
         )
     with library_errors(file.name), ExitStack() as opened:
         opened.callback(file.close)
-        found = side_in_file(side, file, given, allow_missing=options.allow_missing_frames)
+        found = side_in_file(side, file, given)
         opened.pop_all()
     return found
 
