@@ -26,7 +26,7 @@ from package_functions import FUNCTIONS
 from tests.estimate.recorded_sequences import recorded, recorded_packages
 
 from maxslices import registry
-from maxslices.checking.explained_peak import place_of
+from maxslices.checking.measurement import place_of
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.units import format_bytes
 from maxslices.estimate.declared import declared_model

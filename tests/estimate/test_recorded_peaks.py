@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from maxslices.checking.explained_peak import explained_peak
+from maxslices.checking.measurement import explained_peak
 from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.formula import Formula

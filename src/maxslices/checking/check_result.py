@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -192,9 +192,7 @@ class CheckResult:
     def __str__(self) -> str:
         """Write the headline and the table."""
         lines = [self.headline, *(f"  {name:<11} {text}" for name, text in self._facts())]
-        if self.alive:
-            lines += ["  alive at the peak", *_alive_rows(self.alive)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *alive_rows(self.alive)])
 
     def to_dict(self) -> dict[str, Any]:
         """Figures and verdict as values that JSON knows."""
@@ -244,19 +242,27 @@ class EstimateError(AssertionError):
         return str(self.result)
 
 
-def _alive_rows(rows: Sequence[Alive]) -> list[str]:
-    """Size, share, place, code and kind of each allocation at the peak; the smaller ones as one."""
-    shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
-    cells = [(row.n_bytes, *_line_of(row.where), row.what) for row in shown]
-    if rest:
+def alive_rows(rows: Iterable[Alive]) -> list[str]:
+    """Lines of a table: size, share, place, code and kind of each allocation at the peak.
+
+    The largest come first, and the smaller ones are one row; empty without allocations.
+    """
+    rows = sorted(rows, key=lambda row: -row.n_bytes)
+    if not rows:
+        return []
+    cells = [(row.n_bytes, *_line_of(row.where), row.what) for row in rows[:_MAX_ROWS]]
+    if rest := rows[_MAX_ROWS:]:
         cells.append((sum(row.n_bytes for row in rest), "", f"{len(rest)} more", ""))
     total = sum(row.n_bytes for row in rows) or 1
     where_width = max(len(where) for _, where, _, _ in cells)
     code_width = min(_MAX_CODE, max(len(code) for _, _, code, _ in cells))
     return [
-        f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{where_width}}  "
-        f"{code[:_MAX_CODE]:<{code_width}}  {what}".rstrip()
-        for n_bytes, where, code, what in cells
+        "  alive at the peak",
+        *(
+            f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{where_width}}  "
+            f"{code[:_MAX_CODE]:<{code_width}}  {what}".rstrip()
+            for n_bytes, where, code, what in cells
+        ),
     ]
 
 

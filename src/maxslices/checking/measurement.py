@@ -1,9 +1,12 @@
-"""What one method was measured to take, and what it is estimated to take if it declares that."""
+"""What one method was measured to take, and what it is estimated to take if it declares that.
+
+Records of a method show its peak in the same way, as a sum of allocations with formulas.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import DTypeLike
@@ -13,16 +16,21 @@ from ..core.units import format_bytes
 from ..errors import DeviceError
 from ..estimate.peak_model import PeakModel
 from ..measure import Peak
-from ..trial.trial import Trial
-from .check_result import CheckResult
+from ..trial.trial import THE_CALL, is_call
+from .check_result import CheckResult, alive_rows
 from .estimate_check import check_trial, find_method, trial_of
-from .explained_peak import explain_call, explained_peak
 
 _OF_ARRAYS = {
     "cpu": ("numpy_bytes",),
     "cuda": ("cupy_in_use_bytes", "cupy_held_bytes", "cupy_and_torch_bytes"),
 }
 """Figures of `Peak` that an input of a call is part of."""
+_SMALL = 1 / 1000
+"""Allocations below a thousandth of the peak are added up in one row."""
+_MAX_ROWS = 12
+"""Rows at most, so that they fit a screen."""
+_MAX_CODE = 60
+"""Characters of a line of code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +45,16 @@ class Measurement:
     """Every meter's figure, the input included, and what was alive."""
     result: CheckResult | None = None
     """The estimate and the measured peak; None for a method without an estimator."""
-    peaks: PeakModel | None = None
-    """The peak as a sum of allocations, each a formula in the slices; None where none is found."""
     no_method: str = ""
     """Why no pipeline can use the function unchanged: it returned no array of these slices."""
-
-    @property
-    def explained(self) -> list[str]:
-        """Lines of text: the sum, then its allocations."""
-        return [] if self.peaks is None else explained_peak(self.peaks, self.slices)
 
     def __str__(self) -> str:
         if self.result is None:
             took = format_bytes(self.peak.counted_bytes)
             lines = [f"{self.method} has no estimator; {self.slices} slices took {took}"]
+            lines += alive_rows(self.peak.alive)
         else:
-            lines = [str(replace(self.result, alive=()) if self.explained else self.result)]
-        if self.explained:
-            lines += [f"  alive at the peak: {self.explained[0]}"]
-            lines += [f"  {line}" for line in self.explained[1:]]
+            lines = [str(self.result)]
         lines.append(str(self.peak))
         if self.no_method:
             lines.append(f"no method as it is: it {self.no_method}")
@@ -63,31 +62,26 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as values that JSON knows."""
-        peak = self.peak
         if self.result is None:
             return {
                 "method": self.method,
                 "slices": self.slices,
-                "peak_bytes": peak.counted_bytes,
-                "explained": self.explained,
-                "unseen": list(peak.unseen),
+                "peak_bytes": self.peak.counted_bytes,
+                "unseen": list(self.peak.unseen),
                 "no_method": self.no_method,
             }
+        meters = (
+            "numpy_bytes",
+            "cupy_in_use_bytes",
+            "cupy_held_bytes",
+            "torch_allocated_bytes",
+            "torch_requested_bytes",
+            "torch_reserved_bytes",
+            "cupy_and_torch_bytes",
+            "device_bytes",
+        )
         return self.result.to_dict() | {
-            "explained": self.explained,
-            "meters": {
-                name: getattr(peak, name)
-                for name in (
-                    "numpy_bytes",
-                    "cupy_in_use_bytes",
-                    "cupy_held_bytes",
-                    "torch_allocated_bytes",
-                    "torch_requested_bytes",
-                    "torch_reserved_bytes",
-                    "cupy_and_torch_bytes",
-                    "device_bytes",
-                )
-            },
+            "meters": {name: getattr(self.peak, name) for name in meters},
             "unseen": list(self.result.unseen),
         }
 
@@ -125,26 +119,80 @@ def measure_method(
     meta = find_method(method)
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
     trial = trial_of(meta, ArraySpec(shape, as_dtype(dtype)), axis, device, parameters or {})
-    if meta.estimator is None:
-        peaks = explain_call(trial)  # first, as the first call of a method may import and compile
-        peak = _measured(trial)
-        no_method = "" if meta.side_results else trial.output.no_block(trial.n_slices, axis)
-        return Measurement(meta.full_name, trial.n_slices, peak, peaks=peaks, no_method=no_method)
-    result = check_trial(trial, trace=False)
-    peak = _measured(trial)
-    alive = tuple(sorted(peak.alive, key=lambda row: -row.n_bytes))
-    result = replace(result, where=peak.alive[-1].where if alive else None, alive=alive)
-    return Measurement(meta.full_name, trial.n_slices, peak, result, explain_call(trial))
-
-
-def _measured(trial: Trial) -> Peak:
-    """Figures of a call, its input included."""
-    trial.is_recorded = True
-    call = trial.once()
-    if trial.peak is None or trial.peak.counted_bytes is None:
-        name = trial.meta.full_name
-        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(call.unseen)}")
+    result = None if meta.estimator is None else check_trial(trial)
+    if result is None:
+        trial.once()  # the first call of a method may import and compile
+        trial.is_recorded = True
+        trial.once()
+    peak = trial.peak
+    if peak is None or peak.counted_bytes is None:
+        reasons = "" if peak is None else "; ".join(peak.unseen)
+        raise DeviceError(f"{meta.full_name}: no meter gives its memory: {reasons}")
     for name in _OF_ARRAYS[trial.backend.kind]:
-        if (figure := getattr(trial.peak, name)) is not None:
-            setattr(trial.peak, name, figure + trial.nbytes(trial.n_slices))
-    return trial.peak
+        if (figure := getattr(peak, name)) is not None:
+            setattr(peak, name, figure + trial.nbytes(trial.n_slices))
+    is_judged = result is not None or meta.side_results
+    no_method = "" if is_judged else trial.output.no_block(trial.n_slices, axis)
+    return Measurement(meta.full_name, trial.n_slices, peak, result, no_method)
+
+
+def explained_peak(peaks: PeakModel, n: int) -> list[str]:
+    """Lines of text: the sum, then the allocations alive at the peak, the largest first."""
+    label = peaks.highest(n)
+    total = peaks.predicted(n)
+    rows = sorted(
+        ((term.n_bytes(n, peaks.granule_bytes), term) for term in peaks.moments[label]),
+        key=lambda row: -row[0],
+    )
+    lines = [f"{n} slices take {format_bytes(total)} at {place_of(peaks, label)}:"]
+    cells: list[tuple[str, str, str, str, str]] = []
+    small_bytes = 0
+    for n_bytes, term in rows:
+        if n_bytes < _SMALL * total or len(cells) == _MAX_ROWS:
+            small_bytes += n_bytes
+            continue
+        number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
+        parts = dict.fromkeys((_name(peaks, term.path), place_of(peaks, term.path)))
+        place = " ".join(filter(None, parts))
+        share = f"{n_bytes / total:.0%}"
+        cells.append(
+            (
+                format_bytes(n_bytes),
+                share,
+                f"{number}{term.size} bytes",
+                place,
+                _code(peaks, term.path),
+            )
+        )
+    if small_bytes:
+        cells.append(
+            (format_bytes(small_bytes), f"{small_bytes / total:.0%}", "smaller ones", "", "")
+        )
+    wide = [max(len(cell[i]) for cell in cells) for i in (2, 3)]
+    return lines + [
+        f"{size:>10} {share:>4}  {formula:<{wide[0]}}  {place:<{wide[1]}}  {code}".rstrip()
+        for size, share, formula, place, code in cells
+    ]
+
+
+def _name(peaks: PeakModel, path: str) -> str:
+    """Name and dtype of an array, without its shape, which changes with the slices."""
+    return " ".join(peaks.names.get(path, "").split(" ")[:2])
+
+
+def place_of(peaks: PeakModel, path: str) -> str:
+    """File, line and function of a call site, or what it is."""
+    site = peaks.sites.get(path)
+    if site is None or not site.filename:
+        return path
+    if is_call(site):
+        return THE_CALL
+    short = "/".join(site.filename.split("/")[-2:])  # of a record its file may be elsewhere
+    return f"{short}:{site.line} in {site.function}"
+
+
+def _code(peaks: PeakModel, path: str) -> str:
+    """Line of code of a call site, where its file is here."""
+    site = peaks.sites.get(path)
+    text = "" if site is None or is_call(site) else site.code
+    return text if len(text) <= _MAX_CODE else f"{text[: _MAX_CODE - 3].rstrip()}..."

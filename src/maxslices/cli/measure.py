@@ -71,7 +71,7 @@ def measure(
     """Run one method on made-up data: its memory estimate beside the measured peak.
 
     With what was alive then and where it was allocated. A wrong estimate is an error. Without an
-    estimator: the peak, and a ledger that tells it.
+    estimator: the peak, and a ledger for it.
     """
     from ..core.named_method import method_named
     from ..suggest.suggest_ledger import suggest_ledger

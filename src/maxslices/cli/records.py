@@ -114,7 +114,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 @click.argument("method", callback=_full_name, help="a method, or MODULE:CALLABLE")
 def show(method: str) -> str:
     """Show all that was measured for a METHOD."""
-    from ..checking.explained_peak import explained_peak
+    from ..checking.measurement import explained_peak
 
     blocks = []
     for entry in _entries(_opened(), method):
