@@ -7,7 +7,7 @@ import sys
 
 import maxslices
 
-HEAVY = ["torch", "cupy", "scipy", "h5py", "matplotlib", "tifffile", "rich", "yaml", "dask"]
+HEAVY = ["torch", "cupy", "scipy", "h5py", "matplotlib", "tifffile", "yaml", "dask"]
 
 
 def python(code: str) -> str:

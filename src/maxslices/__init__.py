@@ -59,7 +59,7 @@ _LATER = {
 }
 """Names for planning and running, with their packages: imported at first use."""
 RUN_MODULES = frozenset(
-    {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "msgspec", "rich", "tifffile", "yaml"}
+    {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "msgspec", "tifffile", "yaml"}
 )
 """Modules of the extra ``maxslices[run]``. Without it, methods can be declared and tested."""
 

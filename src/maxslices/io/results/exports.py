@@ -17,7 +17,7 @@ from ...system import threads
 from ...system.threads import parallel_for
 from ..hdf5.objects import open_hdf5
 from ..tiff.writing import IMAGEJ_DTYPES, tiff_tags
-from .nexus_notes import describe_data
+from .nexus_notes import describe_data, write_notes
 from .result_info import ResultInfo
 from .stored_result import GreyLevels, WholeResult
 from .tiff_sink import tiff_name
@@ -40,11 +40,7 @@ def write_hdf5(
     several threads.
     """
     with open_hdf5(path, "x", libver=("v110", "v110")) as file:
-        with open_hdf5(whole.path, "r") as given:
-            for name, value in given.attrs.items():
-                file.attrs[name] = value
-            _copy_notes(given["entry"], file)
-        group = file["entry/data"]
+        group = write_notes(file, whole.info, whole.shape)
         dtype = whole.dtype if levels is None else levels.dtype
         filters = {"shuffle": True, "compression": "gzip", "compression_opts": _LEVEL}
         data = group.create_dataset(
@@ -58,22 +54,6 @@ def write_hdf5(
         if levels is not None:
             group["scaling_factor"], group["offset"] = levels.scale, levels.low
         _write_slices(data, whole, levels, compressed, advance)
-
-
-def _copy_notes(entry: h5py.Group, file: h5py.File) -> None:
-    """Copy all but the data."""
-    made = file.create_group("entry")
-    for name, value in entry.attrs.items():
-        made.attrs[name] = value
-    for name in entry:
-        if name != "data":
-            entry.copy(name, made)
-    group = made.create_group("data")
-    for name, value in entry["data"].attrs.items():
-        group.attrs[name] = value
-    for name in entry["data"]:
-        if name != "data":
-            entry["data"].copy(name, group)
 
 
 def _write_slices(

@@ -142,10 +142,10 @@ class ResultSinks:
             Shows how far other formats are.
         """
         self.close()
-        if self.streamed == "hdf5":
-            for result in self._results:
-                with store_errors(result.sink.path, 0):
-                    fill_in_found(result.sink.path, found)
+        if self.streamed == "tiff":
+            return
+        for result in self._results:
+            _fill_in(result.sink.path, found)
         if not self._exported:
             return
         from ...io.results.stored_result import WholeResult
@@ -156,7 +156,9 @@ class ResultSinks:
             with WholeResult(result.sink.path, result.sink.info) as whole:
                 for each in self._exported:
                     progress.start(each.path_of(base).name, whole.shape[0])
-                    export_result(whole, base, each, progress.advance)
+                    path = export_result(whole, base, each, progress.advance)
+                    if each.name == "hdf5":
+                        _fill_in(path, found)
 
     def shorten(self, counts: Sequence[int]) -> list[tuple[Path, str, int]]:
         """Close all, and cut those that are not whole to their finished slices.
@@ -183,3 +185,8 @@ class ResultSinks:
             if count:
                 found.append((sink.path, final.name, count))
         return found
+
+
+def _fill_in(path: Path, found: Mapping[str, Any]) -> None:
+    with store_errors(path, 0):
+        fill_in_found(path, found)

@@ -1,12 +1,13 @@
-"""Progress over the slices: a bar on a terminal, elsewhere a line now and then."""
+"""Progress over the slices: a line that is rewritten on a terminal, elsewhere one now and then."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from ...core.units import format_duration, readable
@@ -22,7 +23,7 @@ LEAST_S, MOST_S = 10.0, 60.0
 and a reader sees each minute that it is alive."""
 
 REFRESH_S = 0.1
-"""Seconds between two pictures of the bar, which take a few milliseconds each: no eye sees more."""
+"""Seconds between two lines on a terminal: no eye sees more."""
 
 
 class Progress(Protocol):
@@ -36,7 +37,7 @@ class Progress(Protocol):
 
 
 class ProgressLines:
-    """A `Progress` that writes a line now and then, when a block is done.
+    """A `Progress` that writes a line when a block is done and a line is due.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ class ProgressLines:
         Given each line.
     at_end : callable, optional
         Given a line at the end of each section.
+    every_s : float, optional
+        Seconds between two lines; by default one is due after a part of a section, see `STEP`.
     clock : callable
         Seconds, which only increase.
     """
@@ -53,9 +56,11 @@ class ProgressLines:
         write: Callable[[str], None],
         *,
         at_end: Callable[[str], None] | None = None,
+        every_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write, self._at_end, self._clock = write, at_end, clock
+        self._every_s = every_s
         self._label, self._n_slices, self._done = "", 0, 0
         self._began_s = 0.0
         self._first: tuple[float, int] | None = None
@@ -77,10 +82,13 @@ class ProgressLines:
             self._first = now_s, self._done
         waited_s = now_s - self._line_s
         has_step = self._done - self._line_done >= STEP * self._n_slices
+        is_due = waited_s >= LEAST_S and (has_step or waited_s >= MOST_S)
+        if self._every_s is not None:
+            is_due = waited_s >= self._every_s
         if self._at_end is not None and self._done == self._n_slices:
             took = format_duration(now_s - self._began_s)
             self._at_end(f"{self._label}: {self._n_slices} slices done in {took}")
-        elif waited_s >= LEAST_S and (has_step or waited_s >= MOST_S):
+        elif is_due:
             self._write(self._line(now_s))
             self._line_s, self._line_done = now_s, self._done
 
@@ -99,7 +107,7 @@ class ProgressLines:
 class ProgressOnAll:
     """A `Progress` that tells several others."""
 
-    def __init__(self, others: list[Progress]) -> None:
+    def __init__(self, others: Sequence[Progress] = ()) -> None:
         self._others = others
 
     def start(self, label: str, n_slices: int) -> None:
@@ -117,58 +125,28 @@ class ProgressOnAll:
 def progress_shown(wanted: bool) -> Iterator[Progress]:
     """Show progress with the time left on standard error, if wanted; and log it, if anyone listens.
 
-    On a terminal it is a bar, elsewhere a line now and then.
+    On a terminal it is a line that is rewritten, elsewhere a line now and then.
     """
-    with ExitStack() as held:
-        found: list[Progress] = []
-        if wanted and sys.stderr is not None:
-            is_terminal = sys.stderr.isatty()
-            found.append(held.enter_context(_bar()) if is_terminal else ProgressLines(_to_stderr))
-        if LOGGER.isEnabledFor(logging.INFO):
-            found.append(ProgressLines(LOGGER.info, at_end=ENDS.info))
+    found: list[Progress] = []
+    is_terminal = wanted and sys.stderr is not None and sys.stderr.isatty()
+    if is_terminal:
+        found.append(ProgressLines(_rewrite_line, at_end=_rewrite_line, every_s=REFRESH_S))
+    elif wanted and sys.stderr is not None:
+        found.append(ProgressLines(_to_stderr))
+    if LOGGER.isEnabledFor(logging.INFO):
+        found.append(ProgressLines(LOGGER.info, at_end=ENDS.info))
+    try:
         yield ProgressOnAll(found)
+    finally:
+        if is_terminal:
+            sys.stderr.write("\x1b[K")
 
 
 def _to_stderr(line: str) -> None:
     print(f"maxslices: {readable(line)}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as RichProgress
-
-    bar = RichProgress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]} slices/s"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        auto_refresh=False,  # by a thread, which waits for ever where memory is short as it starts
-    )
-
-    class _Bar:
-        task: TaskID
-        shown_s = 0.0
-
-        def start(self, label: str, n_slices: int) -> None:
-            self.task = bar.add_task(readable(label), total=n_slices, rate="-")
-
-        def advance(self, n_slices: int) -> None:
-            bar.update(self.task, advance=n_slices)
-            speed = bar.tasks[self.task].speed
-            bar.update(self.task, rate="-" if speed is None else f"{speed:.1f}")
-            if time.monotonic() - self.shown_s >= REFRESH_S:
-                bar.refresh()
-                self.shown_s = time.monotonic()
-
-    with bar:
-        yield _Bar()
+def _rewrite_line(line: str) -> None:
+    """Write a line over the one before; what is printed next takes its place."""
+    width = shutil.get_terminal_size().columns - 1
+    print(f"\x1b[K{readable(line)[:width]}", end="\r", file=sys.stderr, flush=True)
