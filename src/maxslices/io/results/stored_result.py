@@ -22,8 +22,8 @@ from .result_info import ResultInfo
 
 SAMPLE_VALUES = 2**24
 """Most values that percentiles are taken of, evenly spaced, in 64 MB: of a larger result, the
-percentile 0.1 lies between those of 0.098 and 0.102 (three standard deviations). Least and largest
-value of each slice are among them."""
+percentile 0.1 lies between those of 0.098 and 0.102 (three standard deviations). Its least
+and its largest value are among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,16 @@ class WholeResult(Closing):
         """Find the values at two percentiles of the finite values, as float32."""
         n_slices, n_rows, n_columns = self.shape
         step = -(-n_slices * n_rows * n_columns // SAMPLE_VALUES)
-        some = []
+        some, ends = [], np.empty(0, np.float32)
         for number in range(n_slices):
             values = np.float32(self._data[number]).ravel()
             values = values[np.isfinite(values)]
             # Other columns in each slice: those of a regular grid may have a line among them.
             some.append(values[number % step :: step])
+            values = np.concatenate([values, ends])
             if step > 1 and values.size:  # nothing lies beyond the percentiles 0 and 100
-                some.append(np.stack([values.min(), values.max()]))
-        values = np.concatenate(some)
+                ends = np.stack([values.min(), values.max()])
+        values = np.concatenate([*some, ends])
         if not values.size:
             return GreyLevels(0.0, 0.0, bits)
         low, high = np.percentile(values, percentiles, method="nearest", overwrite_input=True)
