@@ -48,7 +48,7 @@ def test_a_scan_is_read_while_a_result_is_written(tmp_path, compression, write_a
 
     with (
         open_source(path) as source,
-        create_sink(tmp_path / "result", SPEC, 0) as sink,
+        create_sink(tmp_path / "result.h5", SPEC, 0) as sink,
         ThreadPoolExecutor(2) as pool,
     ):
         reading, writing = pool.submit(read), pool.submit(write)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import LostResultError, StoreError, UsageError
-from maxslices.io import create_sink, open_source, remove_result, result_path
+from maxslices.io import create_sink, open_source, remove_result
 from maxslices.io.results import hdf5_sink
 from maxslices.system.disk_space import check_free_space, preallocate
 from maxslices.tuning.file_transfer import is_safe_to_map
@@ -45,7 +45,7 @@ def written(path, format, slice_dim: int, data=DATA):
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
 def test_hdf5_holds_what_was_written(tmp_path, slice_dim, dtype):
     path = written(tmp_path / "result", "hdf5", slice_dim, DATA.astype(dtype))
-    assert path == tmp_path / "result.h5"
+    assert path == tmp_path / "result"
     with h5py.File(path) as file:
         data = file["entry/data/data"]
         np.testing.assert_array_equal(data[...], DATA.astype(dtype))
@@ -340,7 +340,7 @@ def test_a_result_that_another_process_left_goes_on(tmp_path, format, is_cut):
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
 def test_what_is_no_unfinished_result_is_not_gone_on_with(tmp_path, format):
     spec = ArraySpec((4, 3, 2), "f4")
-    part = result_path(tmp_path / "r", format)
+    part = tmp_path / "r"
     with pytest.raises(StoreError, match="the unfinished result is not there: start anew"):
         create_sink(tmp_path / "r", spec, 0, format, "resume")
     (tmp_path / "other").write_text("mine")

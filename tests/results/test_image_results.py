@@ -8,7 +8,6 @@ import tifffile
 
 from maxslices import run
 from maxslices.errors import UsageError
-from maxslices.io.results.exports import write_stack
 from maxslices.io.results.stored_result import middle_slice
 from maxslices.runner.sweep_pictures import ContactSheet
 from tests.results.conftest import STEPS, pipeline
@@ -35,7 +34,6 @@ def test_eight_bits_keep_their_values_as_imagejs_calibration(result, volume):
 
 def test_large_stacks_are_bigtiff_with_ome(result, volume, monkeypatch):
     monkeypatch.setattr("maxslices.io.results.exports.LARGEST_TIFF_BYTES", 100)
-    assert write_stack.__module__ == "maxslices.io.results.exports"
     with tifffile.TiffFile(result("tiff-stack")) as file:
         assert file.is_bigtiff
         assert 'PhysicalSizeX="3.25"' in file.ome_metadata

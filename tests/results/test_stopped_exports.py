@@ -9,7 +9,7 @@ import tifffile
 
 from maxslices import run
 from maxslices.errors import StoreError
-from maxslices.io.results import exports, writers
+from maxslices.io.results import exports
 from maxslices.runner.folder.run_folder import RunFolder
 from tests.results.conftest import METHODS, pipeline
 
@@ -79,7 +79,7 @@ def test_a_disk_that_is_full_for_an_export_says_how_to_go_on(tmp_path, scan, mon
     def full(path, n_bytes):
         raise StoreError(f"{path}: the disk is full")
 
-    monkeypatch.setattr(writers, "check_free_space", full)
+    monkeypatch.setattr(exports, "check_free_space", full)
     with pytest.raises(StoreError, match=r"all is computed, .* --resume"):
         run_into(tmp_path / "out", scan)
 

@@ -17,7 +17,7 @@ from maxslices.runner.blocks.block_feed import ReadAhead, blocks_of
 from maxslices.runner.blocks.result_queue import ResultQueue
 from maxslices.runner.blocks.writer import ResultPiece, Writer
 from maxslices.runner.report.run_timeline import Timeline
-from maxslices.system.threads import WorkThread
+from maxslices.system.threads import WorkThread, wait_for_event
 from tests.runner.fake_gpu import FakeCopyEngine, FakeGpu
 from tests.system.started_threads import record_started
 
@@ -101,7 +101,7 @@ class TestWriter:
         writer, written = Writer(0, timeline, hang_s=SHORT_S), threading.Event()
         writer.put(piece(written.set, hangs))
         with pytest.raises(MaxslicesError, match="the writer thread has not answered"):
-            writer.wait_for(written)
+            wait_for_event(written, writer.thread, SHORT_S)
         writer.stop()
         with pytest.raises(MaxslicesError, match="the writer thread has not answered"):
             writer.raise_error()

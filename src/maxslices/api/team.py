@@ -21,7 +21,7 @@ from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..runner import Results, ResultsInMemory
-from ..runner.execute import RunsSections, SectionsHere, execute
+from ..runner.execute import RunsSections, execute
 from ..runner.folder.run_identity import run_identity
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.run_timeline import WallTime
@@ -217,7 +217,7 @@ class RunHere:
 
     def begin(self, plan: Plan, folder: Results) -> RunsSections:
         """Nothing has to be started."""
-        return SectionsHere()
+        return RunsSections()
 
     def device_of(self, plan: Plan) -> str:
         """The name of the backend."""

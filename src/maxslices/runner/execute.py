@@ -7,9 +7,9 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,29 +38,18 @@ from .stores_between import StoresBetween
 logger = logging.getLogger(__name__)
 
 
-class RunsSections(Protocol):
-    """What runs the blocks of sections: this process, or others."""
+class RunsSections:
+    """Runs the blocks of sections: this process, or others, which derive from it."""
 
     @property
     def is_here(self) -> bool:
         """True if methods run in this process."""
+        return True
 
     @property
     def share_memory(self) -> bool:
         """True if the processes can open files that this one has in memory."""
-
-    def section_run(self, *given: Any, **options: Any) -> SectionRun:
-        """Make the run of a section; see `SectionRun` for the arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class SectionsHere:
-    """Runs the blocks of sections in this process."""
-
-    is_here: bool = True
-    """Methods run in this process."""
-    share_memory: bool = True
-    """Files in its memory are its own."""
+        return True
 
     def section_run(self, *given: Any, **options: Any) -> SectionRun:
         """Make the run of a section; see `SectionRun` for the arguments."""
@@ -118,7 +107,7 @@ def execute(
     StoreError
         If a result cannot be written.
     """
-    sections = sections or SectionsHere()
+    sections = sections or RunsSections()
     wall_time.begin("preparing")
     side_results = SideResults()
     reports: list[SectionReport] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.arrays import SLICE_NAMES
 from ..core.author_code import what_raised
+from ..core.block_memory import is_roomy
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..planner import SectionPlan
 from .blocks.block_feed import Block, BlockFeed, DeviceStore, Readable, blocks_of, make_block_feed
@@ -16,7 +17,7 @@ from .blocks.block_runner import BlockRunner
 from .blocks.result_queue import ResultQueue
 from .blocks.section_memory import PoolCache, SectionMeter
 from .folder.unfinished_run import SectionState
-from .report.run_report import BlockUse, SectionReport, section_report
+from .report.run_report import BlockUse, SectionReport
 from .report.run_timeline import Timeline
 
 
@@ -78,7 +79,9 @@ class SectionRun:
         known = self.runner.known
         self._partial = {i: list(v) for i, v in self.before.partial.items() if i not in known}
         self.smallest_block = self.plan.block
-        self._pool = PoolCache.for_section(self.plan, self.runner.backend)
+        self._pool = PoolCache(
+            self.runner.backend, is_roomy(self.plan.estimated_bytes, self.plan.available_bytes)
+        )
 
     @property
     def plan(self) -> SectionPlan:
@@ -105,15 +108,22 @@ class SectionRun:
             runner.close()
         finally:
             self.timeline.end()
-        return section_report(
-            self.plan,
-            tuple(step.meta.name for step in runner.steps),
-            self.timeline,
+        times = self.timeline
+        return SectionReport(
+            methods=tuple(step.meta.name for step in runner.steps),
+            slice_dim=self.plan.slice_dim,
+            n_slices=self.plan.n_slices,
+            block=self.plan.block,
+            duration_s=times.duration_s,
+            estimated_bytes=self.plan.estimated_bytes,
+            stages=times.stages,
+            idle_share=times.idle_share,
+            bound_by=times.bound_by,
             smallest_block=self.smallest_block,
             n_splits=self.n_splits,
             measured_bytes=self._measured_bytes,
             blocks=tuple(self._sizes),
-            notes=(*self.notes, *self._notes(self.timeline.duration_s)),
+            notes=(*self.notes, *self._notes(times.duration_s)),
             # What was written before a stop was not looked at here, and may be a picture.
             warnings=() if self.before.done.count else runner.checks.warnings(runner.store),
         )
@@ -125,9 +135,9 @@ class SectionRun:
         try:
             if not looks_ahead:  # looking ahead would give it back
                 self._pool.prepare(self.plan)  # before the meter notes what is in use
-            with meter.whole():
+            with meter.measuring("cuda"):
                 if looks_ahead:
-                    with meter.part():
+                    with meter.measuring("cpu"):
                         self.look_ahead()
                     backend.release()
                 if self.plan.on_blocks:
@@ -263,7 +273,7 @@ class SectionRun:
             for block in blocks:
                 self._pool.change_to(block.n_given)
                 beside = runner.resident_bytes + feed.resident_bytes + results.resident_bytes
-                with meter.part(block is measured, beside):
+                with meter.measuring("cpu", block is measured, beside):
                     values = runner.run(block, feed, results, self.timeline)
                     feed.release()
                 if block is measured:

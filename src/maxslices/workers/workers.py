@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..core.allocators import Device
 from ..errors import DeviceError, UsageError
 from ..pipeline import Pipeline
+from ..runner.execute import RunsSections
 from . import worker
 from .local_cluster import GPU, local_client
 from .section_job import RunJob, WorkerFacts, machine_here
@@ -30,7 +31,7 @@ _POLL_S = 0.05
 
 
 @dataclass(slots=True)
-class Workers:
+class Workers(RunsSections):
     """The workers of a run."""
 
     client: Client

@@ -23,7 +23,8 @@ DEFAULT_PERCENTILES = (0.1, 99.9)
 are rings, hot pixels and metal; ImageJ saturates 0.35 % in all by default."""
 _NOT_OF_OME = ("float16", "int64", "uint64")
 """Dtypes that OME-XML has no name for."""
-_PERCENTILES = re.compile(r"([0-9.]+)-([0-9.]+)")
+_NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
+_PERCENTILES = re.compile(f"{_NUMBER}-{_NUMBER}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ def _parse(text: str) -> ResultFormat:
         elif part == "compressed":
             compressed = True
         elif match is not None and percentiles is None:
-            percentiles = _percentiles(text, match[1], match[2])
+            percentiles = float(match[1]), float(match[2])
+            if not 0 <= percentiles[0] < percentiles[1] <= 100:
+                raise UsageError(f"the percentiles of {text} must be 0 <= LOW < HIGH <= 100")
         else:
             raise UsageError(
                 f"{part!r} in the format {text} is none of 8, 16, LOW-HIGH (percentiles, as in "
@@ -153,13 +156,3 @@ def _parse(text: str) -> ResultFormat:
     if percentiles is not None and bits is None:
         raise UsageError(f"the format {text} has percentiles, which are for 8 or 16 bits: add :8")
     return ResultFormat(name, bits, percentiles or DEFAULT_PERCENTILES, compressed)  # type: ignore[arg-type]
-
-
-def _percentiles(text: str, low: str, high: str) -> tuple[float, float]:
-    try:
-        found = float(low), float(high)
-    except ValueError:
-        found = (0.0, 0.0)
-    if not 0 <= found[0] < found[1] <= 100:
-        raise UsageError(f"the percentiles of {text} must be 0 <= LOW < HIGH <= 100")
-    return found

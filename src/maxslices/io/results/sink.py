@@ -16,7 +16,6 @@ from ...errors import LostResultError, StoreError
 from ...system.disk_space import check_absent, check_free_space, store_errors
 from ..access import Closing
 from ..check_arrays import check_block
-from ..paths import HDF5_SUFFIXES
 from .result_info import ResultInfo
 
 INCOMPLETE = ".incomplete"
@@ -190,13 +189,6 @@ class Sink(Closing):
 def incomplete_path(path: Path) -> Path:
     """Path of the first slices of a result, if they are kept alone."""
     return path.with_name(f"{path.stem}{INCOMPLETE}{path.suffix}")
-
-
-def result_path(path: Path, format: SinkFormat) -> Path:
-    """Path of a result: ``.h5`` is added for HDF5, unless the path has such a suffix."""
-    if format == "hdf5" and path.suffix.lower() not in HDF5_SUFFIXES:
-        return path.with_name(f"{path.name}.h5")
-    return path
 
 
 def remove_result(path: Path) -> None:

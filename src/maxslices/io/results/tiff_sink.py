@@ -54,17 +54,17 @@ class TiffSink(Sink):
         self._make_header()
 
     def _make_header(self) -> None:
+        """Make the first bytes of a TIFF, which its pixels follow up to the end of the file."""
         shape = self.spec.with_slices(self._slice_dim, 1).shape
         image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
         axes = self.info.axes
         rows = axes[1 - self.info.file_axis(self._slice_dim)]
-        self._header = tiff_header(
-            (image[0], image[1]),
-            self.spec.dtype,
-            self.info.pixel_um(rows),
-            self.info.pixel_um(axes[2]),
-            self.info.facts_text,
-        )
+        file = BytesIO()
+        # All files have this one: an image of their shape that takes the memory of one pixel.
+        pixels = np.broadcast_to(np.zeros((), self.spec.dtype), image)
+        um = self.info.pixel_um(rows), self.info.pixel_um(axes[2])
+        tifffile.imwrite(file, pixels, **tiff_tags(self.spec.dtype, *um, self.info.facts_text))
+        self._header = file.getvalue()[: -pixels.size * self.spec.dtype.itemsize]
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write the slices of a block along the sink's own slice dim."""
@@ -109,22 +109,3 @@ def tiff_name(folder: str, number: int, n_slices: int) -> str:
     """Name of the TIFF of a slice: that of its folder, and a number that sorts."""
     digits = max(5, len(str(n_slices - 1)))
     return f"{folder}_{number:0{digits}d}.tif"
-
-
-def tiff_header(
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    row_um: float | None,
-    column_um: float | None,
-    text: str = "",
-) -> bytes:
-    """First bytes of a TIFF, which its pixels follow up to the end of the file.
-
-    The files of a folder differ in their pixels only, so tifffile writes one of them.
-    """
-    file = BytesIO()
-    # an image of the whole shape that takes the memory of one pixel
-    image = np.broadcast_to(np.zeros((), dtype), shape)
-    tifffile.imwrite(file, image, **tiff_tags(dtype, row_um, column_um, text))
-    n_bytes = image.size * dtype.itemsize
-    return file.getvalue()[:-n_bytes]

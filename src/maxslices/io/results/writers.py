@@ -1,26 +1,19 @@
-"""Write results: block by block during a run, or whole ones in other formats at its end."""
+"""The sinks of each format, whose libraries are loaded when they are needed."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from ...core.arrays import ArraySpec
 from ...errors import StoreError
-from ...system.disk_space import check_free_space, store_errors
-from .result_format import ResultFormat
 from .result_info import ResultInfo
-from .sink import Sink, SinkFormat, SinkStart, result_path
-
-if TYPE_CHECKING:
-    from .stored_result import WholeResult
+from .sink import Sink, SinkFormat, SinkStart
 
 
 def create_sink(
-    path: str | os.PathLike[str],
+    path: Path,
     spec: ArraySpec,
     slice_dim: int,
     format: SinkFormat = "hdf5",
@@ -31,9 +24,8 @@ def create_sink(
 
     Parameters
     ----------
-    path : path
-        Without a suffix: ``.h5`` is added for HDF5 (unless it is there), and for TIFF it
-        is the name of a folder. Missing parent folders are made.
+    path : Path
+        An HDF5 file, or a folder of TIFFs. Missing parent folders are made.
     spec : ArraySpec
         The whole result.
     slice_dim : int
@@ -55,7 +47,7 @@ def create_sink(
         If `path` exists already or cannot be made, or the disk has less free space than the
         result needs.
     """
-    return sink_maker(format)(result_path(Path(path), format), spec, slice_dim, start, info)
+    return sink_maker(format)(path, spec, slice_dim, start, info)
 
 
 def sink_maker(
@@ -79,66 +71,3 @@ def sink_maker(
     raise StoreError(
         f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
     )
-
-
-def export_result(
-    whole: WholeResult, result: Path, format: ResultFormat, advance: Callable[[int], None]
-) -> Path:
-    """Write a result in a format, in place of a file that a killed run left.
-
-    Parameters
-    ----------
-    whole : WholeResult
-        The result.
-    result : Path
-        Its path without a suffix.
-    format : ResultFormat
-        What to write.
-    advance : callable
-        Is given the number of slices after each of them; all are those of the first axis.
-
-    Returns
-    -------
-    Path
-        Its path.
-
-    Raises
-    ------
-    StoreError
-        If the disk is full or out of reach.
-    """
-    path = format.path_of(result)
-    n_values = whole.shape[0] * whole.shape[1] * whole.shape[2]
-    n_bytes = format.n_bytes(n_values * whole.dtype.itemsize, whole.dtype.itemsize)
-    with store_errors(path, n_bytes):
-        _remove(path)
-        check_free_space(path, n_bytes)
-        try:
-            _write(whole, path, format, advance)
-        except BaseException:
-            _remove(path)
-            raise
-    return path
-
-
-def _write(
-    whole: WholeResult, path: Path, format: ResultFormat, advance: Callable[[int], None]
-) -> None:
-    from . import exports
-
-    levels = whole.levels(format)
-    if format.name == "hdf5":
-        exports.write_hdf5(whole, path, levels, format.compressed, advance)
-    elif format.name == "ome-zarr":
-        exports.write_zarr(whole, path, levels, advance)
-    elif format.name == "tiff":
-        exports.write_folder(whole, path, levels, format.compressed, advance)
-    else:
-        exports.write_stack(whole, path, levels, format.compressed, advance)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -112,11 +112,47 @@ class Readable(Protocol):
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
 
 
+class BlockFeed:
+    """Gives a section its blocks, in order, from where methods need them.
+
+    Parameters
+    ----------
+    get : callable
+        Gives a block: where it lies, or a copy.
+    blocks : sequence of Block
+        The blocks, in order.
+    """
+
+    resident_bytes: int = 0
+    """Bytes that it holds on the device for all blocks."""
+    reuses: bool = False
+    """Whether later blocks reuse the memory of earlier ones."""
+
+    def __init__(self, get: Callable[[Block], Any], blocks: Sequence[Block]) -> None:
+        self._get, self._left = get, iter(blocks)
+
+    def start(self) -> None:
+        """Start copies from pinned memory; flats and darks are on their way already."""
+        return
+
+    def take(self) -> Any:
+        """Wait for the next block on the device, which methods may write to."""
+        return self._get(next(self._left))
+
+    def release(self) -> None:
+        """Let the memory of the block last taken be reused, after all computing so far."""
+        return
+
+    def close(self) -> None:
+        """Stop and free all memory; a second call does nothing."""
+        return
+
+
 class _Stop(Exception):
     """Ends the thread: the feed was closed."""
 
 
-class ReadAhead:
+class ReadAhead(BlockFeed):
     """A `BlockFeed` whose thread reads one block ahead, and copies it to the device.
 
     On the CPU blocks are read into the arrays that methods are given. For a GPU they are read into
@@ -283,27 +319,6 @@ class ReadAhead:
         return item
 
 
-class BlockFeed(Protocol):
-    """Gives a section its blocks, in order."""
-
-    resident_bytes: int
-    """Bytes that it holds on the device for all blocks."""
-    reuses: bool
-    """Whether later blocks reuse the memory of earlier ones."""
-
-    def start(self) -> None:
-        """Start copies from pinned memory; flats and darks are on their way already."""
-
-    def take(self) -> Any:
-        """Wait for the next block on the device, which methods may write to."""
-
-    def release(self) -> None:
-        """Let the memory of the block last taken be reused, after all computing so far."""
-
-    def close(self) -> None:
-        """Stop and free all memory; a second call does nothing."""
-
-
 def make_block_feed(
     reader: Readable | DeviceStore,
     slice_dim: int,
@@ -335,7 +350,7 @@ def make_block_feed(
     """
     if isinstance(reader, DeviceStore):
         store = reader
-        return _LoadedFeed(lambda block: store.block(slice_dim, block.first, block.last), blocks)
+        return BlockFeed(lambda block: store.block(slice_dim, block.first, block.last), blocks)
 
     def in_place(block: Block) -> Any:
         return slices_in_place(reader, backend, slice_dim, block.first, block.last)
@@ -344,28 +359,6 @@ def make_block_feed(
     # may have them all and the next one not.
     if backend.kind == "cpu" and all(in_place(block) is not None for block in blocks):
         if wants_copies:
-            return _LoadedFeed(lambda block: in_place(block).copy(), blocks)
-        return _LoadedFeed(in_place, blocks)
+            return BlockFeed(lambda block: in_place(block).copy(), blocks)
+        return BlockFeed(in_place, blocks)
     return ReadAhead(reader, slice_dim, blocks, backend, timeline, overlaps)
-
-
-class _LoadedFeed:
-    """Blocks that are where methods need them: used in place, or copied when taken."""
-
-    resident_bytes = 0
-    reuses = False
-
-    def __init__(self, get: Callable[[Block], Any], blocks: Sequence[Block]) -> None:
-        self._get, self._blocks = get, iter(blocks)
-
-    def start(self) -> None:
-        pass
-
-    def take(self) -> Any:
-        return self._get(next(self._blocks))
-
-    def release(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

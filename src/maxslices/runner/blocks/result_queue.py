@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...core import block_memory
 from ...devices import Backend, CopyEngine, DeviceEvent, as_block, is_copyable
 from ...devices.in_place import slices_to_copy
-from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, wait_for_event
+from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, next_of, wait_for_event
 from ..report.run_timeline import Timeline
 from .writer import ResultPiece, Target, Writer, WrittenMark
 
@@ -226,10 +226,8 @@ class ResultQueue:
         while len(self._leaving) > count:
             _, event = self._leaving.popleft()
             if isinstance(event, threading.Event):
-                if self._engine is None:
-                    self._writer.wait_for(event)
-                else:
-                    wait_for_event(event, self._fetcher, self._hang_s)
+                thread = self._writer.thread if self._engine is None else self._fetcher
+                wait_for_event(event, thread, self._hang_s)
             else:
                 event.synchronize()
 
@@ -279,7 +277,7 @@ class ResultQueue:
             if usual or (pieces.free.empty() and pieces.n_made < n_most):
                 pieces.free.put(engine.staging(staging.usual.n_bytes))
                 pieces.n_made += 1
-            piece = self._writer.next_released(pieces.free)
+            piece = next_of(pieces.free, self._writer.thread, self._hang_s)
             place = as_block(piece, part.shape, part.dtype)
             begin, last = engine.fetch(part, place, result.ready)
             self._timeline.add("out", begin, last, int(part.nbytes))

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...core.allocators import Device
-from ...core.block_memory import is_roomy
 from ...devices import Backend
 from ...errors import MaxslicesError
 from ...measure import measure_peak
@@ -50,20 +49,11 @@ class SectionMeter:
         return [block for block in blocks if block.n_given == size][:2][-1]
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Measure the section, on a GPU."""
-        with self._measuring(self._kind == "cuda", 0):
-            yield
-
-    @contextmanager
-    def part(self, is_wanted: bool = True, resident_bytes: int = 0) -> Iterator[None]:
-        """Measure a part, on the CPU; `resident_bytes` were allocated before it."""
-        with self._measuring(is_wanted and self._kind == "cpu", resident_bytes):
-            yield
-
-    @contextmanager
-    def _measuring(self, is_wanted: bool, resident_bytes: int) -> Iterator[None]:
-        if not is_wanted:
+    def measuring(
+        self, kind: Device, is_wanted: bool = True, resident_bytes: int = 0
+    ) -> Iterator[None]:
+        """Measure what is done on a device of that kind; `resident_bytes` were allocated before."""
+        if not is_wanted or kind != self._kind:
             yield
             return
         every_s = SAMPLE_INTERVAL_S
@@ -84,11 +74,6 @@ class PoolCache:
     """Whether memory is ample, so that the pool may keep fragments of other sizes."""
     _last_size: int = 0
     """Slices of the last block, with its halo."""
-
-    @classmethod
-    def for_section(cls, plan: SectionPlan, backend: Backend) -> PoolCache:
-        """Make the one of a section."""
-        return cls(backend, is_roomy(plan.estimated_bytes, plan.available_bytes))
 
     def prepare(self, plan: SectionPlan) -> None:
         """Let the device retain what is freed if memory is ample, else free what it holds."""

@@ -16,8 +16,6 @@ from ...system.threads import (
     HANG_S,
     WorkThread,
     next_for,
-    next_of,
-    wait_for_event,
 )
 from ..report.run_timeline import Timeline
 
@@ -93,13 +91,14 @@ class Writer:
         self._error: BaseException | None = None
         self.lost_from: int | None = None
         """First slice of the first result that could not be written; None if there is none."""
-        self._thread: WorkThread | None = None
+        self.thread: WorkThread | None = None
+        """Its thread, once it has pieces."""
 
     def put(self, piece: ResultPiece | WrittenMark) -> None:
         """Queue a piece, or a mark behind all pieces so far."""
-        if self._thread is None:
-            self._thread = WorkThread(self._work, "writer")
-            self._thread.start()
+        if self.thread is None:
+            self.thread = WorkThread(self._work, "writer")
+            self.thread.start()
         self._pieces.put(piece)
 
     def is_lost(self, start: int) -> bool:
@@ -120,7 +119,7 @@ class Writer:
 
     def stop(self) -> None:
         """Wait until all pieces are written, and end the thread."""
-        thread, self._thread = self._thread, None
+        thread, self.thread = self.thread, None
         if thread is not None:
             self._pieces.put(None)
             self.join(thread)
@@ -131,20 +130,6 @@ class Writer:
             thread.join(self.hang_s)
         except BaseException as error:  # noqa: BLE001 - raised where the next result is put
             self.fail(0, error)
-
-    def wait_for(self, event: threading.Event) -> None:
-        """Wait for an event that the thread sets, or until the thread has broken off."""
-        wait_for_event(event, self._thread, self.hang_s)
-
-    def next_released(self, pieces: SimpleQueue[Any]) -> Any:
-        """Next piece that the thread has released.
-
-        Raises
-        ------
-        BaseException
-            What ended the thread, if it has broken off.
-        """
-        return next_of(pieces, self._thread, self.hang_s)
 
     def _work(self) -> None:
         while (item := next_for(self._pieces, self.owner, CALL_S)) is not None:

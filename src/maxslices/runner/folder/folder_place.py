@@ -54,8 +54,7 @@ def find_finished(folder: Path) -> FinishedRun | None:
     Raises
     ------
     StoreError
-        If the report is not readable, names files that runs do not write, or leaves out files
-        that have the names of its texts.
+        If the report is not readable, or names files that runs do not write.
     """
     path = folder / REPORT_NAME
     if not os.path.lexists(path):
@@ -75,24 +74,7 @@ def find_finished(folder: Path) -> FinishedRun | None:
             f"cannot replace the run in {folder}: {REPORT_NAME} is not readable as a report "
             f"({error}); remove the folder by hand"
         ) from None
-    check_no_texts(folder, but=texts)
     return FinishedRun(folder, tuple(folder / name for name in results + texts), moved)
-
-
-def check_no_texts(folder: Path, but: list[str] | None = None) -> None:
-    """Check that no file has the name of a run's text, except the names in `but`.
-
-    Raises
-    ------
-    StoreError
-        If one has.
-    """
-    for name in TEXT_NAMES:
-        if name not in (but or ()) and os.path.lexists(folder / name):
-            raise StoreError(
-                f"{folder / name} is there already and of no run: move it away, or choose another "
-                "folder"
-            )
 
 
 def read_report(report: Path) -> Any:

@@ -148,8 +148,8 @@ class ResultSinks:
             _fill_in(result.sink.path, found)
         if not self._exported:
             return
+        from ...io.results.exports import export_result
         from ...io.results.stored_result import WholeResult
-        from ...io.results.writers import export_result
 
         for result in self._results:
             base = self.folder / result.name

@@ -30,7 +30,6 @@ from .folder_place import (
     TEXT_NAMES,
     WORK_NAME,
     FinishedRun,
-    check_no_texts,
     check_usable,
     check_work_folder,
     clear_work_folder,
@@ -141,8 +140,6 @@ class RunFolder:
                 f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
                 "allow it to be replaced with --overwrite"
             )
-        if found is None and not has_report:
-            check_no_texts(self.path)
         if overwrite:
             for path in self._replaced():
                 check_removable(path)
@@ -266,7 +263,7 @@ class RunFolder:
         kept_of_failed = {} if earlier is None or earlier.moved is None else earlier.moved
         reused = [self.work, *(self.path / name for name in kept_of_failed.values())]
         if self.unfinished is None:
-            for name in names:
+            for name in (*names, *TEXT_NAMES):
                 if earlier is None or self.path / name not in earlier.files:
                     check_absent(self.path / name)
         # The results of a finished run stay until the new ones are whole.

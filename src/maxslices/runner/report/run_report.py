@@ -15,11 +15,11 @@ import numpy as np
 from ...core.json_values import plain
 from ...core.units import format_bytes
 from ...io.results.result_info import ResultInfo
-from ...planner import Plan, SectionPlan
+from ...planner import Plan
 from ...planner.plan import value_text
 from ...planner.section_plan import WIDTH, wrapped
 from .run_record import Provenance
-from .run_timeline import STAGES, Stage, StageUse, Timeline
+from .run_timeline import STAGES, Stage, StageUse
 
 _BOUNDS = {
     "read": "reading",
@@ -110,24 +110,6 @@ class SectionReport:
         if self.measured_bytes is None or not self.estimated_bytes:
             return None
         return self.measured_bytes / self.estimated_bytes
-
-
-def section_report(
-    plan: SectionPlan, methods: tuple[str, ...], times: Timeline, **seen: Any
-) -> SectionReport:
-    """Make the report of a section from its plan, its times, and what else was seen."""
-    return SectionReport(
-        methods=methods,
-        slice_dim=plan.slice_dim,
-        n_slices=plan.n_slices,
-        block=plan.block,
-        duration_s=times.duration_s,
-        estimated_bytes=plan.estimated_bytes,
-        stages=times.stages,
-        idle_share=times.idle_share,
-        bound_by=times.bound_by,
-        **seen,
-    )
 
 
 @dataclass(frozen=True, slots=True)
