@@ -17,6 +17,7 @@ from maxslices.estimate import ModelRequest, ModelResolver, Records
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.probe import one_array
 from maxslices.estimate.request_key import Environment, environment, request_key
+from maxslices.io import ArrayScan
 from maxslices.io.scans.frame_source import FrameSource
 from tests.estimate.record_cases import PROBE
 
@@ -27,6 +28,16 @@ SHAPE = (40, 83, 97)
 def doubled(data, factor: float = 2.0):
     CALLS.append(data.shape[0])
     return data * np.float32(factor)
+
+
+def corrected(data, flats):
+    CALLS.append(data.shape[0])
+    return data / flats.mean(axis=0)
+
+
+def found(data):
+    CALLS.append(data.shape[0])
+    return 2.0
 
 
 def hungry(data):
@@ -164,6 +175,26 @@ def test_a_plan_says_where_its_numbers_are_from():
         assert any(f"doubled is {origin}" in note for note in made.notes)
     with pytest.raises(MaxslicesError, match="no such device here"):
         plan(ArraySpec(SHAPE, "float32"), pipeline, device="cuda", memory="3GB")
+
+
+def test_a_run_after_a_plan_measures_nothing():
+    registry = Registry()
+    registry.register(corrected, pattern="projection", output_dtype="float32")
+    registry.register(found, pattern="projection", side_results=("factor",), combine=max)
+    registry.register(doubled, pattern="sinogram", output_dtype="float32")
+    find = {"method": "found", "id": "f", "side_outputs": {"factor": "factor"}}
+    use = {"method": "doubled", "parameters": {"factor": "${{f.side_outputs.factor}}"}}
+    pipeline = Pipeline.from_steps(["corrected", find, use], registry)
+    scan = ArrayScan(np.ones(SHAPE, np.float32), flats=np.ones((3, *SHAPE[1:]), np.float32))
+    plan(scan, pipeline, device="cpu", memory="9MB")
+    CALLS.clear()
+    report = run(scan, pipeline, device="cpu", memory="9MB")
+    first, second = report.plan.sections
+    assert len(CALLS) == 2 * first.n_blocks + second.n_blocks
+    n_recorded = len(Records().entries())
+    plan(scan, pipeline, device="cpu", memory="9MB", estimator="probed")
+    assert len(CALLS) > 2 * first.n_blocks + second.n_blocks
+    assert len(Records().entries()) == n_recorded == 3
 
 
 def test_a_plan_that_measures_reads_nothing_of_the_scan(monkeypatch):

@@ -24,9 +24,7 @@ from maxslices.estimate import declared_model, sequence_probe
 from maxslices.estimate import probe as probe_module
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probe import probe
-from maxslices.estimate.probe_result import Probe
 from maxslices.measure.host_memory import alive_bytes, tracemalloc_on
-from maxslices.system.plain_records import from_plain, to_plain
 from maxslices.trial import trial
 from maxslices.trial.trial import Trial
 
@@ -135,32 +133,6 @@ def test_a_leak_is_noticed_and_counted_for_all_blocks_of_a_run():
     assert 0.95 * best <= n <= best
 
 
-def test_a_leak_of_each_slice_is_counted_for_all_slices():
-    available = (2 * 150 + 100) * SLICE_BYTES + ROOM_BYTES
-    found = probed_on(leaks, available, parameters={"per_slice": 0.1})
-    assert "each call loses memory" in found.notes[0]
-    assert 0.95 * 150 <= found.answer <= 150
-
-
-def test_data_that_take_most_are_found_and_named():
-    hard = next(hard for hard in HARD if str(hard) == "depends_on_data")
-    found = probed_on(hard.function, 150 * SLICE_BYTES)
-    assert "memory depends on the data" in found.notes[0]
-    assert "(highest)" in found.notes[0]
-
-
-def test_memory_that_falls_is_never_below_a_call():
-    def falls(data):
-        if len(data) < 20:
-            slices(60)
-        return data * 2
-
-    found = probed_on(falls, 128 * SLICE_BYTES + ROOM_BYTES)
-    assert found.answer == 64
-    for rung in found.rungs:
-        assert found.model().bytes(rung.n_slices) >= rung.n_bytes
-
-
 def test_made_up_data_suit_a_logarithm_and_a_detector():
     for dtype, top in (("float32", 1.01), ("uint16", 60_000), ("uint8", 255)):
         meta = describe(lambda data: data, pattern="projection", name="f", module="m")
@@ -242,16 +214,6 @@ def test_dtype_and_dims_of_the_result_are_told():
         probed_on(mean, 10**7)
 
 
-def test_a_slope_that_changes_at_half_the_answer_is_found():
-    def late(data):
-        slices(max(0, 4 * len(data) - 130))
-        return data * 2
-
-    for n in (55, 64, 70):
-        available = (n + max(n, 4 * n - 130)) * SLICE_BYTES + ROOM_BYTES
-        assert 0.98 * n <= probed_on(late, available).answer <= n
-
-
 def test_what_a_method_says_about_made_up_data_is_not_heard(caplog):
     def method(data):
         warnings.warn("strange data", stacklevel=1)
@@ -261,21 +223,6 @@ def test_what_a_method_says_about_made_up_data_is_not_heard(caplog):
     probed_on(method, 10**7)
     assert caplog.records == []
     assert logging.root.manager.disable == 0
-
-
-def test_a_method_of_10_seconds_is_called_three_times(clock):
-    calls = []
-
-    def slow(data):
-        calls.append(len(data))
-        clock.now_s += 10.0 * len(data)
-        return data * 2
-
-    found = probed_on(slow, 100 * SLICE_BYTES + ROOM_BYTES)
-    assert calls == [1, 3, 2]
-    assert found.answer == 50
-    assert not found.sure
-    assert found.notes == ("50 slices were not run, which takes 500.0 s: not proven",)
 
 
 def test_a_first_call_that_compiles_is_not_taken_for_a_slow_method(clock):
@@ -369,19 +316,6 @@ def test_no_memory_for_one_slice_is_an_error_that_says_so():
         probed_on(method, 10**7)
 
 
-def test_one_slice_that_does_not_fit_is_answered_with_none():
-    found = probed_on(HARD[0].function, SLICE_BYTES)
-    assert found.answer == 0
-    assert found.model().bytes(1) >= 2 * SLICE_BYTES
-
-
-def test_more_slices_than_there_are_are_never_run():
-    found = probed_on(HARD[0].function, 10**9, total=7)
-    assert found.answer == 7
-    assert max(rung.n_slices for rung in found.rungs) == 7
-    assert probed_on(HARD[0].function, 10**9, total=1).answer == 1
-
-
 def test_kept_bytes_are_those_of_the_plans():
     hard = next(hard for hard in HARD if str(hard) == "plan_cache")
     found = probed_on(hard.function, hard.bytes(64) + ROOM_BYTES)
@@ -398,21 +332,6 @@ def test_answers_for_other_amounts_of_memory_are_covered(ticking):
     found = probed_on(leaks, 400 * SLICE_BYTES + ROOM_BYTES)  # its peaks alone tell no more
     assert found.covers(20 * SLICE_BYTES, 1000)
     assert not found.covers(10_000 * SLICE_BYTES, 10_000)
-
-
-def test_a_peak_that_a_run_measured_corrects_it():
-    found = probed_on(HARD[0].function, 200 * SLICE_BYTES + ROOM_BYTES)
-    corrected = found.corrected(100, 220 * SLICE_BYTES)
-    assert corrected.model().bytes(100) >= 220 * SLICE_BYTES
-    assert corrected.answer < found.answer
-    assert "raised by" in corrected.notes[-1]
-    assert found.corrected(100, 100 * SLICE_BYTES) is found
-
-
-def test_it_goes_to_json_and_back():
-    found = probed_on(HARD[7].function, 10**7)
-    assert found.kept
-    assert from_plain(Probe, to_plain(found), "probe") == found
 
 
 NOT_PROBED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .made_up_gpu import ALONE, INPUT_BYTES, MB, array_depth, most_of, needs_of, probed_on
+from .made_up_gpu import ALONE, INPUT_BYTES, MB, needs_of, probed_on
 from .measured_teeth import MIB, teeth
 
 
@@ -36,19 +36,6 @@ def test_flats_and_darks_are_part_of_what_is_in_use(gpu):
     room = available - gpu.flats_bytes
     right = first_that_does_not_fit(toothed, room) - 1
     assert 0.9 * right <= found.model().max_slices(room, 2160) <= right
-
-
-@pytest.mark.parametrize("flats", [1, 20, 35, 442, 1000])
-def test_flats_and_darks_do_not_change_what_follows_from_a_line(gpu, flats):
-    def take(n):
-        return {"inside": 44 * MB + 22 * MB * n, "seconds": 0.004}
-
-    gpu.flats_bytes = flats * MB
-    available = needs_of(take)(64)
-    found = probed_on(gpu, take, available)
-    assert gpu.most <= available
-    assert 63 <= found.answer <= 64  # that they leave nearly room for one more makes it one less
-    assert found.notes == (ALONE,)  # no call ran out of memory that was predicted to fit
 
 
 @pytest.mark.parametrize("flats", [442, 2300, 2450, 2500, 2560])
@@ -91,18 +78,6 @@ def test_memory_outside_the_pool_which_nothing_limits_is_not_overrun(gpu, n):
     assert 0.6 * n <= found.answer < first_that_does_not_fit(take, available)
 
 
-@pytest.mark.parametrize("right", [24, 32, 53, 64])
-def test_textures_that_are_padded_are_answered_as_well_within_a_budget(gpu, right):
-    def take(n):
-        outside = 26.2 * MB * array_depth(n)
-        return {"inside": 228.1 * MB * n, "outside": outside, "seconds": 0.02 + 0.01 * n}
-
-    available = int(needs_of(take)(right)) + 3 * MB
-    found = probed_on(gpu, take, available)
-    assert gpu.most <= available
-    assert 0.98 * right <= found.answer <= right
-
-
 @pytest.mark.parametrize("slices", [3, 2, 1, 0])
 def test_data_that_take_more_than_the_budget_are_what_it_is_estimated_with(gpu, slices):
     def take(n):
@@ -123,16 +98,6 @@ def test_what_was_stopped_says_nothing_of_more_memory(gpu):
     assert found.covers(available, 2160)
     assert found.covers(available // 2, 2160)
     assert not found.covers(2 * available, 2160)
-
-
-def test_a_line_is_answered_to_the_slice(gpu):
-    def take(n):
-        return {"inside": 150 * MB * n, "seconds": 0.01}
-
-    available = needs_of(take)(64)
-    found = probed_on(gpu, take, available)
-    assert found.answer == most_of(needs_of(take), available) == 64
-    assert found.sure
 
 
 def test_one_fewer_is_tried_at_once_where_the_pool_loses_less_than_a_slice(gpu):

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from maxslices.core.block_memory import MODULES_BYTES
-from maxslices.core.declaration import describe
-from maxslices.errors import EstimatorError
-from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.probe import probe
-from maxslices.system.plain_records import from_plain, to_plain
 
-from .made_up_gpu import ALONE, DIMS, INPUT_BYTES, MB, check, needs_of, probed_on
+from .made_up_gpu import ALONE, INPUT_BYTES, MB, check, needs_of, probed_on
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.3, 0.5])
@@ -24,38 +18,6 @@ def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds
     check(found, needs_of(take), 24 * 10**9)
     assert any("were outside the pool: counted" in note for note in found.notes)
     assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
-
-
-@pytest.mark.parametrize("per_call", [60 * MB, 900 * MB])
-def test_what_every_call_takes_outside_whatever_the_slices(gpu, per_call):
-    def take(n):
-        return {"inside": 100 * MB * n, "outside": per_call, "seconds": 0.01}
-
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, needs_of(take), 24 * 10**9)
-
-
-def test_a_slope_that_changes_at_half_the_answer(gpu):
-    def take(n):
-        return {"inside": max(3 * 10**9 + 20 * MB * n, 150 * MB * n), "seconds": 0.02 + 0.003 * n}
-
-    needs = needs_of(take)
-    found = probed_on(gpu, take, needs(46))
-    assert found.answer == 46
-    assert gpu.now_s <= 3.0
-
-
-def test_dtype_and_dims_of_the_result_are_told(gpu):
-    def method(data):
-        gpu.take(data.shape[1], inside=100 * MB * data.shape[1])
-        return np.broadcast_to(np.uint8(1), (50, data.shape[1], 60))
-
-    meta = describe(method, pattern="sinogram", name="f", module="m")
-    request = ModelRequest(meta, 1, DIMS, np.dtype("f4"), {}, 99)
-    found = probe(request, gpu, available_bytes=24 * 10**9)
-    assert found.output_dtype == "uint8"
-    assert found.output_dims == (50, 60)
-    assert from_plain(type(found), to_plain(found), "probe") == found
 
 
 @pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])
@@ -80,28 +42,6 @@ def test_kernels_that_other_slice_counts_load_are_what_the_reserve_is_for(gpu):
     assert found.notes == (ALONE,)
 
 
-def test_what_the_first_call_loads_is_what_the_reserve_is_for(gpu):
-    def take(n):
-        return {"inside": 150 * MB * n, "stays": 0 if gpu.counts else 120 * MB, "seconds": 0.01}
-
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=0.99)
-    assert found.notes == (ALONE,)
-
-
-def test_first_and_later_calls_share_what_is_set_aside(gpu):
-    stays = {1: 100 * MB, 4: 90 * MB}
-
-    def take(n):
-        more = stays.get(len(gpu.counts) + 1, 0)
-        return {"inside": 150 * MB * n, "stays": more, "seconds": 0.01}
-
-    found = probed_on(gpu, take, 24 * 10**9)
-    counted = 190 * MB - MODULES_BYTES
-    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
-    assert any("stay outside the pool" in note for note in found.notes)
-
-
 def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
     def take(n):
         stays = max(0, 40 * MB * n - gpu.outside)
@@ -124,37 +64,6 @@ def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
     found = probed_on(gpu, take, 24 * 10**9)
     check(found, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
     assert found.notes == (ALONE,)
-
-
-def test_textures_and_a_module_loaded_at_three_slices(gpu):
-    def take(n):
-        stays = 90 * MB if n == 3 and 3 not in gpu.counts else 0
-        outside = 26.2 * MB * n
-        return {"inside": 110 * MB * n, "outside": outside, "stays": stays, "seconds": 0.03}
-
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, needs_of(take), 24 * 10**9)
-
-
-def test_two_rungs_are_not_enough_to_be_at_the_limit(gpu):
-    def take(n):  # a little more per slice later: as with textures sampled too late
-        outside = 26 * MB * n if n < 8 else 26.4 * MB * n
-        return {"inside": 116 * MB * n, "outside": outside, "seconds": 0.6}
-
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, needs_of(take), 24 * 10**9, least=0.95)
-
-
-def test_a_wrong_import_is_not_tried_with_other_slices(gpu):
-    calls = []
-
-    def take(n):
-        calls.append(n)
-        raise ImportError("no astra here")
-
-    with pytest.raises(EstimatorError, match=r"no astra here \(.*py:\d+\) \(with 1 slice"):
-        probed_on(gpu, take, 24 * 10**9)
-    assert calls == [1]
 
 
 @pytest.mark.parametrize("n", [23, 61])

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from maxslices.checking.measurement import explained_peak
 from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.formula import Formula
@@ -23,7 +22,6 @@ from .record_cases import (
     FOUND,
     H200,
     LAPTOP,
-    LPREC,
     META,
     OTHERS,
     PEAKS,
@@ -72,21 +70,6 @@ def test_what_may_depend_on_the_card_does_not(records, place, probe):
     assert records.of_other_card(asked(size=5), H200) is None
 
 
-def test_any_memory_is_answered_from_a_record(records):
-    records.add(asked(size=5), H200, FOUND)
-    model = records.find(asked(size=5), H200).probe.model()
-    n = model.max_slices(60 * 10**9, 2160)
-    assert model.bytes(n) <= 60 * 10**9 < model.bytes(n + 1)
-
-
-def test_a_record_answers_for_all_numbers_of_slices_that_were_recorded(records):
-    records.add(asked(size=5), H200, FOUND)
-    model = records.find(asked(size=5), H200).probe.model()
-    for n in LPREC.calls:
-        assert model.bytes(n) >= LPREC.observation(n).n_bytes
-    assert model.bytes(48) == LPREC.observation(48).n_bytes
-
-
 def test_chunks_of_no_slices_are_damage(records):
     records.add(asked(size=5), H200, FOUND)
     (file,) = records.folder.glob("*.json")
@@ -96,14 +79,6 @@ def test_chunks_of_no_slices_are_damage(records):
     file.write_text(json.dumps(content))
     with pytest.warns(UserWarning, match="cannot be understood"):
         assert records.find(asked(size=5), H200) is None
-
-
-def test_the_peak_is_explained_by_lines_and_formulas():
-    text = explained_peak(PEAKS, 32)
-    assert text[0].startswith("32 slices take 5.39 GB at")
-    assert sum("* ceil(n/2) bytes" in line for line in text) == 3
-    assert any(re.search(r"18,442,240 \* n bytes +input$", line) for line in text)
-    assert all(".py:" in line for line in text[1:] if "input" not in line and "smaller" not in line)
 
 
 def test_the_command_shows_what_a_peak_is_made_of(records, monkeypatch, capsys):

@@ -101,15 +101,6 @@ def test_a_method_that_changes_its_ways_is_called_until_it_is_known(sequences, m
     assert sequences.now_s <= 2.0
 
 
-@pytest.mark.parametrize("n", [32, 61])
-@pytest.mark.parametrize("method", [*KEEP_THEIR_WAYS, *CHANGE])
-def test_calls_stay_within_the_memory_that_may_be_used(sequences, method, n):
-    available = sequences.most_bytes(method, n)
-    found = probed_program(sequences, method, available)
-    right = fitting(sequences, method, available)
-    assert 0.98 * right <= found.answer <= right
-
-
 def test_long_calls_are_three(sequences):
     sequences.seconds = lambda n: 0.4 + 0.3 * n
     found = probed_program(sequences, line, sequences.most_bytes(line, 50))
@@ -147,18 +138,10 @@ def test_fewer_slices_for_which_there_was_no_time_are_not_proven_either(sequence
 
 
 def lprec(p):
-    """LPRec3d_tomobar without its options that save memory, 1801 x 2557: four chunks of pairs."""
-    pairs = -(-p.n // 2)
-    chunk = -(-pairs // 4)
-    p.alloc(261_734_560, 1)
-    p.alloc(209_387_648 * pairs, 2)
-    for size in dict.fromkeys((chunk, pairs - chunk * (-(-pairs // chunk) - 1))):
-        p.alloc(838_205_440 * size, 3)
-    p.alloc(26_152_996 * max(8, p.n), 4)
+    """LPRec3d_tomobar without its options that save memory, 1801 x 2557: four chunks of pairs.
 
-
-def lprec_in_order(p):
-    """The same with the temporaries that leave pieces in the pool: all that takes 1 MB or more."""
+    All that takes 1 MB or more, temporaries that leave pieces in the pool among them.
+    """
     n_rows = p.n + p.n % 2
     rows_bytes = 1801 * 2558 * 4 * n_rows
     p.free(p.alloc(4_000_012, 1))
@@ -190,15 +173,6 @@ def lprec_in_order(p):
 @pytest.mark.parametrize("n", [32, 53, 60, 61, 64])
 def test_a_call_that_runs_out_of_memory_teaches(sequences, n, slow):
     sequences.seconds = lambda k: slow * (0.1 + 0.003 * k)
-    available = sequences.most_bytes(lprec_in_order, n)
-    found = probed_program(sequences, lprec_in_order, available)
-    right = fitting(sequences, lprec_in_order, available)
-    assert 0.98 * right <= found.answer <= right
-
-
-@pytest.mark.parametrize("n", [17, 24, 32, 53, 61, 64])
-def test_chunks_with_fft_plans_of_their_own_are_answered_in_three_seconds(sequences, n):
-    sequences.seconds = lambda k: 0.1 + 0.003 * k
     available = sequences.most_bytes(lprec, n)
     found = probed_program(sequences, lprec, available)
     right = fitting(sequences, lprec, available)
@@ -333,13 +307,6 @@ def test_it_answers_for_any_memory_and_in_json(sequences):
         available = sequences.most_bytes(line, n)
         assert again.covers(available, 2160)
         assert again.model().max_slices(available, 2160) == n
-
-
-def test_a_run_that_needed_more_raises_it(sequences):
-    found = probed_program(sequences, line, sequences.most_bytes(line, 50))
-    corrected = found.corrected(40, sequences.most_bytes(line, 44))
-    assert corrected.model().bytes(40) >= sequences.most_bytes(line, 44)
-    assert not corrected.covers(10**12, 2160)
 
 
 def back_projects(p):

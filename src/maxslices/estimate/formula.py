@@ -17,12 +17,9 @@ COUNTS: dict[str, Callable[[int, int], int]] = {
     "ceil(n/k)": lambda n, k: -(-n // k),
     "n//k": lambda n, k: n // k,
     "min(n,k)": min,
-    "max(n,k)": max,
     "n%k": lambda n, k: n % k,
     "n*n": lambda n, k: n * n,
     "pow2(n)": lambda n, k: 1 << (n - 1).bit_length(),
-    "log2(n)": lambda n, k: (n - 1).bit_length(),
-    "fast(n)": lambda n, k: fast_length(n),
     "depth(n)": lambda n, k: array_depth(n),
     "last(n/k)": lambda n, k: last_chunk(n, -(-n // k)),
     "last(pairs/k)": lambda n, k: last_chunk(-(-n // 2), -(-n // k)),
@@ -42,7 +39,7 @@ CHUNKS_OF = ("n", "pairs")
 _NOT_FITTED = ("depth(n)", *(f"{name}({of}/k)" for name in ("last", "ragged") for of in CHUNKS_OF))
 """Counts of memory outside the pool, and of the last of several chunks."""
 _FALLING = ("n%k", *_NOT_FITTED[1:])
-_CHUNKED = ("ceil(n/k)", "n//k", "min(n,k)", "max(n,k)", "n%k")
+_CHUNKED = ("ceil(n/k)", "n//k", "min(n,k)", "n%k")
 
 
 def fast_length(n: int) -> int:

@@ -192,7 +192,7 @@ class PeakModel:
         measured = {each.n_slices: each.n_bytes for each in ordered}
         sites = {path: site for each in ordered for path, site in each.sites.items()}
         names = {path: what for each in ordered for path, what in each.names.items()}
-        return cls(moments, sites, names, measured, granule_bytes)._undominated()
+        return cls(moments, sites, names, measured, granule_bytes)
 
     @cached_property
     def _numbered(self) -> tuple[list[Term], dict[str, list[int]]]:
@@ -281,33 +281,28 @@ class PeakModel:
             return self.bytes(n)
         return max(self.bytes(k) for k in range(max(1, n - PERIOD + 1), n + 1))
 
-    def _undominated(self) -> PeakModel:
-        """Model without moments in the pool that are far lower than one other everywhere."""
-        at = [self.moments_bytes(n) for n in _SAMPLES]
-        highest = {max(sizes, key=sizes.__getitem__) for sizes in at}
-
-        def is_lower(label: str) -> bool:
-            return any(all(_NEAR * each[label] < each[other] for each in at) for other in highest)
-
-        kept = {
-            label: terms
-            for label, terms in self.moments.items()
-            if label.startswith(BESIDE) or not is_lower(label)
-        }
-        return replace(self, moments=kept)
-
     def pruned(self) -> PeakModel:
-        """Model with the moments alone that come near the peak for some number of slices."""
-        counts = sorted({*range(1, 129), *(2**k for k in range(7, 21))})
-        labels: dict[str, None] = {}
-        for n in counts:
-            sizes = self.moments_bytes(n)
-            peak = max(sizes.values(), default=0)
-            labels |= {label: None for label, size in sizes.items() if _NEAR * size >= peak}
-        moments = _without_lower(
-            {label: self.moments[label] for label in labels}, self.granule_bytes
-        )
-        paths = {*labels, *(term.path for terms in moments.values() for term in terms)}
+        """Model without moments that, beside the terms they share, are far lower than another."""
+        counted = {label: Counter(terms) for label, terms in self.moments.items()}
+        granule = self.granule_bytes
+        most = {
+            label: _bytes_of(terms, _SAMPLES[-1], granule) for label, terms in self.moments.items()
+        }
+
+        def is_lower(label: str, other: str) -> bool:
+            own, others = counted[label] - counted[other], counted[other] - counted[label]
+            return all(
+                _NEAR * _bytes_of(own.elements(), n, granule)
+                <= _bytes_of(others.elements(), n, granule)
+                for n in _SAMPLES
+            )
+
+        kept: list[str] = []
+        for label in sorted(most, key=lambda label: -most[label]):
+            if not any(is_lower(label, other) for other in kept):
+                kept.append(label)
+        moments = {label: terms for label, terms in self.moments.items() if label in kept}
+        paths = {*moments, *(term.path for terms in moments.values() for term in terms)}
         return replace(
             self,
             moments=moments,
@@ -320,28 +315,6 @@ def _last_path(sequence: AllocationSequence, n_events: int) -> str:
     """Path of the last call site that allocated in the first events."""
     sites = (event.site for event in reversed(sequence.events[:n_events]))
     return next((sequence.sites[site].path for site in sites if site is not None), "")
-
-
-def _without_lower(
-    moments: Mapping[str, tuple[Term, ...]], granule: int
-) -> dict[str, tuple[Term, ...]]:
-    """Moments without those that, beside the terms they share, are far lower than another."""
-    counted = {label: Counter(terms) for label, terms in moments.items()}
-    highest = sorted(moments, key=lambda label: -_bytes_of(moments[label], _SAMPLES[-1], granule))
-
-    def is_lower(label: str, other: str) -> bool:
-        own, others = counted[label] - counted[other], counted[other] - counted[label]
-        return all(
-            _NEAR * _bytes_of(own.elements(), n, granule)
-            <= _bytes_of(others.elements(), n, granule)
-            for n in _SAMPLES
-        )
-
-    kept: list[str] = []
-    for label in highest:
-        if not any(is_lower(label, other) for other in kept):
-            kept.append(label)
-    return {label: terms for label, terms in moments.items() if label in kept}
 
 
 def _bytes_of(terms: Iterable[Term], n: int, granule: int) -> int:
@@ -378,7 +351,7 @@ def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
     seen = sorted(points.items())
     for start in range(len(seen) - 1):
         later = seen[start:]
-        found = _aligned(later) or _grouped(later) or _first_and_last(later)
+        found = _grouped(later) or _first_and_last(later)
         if found is not None:
             since, proven = later[0][0] if start else 1, len(later) >= _ENOUGH
             terms = [Term(path, *each, is_proven=proven, since=since) for each in found]
@@ -395,19 +368,6 @@ def _guess(path: str, seen: Sequence[tuple[int, Sizes]], until: int | None) -> l
 
 
 _Formulas = list[tuple[Formula, Formula]]
-
-
-def _aligned(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
-    """Size and number one by one, if there are as many allocations in each call."""
-    if len({len(sizes) for _, sizes in seen}) > 1:
-        return None
-    found = []
-    for i in range(len(seen[0][1])):
-        formula = first_fit({n: sizes[i] for n, sizes in seen})
-        if formula is None:
-            return None
-        found.append((formula, Formula(1)))
-    return found
 
 
 def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:

@@ -25,7 +25,7 @@ from ..system.plain_records import from_plain, json_text, to_plain
 from .probe_result import Probe
 from .request_key import Environment, RequestKey, canonical
 
-FORMAT = 8
+FORMAT = 9
 """Version of the files, raised whenever their layout or meaning changes; entries of another version
 are ignored, and replaced when the method is measured again."""
 PARSE_ERRORS = (

@@ -20,7 +20,7 @@ import numpy as np
 from ..block_effect.effect import BlockEffect
 from ..core.memory_model import MemoryModel
 from ..measure.allocation_sequence import CallSite
-from .formula import fast_length
+from .formula import Formula, fast_length
 from .model_request import ResolvedModel
 from .peak_model import PeakModel, Term
 from .probe_result import Probe
@@ -246,31 +246,21 @@ def _numbered(
 
 
 def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None:
-    """Terms of one moment for any dims; None if they differ in more than start and step.
-
-    What a step is multiplied with (`Formula.counted`) is compared only where there is a step.
-    """
+    """Terms of one moment for any dims; None if they differ in more than start and step."""
     if len({len(each) for each in terms.values()}) > 1:
         return None
     found = []
     for at_all_dims in zip(*terms.values(), strict=True):
-        sizes = [term.size for term in at_all_dims]
-        growing = next((term for term in at_all_dims if term.size.step), at_all_dims[0])
-        common = growing._replace(size=growing.size._replace(start=0, step=0))
-        for term, size in zip(at_all_dims, sizes, strict=True):
-            without_dims = size._replace(start=0, step=0)
-            if not size.step:
-                without_dims = without_dims._replace(counted=common.size.counted, k=common.size.k)
-            if (
-                size.points
-                or term._replace(size=without_dims, is_proven=common.is_proven) != common
-            ):
-                return None
-        start = find_formula(dict(zip(terms, (size.start for size in sizes), strict=True)))
-        step = find_formula(dict(zip(terms, (size.step for size in sizes), strict=True)))
-        if start is None or step is None or common.since > 1 or common.until is not None:
+        sizes = dict(zip(terms, (term.size for term in at_all_dims), strict=True))
+        kinds = {(term.path, term.number, term.since, term.until) for term in at_all_dims}
+        counts = {(size.counted, size.k) for size in sizes.values() if size.step} or {("1", 0)}
+        start = find_formula({dims: size.start for dims, size in sizes.items()})
+        step = find_formula({dims: size.step for dims, size in sizes.items()})
+        (path, number, since, until), (counted, k) = kinds.pop(), counts.pop()
+        is_partial = since > 1 or until is not None or any(size.points for size in sizes.values())
+        if kinds or counts or is_partial or start is None or step is None:
             return None
-        found.append((common._replace(is_proven=True), start, step))
+        found.append((Term(path, Formula(0, 0, counted, k), number, True), start, step))
     return tuple(found)
 
 
