@@ -26,6 +26,9 @@ class FakePool:
     def total_bytes(self):
         return self._total
 
+    def hold(self, n_bytes):
+        self._total += n_bytes
+
     def free_all_blocks(self):
         kept = -(-self._used // GRAIN_BYTES) * GRAIN_BYTES
         self._module.device_used_bytes -= self._driver - kept

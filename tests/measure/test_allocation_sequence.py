@@ -20,11 +20,8 @@ def a_sequence():
 
 def test_the_peak_adds_up_whole_granules():
     assert list(a_sequence().alive_bytes()) == [1024, 1536, 1024, 3584, 2560]
-    assert a_sequence().peak_bytes() == 3584
-
-
-def test_the_peak_of_exact_bytes():
-    assert a_sequence().peak_bytes(1) == 3049
+    assert (a_sequence().peak_bytes(), a_sequence().peak_bytes(1)) == (3584, 3049)
+    assert SequenceBuilder(1).sequence().peak_bytes() == 0
 
 
 def test_what_is_alive_at_the_peak():
@@ -33,11 +30,6 @@ def test_what_is_alive_at_the_peak():
         (1000, 7, "padded"),
         (2049, 9, ""),
     ]
-
-
-def test_an_empty_sequence_has_no_peak():
-    assert SequenceBuilder(1).sequence().peak_bytes() == 0
-    assert SequenceBuilder(1).sequence().alive_at_peak() == ()
 
 
 def test_it_is_the_same_after_json():

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from maxslices.errors import DeviceError
-from maxslices.measure import device_memory
 from maxslices.measure.device_memory import DeviceMeter
 
 from . import fake_cupy_pool
@@ -15,21 +14,19 @@ from . import fake_cupy_pool
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_device_that_fails_is_no_error_of_the_meter(monkeypatch):
-    n_read = [0]
+    cupy, failed = fake_cupy_pool.install(monkeypatch), threading.Event()
 
-    def read():
-        n_read[0] += 1
-        if n_read[0] > 1:
-            raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access")
-        return 5
+    def fail():
+        failed.set()
+        raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access")
 
-    monkeypatch.setattr(device_memory, "_reader", lambda: read)
     meter = DeviceMeter(1e-4)
     meter.start()
-    while n_read[0] < 2:
-        time.sleep(1e-4)
+    cupy.cuda.runtime.memGetInfo = fail
+    assert failed.wait(10)
     meter.stop()
-    assert (meter.before_bytes, meter.highest_bytes, meter.after_bytes) == (5, 5, None)
+    assert meter.before_bytes == meter.highest_bytes == 10**9
+    assert meter.after_bytes is None
 
 
 def test_torch_reads_the_device_where_cupy_is_not_at_work(monkeypatch):

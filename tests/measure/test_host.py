@@ -1,4 +1,3 @@
-import contextlib
 import re
 import subprocess
 import sys
@@ -38,6 +37,7 @@ def test_counts_the_most_alive_at_once():
         third = ones(1)
     assert close(peak.numpy_bytes, 5 * MB)
     assert peak.peak_bytes == peak.counted_bytes == peak.numpy_bytes
+    assert str(peak).startswith(f"NumPy: 5.00 MB ({peak.numpy_bytes:,} bytes)")
     assert peak.cupy_in_use_bytes is None
     assert peak.torch_allocated_bytes is None
     assert second.size + third.size == 4 * MB
@@ -56,24 +56,14 @@ def test_nested_measurements_keep_each_their_peak():
         kept = ones(2)
         ones(9)
         with measure_peak() as inner:
-            ones(3)
+            ones(11)
         with measure_peak() as second:
             ones(1)
         ones(4)
-    assert close(outer.numpy_bytes, 11 * MB)
-    assert close(inner.numpy_bytes, 3 * MB)
+    assert close(outer.numpy_bytes, 13 * MB)
+    assert close(inner.numpy_bytes, 11 * MB)
     assert close(second.numpy_bytes, MB)
     assert kept.size == 2 * MB
-
-
-def test_outer_sees_the_peak_of_inner():
-    with measure_peak() as outer:
-        kept = ones(2)
-        with measure_peak():
-            ones(30)
-        ones(1)
-    assert close(outer.numpy_bytes, 32 * MB)
-    assert kept.size
 
 
 def test_overlapping_measurements_of_two_threads():
@@ -120,24 +110,10 @@ def test_what_the_code_switched_off_is_not_put_back():
         tracemalloc.stop()
     with measure_peak() as peak:
         ones(1)
-    assert lost.numpy_bytes is None
+    assert lost.numpy_bytes is lost.peak_bytes is None
+    assert lost.unseen == ["the code switched tracemalloc off"]
     assert close(peak.numpy_bytes, MB)
     assert in_force() == before
-
-
-def test_an_exception_leaves_the_figure():
-    with contextlib.suppress(KeyError), measure_peak() as peak:
-        ones(3)
-        raise KeyError
-    assert close(peak.numpy_bytes, 3 * MB)
-
-
-def test_threads_are_counted():
-    with measure_peak() as peak:
-        thread = threading.Thread(target=ones, args=(6,))
-        thread.start()
-        thread.join()
-    assert peak.numpy_bytes >= 6 * MB
 
 
 def test_tracing_that_was_on_stays_on_and_keeps_its_peak():
@@ -151,19 +127,6 @@ def test_tracing_that_was_on_stays_on_and_keeps_its_peak():
     finally:
         tracemalloc.stop()
     assert close(peak.numpy_bytes, 4 * MB)
-
-
-def test_tracing_switched_off_inside_gives_no_figure():
-    with measure_peak() as peak:
-        tracemalloc.stop()
-    assert peak.numpy_bytes is None
-    assert peak.peak_bytes is None
-    assert peak.unseen == ["the code switched tracemalloc off"]
-
-
-def test_an_unknown_device_is_named():
-    with pytest.raises(ValueError, match="'cpu' or 'cuda', not 'gpu'"), measure_peak("gpu"):
-        pass
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's maximum is Linux's")
@@ -214,9 +177,3 @@ def test_a_recorded_peak_has_what_was_alive_with_lines_and_names():
     assert peak.alive[-1].where.function == "double_and_add"
     assert peak.sequence.peak_bytes(1) == 16 * MB
     assert close(peak.numpy_bytes, 16 * MB)
-
-
-def test_the_text_gives_each_figure_with_its_bytes():
-    with measure_peak() as peak:
-        ones(2)
-    assert str(peak).startswith(f"NumPy: 2.00 MB ({peak.numpy_bytes:,} bytes)")

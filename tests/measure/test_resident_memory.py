@@ -59,16 +59,6 @@ def test_a_later_measurement_does_not_forget_an_earlier_peak():
     assert later.grown_bytes < 20 * MB
 
 
-def test_each_measurement_counts_from_its_own_start():
-    outer = ResidentPeak()
-    first = pages(60 * MB)
-    inner = ResidentPeak()
-    second = pages(30 * MB)
-    assert 28 * MB < inner.grown_bytes < 50 * MB
-    assert 85 * MB < outer.grown_bytes < 110 * MB
-    assert len(first) > len(second)
-
-
 def test_the_report_of_a_run_has_the_peak_of_all_its_sections():
     done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -97,20 +97,3 @@ def test_a_loop_reaches_its_line_in_the_same_way_each_time(cupy):
     assert {site.function for site in sequence.sites} == {"in_loop"}
     assert sequence.sites[0].line == sequence.sites[1].line
     assert sequence.sites[0].path != sequence.sites[1].path
-
-
-def test_the_same_code_called_from_elsewhere_has_the_same_sites(cupy):
-    def record():
-        with measure_peak("cuda", record=(2, 0)) as peak:
-            in_loop(cupy, 2)
-        return peak.sequence
-
-    assert record() == [record()][0]
-
-
-def test_names_arrays_by_the_statement_that_allocates(cupy):
-    with measure_peak("cuda", record=(7, 100)) as peak:
-        padded = cupy.alloc(4 * 700)
-        cupy.alloc(1)
-        padded.free()
-    assert [row.what for row in peak.alive] == ["", "padded", ""]
