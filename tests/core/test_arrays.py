@@ -16,12 +16,6 @@ def test_a_spec_knows_its_bytes_and_prints_as_people_write_it():
     assert str(SPEC) == "5x7x11 uint16"
 
 
-def test_numpy_integers_become_ints():
-    spec = ArraySpec(tuple(np.array([5, 7, 11])), np.uint16)
-    assert spec == SPEC
-    assert all(type(n) is int for n in spec.shape)
-
-
 def test_specs_can_be_pickled_and_hashed():
     assert pickle.loads(pickle.dumps(SPEC)) == SPEC
     assert {SPEC: 1}[ArraySpec([5, 7, 11], np.dtype("u2"))] == 1
@@ -72,13 +66,19 @@ def test_shapes_are_read(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5x7", "5x7x11x13", "0x7x11", "-5x7x11", "5.0x7x11", "²x7x11", "axbxc", "x" * 9]
+    "text",
+    [
+        "",
+        "5x7",
+        "5x7x11x13",
+        "0x7x11",
+        "-5x7x11",
+        "5.0x7x11",
+        "²x7x11",
+        "axbxc",
+        "9" * 5000 + "x1x1",
+    ],
 )
 def test_texts_that_are_no_shape_are_refused(text):
     with pytest.raises(UsageError, match="is not a shape"):
         parse_shape(text)
-
-
-def test_a_shape_of_many_digits_is_refused_in_words():
-    with pytest.raises(UsageError, match="is not a shape"):
-        parse_shape("9" * 5000 + "x1x1")

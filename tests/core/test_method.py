@@ -309,12 +309,6 @@ def test_without_a_declaration_the_estimator_says_the_output_dtype():
     assert declare(plain).meta.output_dtype(0, (5, 7), "u2") == "uint16"
 
 
-def test_two_output_dtypes_that_differ_are_an_error():
-    meta = declare(plain, calc_max_slices=estimate, output_dtype="uint8").meta
-    with pytest.raises(EstimatorError, match="says uint8, calc_max_slices says float32"):
-        meta.calc_max_slices(0, (5, 7), "f4", 99)
-
-
 @pytest.mark.parametrize(
     ("halo", "pair"),
     [(3, (3, 3)), ((1, 2), (1, 2)), ([1, 2], (1, 2)), (lambda strength: int(strength), (1, 1))],

