@@ -17,7 +17,7 @@ from maxslices.nn.reduce.study import ModuleOrder, ModuleRange, range_at, ranges
 from maxslices.nn.reduce.times import (
     DeviceRates,
     ForwardTimes,
-    StepTimeline,
+    StepTimes,
     flops_by_module,
     price,
 )
@@ -52,7 +52,7 @@ def knapsack() -> tuple[nn.Module, ModelStep, Knapsack]:
     found = candidates(seen, model, ("checkpoint", "selective", "offload"))
     found += layer_candidates(seen, model)
     flops, times = flops_by_module(step, [SPEC]), ForwardTimes(DeviceRates())
-    price(found, StepTimeline.of(seen, ModuleOrder(model), flops, times), flops, times)
+    price(found, StepTimes.of(seen, ModuleOrder(model), flops, times), flops, times)
     return model, step, Knapsack.of(seen.usage, found, ModuleOrder(model))
 
 

@@ -1,4 +1,4 @@
-"""How long a step takes: device and host at work at the same time, segment by segment."""
+"""How long a step takes: device and host at work at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import numpy as np
 from torch import nn
 
 from maxslices.nn.reduce.candidates import Candidate, candidates
@@ -18,9 +17,8 @@ from maxslices.nn.reduce.times import (
     DeviceRates,
     Flops,
     ForwardTimes,
-    StepTimeline,
+    StepTimes,
     flops_by_module,
-    longest,
     price,
     price_of_parts,
 )
@@ -30,41 +28,20 @@ from maxslices.nn.step.model_step import ModelStep
 CHECKPOINT_IN_2 = Rewrite("checkpoint", (), 2)
 
 
-def by_steps(host: list[float], device: list[float]) -> float:
-    """A queue, one after the other."""
-    told = done = 0.0
-    for h, d in zip(host, device, strict=True):
-        told += h
-        done = max(done, told) + d
-    return done
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_device_waits_for_the_host_and_never_the_other_way_round(seed):
-    made = np.random.default_rng(seed)
-    host, device = made.exponential(1.0, 30), made.exponential(1.0, 30)
-    assert longest(host, device) == pytest.approx(by_steps(host, device))
-    assert longest(host, 0 * device) == pytest.approx(host.sum())
-    assert longest(0 * host, device) == pytest.approx(device.sum())
-    assert longest(host[:0], device[:0]) == 0.0
-
-
 def network() -> nn.Sequential:
     block = [nn.Conv2d(3, 32, 3, padding=1), nn.GELU(), nn.Conv2d(32, 32, 3, padding=1)]
     return nn.Sequential(nn.Sequential(*block), nn.GELU(), nn.Conv2d(32, 3, 1))
 
 
-def made(
-    times: ForwardTimes, batch: int = 8, parts: int = 1
-) -> tuple[StepTimeline, list[Candidate]]:
+def made(times: ForwardTimes, batch: int = 8, parts: int = 1) -> tuple[StepTimes, list[Candidate]]:
     model, spec = network(), Spec((batch, 3, 64, 64))
     step = ModelStep(model, "training")
     seen = study_step(step, [spec], Workspaces.allowance())
     flops = flops_by_module(step, [spec])
-    timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times, parts)
+    of_step = StepTimes.of(seen, ModuleOrder(model), flops, times, parts)
     found = candidates(seen, model, ("checkpoint", "selective", "offload"))
-    price(found, timeline, flops, times)
-    return timeline, found
+    price(found, of_step, flops, times)
+    return of_step, found
 
 
 def candidate(found: list[Candidate], path: str, kind: str = "checkpoint") -> Candidate:
@@ -83,28 +60,28 @@ def test_a_step_is_as_long_as_what_was_measured_of_its_modules():
 
 
 def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_kept_of():
-    timeline, found = made(ForwardTimes(DeviceRates(), ALL, NONE))
+    of_step, found = made(ForwardTimes(DeviceRates(), ALL, NONE))
     block = candidate(found, "0")
     # Its last layer keeps its argument, which is there before that layer is run again.
     assert block.spared == ("0.2",)
-    assert timeline.added_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
+    assert of_step.added_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
 
 
 def test_where_the_host_is_behind_its_time_counts():
     times = ForwardTimes(DeviceRates(checkpoint_s=0.5, again_s=0.01), NONE, ALL)
-    timeline, found = made(times)
+    of_step, found = made(times)
     block = candidate(found, "0")
     again = ALL["0"] + 0.5 + 0.01 * block.recomputed_ops
-    assert timeline.added_s([block]) == pytest.approx(again)
+    assert of_step.added_s([block]) == pytest.approx(again)
     hidden, _ = made(ForwardTimes(times.rates, {path: 100 * s for path, s in ALL.items()}, ALL))
     assert hidden.added_s([block]) < 0.1 * again
 
 
 def test_what_is_inside_costs_the_host_more():
-    timeline, found = made(ForwardTimes(DeviceRates(checkpoint_s=0.5), NONE, ALL))
+    of_step, found = made(ForwardTimes(DeviceRates(checkpoint_s=0.5), NONE, ALL))
     outer, inner = candidate(found, "0"), candidate(found, "0[0:2]")
-    both = timeline.added_s([outer, inner])
-    alone = timeline.added_s([outer]) + timeline.added_s([inner])
+    both = of_step.added_s([outer, inner])
+    alone = of_step.added_s([outer]) + of_step.added_s([inner])
     assert both == pytest.approx(alone + inner.wrapped_s)
     assert inner.wrapped_s == pytest.approx(0.25)
 
@@ -136,9 +113,9 @@ def test_norms_of_single_items_take_as_long_for_one_as_for_many():
         step = ModelStep(model, "training")
         seen = study_step(step, [spec], Workspaces.allowance())
         flops = flops_by_module(step, [spec])
-        return StepTimeline.of(
-            seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())
-        ).device_of["1"]
+        return StepTimes.of(seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())).device_of[
+            "1"
+        ]
 
     # Each channel of each item is one block's work: a few of them leave most of a device idle.
     one = pytest.approx(4 * 512 * 512 / DeviceRates().channel_bytes_per_s, rel=1e-3)

@@ -24,9 +24,10 @@ from ..step.call_inputs import CallInputs, called
 from ..step.layer_state import ResettingStep, refuses_time_split
 from ..step.model_step import optimizer_named
 from .binary_inputs import names_of_compressors, probe_binary
+from .candidates import Candidate
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .parts import batch_statistics
-from .reduction import with_integers, with_targets
+from .reduction import fill_summary, with_integers, with_targets
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
 from .run_on_device import describe_holders
@@ -175,8 +176,8 @@ def memory_optimization(
             "gc_target_budget_ratio": gc_target_budget_ratio,
         },
     )  # fmt: skip
-    names: dict[str, tuple[str, ...]] = {}
     search: PlanSearch | None = None
+    binary: dict[str, tuple[bool, ...]] = {}
     if dummy_input is not None:
         call = CallInputs.of(dummy_input)
         step = with_targets(
@@ -197,15 +198,13 @@ def memory_optimization(
                 lambda *_: probe_binary(called(net, None, call.names), call.values),
                 {},
             )
-            names = names_of_compressors(net, binary, compressors)
-    elif compress_x:
-        names = names_of_compressors(net, {}, compressors)
     levels = _Levels(net, summary, search, temporal_split_factor, options)
     if options.level >= 1:
         found = outermost(net, instance)
         n_chosen = how_many(
             len(found), checkpoint_budget, max_gc_wrapped_modules, gc_target_budget_ratio
         )
+        names = names_of_compressors(net, binary, compressors) if compress_x else {}
         levels.checkpoint(found, n_chosen, names, {*(compressors or {})})
     if options.level >= 2:
         summary.spatial_split_count = levels.split("level2_spatial_split", levels.into_layers)
@@ -315,52 +314,62 @@ class _Levels:
         factor: int,
         options: LevelOptions,
     ) -> None:
-        self.model, self.summary, self.search = model, summary, search
+        self.summary, self.search = summary, search
         self.factor, self.options = factor, options
         self.modules = dict(model.named_modules())
         self.rewrites: dict[str, Rewrite] = {}
-        self.now = search.tried[0] if search is not None else None
-        self.saved: dict[str, int] = {}
-        self.costs: dict[str, float] = {}
-        if search is not None and options.level:
-            space = search.space(1)
-            found = space.knapsack.candidates if space is not None else []
-            found = [c for c in found if c.rewrite.kind == "checkpoint"]
-            self.saved = {c.path: c.saved_bytes for c in found}
-            self.costs = {c.path: c.cost_s for c in found}
-        if self.now is not None:
-            summary.peak_before_bytes = self.now.trace.allocated_bytes
-            summary.needed_before_bytes = self.now.needed_bytes
+        self.known: dict[str, Candidate] = {}
+        """Checkpoints with what they save and cost, by path."""
+        if search is None:
+            return
+        self.plan = search.tried[0]
+        space = search.space(1) if options.level else None
+        if space is not None:
+            found = space.knapsack.candidates
+            self.known = {c.path: c for c in found if c.rewrite.kind == "checkpoint"}
+        summary.peak_before_bytes = self.plan.trace.allocated_bytes
+        summary.needed_before_bytes = self.plan.needed_bytes
+
+    def _saved(self, path: str) -> int:
+        return self.known[path].saved_bytes if path in self.known else 0
+
+    def _cost(self, path: str) -> float:
+        return self.known[path].cost_s if path in self.known else 0.0
 
     def _replayed(self, rewrites: dict[str, Rewrite]) -> ReductionPlan:
         assert self.search is not None
-        return ReductionPlan([], self.search.trace(rewrites), self.summary.limit_bytes)
+        chosen = []
+        for path, rewrite in rewrites.items():
+            known = self.known.get(path) or Candidate(path, rewrite, 0, (0, 0), [])
+            chosen.append(replace(known, rewrite=rewrite))
+        trace = self.search.trace(rewrites)
+        return ReductionPlan(
+            chosen, trace, self.summary.limit_bytes, sum(map(self._cost, rewrites))
+        )
 
     def checkpoint(
         self, found: list[str], n: int, names: Mapping[str, tuple[str, ...]], asked: set[str]
     ) -> None:
         """Level 1: checkpoint the first n modules that save most at the peak."""
         summary = self.summary
-        summary.gc_candidate_count = len(found)
-        chosen, policy = list(found), "all_candidates"
+        chosen, policy = found, "all_candidates"
         if n < len(found):
-            policy = "fallback_module_order"
-            if self.search is not None:
-                policy = "most_saved_at_peak"
-                chosen.sort(key=lambda path: -self.saved.get(path, 0))
-            if n == 0:
-                policy = "explicit_zero_budget"
-            chosen = chosen[:n]
+            policy = "fallback_module_order" if self.search is None else "most_saved_at_peak"
+            policy = policy if n else "explicit_zero_budget"
+            chosen = sorted(found, key=lambda path: -self._saved(path))[:n]
         for path in chosen:
             its = names.get(path, ())
             self.rewrites[path] = Rewrite("checkpoint", its if set(its) - {"none"} else ())
-            for name in its or ("none",):
-                if path in asked or getattr(self.modules[path], "x_compressor", None) is not None:
-                    summary.manual_compressor_count += 1
-                elif name == "bit":
-                    summary.bit_compressor_count += 1
-                else:
-                    summary.null_compressor_count += 1
+            is_asked = (
+                path in asked or getattr(self.modules[path], "x_compressor", None) is not None
+            )
+            n_bits = its.count("bit")
+            if is_asked:
+                summary.manual_compressor_count += max(1, len(its))
+            else:
+                summary.bit_compressor_count += n_bits
+                summary.null_compressor_count += max(1, len(its)) - n_bits
+        summary.gc_candidate_count = len(found)
         summary.gc_wrap_count = summary.gc_selected_count = len(chosen)
         summary.gc_selected_modules = chosen
         summary.gc_selection_policy = policy
@@ -369,7 +378,7 @@ class _Levels:
         )
         summary.applied_steps.append("level1_gc")
         if self.search is not None:
-            self.now = self._replayed(self.rewrites)
+            self.plan = self._replayed(self.rewrites)
 
     def split(self, name: str, parts_of: Callable[[str], dict[str, Rewrite] | None]) -> int:
         """Levels 2 and 3: split what holds most at the peak while that lowers it; count splits."""
@@ -377,12 +386,11 @@ class _Levels:
         if not self.rewrites:
             summary.skipped_steps.append(f"{name.split('_')[0]}:no_checkpoints")
             return 0
-        assert self.now is not None
         blocked: set[str] = set()
         summary.applied_steps.append(name)
         rounds = sys.maxsize if self.options.max_rounds is None else self.options.max_rounds
         for _ in range(rounds):
-            if summary.limit_bytes and self.now.needed_bytes <= summary.limit_bytes:
+            if summary.limit_bytes and self.plan.needed_bytes <= summary.limit_bytes:
                 break
             heavy = [path for path in self._heaviest() if path not in blocked]
             for path in heavy[: self.options.max_candidates]:
@@ -392,8 +400,8 @@ class _Levels:
                     continue
                 rewrites = {p: t for p, t in self.rewrites.items() if p != path} | parts
                 plan = self._replayed(rewrites)
-                if plan.trace.peak_bytes < self.now.trace.peak_bytes:
-                    self.rewrites, self.now = rewrites, plan
+                if plan.trace.peak_bytes < self.plan.trace.peak_bytes:
+                    self.rewrites, self.plan = rewrites, plan
                     n_splits += 1
                     blocked.discard(path)
                     break
@@ -404,13 +412,12 @@ class _Levels:
 
     def _heaviest(self) -> list[str]:
         """Checkpointed modules, by bytes held at the peak and then by bytes kept."""
-        assert self.now is not None
         at_peak: dict[str, int] = {}
-        for module, n_bytes in self.now.trace.peak.by_module().items():
+        for module, n_bytes in self.plan.trace.peak.by_module().items():
             for path in self.rewrites:
                 if module == path or module.startswith(path + "."):
                     at_peak[path] = at_peak.get(path, 0) + n_bytes
-        return sorted(self.rewrites, key=lambda p: (-at_peak.get(p, 0), -self.saved.get(p, 0)))
+        return sorted(self.rewrites, key=lambda p: (-at_peak.get(p, 0), -self._saved(p)))
 
     def into_layers(self, path: str) -> dict[str, Rewrite] | None:
         """One checkpoint for each layer; the first has the whole module's compressor."""
@@ -440,52 +447,39 @@ class _Levels:
 
     def undo(self) -> None:
         """Level 4: remove checkpoints that do not lower the peak, the slowest first."""
-        assert self.now is not None
         limit = self.summary.limit_bytes
         self.summary.applied_steps.append("level4_greedy_unwrap")
-        for path in sorted(self.rewrites, key=lambda p: -self.costs.get(p, 0.0)):
+        for path in sorted(self.rewrites, key=lambda p: -self._cost(p)):
             rewrites = {p: t for p, t in self.rewrites.items() if p != path}
             plan = self._replayed(rewrites)
-            is_lower = plan.trace.peak_bytes <= self.now.trace.peak_bytes
+            is_lower = plan.trace.peak_bytes <= self.plan.trace.peak_bytes
             if is_lower or (limit and plan.needed_bytes <= limit):
-                self.rewrites, self.now = rewrites, plan
+                self.rewrites, self.plan = rewrites, plan
                 self.summary.unwrap_count += 1
 
     def leave_out_wrong(self) -> None:
         """Leave out rewrites that change gradients or state, on small inputs."""
-        if self.search is None or not self.rewrites:
+        search = self.search
+        if search is None or not self.rewrites:
             return
-        check = GradientCheck(self.search.step, self.search.inputs)
-        while check.difference(self.rewrites) is not None:
-            for path, difference in check.culprits(self.rewrites).items():
-                rewrite = self.rewrites.pop(path)
-                self.summary.notes.append(f"{path} is not rewritten ({rewrite}): {difference}")
-            self.now = self._replayed(self.rewrites)
+        check = GradientCheck(search.step, search.inputs)
+        while search.refuse_wrong(check, [self.plan]):
+            self.rewrites = {p: r for p, r in self.rewrites.items() if not search.is_refused(p, r)}
+            self.plan = self._replayed(self.rewrites)
         if check.draws_differ(self.rewrites):
-            self.summary.notes.append(OTHER_DRAWS)
+            search.notes.append(OTHER_DRAWS)
         self.summary.check_s = check.check_s
 
     def fill(self) -> None:
         """Fill in the summary."""
-        summary = self.summary
+        summary, level = self.summary, self.options.level
         summary.rewrites = dict(self.rewrites)
         summary.tcgc_container_count = sum(t.parts > 1 for t in self.rewrites.values())
         summary.gc_container_count = len(self.rewrites) - summary.tcgc_container_count
-        if self.now is None or self.search is None:
+        if self.search is None:
             summary.recommendation = "Give inputs: the peak is predicted then, and reduced more."
             return
-        trace, search, level = self.now.trace, self.search, self.options.level
-        summary.workspaces, summary.times_origin = search.workspaces.origin, search.times.origin
-        summary.peak_after_bytes = trace.allocated_bytes
-        summary.needed_after_bytes = self.now.needed_bytes
-        summary.holds_peak = trace.peak.by_category()
-        summary.holds_peak_modules = dict(list(trace.peak.by_module().items())[:8])
-        summary.n_replays = search.n_replays
-        summary.forward_flops = search.forward_flops
-        summary.recomputed_flops = sum(
-            search.flops[path].total for path in self.rewrites if path in search.flops
-        )
-        summary.predicted_added_s = sum(self.costs.get(path, 0.0) for path in self.rewrites)
+        fill_summary(summary, self.search, self.plan)
         if level and not summary.gc_candidate_count:
             held = next(iter(summary.holds_peak_modules), "")
             summary.recommendation = (

@@ -135,7 +135,6 @@ def reduce_memory(
         device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=budget.limit_bytes,
         origin=budget.origin,
-        workspaces=search.workspaces.origin,
         peak_before_bytes=before.trace.allocated_bytes,
         needed_before_bytes=before.needed_bytes,
         options={"means": tuple(means), "memory": memory},
@@ -149,7 +148,8 @@ def reduce_memory(
         best, made = found or (best, None)
     if check.draws_differ(best.rewrites):
         search.notes.append(OTHER_DRAWS)
-    _fill(summary, search, best)
+    fill_summary(summary, search, best)
+    summary.applied_steps += dict.fromkeys(c.rewrite.kind for c in best.chosen)
     if made is None and (cuda_device is not None or not summary.fits):
         raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
@@ -179,32 +179,27 @@ def _own_device(model: nn.Module) -> torch.device | None:
     return own if own.type == "cuda" else None
 
 
-def _fill(
-    summary: ReductionSummary,
-    search: PlanSearch,
-    best: ReductionPlan,
-) -> None:
-    chosen, after = best.chosen, best.trace
-    summary.rewrites = best.rewrites
+def fill_summary(summary: ReductionSummary, search: PlanSearch, plan: ReductionPlan) -> None:
+    """Enter a plan into a summary."""
+    after = plan.trace
+    summary.rewrites = plan.rewrites
     summary.notes += dict.fromkeys(search.notes)
+    summary.workspaces, summary.times_origin = search.workspaces.origin, search.times.origin
     summary.peak_after_bytes = after.allocated_bytes
-    summary.needed_after_bytes = best.needed_bytes
+    summary.needed_after_bytes = plan.needed_bytes
     summary.forward_flops = search.forward_flops
-    summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
-    summary.predicted_added_s = best.added_s
-    summary.times_origin = search.times.origin
+    summary.recomputed_flops = sum(c.recomputed_flops for c in plan.chosen)
+    summary.predicted_added_s = plan.added_s
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
     summary.n_replays = search.n_replays
     lost = after.needed_bytes - after.peak_bytes
-    if chosen and not has_expandable_segments():
+    if plan.chosen and not has_expandable_segments():
         summary.recommendation = (
             f"{format_bytes(lost)} are needed for gaps between blocks: "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
             "avoids them, and a cheaper plan may then fit"
         )
-    for kind in dict.fromkeys(c.rewrite.kind for c in chosen):
-        summary.applied_steps.append(kind)
 
 
 def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ from .times import (
     DeviceRates,
     Flops,
     ForwardTimes,
-    StepTimeline,
+    StepTimes,
     flops_by_module,
     measure_times,
     price,
@@ -46,7 +46,7 @@ class SearchSpace(NamedTuple):
 
     knapsack: Knapsack
     """Candidates, and the memory in use with and without them."""
-    timeline: StepTimeline
+    times: StepTimes
     root: Candidate | None
     """Rewrite of the whole model that each plan includes: the parts of its batch."""
     whole_s: float
@@ -60,12 +60,12 @@ class SearchSpace(NamedTuple):
 
     def added_s(self, rows: Sequence[int]) -> float:
         """Time that rewrites add to a step, without that of the limit."""
-        return self.timeline.step_s(self.with_root(rows)) - self.whole_s
+        return self.times.step_s(self.with_root(rows)) - self.whole_s
 
     def timed(self, plan: ReductionPlan) -> ReductionPlan:
         """The plan with the time that it adds."""
         chosen = plan.chosen
-        plan.added_s = self.timeline.step_s(chosen) - self.whole_s
+        plan.added_s = self.times.step_s(chosen) - self.whole_s
         plan.added_s += plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
         return plan
 
@@ -267,12 +267,17 @@ class PlanSearch:
             Function of the cheapest plan that returns those of which one will be used.
         """
         best, more = self.cheapest(), self.max_replays
-        while self._refuse_wrong(check, handed_over(best)):
+        while self.refuse_wrong(check, handed_over(best)):
             self.max_replays = self.n_replays + more  # it begins anew
             best = self.cheapest()
         return best
 
-    def _refuse_wrong(self, check: GradientCheck, plans: Sequence[ReductionPlan]) -> bool:
+    def is_refused(self, path: str, rewrite: Rewrite) -> bool:
+        """True for a rewrite that changed gradients or state."""
+        return (path, rewrite.kind, rewrite.parts > 1) in self.refused
+
+    def refuse_wrong(self, check: GradientCheck, plans: Sequence[ReductionPlan]) -> bool:
+        """Refuse rewrites of plans that change gradients or state; True if there are any."""
         is_wrong = False
         for plan in plans:
             if check.difference(plan.rewrites) is None:
@@ -289,8 +294,7 @@ class PlanSearch:
 
     def _mark(self, found: Sequence[Candidate]) -> None:
         for candidate in found:
-            rewrite = candidate.rewrite
-            if (candidate.path, rewrite.kind, rewrite.parts > 1) in self.refused:
+            if self.is_refused(candidate.path, candidate.rewrite):
                 candidate.cost_s = float("inf")
 
     def _numbers_of_parts(self) -> list[int]:
@@ -397,19 +401,19 @@ class PlanSearch:
         root = None
         order = ModuleOrder(model)
         times = self.times if parts == 1 else self.measure_times(parts)
-        timeline = StepTimeline.of(study, order, self._flops(), times, parts)
-        whole_s = timeline.step_s()
+        of_step = StepTimes.of(study, order, self._flops(), times, parts)
+        whole_s = of_step.step_s()
         if parts > 1:
-            whole = self._spaces[1].timeline
+            whole = self._spaces[1].times
             whole_s = whole.step_s()
             root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
             root.recomputed_ops = next(call.n_operators for call in study.calls if not call.path)
-            price_of_parts(root, timeline, whole, self._flops()[""], times)
+            price_of_parts(root, of_step, whole, self._flops()[""], times)
             # The cache of a selective checkpoint cannot be read twice, as inside of a checkpoint
             # it would be.
             found = [c for c in found if c.rewrite.kind != "selective"]
-        price(found, timeline, self._flops(), times)
+        price(found, of_step, self._flops(), times)
         self._mark(found)
         knapsack = Knapsack.of(study.usage, found, order)
-        self._spaces[parts] = SearchSpace(knapsack, timeline, root, whole_s, times.rates)
+        self._spaces[parts] = SearchSpace(knapsack, of_step, root, whole_s, times.rates)
         return self._spaces[parts]

@@ -1,10 +1,7 @@
 """Times of a step and of rewrites, stated for an H200 or measured where there is a device.
 
-Host and device work at the same time. A step is a sequence of segments: modules in the forward
-pass, modules in the backward pass, and the recomputation that rewrites add before a module's
-backward pass. The device begins a segment when the host has launched it and when the segments
-before are done. So a step takes as long as the host for some first segments and the device for the
-rest, for the split where that is longest: the host counts only where it is behind.
+Host and device work at the same time, so a step takes as long as the slower of them: its forward
+pass, its backward pass, and what rewrites add to each.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -205,8 +201,6 @@ BACKWARD, HOST_BACKWARD = 2.0, 1.2
 """Backward pass as a multiple of the forward pass, on the device and on the host. On the device it
 has two products for each of the forward pass, for the gradients of inputs and of weights."""
 
-Seconds = npt.NDArray[np.float64]
-
 
 class Flops(NamedTuple):
     """Floating-point operations."""
@@ -225,22 +219,16 @@ class Flops(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimeline:
-    """Segments of a step, in order."""
+class StepTimes:
+    """Times of a step, and of the forward passes of its modules and ranges."""
 
     order: ModuleOrder
     parts: int
     """Number of parts of the batch, which are run one after the other."""
-    backward_start: int
-    """Event at which the backward pass begins."""
     device_of: Mapping[str, float]
     """Device time of the forward pass of modules and ranges."""
     host_of: Mapping[str, float]
     """Host time of the forward pass of modules and ranges."""
-    at: npt.NDArray[np.int64]
-    """(n_segments,): event before which each segment is."""
-    device_s: Seconds
-    host_s: Seconds
 
     @classmethod
     def of(
@@ -250,8 +238,8 @@ class StepTimeline:
         flops: Mapping[str, Flops],
         times: ForwardTimes,
         parts: int = 1,
-    ) -> StepTimeline:
-        """Timeline of a step.
+    ) -> StepTimes:
+        """Times of a step.
 
         Parameters
         ----------
@@ -260,11 +248,11 @@ class StepTimeline:
         order : ModuleOrder
             Order of the model's modules.
         flops : mapping
-            Operations of each module's forward pass, of all parts.
+            Operations of each module for the whole batch.
         times : ForwardTimes
-            Measured times of all parts.
+            Measured times of all parts together, or speeds to count with.
         parts : int
-            Number of parts.
+            Number of parts of the batch.
         """
         calls: dict[str, list[ForwardCall]] = {}
         for call in study.calls:
@@ -286,41 +274,27 @@ class StepTimeline:
                 host_of[path] = parts * sum(
                     c.n_operators * rates.launch_s + c.n_in_python * rates.python_s for c in its
                 )
-        own = {path: np.array((device_of[path], host_of[path])) for path in calls}
-        for path in calls:
-            around = path
-            while around and range_at(path) is None:
-                around = around.rpartition(".")[0]
-                if around in own:
-                    own[around] = own[around] - (device_of[path], host_of[path])
-                    break
-        segments = []
-        for path, its in calls.items():
-            if range_at(path) is not None:
-                continue
-            device_s, host_s = np.maximum(own[path], 0.0) / len(its)
-            for call in its:
-                segments.append((call.end, device_s, host_s))
-                begin = study.begins.get(path, study.backward_start)
-                segments.append((begin, BACKWARD * device_s, HOST_BACKWARD * host_s))
-        segments.sort()
-        at, device, host = (np.array(column) for column in zip(*segments, strict=True))
-        return cls(order, parts, study.backward_start, device_of, host_of, at, device, host)
+        return cls(order, parts, device_of, host_of)
+
+    @property
+    def device_s(self) -> float:
+        """Device time of the unreduced step."""
+        return (1 + BACKWARD) * self.device_of[""]
+
+    @property
+    def host_s(self) -> float:
+        """Host time of the unreduced step."""
+        return (1 + HOST_BACKWARD) * self.host_of[""]
 
     def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
         """Duration of a step with rewrites."""
-        if not chosen:
-            return longest(self.host_s, self.device_s)
-        at = [max(c.begin, self.backward_start) for c in chosen]
-        positions = np.searchsorted(self.at, at)
-        around = [self._n_around(c, chosen) for c in chosen]
-        host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
-        # Parts of the whole model are already counted in `device_s`.
-        more = [max(n - (self.parts > 1), 0) for n in around]
-        device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
-        return longest(
-            np.insert(self.host_s, positions, host), np.insert(self.device_s, positions, device)
-        )
+        device_s, host_s = self.device_s, self.host_s
+        for candidate in chosen:
+            n = self._n_around(candidate, chosen)
+            host_s += candidate.host_s + n * candidate.wrapped_s
+            # Parts of the whole model are already counted in `device_s`.
+            device_s += candidate.device_s + max(n - (self.parts > 1), 0) * candidate.copied_s
+        return float(max(device_s, host_s))
 
     def added_s(self, chosen: Sequence[Candidate]) -> float:
         """Time that rewrites add to a step."""
@@ -341,15 +315,6 @@ def traffic_s(storage: Storage, rates: DeviceRates) -> float:
         channel_bytes = storage.n_bytes / storage.shape[1]
         return max(seconds, channel_bytes / rates.channel_bytes_per_s)
     return seconds
-
-
-def longest(host_s: Seconds, device_s: Seconds) -> float:
-    """Duration of a queue: the host for some first segments, then the device for the rest."""
-    if not host_s.size:
-        return 0.0
-    told = np.cumsum(host_s)
-    left = np.cumsum(device_s[::-1])[::-1]
-    return float((told + left).max())
 
 
 def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
@@ -390,37 +355,37 @@ def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
 
 def price(
     found: Sequence[Candidate],
-    timeline: StepTimeline,
+    of_step: StepTimes,
     flops: Mapping[str, Flops],
     times: ForwardTimes,
 ) -> None:
     """Set the times of candidates, and `cost_s`."""
-    whole_s = max(timeline.step_s(), 1e-9)
-    device_busy, host_busy = timeline.device_s.sum() / whole_s, timeline.host_s.sum() / whole_s
+    whole_s = max(of_step.step_s(), 1e-9)
+    device_busy, host_busy = of_step.device_s / whole_s, of_step.host_s / whole_s
     for candidate in found:
-        _set_times(candidate, timeline, flops, times)
-        added_s = timeline.added_s([candidate])
+        _set_times(candidate, of_step, flops, times)
+        added_s = of_step.added_s([candidate])
         hidden_s = max(device_busy * candidate.device_s, host_busy * candidate.host_s) - added_s
         candidate.cost_s = float(added_s + HIDDEN * max(hidden_s, 0.0))
 
 
 def _set_times(
     candidate: Candidate,
-    timeline: StepTimeline,
+    of_step: StepTimes,
     all_flops: Mapping[str, Flops],
     times: ForwardTimes,
 ) -> None:
     path = candidate.path
-    forward_s, host_s = timeline.device_of.get(path, 0.0), timeline.host_of.get(path, 0.0)
-    flops = flops_of(all_flops, path, timeline.order)
-    rates, rewrite, n_runs = times.rates, candidate.rewrite, timeline.parts
+    forward_s, host_s = of_step.device_of.get(path, 0.0), of_step.host_of.get(path, 0.0)
+    flops = flops_of(all_flops, path, of_step.order)
+    rates, rewrite, n_runs = times.rates, candidate.rewrite, of_step.parts
     moved_s = n_runs * candidate.recomputed_bytes / rates.bytes_per_s
     checkpoint_s = n_runs * rates.checkpoint_s
     again_s = host_s + n_runs * candidate.recomputed_ops * rates.again_s
     if rewrite.kind == "checkpoint":
         for path in candidate.spared:
-            forward_s -= timeline.device_of.get(path, 0.0)
-        spared = sum(flops_of(all_flops, path, timeline.order).total for path in candidate.spared)
+            forward_s -= of_step.device_of.get(path, 0.0)
+        spared = sum(flops_of(all_flops, path, of_step.order).total for path in candidate.spared)
         candidate.recomputed_flops = flops.total - spared
         candidate.device_s = forward_s
         candidate.wrapped_s = checkpoint_s / 2
@@ -428,9 +393,7 @@ def _set_times(
     elif rewrite.kind == "selective":
         kept_s = flops.seconds(rates)
         if times.forward_s:
-            kept_s = sum(
-                times.forward_s.get(p, 0.0) for p in _expensive_inside(candidate, timeline)
-            )
+            kept_s = sum(times.forward_s.get(p, 0.0) for p in _expensive_inside(candidate, of_step))
         candidate.device_s = max(0.1 * forward_s, forward_s - kept_s)
         candidate.host_s = checkpoint_s + again_s
         candidate.host_s += n_runs * candidate.recomputed_ops * rates.selective_s
@@ -444,12 +407,12 @@ def _set_times(
 
 
 def price_of_parts(
-    root: Candidate, of_parts: StepTimeline, whole: StepTimeline, flops: Flops, times: ForwardTimes
+    root: Candidate, of_parts: StepTimes, whole: StepTimes, flops: Flops, times: ForwardTimes
 ) -> None:
     """Set the times of running the whole model in parts, each of them recomputed.
 
     Small parts use a device less well, so the forward pass is measured at the size of a part. The
-    timeline of parts assumes that the backward pass is longer in the same proportion; half of
+    times of parts assume that the backward pass is longer in the same proportion; half of
     that was measured, so the other half is subtracted.
     """
     parts = root.rewrite.parts
@@ -461,10 +424,10 @@ def price_of_parts(
     root.cost_s = of_parts.step_s([root]) - whole.step_s()
 
 
-def _expensive_inside(candidate: Candidate, timeline: StepTimeline) -> list[str]:
+def _expensive_inside(candidate: Candidate, of_step: StepTimes) -> list[str]:
     """Outermost convolutions and matrix products of a module or range."""
     found: list[str] = []
-    order = timeline.order
+    order = of_step.order
     for path, module in order.modules.items():
         if isinstance(module, EXPENSIVE_LAYERS) and not any(
             path.startswith(p + ".") for p in found
