@@ -34,7 +34,7 @@ from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore, undo_rewrites
 from maxslices.nn.reduce.run_on_device import run_for_real
 from maxslices.nn.replay import Spec, Workspaces
-from maxslices.nn.step.layer_state import ResettingStep
+from maxslices.nn.step.model_step import ModelStep
 
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20
@@ -117,7 +117,7 @@ def one(
 ) -> None:  # fmt: skip
     """Make the rows of one model, beside checkpoints of every block."""
     model = case.make()
-    step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
+    step = ModelStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     spec = Spec(case.shape)
     if device is None:
         peak = step.trace([spec], Workspaces.allowance()).allocated_bytes
@@ -280,7 +280,7 @@ def compiled_step(name: str, budget: float, rewrites: dict[str, Rewrite]) -> Cal
     functorch.activation_memory_budget = budget
     case = next(each for each in cases() if each.name == name)
     model = case.make()
-    made = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
+    made = ModelStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     (want,) = made.target_specs([Spec(case.shape)])
     model.to("cuda")
     apply_rewrites(model, rewrites)
@@ -324,7 +324,7 @@ def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
     small = {"ResNet50": (16, 3, 224, 224), "Spiking VGG-16": (4, 8, 3, 64, 64)}[case.name]
     torch.backends.cudnn.deterministic = True
     model = case.make()
-    step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
+    step = ModelStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     peak = step.trace([Spec(small)], Workspaces.allowance()).allocated_bytes
     real = case.make().to(device)
     real.load_state_dict(model.state_dict())

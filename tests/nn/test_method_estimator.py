@@ -27,11 +27,9 @@ NONE = Workspaces.none()
 
 
 def traced(meta, other_dims=(256, 256), dtype="float32", workspaces=NONE, **parameters):
-    return replay_method(
-        meta, 0, other_dims, np.dtype(dtype), parameters,
-        supplied={"flats": ArraySpec((7, *other_dims), "uint16")},
-        workspaces=workspaces,
-    )  # fmt: skip
+    request = ModelRequest(meta, 0, other_dims, np.dtype(dtype), parameters, total_slices=100)
+    flats = ArraySpec((7, *other_dims), "uint16")
+    return replay_method(request, {"flats": flats}, workspaces=workspaces)
 
 
 @method("all", array_module="torch")
@@ -160,9 +158,7 @@ def test_workspaces_are_those_of_a_device_that_is_here(monkeypatch):
         return measured, 0.1
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        "maxslices.nn.replay.measure_workspaces.measured_workspaces", measured_workspaces
-    )
+    monkeypatch.setattr("maxslices.nn.method_estimator.measured_workspaces", measured_workspaces)
     backend = SimpleNamespace(name="cuda:1", kind="cuda")
     choice = chosen(denoised.meta, backend=backend, forced="replayed")
     assert asked == [(["convolution", "convolution"], torch.device("cuda:1"))]

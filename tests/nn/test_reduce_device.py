@@ -13,8 +13,7 @@ from torch import nn
 from maxslices.nn.reduce import times
 from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, run_for_real
 from maxslices.nn.replay import Spec
-from maxslices.nn.step.layer_state import ResettingStep
-from maxslices.nn.step.model_step import optimizer_named
+from maxslices.nn.step.model_step import ModelStep, optimizer_named
 
 SPEC = Spec((2, 3, 16, 16))
 HELD, TOTAL = 700, 10_000
@@ -50,7 +49,7 @@ def fractions(monkeypatch):
 def test_steps_are_run_on_a_copy_within_the_limit(fractions):
     made = model()
     before = [p.detach().clone() for p in made.parameters()]
-    step = ResettingStep(made, "training", optimizer_named("adam"))
+    step = ModelStep(made, "training", optimizer_named("adam"))
     calls = []
     made[0].register_forward_hook(lambda *_: calls.append(fractions[-1]))
     found = run_for_real(step, [SPEC], torch.device("cpu"), 4300)
@@ -69,7 +68,7 @@ def test_where_memory_runs_out_nothing_is_found_and_the_limit_is_taken_back(frac
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    step = ResettingStep(nn.Sequential(Greedy(3, 3, 3)), "training")
+    step = ModelStep(nn.Sequential(Greedy(3, 3, 3)), "training")
     assert run_for_real(step, [SPEC], torch.device("cpu"), 4300) is None
     assert fractions == [1.0, (4300 + HELD) / TOTAL, 1.0]
 
@@ -96,9 +95,7 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
     monkeypatch.setattr(times, "measure_link", lambda device: 5.0)
     made = model()
-    found = times.measure_times(
-        ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3
-    )
+    found = times.measure_times(ModelStep(made, "training"), [SPEC], torch.device("cpu"), parts=3)
     # Between the two events of a layer is none; of a block are four, and of the model fourteen.
     expected = {"": 30, "0": 10, "0.0": 2, "0.1": 2, "1": 10, "1.0": 2, "1.1": 2, "2": 2}
     assert found.forward_s == pytest.approx({path: 3e-3 * ms for path, ms in expected.items()})

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from ..core.arrays import ArraySpec, block_shape
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..estimate.model_request import ModelRequest, ResolvedModel
 from ..trial.made_up import facts
-from .replay import StepFamily, TraceError, Workspaces
-
-if TYPE_CHECKING:
-    from .replay import Trace
+from .replay import Replay, Spec, StepFamily, Trace, TraceError, Workspaces
+from .replay.measure_workspaces import measured_workspaces
 
 FAMILY_AT = (2, 3, 5)
 """Numbers of slices that are replayed besides 1: two give the lines, the third confirms them."""
@@ -96,73 +95,53 @@ def trace_method(
     request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
 ) -> ResolvedModel:
     """Find a torch method's memory model; see `maxslices.estimate.model_resolver.MethodTracer`."""
-    found = replay_method(
-        request.meta,
-        request.slice_dim,
-        request.other_dims,
-        request.dtype,
-        request.parameters,
-        supplied=supplied,
-        device=device,
-    )
+    found = replay_method(request, supplied, device)
     dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
     why = "; ".join([str(found), *found.notes])
     return ResolvedModel(found.model(), "replayed", why, dtype, found.output_dims)
 
 
 def replay_method(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
-    parameters: Mapping[str, Any],
-    *,
-    supplied: Mapping[str, Any] | None = None,
-    workspaces: Workspaces | None = None,
+    request: ModelRequest,
+    supplied: Mapping[str, ArraySpec],
     device: str = "",
+    workspaces: Workspaces | None = None,
 ) -> Traced:
     """Replay a torch method at a few numbers of slices.
 
     Parameters
     ----------
-    meta : MethodMeta
-        A method with ``array_module="torch"``.
-    slice_dim, other_dims, dtype
-        Slice dim, other dims and dtype of its input.
-    parameters : mapping
-        The user's parameters; the method's own defaults apply to the rest.
-    supplied : mapping, optional
-        Flats and darks as `ArraySpec`; the planner counts them, not the model.
-    workspaces : Workspaces, optional
-        By default those of `device`, else `Workspaces.allowance`.
+    request : ModelRequest
+        A method with ``array_module="torch"``, its input and the user's parameters.
+    supplied : mapping
+        Flats and darks; the planner counts them, not the model.
     device : str
         Device that is here, such as "cuda:0": workspaces that are not known are measured on it.
+    workspaces : Workspaces, optional
+        By default those of `device`, else `Workspaces.allowance`.
 
     Raises
     ------
     TraceError
         If the method cannot be replayed without data, naming the line.
     """
-    import torch
-
-    from .replay import Replay, Spec
-
-    element = getattr(torch, str(dtype), None)
+    meta, slice_dim = request.meta, request.slice_dim
+    element = getattr(torch, str(request.dtype), None)
     if not isinstance(element, torch.dtype):
-        raise TraceError(f"{meta.full_name}: torch has no tensors of {dtype}")
+        raise TraceError(f"{meta.full_name}: torch has no tensors of {request.dtype}")
 
     seen: dict[int, _Result] = {}
 
     known = Workspaces.allowance() if workspaces is None else workspaces
 
     def make(n_slices: int) -> Trace:
-        shape = block_shape(slice_dim, n_slices, other_dims)
+        shape = block_shape(slice_dim, n_slices, request.other_dims)
         with Replay(workspaces=known) as record:
-            side = record.input(_side(meta, shape, supplied or {}), is_counted=False)
+            side = record.input(_side(meta, shape, supplied), is_counted=False)
             side |= facts(meta, slice_dim)
             data = record.input(Spec(shape, element))
             with torch.no_grad(), record.stage("call", "activations"):
-                result = meta.function(data, **{**side, **parameters})
+                result = meta.function(data, **{**side, **request.parameters})
             is_array = isinstance(result, torch.Tensor)
             kind = str(result.dtype).removeprefix("torch.") if is_array else ""
             seen[n_slices] = (tuple(result.shape), kind) if is_array else None
@@ -173,8 +152,6 @@ def replay_method(
         family = StepFamily(make, FAMILY_AT)
         family.trace(1)
         if workspaces is None and device and torch.cuda.is_available():
-            from .replay.measure_workspaces import measured_workspaces
-
             known, _ = measured_workspaces(family.calls(FAMILY_AT[0]), torch.device(device))
             family = family.with_workspaces(known)
         return Traced(family, known, slice_dim, seen[1])

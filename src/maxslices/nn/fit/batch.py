@@ -17,7 +17,6 @@ from ..nn_errors import ModelArgumentError
 from ..replay import Spec, StepFamily, Workspaces
 from ..replay.replay_step import MODES, Mode, StatedState, precision
 from ..step.call_inputs import SAFETY_FACTOR, CallInputs, check_safety, dtype_of, positive, shape_of
-from ..step.layer_state import ResettingStep
 from ..step.model_step import ModelStep, Targets, optimizer_named
 from .answers import BatchSize, VerifiedStep
 from .input_trials import input_channels
@@ -253,7 +252,7 @@ def make_step(
         if optimizer is not None:
             raise ModelArgumentError("give an optimizer or optimizer_state_bytes, not both")
         optimizer = partial(StatedState, n_bytes=parse_bytes(optimizer_state_bytes))
-    return ResettingStep(
+    return ModelStep(
         model,
         mode,
         optimizer_named(optimizer),

@@ -7,7 +7,7 @@ and version, so tensors without data show it as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,8 +21,6 @@ from ..replay.object_copies import ObjectCopies, same_items, version_of, walked
 _OWN_NAMES = frozenset({*vars(nn.Module()), "forward"})
 """Attributes that torch keeps for every module, and the rewrite."""
 _MISSING: Any = object()
-_GIVEN: Any = object()
-"""Stands for a tensor that autograd keeps."""
 _NORMS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
@@ -95,24 +93,6 @@ class StateBefore:
         # Operators such as batch norm do not count what they change.
         return not tensor.is_meta and not torch.equal(tensor, self.leaves[number])
 
-    def take_tensors(self) -> list[torch.Tensor]:
-        """Tensors that a recomputation is to be given, in order; they are no longer held here."""
-        taken = [leaf for leaf in self.leaves if torch.is_tensor(leaf)]
-        self.leaves = without_tensors(self.leaves)
-        self.copies.leaves = []
-        return taken
-
-
-def without_tensors(leaves: Sequence[Any]) -> list[Any]:
-    """Leaves with a place for each tensor."""
-    return [_GIVEN if torch.is_tensor(leaf) else leaf for leaf in leaves]
-
-
-def with_tensors(leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Leaves with tensors in their places."""
-    waiting = iter(tensors)
-    return [next(waiting) if leaf is _GIVEN else leaf for leaf in leaves]
-
 
 def is_plain_norm(module: nn.Module) -> bool:
     """True for torch's norms, which do not read their running statistics in train mode."""
@@ -171,6 +151,7 @@ class BlockState:
             self._learn(before)
         elif before.changed:
             self.staying = [slot for slot in self.staying if slot not in self.changing]
+        before.copies.leaves = []  # clones, or what has to stay, are in `before.leaves`
 
     def changed_since(self, before: StateBefore) -> str:
         """Path of a buffer or parameter changed since the first pass, other than by it; or ""."""
@@ -179,6 +160,10 @@ class BlockState:
         for old, slot in zip(before.fixed, self.staying, strict=True):
             if old.tensor is not None and version_of(old.tensor) != old.version:
                 return self._path(slot)
+        for i, leaf in enumerate(before.leaves):
+            is_same = i in before.in_place or not torch.is_tensor(leaf)
+            if not is_same and version_of(leaf) != before.versions[i]:
+                return f"tensor of {'x'.join(map(str, leaf.shape))} in an attribute"
         return ""
 
     def read_marks(self) -> dict[str, list[Any]]:
@@ -201,20 +186,13 @@ class BlockState:
         return marks
 
     @contextmanager
-    def restored(self, before: StateBefore, given: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Context in which the state is that before the first pass.
-
-        Parameters
-        ----------
-        before : StateBefore
-            State to restore.
-        given : sequence of tensor
-            Those of `StateBefore.take_tensors`, as autograd kept them.
-        """
+    def restored(self, before: StateBefore) -> Iterator[None]:
+        """Context in which the state is that before the first pass."""
         now = [self._original(slot) for slot in before.slots]
-        leaves = with_tensors(before.leaves, given)
         # A second backward pass needs the clones again.
-        fresh = [_clone(leaf) if i in before.in_place else leaf for i, leaf in enumerate(leaves)]
+        fresh = [
+            _clone(leaf) if i in before.in_place else leaf for i, leaf in enumerate(before.leaves)
+        ]
         replaced = [
             (slot, self._original(slot), old.tensor)
             for old, slot in zip(before.fixed, self.staying, strict=True)

@@ -21,8 +21,8 @@ from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs, called
-from ..step.layer_state import ResettingStep, refuses_time_split
-from ..step.model_step import optimizer_named
+from ..step.layer_state import refuses_time_split
+from ..step.model_step import ModelStep, optimizer_named
 from .binary_inputs import names_of_compressors, probe_binary
 from .candidates import Candidate
 from .gradient_check import OTHER_DRAWS, GradientCheck
@@ -181,7 +181,7 @@ def memory_optimization(
     if dummy_input is not None:
         call = CallInputs.of(dummy_input)
         step = with_targets(
-            ResettingStep(
+            ModelStep(
                 net, "training", optimizer_named(optimizer), loss, targets, precision(amp),
                 names=call.names,
             )

@@ -11,9 +11,11 @@ from torch.utils.checkpoint import checkpoint
 from ...system.process_state import HostDraws
 from ..nn_errors import RewriteError
 from ..replay.object_copies import ObjectCopies, version_of
-from .block_state import BlockState, with_tensors, without_tensors
+from .block_state import BlockState
 
 _AGAIN = "computed again"
+_GIVEN: Any = object()
+"""Stands for a tensor that autograd keeps."""
 _REFUSALS = {
     "cached during selective activation checkpoint has been mutated": (
         "a result that it keeps is changed in place later",
@@ -60,11 +62,11 @@ def recomputed(
     """
     arguments = ObjectCopies([args, kwargs])
     tensors = [leaf for leaf in arguments.leaves if torch.is_tensor(leaf)]
-    others, arguments.leaves = without_tensors(arguments.leaves), []  # autograd holds them
+    others = [_GIVEN if torch.is_tensor(leaf) else leaf for leaf in arguments.leaves]
+    arguments.leaves = []  # autograd holds them
     versions = [tensor_version(t) for t in tensors]
     before, draws = state.before(), HostDraws()
     first = [(args, kwargs)]
-    of_state: list[_SavedState] = []
 
     def call(*given: torch.Tensor) -> Any:
         if first:
@@ -78,8 +80,10 @@ def recomputed(
         if changed:
             reason = f"the {changed} that it was given is changed by that, or later"
             raise RewriteError(path, _AGAIN, reason)
-        its_args, its_kwargs = arguments.made(with_tensors(others, given))
-        with state.restored(before, of_state[0].tensors() if of_state else ()), draws.again():
+        waiting = iter(given)
+        leaves = [next(waiting) if leaf is _GIVEN else leaf for leaf in others]
+        its_args, its_kwargs = arguments.made(leaves)
+        with state.restored(before), draws.again():
             try:
                 return run(*its_args, **its_kwargs)
             except RuntimeError as error:
@@ -91,38 +95,7 @@ def recomputed(
     made = checkpoint(call, *tensors, use_reentrant=False, **contexts)
     state.after(before)
     draws.drop_unchanged()
-    kept = before.take_tensors()
-    if kept:
-        of_state.append(_SavedState(kept))
     return made
-
-
-class _SavedState:
-    """Tensors saved by autograd, so by what keeps saved tensors around: on the host, or again."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        with torch.enable_grad():
-            # Kept, as torch 2.11 frees what a node saved once its output is gone.
-            self.made: Any = _Save.apply(torch.empty(0, requires_grad=True), *tensors)  # type: ignore[no-untyped-call]
-        self.grads = [t.requires_grad for t in tensors]
-
-    def tensors(self) -> list[torch.Tensor]:
-        """The tensors, with the same need of gradients."""
-        return [
-            t if t.requires_grad == needs else t.detach().requires_grad_(needs)
-            for t, needs in zip(self.made.grad_fn.saved_tensors, self.grads, strict=True)
-        ]
-
-
-class _Save(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*tensors)
-        return anchor.new_empty(0)
-
-    @staticmethod
-    def backward(ctx: Any, *_grads: Any) -> Any:
-        raise AssertionError("nothing depends on what is saved")
 
 
 def tensor_version(tensor: torch.Tensor) -> tuple[int, int]:

@@ -18,8 +18,7 @@ from ..replay import Spec
 from ..replay.nested import mapped
 from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs
-from ..step.layer_state import ResettingStep
-from ..step.model_step import optimizer_named
+from ..step.model_step import ModelStep, optimizer_named
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
@@ -119,7 +118,7 @@ def reduce_memory(
     cuda_device = device_of(model, device or _own_device(model), memory)
     budget = budget_of(model, cuda_device, memory)
     step = with_targets(
-        ResettingStep(
+        ModelStep(
             model, "training", optimizer_named(optimizer), loss, targets, precision(amp),
             prediction_function, names=call.names, capability=capability_of(cuda_device, memory),
         )
@@ -218,7 +217,7 @@ def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(mapped(converted, value) for value in values)
 
 
-def with_targets(step: ResettingStep) -> ResettingStep:
+def with_targets(step: ModelStep) -> ModelStep:
     """Step that computes its targets only once for each shape of inputs."""
     if step.loss is None:
         return step

@@ -6,11 +6,7 @@ is a number. Layers are recognized by that dict, so spikingjelly itself is not i
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
-
-from .model_step import ModelStep
 
 ALL_STEPS_AT_ONCE = frozenset({"PSN", "MaskedPSN", "SlidingPSN"})
 """Neurons that mix all time steps, so parts of the steps do not give parts of the result."""
@@ -41,18 +37,8 @@ def reset_states(model: nn.Module) -> None:
             reset()
 
 
-class ResettingStep(ModelStep):
-    """A step whose copies reset their states before each forward pass."""
-
-    __slots__ = ()
-
-    def meta_copy(self) -> nn.Module:
-        """Copy of the model without data that resets its states."""
-        made = ModelStep.meta_copy(self)
-        if stateful(made):
-            made.register_forward_pre_hook(_reset)
-        return made
-
-
-def _reset(model: nn.Module, _args: Any) -> None:
-    reset_states(model)
+def reset_before_calls(model: nn.Module) -> nn.Module:
+    """Let a model reset its states before each forward pass, if it has any; return it."""
+    if stateful(model):
+        model.register_forward_pre_hook(lambda each, _args: reset_states(each))
+    return model

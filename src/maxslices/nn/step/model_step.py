@@ -22,6 +22,7 @@ from ..replay.replay_step import Mode, StepLoop
 from ..replay.step_family import largest_path
 from . import OPTIMIZERS
 from .call_inputs import called, is_sized
+from .layer_state import reset_before_calls
 from .losses import Loss, OutputLoss, completed, names_of, picked_by, predictions_in, targets_like
 
 N_STEPS = 2
@@ -107,8 +108,8 @@ class ModelStep:
         return called(model, self.prediction_function, self.names)
 
     def meta_copy(self) -> nn.Module:
-        """Copy of the model without data, in the mode of the step."""
-        return self.prepared(meta_copy(self.model))
+        """Copy of the model without data, in the mode of the step; each pass resets its states."""
+        return reset_before_calls(self.prepared(meta_copy(self.model)))
 
     def trace(
         self,
