@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import lzma
 import os
 import re
@@ -15,7 +14,6 @@ import tifffile
 from maxslices.errors import SourceError
 from maxslices.io import ArrayScan, open_source
 from maxslices.io.frames.plain_frames import NpyFrames
-from maxslices.io.tiff import pages as tiff_pages
 from maxslices.io.tiff.frames import open_tiffs
 
 from . import scans
@@ -198,20 +196,6 @@ def test_an_error_says_by_itself_what_is_wrong_with_a_tiff(tmp_path, caplog):
     assert not caplog.records
 
 
-def test_what_is_odd_in_a_tiff_that_can_be_read_is_logged(tmp_path, caplog, monkeypatch):
-    path = scans.write_multipage(tmp_path / "a.tif", DATA)
-    before = tiff_pages._images
-
-    def images(path, file):
-        logging.getLogger("tifffile").warning("odd")
-        yield from before(path, file)
-
-    monkeypatch.setattr(tiff_pages, "_images", images)
-    with open_source(path):
-        pass
-    assert [record.message for record in caplog.records] == ["odd"]
-
-
 def test_a_tiff_that_goes_away_while_it_is_read(tmp_path):
     folder = scans.write_tiffs(tmp_path / "scan", DATA)
     with open_source(folder) as source:
@@ -242,7 +226,7 @@ def test_a_missing_codec_is_named(tmp_path):
             opened.pages[0].tags["Compression"].overwrite(tifffile.COMPRESSION.LZW)
     with (
         open_source(folder) as source,
-        pytest.raises(SourceError, match=r"page 0 cannot be decoded .*: install imagecodecs$"),
+        pytest.raises(SourceError, match=r"page 0 cannot be decoded .*imagecodecs"),
     ):
         source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
 

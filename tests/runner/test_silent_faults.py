@@ -63,10 +63,10 @@ def removed(path: Path) -> None:
 
 
 WHAT = {
-    replaced: "was replaced by another file",
-    grown: "bytes and now has",
-    cut: "bytes and now has",
-    changed: "was changed",
+    replaced: "was changed, or replaced",
+    grown: "was changed, or replaced",
+    cut: "was changed, or replaced",
+    changed: "was changed, or replaced",
     removed: "was removed",
 }
 """What is done to a scan -> what is said of it."""
@@ -100,7 +100,7 @@ def test_other_files_of_a_scan_that_change(tmp_path, kind):
             file.create_virtual_dataset("exchange/data", layout)
     _meanwhile.append(lambda: changed(raw))
     loader = {"method": "standard_tomo", "parameters": {"flats": flats}}
-    with pytest.raises(SourceError, match=r"raw\.h5: was changed while it was read"):
+    with pytest.raises(SourceError, match=r"raw\.h5: was changed"):
         run(path, pipeline(loader), tmp_path / "out", device="cpu")
 
 

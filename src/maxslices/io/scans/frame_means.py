@@ -247,13 +247,6 @@ def _largest_change(
 
 def _weights_in_time(projections: NDArray[np.int64], places: NDArray[np.int64]) -> Means:
     """Weight of each group's mean for each projection, (projections, groups)."""
-    weights = np.zeros((len(projections), len(places)))
-    after = np.searchsorted(places, projections, side="right")  # groups before a projection
-    for row, (number, second) in enumerate(zip(projections, after, strict=True)):
-        if second in (0, len(places)):
-            weights[row, min(second, len(places) - 1)] = 1
-            continue
-        first = places[second - 1]
-        share = (number - first + 1) / (places[second] - first + 1)
-        weights[row, second - 1 : second + 1] = 1 - share, share
-    return weights
+    groups = np.arange(len(places))
+    at = projections + np.searchsorted(places, projections, side="right")  # among all frames
+    return np.stack([np.interp(at, places + groups, groups == one) for one in groups], axis=1)

@@ -77,28 +77,16 @@ class FrameSource(Source):
         """What the file stores next to the frames; None for files without a layout."""
         self.pixel_size: PixelSize | None = None if stored is None else stored.pixel_size
         """Size of a pixel at the sample; None if it is not known."""
-        self._sides = {side: (sides or {}).get(side) for side in SIDE_NAMES}
-        places = {side: _places(each, data) for side, each in self._sides.items()}
-        flats = self._sides["flats"]
-        if flats is not None and flats_after is not None:
-            n_before, n_after = flats.spec.shape[0], flats_after.spec.shape[0]
-            places["flats"] = np.repeat([0, data.spec.shape[0]], [n_before, n_after])
-            self._sides["flats"] = Selection.of(JoinedFrames(flats.frames, flats_after.frames))
-        for side, given in self._sides.items():
-            choice = options.choice(side)
-            if given is not None and choice is not None:
-                chosen = choice.of(given.spec.shape[0], f"{name}: {side}")
-                self._sides[side] = given.take(chosen)
-                places[side] = None if (at := places[side]) is None else at[chosen]
+        self._sides: dict[SideName, Selection | None] = dict.fromkeys(SIDE_NAMES)
+        places: dict[SideName, NDArray[np.int64] | None] = dict.fromkeys(SIDE_NAMES)
         _, n_rows, n_columns = data.spec.shape
-        for side, selection in self._sides.items():
-            if selection is not None and selection.spec.shape[1:] != (n_rows, n_columns):
-                found = "x".join(map(str, selection.spec.shape[1:]))
-                raise SourceError(
-                    f"{selection.frames.name}: {side} of {found} pixels do not fit the "
-                    f"projections of {name}, {n_rows}x{n_columns}: give {side} taken with the "
-                    "same detector window"
-                )
+        rows = preview.bounds(1, n_rows, name)
+        columns = preview.bounds(2, n_columns, name)
+        for side, given in (sides or {}).items():
+            if given is not None:
+                after = flats_after if side == "flats" else None
+                chosen, places[side] = _side(side, given, after, data, options)
+                self._sides[side] = chosen.crop(rows, columns)
         part = slice(*previewed(data, preview), preview.angle_step)
         self.angles: NDArray[np.float32] | None = None
         """Read-only."""
@@ -110,25 +98,19 @@ class FrameSource(Source):
             is_part = angles.size == len(range(data.spec.shape[0])[part])
             self.angles = (angles if is_part else angles[part]).copy()
             self.angles.flags.writeable = False
-        rows = preview.bounds(1, n_rows, name)
-        columns = preview.bounds(2, n_columns, name)
         self.detector_start = rows[0], columns[0]
         self._data = data.take(part).crop(rows, columns)
-        for side, selection in self._sides.items():
-            if selection is not None:
-                self._sides[side] = selection.crop(rows, columns)
         self.spec = self._data.spec
         numbers = np.arange(data.spec.shape[0])[part]
         scales = None
         if currents is not None:
             scales = _currents(name, currents, self._data, self._sides["flats"])
         self._means = FrameMeans(self._sides, numbers, places, scales)
-        check_written(self._data, "projections")
-        paths = list(self._data.frames.files)
-        for side, selection in self._sides.items():
-            if selection is not None:
-                check_written(selection, side)
-                paths += selection.frames.files
+        paths: list[Path] = []
+        for what, read in (("projections", self._data), *self._sides.items()):
+            if read is not None:
+                check_written(read, what)
+                paths += read.frames.files
         self._stamps = FileStamps(paths)
         self.dummies = tuple(
             side for side, each in self._sides.items() if each is None and options.makes_up(side)
@@ -223,11 +205,38 @@ class FrameSource(Source):
                 selection.frames.close()
 
 
-def _places(side: Selection | None, data: Selection) -> NDArray[np.int64] | None:
-    """Number of projections before each frame; None for frames of another stack."""
-    if side is None or side.frames is not data.frames:
-        return None
-    return np.searchsorted(data.indices, side.indices)
+def _side(
+    side: SideName,
+    given: Selection,
+    after: Selection | None,
+    data: Selection,
+    options: LoaderOptions,
+) -> tuple[Selection, NDArray[np.int64] | None]:
+    """Flats or darks that are read, and the number of projections before each, where known.
+
+    Raises
+    ------
+    SourceError
+        If their frames do not fit those of the projections.
+    """
+    places = None
+    if given.frames is data.frames:
+        places = np.searchsorted(data.indices, given.indices)
+    if after is not None:
+        places = np.repeat([0, data.spec.shape[0]], [given.spec.shape[0], after.spec.shape[0]])
+        given = Selection.of(JoinedFrames(given.frames, after.frames))
+    choice = options.choice(side)
+    if choice is not None:
+        chosen = choice.of(given.spec.shape[0], f"{data.frames.name}: {side}")
+        given = given.take(chosen)
+        places = None if places is None else places[chosen]
+    if given.spec.shape[1:] != data.spec.shape[1:]:
+        found, due = ("x".join(map(str, each.spec.shape[1:])) for each in (given, data))
+        raise SourceError(
+            f"{given.frames.name}: {side} of {found} pixels do not fit the projections of "
+            f"{data.frames.name}, {due}: give {side} taken with the same detector window"
+        )
+    return given, places
 
 
 def _currents(
@@ -314,7 +323,7 @@ class FileStamps:
         self._stamps = {path.absolute(): _stamp(path) for path in paths}
 
     def check(self) -> None:
-        """Check that no file was replaced, cut or changed.
+        """Check that no file was removed, replaced or changed.
 
         Raises
         ------
@@ -323,20 +332,12 @@ class FileStamps:
         """
         for path, before in self._stamps.items():
             now = _stamp(path)
-            if now == before or before is None:
-                continue
-            if now is None:
-                what = "was removed"
-            elif now[:2] != before[:2]:
-                what = "was replaced by another file"
-            elif now.n_bytes != before.n_bytes:
-                what = f"had {before.n_bytes} bytes and now has {now.n_bytes}"
-            else:
-                what = "was changed"
-            raise ScanChangedError(
-                f"{path}: {what} while it was read, so the result may mix old data and new: run "
-                "again when nothing writes to it"
-            )
+            if now != before and before is not None:
+                what = "removed" if now is None else "changed, or replaced by another file,"
+                raise ScanChangedError(
+                    f"{path}: was {what} while it was read, so the result may mix old data and "
+                    "new: run again when nothing writes to it"
+                )
 
 
 def _stamp(path: Path) -> FileStamp | None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName, Source
 from ..check_arrays import check_angles
-from ..frames.frames import ArrayFrames, Frames, Selection
+from ..frames.frames import ArrayFrames, Frames, JoinedFrames, Selection
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
 from ..library_errors import library_errors
@@ -313,14 +314,18 @@ class ArrayScan(FrameSource):
         """The projections."""
         self._given = {"flats": flats, "darks": darks, "flats_after": flats_after}
         self._angles = None if angles is None else check_angles(name, angles)
-        super().__init__(
-            name,
-            Selection.of(ArrayFrames(name, _array(name, data))),
-            sides={"flats": _side(name, "flats", flats), "darks": _side(name, "darks", darks)},
-            flats_after=_side(name, "flats_after", flats_after),
-            angles=self._angles,
-        )
+        super().__init__(name, **self._parts(name))
         self.pixel_size = size
+
+    def _parts(self, name: str) -> dict[str, Any]:
+        """The arrays as frames."""
+        flats, darks, after = (_side(name, side, each) for side, each in self._given.items())
+        return {
+            "data": Selection.of(ArrayFrames(name, _array(name, self.data))),
+            "sides": {"flats": flats, "darks": darks},
+            "flats_after": after,
+            "angles": self._angles,
+        }
 
     def with_options(self, options: LoaderOptions) -> FrameSource:
         """The same scan, read as a pipeline's loader says.
@@ -332,15 +337,7 @@ class ArrayScan(FrameSource):
         SourceError
             If a part of it is not within the scan, or the loader names paths in an HDF5 file.
         """
-        frames = Selection.of(ArrayFrames(self.name, self.data))
-        sides: dict[SideName, Selection | None] = {
-            "flats": _side(self.name, "flats", self._given["flats"]),
-            "darks": _side(self.name, "darks", self._given["darks"]),
-        }
-        after = _side(self.name, "flats_after", self._given["flats_after"])
-        return plain_source(
-            self.name, frames, options, sides=sides, flats_after=after, angles=self._angles
-        )
+        return plain_source(self.name, options=options, **self._parts(self.name))
 
 
 def _side(name: str, side: str, given: NDArray[Any] | None) -> Selection | None:
@@ -445,8 +442,8 @@ def _tiff_stacks(
         found = [each for each in _folders(beside) if pattern.search(each.name)]
         if found and options.side(side) == "auto":
             before_first = sorted(found, key=lambda each: "after" in each.name.lower())
-            first, *others = map(open_tiffs, before_first)
-            sides[side] = Selection.of(first.followed_by(others) if others else first)
+            stacks: list[Frames] = [open_tiffs(each) for each in before_first]
+            sides[side] = Selection.of(reduce(JoinedFrames, stacks))
     return open_tiffs(projections), sides
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -74,11 +74,6 @@ class TiffFrames(Frames):
     def reads_rows(self) -> bool:
         """True unless a page is compressed or in parts: it is decoded as a whole."""
         return all(image.offset is not None for image in self._images)
-
-    def followed_by(self, others: Sequence[TiffFrames]) -> TiffFrames:
-        """These frames and then others, of the same size and dtype."""
-        images = [image for frames in (self, *others) for image in frames._images]
-        return TiffFrames(self.name, images)
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]

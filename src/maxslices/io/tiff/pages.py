@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -172,7 +171,7 @@ def read_pages(path: Path) -> list[TiffPage]:
     check_readable(path)
     with library_errors(str(path)):
         n_pages = count_pages(path)
-    with _held_log():
+    with _without_log():
         try:
             with tifffile.TiffFile(path) as file:
                 images = list(_images(path, file))
@@ -193,21 +192,18 @@ def read_pages(path: Path) -> list[TiffPage]:
 
 
 @contextmanager
-def _held_log() -> Iterator[None]:
-    """Hold back tifffile's log records, and drop them if an error is raised."""
-    logger, records = logging.getLogger("tifffile"), SimpleQueue[logging.LogRecord]()
+def _without_log() -> Iterator[None]:
+    """Drop what tifffile logs of a damaged file: the error that follows says it."""
+    logger = logging.getLogger("tifffile")
 
-    def hold(record: logging.LogRecord) -> bool:
-        records.put(record)
+    def drop(record: logging.LogRecord) -> bool:
         return False
 
-    logger.addFilter(hold)
+    logger.addFilter(drop)
     try:
         yield
     finally:
-        logger.removeFilter(hold)
-    while not records.empty():
-        logger.handle(records.get())
+        logger.removeFilter(drop)
 
 
 def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
@@ -265,9 +261,8 @@ def decode_page(image: TiffPage) -> NDArray[Any]:
             error
         ):
             raise
-        hint = "" if _has_codec(image) else ": install imagecodecs"
         raise SourceError(
-            f"{image.path}: page {image.page} cannot be decoded ({cause_of(error)}){hint}"
+            f"{image.path}: page {image.page} cannot be decoded ({cause_of(error)})"
         ) from None
     if frame.shape != image.shape:
         raise SourceError(
@@ -275,19 +270,3 @@ def decode_page(image: TiffPage) -> NDArray[Any]:
             "the file says: it is damaged; copy it again"
         )
     return frame
-
-
-def _has_codec(image: TiffPage) -> bool:
-    """True unless decoding a page needs the package imagecodecs, which is not installed."""
-    try:
-        with tifffile.TiffFile(image.path) as file:
-            page = file.pages[image.page].aspage()
-            tifffile.TIFF.DECOMPRESSORS[page.compression]
-            tifffile.TIFF.UNPREDICTORS[page.predictor]
-    except KeyError:  # what these mappings raise for a codec that they lack
-        return False
-    except Exception as error:
-        if not isinstance(error, OSError) and not raised_by_library(error):
-            raise
-        return True  # the file is damaged
-    return True
