@@ -35,6 +35,7 @@ from ._fbp_geometry import (
     row_filter,
 )
 from ._threads import THREAD_BYTES, n_workers_for
+from .namespaces import fast_length
 
 EPS = 1e-4
 """Relative error of the FFT: about a tenth of the difference between two choices of the filter's
@@ -186,7 +187,7 @@ def outside_of(size: Lengths) -> NDArray[np.bool_] | None:
 
 
 def period_of(size: Lengths) -> int:
-    return int(scipy.fft.next_fast_len(size.row_min, real=True))
+    return fast_length(size.row_min)
 
 
 def load_library() -> None:
@@ -253,6 +254,6 @@ def _fine_side(side: int) -> int:
     """Side of FINUFFT's grid: even, without primes above 5, and no smaller than its kernel."""
     length = max(int(np.ceil(UPSAMPLING * side)), 16)
     length += length % 2
-    while scipy.fft.next_fast_len(length, real=True) != length:
+    while fast_length(length) != length:
         length += 2
     return length

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pywt
 from numpy.typing import NDArray
 
 from maxslices import Ledger
@@ -84,12 +83,18 @@ def filter_length(wname: str) -> int:
     ValueError
         If PyWavelets has no discrete wavelet of this name.
     """
+    return int(_wavelet(wname).dec_len)
+
+
+def _wavelet(wname: str) -> Any:
+    import pywt  # here, as importing it takes 17 ms also where no step has wavelets
+
     if wname not in pywt.wavelist(kind="discrete"):
         raise ValueError(
             "wname must be a discrete wavelet of PyWavelets, such as 'haar', 'db5', 'sym16' or "
             f"'bior4.4', not {wname!r}"
         )
-    return int(pywt.Wavelet(wname).dec_len)
+    return pywt.Wavelet(wname)
 
 
 def level_count(n_angles: int, width: int, level: int | None) -> int:
@@ -138,8 +143,8 @@ def make_tables(
     The angles are continued by `pad` mirrored ones on either side: the matrices are those of the
     longer sinogram, with the columns of one angle added up, and without the rows beyond its ends.
     """
-    taps = filter_length(wname)
-    wavelet = pywt.Wavelet(wname)
+    wavelet = _wavelet(wname)
+    taps = int(wavelet.dec_len)
     low, high = np.array(wavelet.dec_lo), np.array(wavelet.dec_hi)
     back_low, back_high = np.array(wavelet.rec_lo), np.array(wavelet.rec_hi)
     angles, widths = lengths(n_angles + 2 * pad, taps, levels), lengths(width, taps, levels)

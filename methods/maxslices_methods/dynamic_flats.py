@@ -176,7 +176,7 @@ def _binned(xp: Any, frame: Any) -> Any:
 def _gradient(xp: Any, frame: Any) -> Any:
     """Differences along both axes, in one row."""
     down, right = frame[1:] - frame[:-1], frame[:, 1:] - frame[:, :-1]
-    return xp.concat([down.reshape(-1), right.reshape(-1)])
+    return xp.concatenate([down.reshape(-1), right.reshape(-1)])
 
 
 def _least_variation(xp: Any, changes: list[Any], gradient: Any) -> NDArray[np.float64]:

@@ -7,12 +7,11 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 
 from maxslices import Ledger, from_ledger, method
 from maxslices.httomo.paganin_reach import alpha_um2, paganin_reach
 
-from .namespaces import array_namespace, on_gpu, scipy_module
+from .namespaces import array_namespace, fast_length, on_gpu, scipy_module
 
 PaddingMethod = Literal["next_power_of_2", "next_fast_length", "use_pad_x_y"]
 
@@ -63,7 +62,7 @@ def _padding(
     if calculate_padding_value_method == "next_power_of_2":
         height, width = (1 << size.bit_length() for size in frame)
     elif calculate_padding_value_method == "next_fast_length":
-        height, width = (2 * scipy.fft.next_fast_len((s + 1) // 2, real=True) for s in frame)
+        height, width = (2 * fast_length((s + 1) // 2) for s in frame)
     else:
         raise ValueError(
             "calculate_padding_value_method must be 'next_power_of_2', 'next_fast_length' or "

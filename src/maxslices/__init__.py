@@ -12,7 +12,11 @@ from .core.method_registry import Registry, method, registry
 from .errors import MaxslicesError, MissingPackageError
 
 if TYPE_CHECKING:
-    from .api import check, describe, fit_blocks, map_blocks, plan, run, run_scans
+    from .api.array_blocks import fit_blocks, map_blocks
+    from .api.describe_scan import describe
+    from .api.plan_scan import check, plan
+    from .api.run_scan import run
+    from .api.several_scans import run_scans
     from .devices import pinned_empty
     from .io import ArrayScan
     from .pipeline import Pipeline
@@ -48,16 +52,16 @@ _LATER = {
     "Pipeline": "pipeline",
     "Plan": "planner",
     "Report": "runner",
-    "check": "api",
-    "describe": "api",
-    "fit_blocks": "api",
-    "map_blocks": "api",
+    "check": "api.plan_scan",
+    "describe": "api.describe_scan",
+    "fit_blocks": "api.array_blocks",
+    "map_blocks": "api.array_blocks",
     "pinned_empty": "devices",
-    "plan": "api",
-    "run": "api",
-    "run_scans": "api",
+    "plan": "api.plan_scan",
+    "run": "api.run_scan",
+    "run_scans": "api.several_scans",
 }
-"""Names for planning and running, with their packages: imported at first use."""
+"""Names for planning and running, with their modules: imported at first use."""
 RUN_MODULES = frozenset(
     {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "msgspec", "tifffile", "yaml"}
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from maxslices import api
+from maxslices.api.describe_scan import ScanDescription
 from maxslices.cli.main import main
 from maxslices.cli.output import say
 
@@ -79,9 +79,9 @@ def test_warnings_and_logs_show_them_as_text(capsys, monkeypatch, evil_scan, tmp
     def describe(scan):
         warnings.warn(f"of {scan}", stacklevel=2)
         logging.getLogger("library").error("of %s", scan)
-        return api.ScanDescription(str(scan), (3, 4, 5), "uint8", None, None, None, None)
+        return ScanDescription(str(scan), (3, 4, 5), "uint8", None, None, None, None)
 
-    monkeypatch.setattr("maxslices.api.describe", describe)
+    monkeypatch.setattr("maxslices.api.describe_scan.describe", describe)
     assert main(["info", str(evil_scan)]) == 0
     out, err = capsys.readouterr()
     assert err.count(r"\u001b[2J") == 2

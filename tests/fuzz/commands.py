@@ -93,7 +93,7 @@ def called(arguments: list[str]) -> int:
 def _import_what_commands_need(folder: Path) -> None:
     """Import here what each child would import otherwise; nothing that starts a thread."""
     from maxslices import registry
-    from maxslices.api import describe, pictures, sweep  # noqa: F401
+    from maxslices.api import describe_scan, pictures, sweep  # noqa: F401
 
     import_what_runs_need(folder)
     with contextlib.redirect_stdout(io.StringIO()):

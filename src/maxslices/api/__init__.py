@@ -1,20 +1,4 @@
-"""The functions of Python users: `describe`, `check`, `plan` and `run`."""
+"""The functions of Python users: `describe`, `check`, `plan` and `run`, each in its own module.
 
-from .array_blocks import fit_blocks, map_blocks
-from .describe_scan import ScanDescription, describe
-from .plan_scan import check, plan
-from .run_scan import run
-from .several_scans import ScanOutcome, ScansReport, run_scans
-
-__all__ = [
-    "ScanDescription",
-    "ScanOutcome",
-    "ScansReport",
-    "check",
-    "describe",
-    "fit_blocks",
-    "map_blocks",
-    "plan",
-    "run",
-    "run_scans",
-]
+They are imported from `maxslices`; planning imports nothing of what only runs need.
+"""

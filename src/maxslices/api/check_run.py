@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.allocators import Device
 from ..core.json_values import plain
@@ -17,12 +17,13 @@ from ..io import Source
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import MadeFor, Plan
 from ..planner.section_plan import check_sections
-from ..runner.folder.run_identity import changes
-from ..runner.folder.unfinished_run import UnfinishedRun
 from ..system.packages import installed_version
 from ..system.threads import N_CORES
 from .scan_and_output import spec_of
 from .values_first import as_planned
+
+if TYPE_CHECKING:
+    from ..runner.folder.unfinished_run import UnfinishedRun
 
 
 def check_plan_here(
@@ -61,6 +62,8 @@ def check_unchanged(
     PlanError
         Naming each difference.
     """
+    from ..runner.folder.run_identity import changes  # a plan needs nothing of the runner
+
     plan = unfinished.plan
     differences = plan.made_for.differences(
         made_for(pipeline, spec_of(source, backend), backend.kind)

@@ -24,11 +24,12 @@ from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
-from ..runner import Results, ResultsInMemory, RunFolder
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from ..runner import Results, RunFolder
 
 Engine = Union[str, "Client"]
 """What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
@@ -216,6 +217,8 @@ class RunRequest(PlanRequest):
 
     def results(self, pipeline: Pipeline) -> Results:
         """Where the results go: a folder, checked, or memory."""
+        from ..runner import ResultsInMemory, RunFolder  # a plan needs nothing of them
+
         path = self.folder_path
         if path is None:
             return ResultsInMemory(None if self.scratch is None else Path(self.scratch))

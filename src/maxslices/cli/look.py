@@ -38,7 +38,7 @@ def info(scan: str, json: bool, picture: Path | None) -> str | None:
 
     Also chunks and compression.
     """
-    from ..api import describe
+    from ..api.describe_scan import describe
     from ..api.pictures import draw_scan
 
     found = describe(scan)
@@ -110,7 +110,7 @@ def check(pipeline: str, scan: str | None, **options: Any) -> str:
 
     With a scan: also whether that has the flats, darks and angles that the methods need.
     """
-    from ..api import check
+    from ..api.plan_scan import check
 
     return check(pipeline, scan, **options)
 
@@ -156,7 +156,7 @@ def plan(
 
     The scan need not be here: maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE
     """
-    from ..api import plan
+    from ..api.plan_scan import plan
     from ..core.arrays import ArraySpec, parse_shape
     from ..errors import UsageError
     from .output import measurements_said

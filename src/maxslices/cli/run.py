@@ -108,7 +108,7 @@ def run(
         out = out or str(numbered_folder(scan, pipeline))
         found = run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
         return shown(found, json, quiet)
-    from ..api import run_scans
+    from ..api.several_scans import run_scans
 
     assert output_dir is not None
     report = run_scans(paths[:-1], paths[-1], output_dir, **options)

@@ -13,7 +13,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..api import plan, run
+from ..api.plan_scan import plan
+from ..api.run_scan import run
 from ..core.units import format_bytes, parse_bytes
 from ..errors import StoreError
 from ..pipeline import Pipeline
