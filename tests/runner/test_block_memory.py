@@ -231,14 +231,6 @@ def test_staging_of_results_never_shrinks_with_more_slices(
         assert fewer.most.total_bytes >= (n_slices + fewer.n_slices) * slice_bytes
 
 
-def test_results_of_two_processes_wait_in_as_much_memory_as_those_of_one():
-    alone, shared = (
-        block_memory.result_staging(64, 2**24, overlaps=True, is_shared=is_shared)
-        for is_shared in (False, True)
-    )
-    assert 2 * shared.usual.total_bytes == alone.usual.total_bytes
-
-
 def test_a_part_of_a_section_leaves_in_the_pieces_of_several_processes(
     on_fake_gpu, tmp_path, monkeypatch
 ):

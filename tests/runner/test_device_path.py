@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, run
-from maxslices.errors import MethodError, OutOfMemoryError
+from maxslices.errors import MethodError
 from maxslices.io.results.hdf5_sink import Hdf5Sink
 from maxslices.measure import Peak
 from tests.planner.fakes import fakes
@@ -74,30 +74,6 @@ def test_caches_are_emptied_before_a_block_of_another_size(gpu):
     needed = report.plan.estimated_bytes
     run(DATA, pipeline, device="cuda", block=5, memory=3 * needed - 1)
     assert gpu.events[1:] == ["release", "measure", 6, "release", 8, 8, "release", 7]
-
-
-def test_plans_that_methods_ask_for_are_kept_where_there_is_room(gpu, monkeypatch):
-    wanted = []
-    monkeypatch.setattr("maxslices.tuning.fft_plan_cache.keep_fft_plans", wanted.append)
-    pipeline = Pipeline.from_steps(["negate"], fakes)
-    needed = run(DATA, pipeline, device="cuda", block=8).plan.estimated_bytes
-    assert wanted == [True, False]
-    run(DATA, pipeline, device="cuda", block=8, memory=3 * needed - 1)
-    assert wanted[2:] == [False, False]
-    del wanted[:]
-    run(DATA, hungry(lambda data: len(data) > 4), device="cuda", block=8)
-    assert wanted == [True, *[False] * (len(wanted) - 1)]  # memory ran out
-    with pytest.raises(MethodError):
-        run(DATA, hungry(lambda data: 1 / 0), device="cuda", block=8)
-    assert wanted[-1] is False
-
-
-def test_a_block_that_fails_twice_is_halved(gpu):
-    report = run(DATA, hungry(lambda data: len(data) > 4), device="cuda", block=8)
-    np.testing.assert_array_equal(report.result, DATA * 2)
-    assert (report.sections[0].n_splits, report.sections[0].smallest_block) == (1, 4)
-    with pytest.raises(OutOfMemoryError, match="single projection, number 0"):
-        run(DATA, hungry(lambda data: True), device="cuda", block=8)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import maxslices
 from maxslices.errors import StoreError
 from maxslices.runner.blocks.block_feed import blocks_of
 from maxslices.runner.folder import journal as journal_module
@@ -36,17 +35,6 @@ def test_what_cannot_be_noted_is_not_in_the_journal(tmp_path, monkeypatch):
     assert not journal.done(0, 0, 3, 3, {0: object()})
     journal.close()
     assert len((tmp_path / "journal").read_bytes().splitlines()) == 1
-
-
-def test_a_run_that_is_stopped_while_its_journal_is_made_leaves_nothing(tmp_path, monkeypatch):
-    def stop_once_it_is_there(_journal, _path, _n_lines):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "__init__", stop_once_it_is_there)
-    np.save(tmp_path / "scan.npy", np.ones((4, 5, 6), np.float32))
-    with pytest.raises(KeyboardInterrupt):
-        maxslices.run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections import OrderedDict
@@ -13,7 +12,6 @@ import pytest
 from maxslices import Pipeline, Registry, method, run, run_scans
 from maxslices.errors import MethodError, PipelineError, StoreError, UnknownMethodError, UsageError
 from maxslices.runner import RunFolder
-from maxslices.runner.folder.journal import Journal
 from maxslices.system.disk_space import wait_until_freed
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
@@ -71,16 +69,6 @@ def test_a_list_may_change_after_it_was_registered():
     halo.append(5)
     run(DATA, Pipeline.from_steps(["neighbours"], registry), device="cpu", block=2)
     assert max(seen[-3:]) == 4
-
-
-def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("maxslices.runner.folder.journal.replace_text", full)
-    with pytest.raises(StoreError, match="the disk is full"):
-        Journal.create(tmp_path / "journal", {})
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_result_that_the_next_call_overwrites_is_refused():

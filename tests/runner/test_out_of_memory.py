@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,7 +13,7 @@ from maxslices.errors import OutOfMemoryError, StoreError
 from maxslices.io import ArrayScan, Sink, Source
 from maxslices.io.stores.scratch import ScratchStore
 from maxslices.io.stores.store import MemoryStore
-from maxslices.runner.folder.folder_place import JOURNAL_NAME, RECORD_NAMES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from maxslices.system.threads import WorkThread
 from tests.runner.fake_gpu import FakeGpu
 
@@ -316,20 +313,3 @@ def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, 
     with pytest.raises(OutOfMemoryError, match=r"memory ran out on a single .*can't start new thr"):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.npy"]
-
-
-def test_a_folder_that_cannot_be_listed_without_memory_is_an_error(tmp_path, monkeypatch):
-    """The system calls that list a folder say ENOMEM; the run goes on when there is some."""
-
-    def no_memory(folder):
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-    np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
-    out = tmp_path / "out"
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "iterdir", no_memory)
-        with pytest.raises(StoreError, match=r"Cannot allocate memory.*--resume"):
-            run(tmp_path / "scan.npy", ["minus_log"], out, device="cpu", block=4)
-    run(tmp_path / "scan.npy", ["minus_log"], out, device="cpu", resume=True)
-    assert (out / "report.json").exists()
-    assert not (out / JOURNAL_NAME).exists()

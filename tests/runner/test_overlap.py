@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import h5py
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, run
 from maxslices.io import ArrayScan
-from maxslices.io.frames.frames import ArrayFrames, Selection
-from maxslices.io.scans.frame_source import FrameSource
-from maxslices.io.scans.loader import LoaderOptions, Preview
-from maxslices.runner.blocks.block_feed import blocks_of
 from tests.planner.fakes import fakes
 
 NAMES = (
@@ -141,51 +136,3 @@ def test_every_copy_and_every_block_is_on_the_timeline(on_fake_gpu):
     assert {name: use.n_bytes for name, use in stages.items()} == dict.fromkeys(
         ("in", "compute", "out"), out.nbytes
     )
-
-
-def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
-    data = np.random.default_rng(7).random((40, 30, 201), np.float32)
-    columns = LoaderOptions(preview=Preview(detector_x=(1, 190)))
-    host_bytes = []
-    for is_pinned in (False, True):
-        with on_fake_gpu() as gpu:
-            if is_pinned:
-                gpu.pin(data)
-            scan = FrameSource("scan", Selection.of(ArrayFrames("scan", data)), columns)
-            report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda", block=4)
-            # two in, and out two or three, as they are needed
-            assert gpu.allocated.count("pinned memory") in (4, 5)
-        np.testing.assert_array_equal(report.result, -data[:, :, 1:190])
-        host_bytes.append(report.plan.sections[0].host_bytes)
-    assert host_bytes[0] == host_bytes[1]
-
-
-@given(
-    total=st.integers(1, 200),
-    size=st.integers(1, 210),
-    halo=st.tuples(st.integers(0, 9), st.integers(0, 9)),
-    start=st.integers(0, 199),
-)
-def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start):
-    start = min(start, total - 1)
-    blocks = blocks_of([range(start, total)], size, halo, total)
-    assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(start, total))
-    for block in blocks:
-        assert block.first == max(0, block.start - halo[0])
-        assert block.last == min(total, block.stop + halo[1])
-        assert block.n_given <= size + sum(halo)
-
-
-@pytest.mark.parametrize("block", [4, 100])
-def test_a_method_in_place_leaves_the_scan_as_it_was(on_fake_gpu, block):
-    scan = source()
-    before = np.empty(scan.spec.shape, scan.spec.dtype)
-    scan.read(0, 0, len(before), before)
-    with on_fake_gpu() as gpu:
-        pinned = source(pinned_by=gpu)
-        pipeline = Pipeline.from_steps(["triple_in_place"], fakes)
-        got = run(pinned, pipeline, device="cuda", block=block).result
-        after = np.empty_like(before)
-        pinned.read(0, 0, len(after), after)
-    np.testing.assert_array_equal(got, 3 * before)
-    np.testing.assert_array_equal(after, before)

@@ -63,15 +63,6 @@ def test_lines_say_how_far_a_section_is(case):
     assert lines == expected
 
 
-def test_ends_are_written_if_wanted():
-    lines, clock = [], Clock()
-    progress = ProgressLines(lines.append, at_end=lines.append, clock=clock)
-    progress.start("section 1/1", 30)
-    clock.now_s += 1.5
-    progress.advance(30)
-    assert lines == ["section 1/1: 30 slices done in 1.5 s"]
-
-
 def test_without_a_terminal_lines_go_to_standard_error(monkeypatch):
     monkeypatch.setattr("maxslices.runner.report.progress.LEAST_S", 0.0)
     stream = io.StringIO()

@@ -33,16 +33,6 @@ def report(made, *sections, **fields):
     return Report(made.plan, "cpu", sections, {}, (), 2.0, **fields)
 
 
-def test_a_line_says_how_busy_each_stage_was_and_what_bounded(made):
-    text = str(report(made, section(stages=STAGES, idle_share=0.02, bound_by="link out")))
-    whole = " ".join(text.split())
-    assert (
-        "read 12 %, in 95 %, compute 38 %, out 97 %, write 100 %, idle 2 %: "
-        "bound by the link out, 55.2 GB/s"
-    ) in whole
-    assert max(map(len, text.splitlines())) <= 100
-
-
 @pytest.mark.parametrize(
     ("bound_by", "said"),
     [
@@ -57,12 +47,6 @@ def test_a_line_says_how_busy_each_stage_was_and_what_bounded(made):
 def test_each_bound_has_words(made, bound_by, said):
     one = section(stages=STAGES, idle_share=0.02, bound_by=bound_by)
     assert said in f"{report(made, one)}\n"
-
-
-def test_without_a_timeline_nothing_is_said_of_stages(made):
-    text = str(report(made, section()))
-    assert "idle" not in text
-    assert "bound by" not in text
 
 
 def test_blocks_that_changed_are_listed(made):

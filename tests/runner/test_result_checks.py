@@ -47,14 +47,6 @@ def test_what_is_finite_is_not_counted_however_large(dtype, value):
     np.testing.assert_array_equal(count.totals(), [[0, 0]])
 
 
-def test_parts_of_frames_are_counted():
-    data = np.zeros((4, 6, 5), np.float32)
-    data[:, 0], data[1, 3, 2], data[2, 4, 0] = np.nan, np.inf, -np.inf
-    count = NonFiniteCount(2)
-    count.look(1, data[:, 1:5])
-    np.testing.assert_array_equal(count.totals(), [[0, 0], [0, 2]])
-
-
 SHAPE = (9, 70, 130)
 RANDOM = np.random.default_rng(5)
 DARKS = 100 + RANDOM.integers(0, 9, (3, *SHAPE[1:]))

@@ -7,12 +7,9 @@ import re
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.core.block_memory import PYTHON_BYTES
-from maxslices.errors import DoesNotFitError
 from maxslices.io import ArrayScan
 from maxslices.io.scans.loader import LoaderOptions
 from maxslices.runner.folder.folder_place import RECORD_NAMES
@@ -112,18 +109,6 @@ def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
     }  # fmt: skip
 
 
-def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):
-    steps = [{"method": "to_float", "save_result": False}]
-    report = result(steps, out=tmp_path)
-    assert report.files == ()
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "report.html",
-        "report.json",
-        *RECORD_NAMES,
-    }
-    assert result(steps).result is None
-
-
 def test_side_results_alone_need_only_the_slices_they_look_at():
     # An ArrayScan is opened anew with the loader's options; any other source is read as it is.
     scan, read = source().with_options(LoaderOptions()), []
@@ -142,59 +127,6 @@ def test_a_method_that_runs_twice_reports_both_side_results():
         "extremes.low", "extremes.high", "extremes_2.low", "extremes_2.high"
     ]  # fmt: skip
     assert report.side_results["extremes_2.low"] == -report.side_results["extremes.high"]
-
-
-def test_a_source_of_the_caller_stays_open():
-    scan = source()
-    pipeline = Pipeline.from_steps(["to_float"], fakes)
-    first = run(scan, pipeline, device="cpu").result
-    np.testing.assert_array_equal(run(scan, pipeline, device="cpu").result, first)
-
-
-NAMES = ("to_float", "negate", "work", "neighbours", "reaching", "extremes", "find_middle")
-
-
-@pytest.fixture(scope="module")
-def big(tmp_path_factory):
-    path = tmp_path_factory.mktemp("scan") / "big.npy"
-    np.save(path, np.random.default_rng(0).random((61, 47, 250), np.float32))
-    return path
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    steps=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
-    budget=st.integers(PYTHON_BYTES + 500_000, 9_000_000),
-    block=st.sampled_from(["auto", "max", 3]),
-    saved=st.integers(0, 3),
-)
-@example(steps=["to_float"], budget=7306864, block="auto", saved=0)  # all fit, half does not
-@example(
-    steps=["reaching"], budget=PYTHON_BYTES + 658000, block="auto", saved=0
-)  # a halo of three blocks
-def test_measured_is_within_estimated_within_budget(
-    tmp_path_factory, big, steps, budget, block, saved
-):
-    entries = [
-        {"method": name, **({"save_result": True} if i == saved else {})}
-        for i, name in enumerate(steps)
-    ]
-    pipeline = Pipeline.from_steps(entries, fakes)
-    out = tmp_path_factory.mktemp("run") / "out"
-    try:
-        report = run(big, pipeline, out, device="cpu", memory=budget, block=block)
-    except DoesNotFitError:
-        assert not out.exists()
-        return
-    for planned, ran in zip(report.plan.sections, report.sections, strict=True):
-        assert ran.n_splits == 0
-        assert ran.measured_bytes <= planned.estimated_bytes <= planned.available_bytes <= budget
-        if planned.slice_dim == 0 and planned is not report.plan.sections[0]:
-            continue  # what is in memory between sections is not copied into a block
-        # Blocks at an edge lack a part of the halo, so two of them stay below the estimate.
-        if planned.on_blocks and planned.n_blocks > 2:
-            highest = max(step.estimated_bytes for step in planned.steps)
-            assert ran.measured_bytes >= 0.98 * highest - 2**16
 
 
 def test_a_method_may_work_in_place_and_the_scan_stays_as_it_was():
@@ -231,13 +163,3 @@ def test_views_of_an_array_are_of_the_right_frames():
     for array in (data, data.astype(">f4"), np.asfortranarray(data)):
         got = run(array, Pipeline.from_steps([loader, "negate"], fakes), device="cpu", block=4)
         np.testing.assert_array_equal(got.result, -data[5:])
-
-
-def test_the_copy_without_halo_is_within_the_estimate(tmp_path):
-    np.save(tmp_path / "scan.npy", np.ones((100, 60, 2000), np.uint8))
-    pipeline = Pipeline.from_steps(["neighbours", "to_float", "find_middle"], fakes)
-    report = run(tmp_path / "scan.npy", pipeline, tmp_path / "out", device="cpu", block=10)
-    section = report.sections[0]
-    highest = max(step.estimated_bytes for step in report.plan.sections[0].steps)
-    assert highest < 0.9 * (section.estimated_bytes - PYTHON_BYTES) < section.measured_bytes
-    assert section.measured_bytes <= section.estimated_bytes

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from maxslices import ArraySpec, check, plan, run
+from maxslices import check, plan, run
 from maxslices.io import ArrayScan, Source
 
 SHAPE = (31, 14, 40)
@@ -97,8 +97,3 @@ def test_a_source_of_ones_own_that_says_nothing_is_read_in_frames():
     own = Own(arrays)
     own_plan = plan(own, steps, device="cpu")
     assert [each.slice_dim for each in own_plan.sections] == [0, 1]
-
-
-def test_several_workers_need_no_scratch_files_then():
-    made = plan(ArraySpec((101, 53, 59), "uint16"), STEPS, device="cpu", memory="1GB", workers=2)
-    assert [each.destination for each in made.sections] == ["result"]

@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, method, run
-from maxslices.api.pictures import MOST_PICTURES, page_of_run
+from maxslices.api.pictures import page_of_run
 from maxslices.errors import SourceError
 from maxslices.io import ArrayScan
 from maxslices.io.results.stored_result import middle_slice
-from maxslices.runner import Report
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
-
-from .made_reports import section
 
 DATA = np.random.default_rng(0).random((9, 5, 7)).astype(np.float32)
 SAVED = [{"method": "to_float", "save_result": True}, "to_float"]
@@ -46,14 +43,6 @@ def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
     assert titles == [f"{path.name}, slice 4" for path in reversed(report.files)]
     entry = json.loads((tmp_path / "out" / "report.json").read_text())
     assert entry["records"] == [str(path) for path in report.records]
-
-
-@pytest.mark.parametrize("format", ["hdf5", "tiff"])
-def test_the_middle_slice_is_that_of_the_result(tmp_path, format):
-    report = a_run(tmp_path / "out", format)
-    number, image = middle_slice(report.files[-1])
-    assert number == 4
-    np.testing.assert_array_equal(image, DATA[4])
 
 
 @pytest.mark.parametrize(("shape", "wanted"), [((5, 7), None), ((4, 5, 7), 2)])
@@ -125,27 +114,6 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-def test_a_run_into_memory_draws_nothing(monkeypatch):
-    monkeypatch.setattr("maxslices.api.pictures.page_of_run", lambda report: 1 / 0)
-    a_run(None)
-
-
-def test_a_page_of_ten_thousand_blocks_and_many_results_is_small(tmp_path):
-    whole = a_run(tmp_path / "out")
-    noise = np.random.default_rng(1).random((1, 1100, 1100)).astype(np.float32)
-    path = tmp_path / "noise.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("entry/data/data", data=noise, chunks=noise.shape)
-    paths = [tmp_path / f"{number:02d}_noise.h5" for number in range(MOST_PICTURES + 3)]
-    for each in paths:
-        each.hardlink_to(path)
-    one = section(n_slices=10_000, block=1, stages={}, methods=("to_float",))
-    report = Report(whole.plan, "cpu", (one,), {}, tuple(paths), 100.0)
-    html = page_of_run(report, slice_name)
-    assert len(html.encode()) < 10**6
-    assert html.count("<img") == MOST_PICTURES
-
-
 class TestInNotebooks:
     """Plans, reports and checks in cells."""
 
@@ -169,9 +137,3 @@ class TestInNotebooks:
         html = report._repr_html_()
         assert f'alt="fbp.center = {report.suggested:g}"' in html
         assert 'width="7" height="7"' in html
-
-    def test_a_plan_shows_itself(self):
-        plan = a_run(None).plan
-        assert checked(plan._repr_html_()).faults == []
-        assert repr(plan).startswith("<Plan: to_float, to_float on array: 9x5x7 float32, ")
-        assert len(repr(plan)) < 200

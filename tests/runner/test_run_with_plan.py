@@ -49,15 +49,8 @@ def test_a_plan_that_needs_more_host_memory_than_is_free_is_refused(
     with on_fake_gpu(), pytest.raises(PlanError, match=r"of host memory, and .* are free"):
         maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: needed)
-    with on_fake_gpu():
-        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
-
-
-def test_a_plan_that_needs_more_on_the_device_than_is_free_is_refused(
-    on_fake_gpu, tmp_path, monkeypatch
-):
-    made = planned()
     with on_fake_gpu() as gpu:
+        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
         monkeypatch.setattr(gpu, "free_bytes", lambda: 10**6)
         with pytest.raises(PlanError, match=r"on cuda.*, where 1.00 MB are free"):
-            maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
+            maxslices.run(DATA, of(STEPS), tmp_path / "other", plan=made)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 
 from maxslices.runner.report.run_timeline import Timeline
@@ -31,19 +28,6 @@ def test_spans_that_overlap_count_once():
     assert found.idle_share == pytest.approx(0.5)
 
 
-def test_what_lies_outside_of_the_section_does_not_count():
-    found = section(("in", -5, 1), ("in", 9, 30), ("out", 40, 50))
-    assert found.stages["in"].active_s == pytest.approx(2)
-    assert found.stages["out"].active_s == 0
-    assert found.stages["out"].gb_per_s == 0
-
-
-def test_nothing_is_idle_while_any_stage_works():
-    found = section(("read", 0, 4), ("compute", 3, 8), ("write", 9, 10))
-    assert found.idle_share == pytest.approx(0.1)
-    assert list(found.stages) == ["read", "compute", "write"]
-
-
 @pytest.mark.parametrize(
     ("stage", "bound"),
     [
@@ -66,26 +50,3 @@ def test_where_mostly_nothing_works_it_is_bound_by_overhead():
 def test_stages_that_wait_for_each_other_are_pipeline_stalls():
     stalled = section(("read", 0, 3), ("in", 3, 5), ("compute", 5, 9), ("write", 9, 10))
     assert stalled.bound_by == "pipeline stalls"
-
-
-def test_nothing_recorded_is_bound_by_nothing_known():
-    found = section()
-    assert found.bound_by is None
-    assert found.idle_share == 1
-
-
-def test_threads_may_add_at_the_same_time():
-    timeline = Timeline()
-
-    def work():
-        for _ in range(500):
-            now = time.perf_counter()
-            timeline.add("read", now, now, 1)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    timeline.end()
-    assert timeline.stages["read"].n_bytes == 4000
