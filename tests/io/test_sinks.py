@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import LostResultError, StoreError, UsageError
-from maxslices.io import create_sink, open_source, remove_result
+from maxslices.io import create_sink, remove_result
 from maxslices.io.results import hdf5_sink
 from maxslices.system.disk_space import check_free_space, preallocate
 from maxslices.tuning.file_transfer import is_safe_to_map
@@ -39,18 +39,6 @@ def written(path, format, slice_dim: int, data=DATA):
         for start, block in blocks(data, slice_dim, 2):
             sink.write(slice_dim, start, block)
         return sink.path
-
-
-@pytest.mark.parametrize("slice_dim", [0, 1])
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
-def test_hdf5_holds_what_was_written(tmp_path, slice_dim, dtype):
-    path = written(tmp_path / "result", "hdf5", slice_dim, DATA.astype(dtype))
-    assert path == tmp_path / "result"
-    with h5py.File(path) as file:
-        data = file["entry/data/data"]
-        np.testing.assert_array_equal(data[...], DATA.astype(dtype))
-        assert data.dtype == dtype
-        assert data.chunks is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,13 +143,6 @@ def test_tiffs_hold_what_was_written(tmp_path, slice_dim, dtype):
     np.testing.assert_array_equal(stack, data)
 
 
-def test_tiffs_are_a_source(tmp_path):
-    with open_source(written(tmp_path / "slices", "tiff", 0)) as source:
-        out = np.empty_like(DATA)
-        source.read(0, 0, 5, out)
-    np.testing.assert_array_equal(out, DATA)
-
-
 def test_a_tiff_is_not_written_in_parts(tmp_path):
     with create_sink(tmp_path / "a", SPEC, 0, "tiff") as sink, pytest.raises(UsageError):
         sink.write(1, 0, DATA[:, :2])
@@ -186,11 +167,6 @@ def test_nothing_is_overwritten(tmp_path, format):
     written(tmp_path / "a", format, 0)
     with pytest.raises(StoreError, match="is there already"):
         create_sink(tmp_path / "a", SPEC, 0, format)
-
-
-@FORMATS
-def test_folders_above_are_made(tmp_path, format):
-    assert written(tmp_path / "x" / "y" / "a", format, 0).exists()
 
 
 @FORMATS
@@ -233,9 +209,16 @@ def test_a_file_that_may_not_be_so_large(tmp_path, format):
 
 
 @FORMATS
-def test_a_disk_that_fills_up(tmp_path, monkeypatch, format):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errno.ENOSPC, "the disk is full: the whole needs .* are free now"),
+        (errno.EDQUOT, "full within its quota"),
+    ],
+)
+def test_a_disk_that_fills_up(tmp_path, monkeypatch, format, error, said):
     def no_space(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(error, os.strerror(error))
 
     def run() -> None:
         with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
@@ -243,7 +226,7 @@ def test_a_disk_that_fills_up(tmp_path, monkeypatch, format):
             monkeypatch.setattr(os, "pwrite", no_space)
             sink.write(0, 2, DATA[2:4])
 
-    with pytest.raises(StoreError, match=r"a.*: the disk is full: the whole needs .* are free now"):
+    with pytest.raises(StoreError, match=f"a.*{said}"):
         run()
 
 
@@ -254,19 +237,6 @@ def test_a_block_that_does_not_fit_in(tmp_path, format):
             sink.write(0, 4, DATA[:2])
         with pytest.raises(UsageError, match="float64"):
             sink.write(0, 0, DATA[:2].astype("f8"))
-
-
-def test_unknown_format(tmp_path):
-    with pytest.raises(StoreError, match=r"'jpeg' is not a format of results: .* hdf5, tiff"):
-        create_sink(tmp_path / "a", SPEC, 0, "jpeg")
-
-
-@FORMATS
-def test_a_result_is_removed(tmp_path, format):
-    path = written(tmp_path / "a", format, 0)
-    remove_result(path)
-    remove_result(path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_with_other_things_is_not_removed(tmp_path):
@@ -316,6 +286,10 @@ def test_a_result_that_another_process_left_goes_on(tmp_path, format, is_cut):
     first.write(0, 0, data[:8])
     if is_cut:
         first.shorten(8)
+        if format == "hdf5":
+            with h5py.File(first.path) as file:
+                np.testing.assert_array_equal(file["entry/data/data"], data[:8])
+                assert list(file["entry/data"].attrs["axes"]) == [".", "detector_y", "detector_x"]
     else:
         first.close()
     with pytest.raises(StoreError, match="takes no more blocks"):

@@ -117,20 +117,6 @@ def test_without_a_pixel_size_axes_count_pixels(tmp_path):
         np.testing.assert_array_equal(file["entry/data/y"], np.arange(11))
 
 
-def test_incomplete_results_have_no_positions_along_the_slices(tmp_path, scan):
-    from maxslices.core.arrays import ArraySpec
-    from maxslices.io import create_sink
-    from maxslices.io.results.result_info import ResultInfo
-
-    spec, info = ArraySpec((11, 5, 7), "float32"), ResultInfo(is_volume=True)
-    with create_sink(tmp_path / "result", spec, 1, info=info) as sink:
-        sink.write(1, 0, np.ones((11, 2, 7), np.float32))
-        sink.shorten(2)
-    with h5py.File(sink.path) as file:
-        assert file["entry/data/data"].shape == (2, 11, 7)
-        assert list(file["entry/data"].attrs["axes"]) == [".", "y", "x"]
-
-
 @pytest.mark.parametrize("format", ["hdf5:compressed", "hdf5:8", "hdf5:16:0-100:compressed"])
 def test_other_hdf5_is_the_same_but_for_its_numbers(result, volume, format):
     with h5py.File(result(format)) as file:
@@ -147,14 +133,3 @@ def test_other_hdf5_is_the_same_but_for_its_numbers(result, volume, format):
             assert np.abs(values - volume)[inside].max() <= 0.51 * step
         else:
             np.testing.assert_array_equal(values, volume)
-
-
-def test_silx_finds_images_with_axes(result):
-    nxdata = pytest.importorskip("silx.io.nxdata")
-    with h5py.File(result()) as file:
-        found = nxdata.get_default(file)
-        assert found.is_valid
-        assert found.signal.shape == VOLUME
-        assert found.axes_names == ["z (um)", "y (um)", "x (um)"]
-        assert found.interpretation == "image"
-        np.testing.assert_allclose(found.axes[2], 3.25 * np.arange(7))

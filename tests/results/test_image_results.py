@@ -181,15 +181,3 @@ def test_ome_zarr_of_eight_bits(zarr_result):
     assert group["0"].dtype == group["2"].dtype == np.uint8
     values = group["0"][()] * said["scaling_factor"] + said["offset"]
     assert np.abs(values - expected()).max() <= 0.51 * said["scaling_factor"]
-
-
-def test_ome_zarr_opens_as_napari_opens_it(zarr_result):
-    io = pytest.importorskip("ome_zarr.io")
-    reader = pytest.importorskip("ome_zarr.reader")
-    location = io.parse_url(str(zarr_result()))
-    node = next(iter(reader.Reader(location)()))
-    assert [level.shape for level in node.data] == [(3, 301, 600), (2, 151, 300), (1, 76, 150)]
-    np.testing.assert_array_equal(np.asarray(node.data[0]), expected())
-    assert [axis["name"] for axis in node.metadata["axes"]] == ["z", "y", "x"]
-    scales = [each[0]["scale"] for each in node.metadata["coordinateTransformations"]]
-    assert scales[0] == [3.25] * 3

@@ -66,15 +66,6 @@ def test_a_run_that_ended_while_it_was_exported_goes_on(stopped, scan, volume, a
     assert json.loads((out / "report.json").read_text())["files"]
 
 
-@pytest.mark.parametrize("at", ["second export", "result_8bit"])
-def test_a_run_that_ended_while_it_was_exported_is_replaced(stopped, scan, volume, at):
-    out = stopped(at)
-    report = run(scan, pipeline(), out, device="cpu", overwrite=True)
-    assert [path.name for path in report.files] == ["result.h5"]
-    assert not [p for p in out.iterdir() if p.name.startswith(".") or p.suffix == ".tif"]
-    assert not (out / "result_8bit").exists()
-
-
 def test_a_disk_that_is_full_for_an_export_says_how_to_go_on(tmp_path, scan, monkeypatch):
     def full(path, n_bytes):
         raise StoreError(f"{path}: the disk is full")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 from ...core.arrays import ArraySpec
-from ...errors import StoreError
 from .result_info import ResultInfo
 from .sink import Sink, SinkFormat, SinkStart
 
@@ -53,21 +51,11 @@ def create_sink(
 def sink_maker(
     format: SinkFormat,
 ) -> Callable[[Path, ArraySpec, int, SinkStart, ResultInfo | None], Sink]:
-    """Class of the sinks of a format, whose library is loaded then.
-
-    Raises
-    ------
-    StoreError
-        If there is no such format.
-    """
+    """Class of the sinks of a format, whose library is loaded then."""
     if format == "hdf5":
         from .hdf5_sink import Hdf5Sink
 
         return Hdf5Sink
-    if format == "tiff":
-        from .tiff_sink import TiffSink
+    from .tiff_sink import TiffSink
 
-        return TiffSink
-    raise StoreError(
-        f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
-    )
+    return TiffSink
