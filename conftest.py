@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from maxslices.measure.cache_dir import FOLDER_VARIABLE
+from maxslices.system.cache_dir import FOLDER_VARIABLE
 from maxslices.tuning import garbage_collection
 
 # No deadlines: machines that run tests are shared and noisy. Continuous integration tries the same

@@ -18,7 +18,7 @@ from maxslices.core.declaration import describe
 from maxslices.errors import UsageError
 from maxslices.estimate.recorded import FORMAT, Records
 from maxslices.estimate.request_key import Environment, source_hash
-from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
+from maxslices.system.cache_dir import FOLDER_VARIABLE, records_folder
 from maxslices.system.plain_records import to_plain
 
 from .record_cases import HERE, PROBE, answering, asked, blur

@@ -16,7 +16,7 @@ from maxslices.estimate.model_resolver import ModelResolver
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Records
 from maxslices.estimate.shipped_records import find_by_sizes
-from maxslices.measure.cache_dir import FOLDER_VARIABLE
+from maxslices.system.cache_dir import FOLDER_VARIABLE
 
 from .record_cases import (
     FOUND,

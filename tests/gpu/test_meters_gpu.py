@@ -158,9 +158,8 @@ def test_torch(cupy):
         with measure_peak("cuda") as inner:
             torch.empty(5000, dtype=torch.uint8, device="cuda")
         second = torch.empty(700, dtype=torch.uint8, device="cuda")
-    assert (inner.torch_allocated_bytes, inner.torch_requested_bytes) == (5120, 5000)
-    assert (peak.torch_allocated_bytes, peak.torch_requested_bytes) == (1024 + 5120, 6000)
-    assert peak.torch_reserved_bytes % 2**20 in range(2**20)
+    assert inner.torch_allocated_bytes == 5120
+    assert peak.torch_allocated_bytes == 1024 + 5120
     assert first.numel() + second.numel() == 1700
 
 

@@ -17,7 +17,7 @@ class FakeCuda:
     """Allocates in blocks of 512 bytes, and reserves 2 MiB at a time."""
 
     def __init__(self):
-        self.current = {"allocated": 0, "requested": 0, "reserved": 0}
+        self.current = {"allocated": 0, "reserved": 0}
         self.peak = dict(self.current)
         self.initialized = True
 
@@ -43,7 +43,6 @@ class FakeCuda:
         self.peak = dict(self.current)
 
     def alloc(self, n_bytes, sign=1):
-        self.current["requested"] += sign * n_bytes
         self.current["allocated"] += sign * -(-n_bytes // 512) * 512
         needed = -(-self.current["allocated"] // 2**21) * 2**21
         self.current["reserved"] = max(self.current["reserved"], needed)

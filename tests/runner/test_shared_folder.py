@@ -16,8 +16,8 @@ from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Records
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.probe import one_array
-from maxslices.measure.cache_dir import FOLDER_VARIABLE
 from maxslices.runner.folder.journal import Journal
+from maxslices.system.cache_dir import FOLDER_VARIABLE
 from maxslices.system.plain_records import from_plain, to_plain
 from tests.estimate.record_cases import HERE, PROBE, asked
 from tests.planner.fakes import fakes

@@ -75,8 +75,6 @@ class Measurement:
             "cupy_in_use_bytes",
             "cupy_held_bytes",
             "torch_allocated_bytes",
-            "torch_requested_bytes",
-            "torch_reserved_bytes",
             "cupy_and_torch_bytes",
             "device_bytes",
         )

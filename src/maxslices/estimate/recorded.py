@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import StoreError, UsageError
-from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
+from ..system.cache_dir import FOLDER_VARIABLE, records_folder
 from ..system.disk_space import store_errors
 from ..system.files import replace_text
 from ..system.plain_records import from_plain, json_text, to_plain

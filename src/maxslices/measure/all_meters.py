@@ -139,7 +139,7 @@ def _start_cuda(
     torch.start()
     if cupy is not None:
         cupy.read_device = device.sample if device.before_bytes is not None else None
-        cupy.start()
+        shared_hook.add(cupy)
     if recorder is not None:
         shared_hook.add(recorder)
 
@@ -148,15 +148,12 @@ def _start_cuda(
             shared_hook.remove(recorder)
             peak.sequence = recorder.sequence() if recorder.is_complete else None
         if cupy is not None:
-            cupy.stop()
+            shared_hook.remove(cupy)
             peak.cupy_in_use_bytes, peak.cupy_held_bytes = cupy.in_use_bytes, cupy.held_bytes
             peak.unseen += cupy.unseen
         torch.stop()
         peak.unseen += torch.unseen
-        if torch.figures is not None:
-            peak.torch_allocated_bytes = torch.figures["allocated_bytes"]
-            peak.torch_requested_bytes = torch.figures["requested_bytes"]
-            peak.torch_reserved_bytes = torch.figures["reserved_bytes"]
+        peak.torch_allocated_bytes = torch.allocated_bytes
         device.stop()
         peak.device_before_bytes, peak.device_peak_bytes = device.before_bytes, device.highest_bytes
         if peak.cupy_in_use_bytes and peak.torch_allocated_bytes:

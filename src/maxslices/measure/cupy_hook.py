@@ -10,31 +10,37 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 _HOOK = "maxslices meter"
 """Key of the hook in CuPy's table of a thread's hooks."""
 
 
-class PoolListener(Protocol):
-    """A meter of one device's pool.
+class PoolListener:
+    """A meter of one device's pool, told of what happens there; by itself it counts nothing.
 
     The hook's lock is held during each call but `after_allocation`.
     """
 
-    with_hooks: bool
+    with_hooks = True
     """Whether it needs `allocated` and `freed`, or `after_allocation` alone."""
-    device_id: int
+    device_id = 0
     """The device whose events it is told of."""
-    in_use_bytes: int | None
-    held_bytes: int | None
-    unseen: list[str]
+
+    def __init__(self) -> None:
+        self.in_use_bytes: int | None = None
+        self.held_bytes: int | None = None
+        self.unseen: list[str] = []
+        """What the figures may lack; empty if everything was seen."""
 
     def begin(self, pool: Any, device: Any) -> None:
         """Read the pool before anything is counted."""
+        self.device_id = int(device.id)
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures; a complaint says what may have been missed."""
+        if complaint:
+            self.unseen.append(complaint)
 
     def after_allocation(self, device_id: int) -> None:
         """An allocation on any device is done; called with hooks and without."""

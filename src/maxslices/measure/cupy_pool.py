@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from .cupy_hook import shared_hook
+from .cupy_hook import PoolListener, shared_hook
 from .peak import OutsideReading
 from .torch_cuda_memory import TorchMeter
 
@@ -25,19 +25,15 @@ _COMPARE_S = 1e-3
 use: too much work for every allocation."""
 
 
-class CupyMeter:
+class CupyMeter(PoolListener):
     """Bytes that CuPy's pool hands out and holds, on the current device, in all threads."""
 
-    with_hooks = True
-
     def __init__(self, torch: TorchMeter | None = None) -> None:
+        super().__init__()
         self.torch = torch
         # Where torch counts what CuPy allocates, these figures stay what they are here.
         self.with_torch_bytes = self.highest_held = self.held_before = 0
         self.highest = self.highest_growth = self.used_before = self.earlier_freed_bytes = 0
-        self.in_use_bytes: int | None = None
-        self.held_bytes: int | None = None
-        self.unseen: list[str] = []
         self.held_after = 0
         self._chunks: dict[int, int] = {}
         self._n_events = 0
@@ -46,19 +42,12 @@ class CupyMeter:
         """Reads the bytes in use on the device."""
         self._grew = False
 
-    def start(self) -> None:
-        """Begin to count."""
-        shared_hook.add(self)
-
-    def stop(self) -> None:
-        """End; the figures and `unseen` are filled in."""
-        shared_hook.remove(self)
-
     # Called by the shared hook: see `PoolListener`.
 
     def begin(self, pool: Any, device: Any) -> None:
         """Read what is alive before."""
-        self.pool, self.device, self.device_id = pool, device, int(device.id)
+        super().begin(pool, device)
+        self.pool, self.device = pool, device
         self.used_before = int(pool.used_bytes())
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
@@ -74,9 +63,6 @@ class CupyMeter:
         self._n_events += 1
         if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
             self.compare()
-
-    def refused(self, requested_bytes: int) -> None:
-        """Do nothing: it is not in use."""
 
     def after_allocation(self, device_id: int) -> None:
         """Read the device where the pool grew: other memory may be gone at the next sample."""
@@ -186,8 +172,7 @@ class CupyMeter:
         self.in_use_bytes = self.highest
         self.earlier_freed_bytes = min(self.freed_before_bytes, self.highest - self.highest_growth)
         self.held_bytes = max(self.highest, self.highest_held - self.used_before)
-        if complaint:
-            self.unseen.append(complaint)
+        super().end(complaint)
         if self.unaccounted > 0:
             self.unseen.append(
                 f"{self.unaccounted:,} bytes of CuPy's pool were allocated where the memory hooks "

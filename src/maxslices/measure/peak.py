@@ -45,10 +45,6 @@ class Peak:
     """Most bytes that the pool held for this: those handed out and those it kept free."""
     torch_allocated_bytes: int | None = None
     """Most bytes alive at once in torch's blocks on the device."""
-    torch_requested_bytes: int | None = None
-    """The same, before torch rounds them up."""
-    torch_reserved_bytes: int | None = None
-    """Most bytes that torch's allocator held for this."""
     cupy_and_torch_bytes: int | None = None
     """Most bytes alive at one time in CuPy's pool and torch's blocks together; None unless both
     allocated."""
@@ -114,8 +110,6 @@ class Peak:
             "CuPy in use": self.cupy_in_use_bytes,
             "CuPy pool held": self.cupy_held_bytes,
             "torch allocated": self.torch_allocated_bytes,
-            "torch requested": self.torch_requested_bytes,
-            "torch reserved": self.torch_reserved_bytes,
             "CuPy and torch at one time": self.cupy_and_torch_bytes,
             "GPU in use" if self.device == "cuda" else "resident": self.device_bytes,
         }

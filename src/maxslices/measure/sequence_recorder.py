@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
-from typing import Any
 
 from .allocation_sequence import INPUT, Allocated, AllocationSequence, CallSite, SequenceBuilder
+from .cupy_hook import PoolListener
 
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 _MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -96,15 +96,14 @@ def assigned_name(site: CallSite) -> str:
     return target.id if isinstance(target, ast.Name) else ""
 
 
-class SequenceRecorder:
+class SequenceRecorder(PoolListener):
     """Records allocations and frees of the current device's pool or of NumPy, in all threads.
 
     Frees of what was allocated before are left out.
     """
 
-    with_hooks = True
-
     def __init__(self, n_slices: int, input_bytes: int, base: FrameType) -> None:
+        super().__init__()
         self._building = SequenceBuilder(n_slices)
         self._base = base
         if input_bytes:
@@ -113,10 +112,6 @@ class SequenceRecorder:
         self._site_of: dict[int, tuple[int, str]] = {}
         self._refused: AllocationSequence | None = None
         """What was recorded when memory ran out, with the request that was refused."""
-        self.in_use_bytes: int | None = None
-        self.held_bytes: int | None = None
-        self.unseen: list[str] = []
-        """What the sequence may lack; empty if everything was seen."""
         self.is_disturbed = False
         """True if the recording took an exception from the code under measurement."""
 
@@ -130,21 +125,6 @@ class SequenceRecorder:
         return self._refused or self._building.sequence()
 
     # Called by the shared hook (see `PoolListener`), or for NumPy by `told_by_numpy`.
-
-    def begin(self, pool: Any, device: Any) -> None:
-        """Note the device."""
-        self.device_id = int(device.id)
-
-    def end(self, complaint: str | None) -> None:
-        """Keep a complaint."""
-        if complaint:
-            self.unseen.append(complaint)
-
-    def after_allocation(self, device_id: int) -> None:
-        """Do nothing: the hooks have told."""
-
-    def pool_grew(self, pointer: int, n_bytes: int) -> None:
-        """Do nothing: the sequence does not depend on what the pool holds."""
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Enter an allocation."""

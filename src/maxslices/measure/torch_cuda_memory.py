@@ -11,23 +11,23 @@ from typing import Any
 
 from ..system.process_state import torch_on_gpu
 
-_KINDS = ("allocated_bytes", "requested_bytes", "reserved_bytes")
+_KINDS = ("allocated_bytes", "reserved_bytes")
 _lock = RLock()
 _active: list[TorchMeter] = []
 
 
 class TorchMeter:
-    """Bytes allocated, requested and reserved, of all threads.
+    """Bytes allocated and reserved, of all threads.
 
-    Allocated and requested are the growth over what was alive at the start: a tensor from before
-    that the code frees lowers them. Code that resets torch's maxima itself is noticed only if the
+    Allocated is the growth over what was alive at the start: a tensor from before that the code
+    frees lowers it. Code that resets torch's maxima itself is noticed only if the
     sampling thread saw more than the maxima say.
     """
 
     def __init__(self) -> None:
         self.before: dict[str, int] = dict.fromkeys(_KINDS, 0)
         self.highest: dict[str, int] = dict.fromkeys(_KINDS, 0)
-        self.figures: dict[str, int] | None = None
+        self.allocated_bytes: int | None = None
         self.unseen: list[str] = []
         self._sampled = self._recent = self.reserved_after = 0
         self._index: int | None = None
@@ -44,14 +44,13 @@ class TorchMeter:
             _active.append(self)
 
     def stop(self) -> None:
-        """End; `figures` stays None if torch was not used on the device."""
+        """End; `allocated_bytes` stays None if torch was not used on the device."""
         with _lock:
             torch = torch_on_gpu()
             if torch is not None:
                 observe(torch)
-                # What is reserved but free at the start may be handed out, as in CuPy's pool.
-                base = self.before | {"reserved_bytes": self.before["allocated_bytes"]}
-                self.figures = {kind: max(0, self.highest[kind] - base[kind]) for kind in _KINDS}
+                grown = self.highest["allocated_bytes"] - self.before["allocated_bytes"]
+                self.allocated_bytes = max(0, grown)
                 self.reserved_after = _stats(torch)["reserved_bytes"][0]
                 if self._sampled > self.highest["allocated_bytes"]:
                     self.unseen.append("the code reset torch's peak statistics")

@@ -17,7 +17,7 @@ import torch
 
 from ...core.allocators import round_to_granule
 from ...errors import DeviceError
-from ...measure.cache_dir import cache_file, keep, read_cached
+from ...system.cache_dir import cache_file, keep, read_cached
 from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, OperatorCall, Workspaces
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..system.files import read_small_text, replace_text
+from .files import read_small_text, replace_text
 
 FOLDER_VARIABLE = "MAXSLICES_RECORDS"
 """Environment variable that names the folder of the records."""
