@@ -72,12 +72,6 @@ def test_no_workers_are_refused():
         plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", workers=0)
 
 
-def test_a_sweep_is_not_planned_for_workers():
-    spec = ArraySpec((101, 53, 59), "float32")
-    with pytest.raises(UsageError, match="a sweep runs in one process: leave out workers"):
-        plan(spec, of(STEPS), sweep="work.copies=1:3:1", workers=2, device="cpu")
-
-
 def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):
     made = plan(scan, of(STEPS), device="cpu", block=3, workers=2)
     run(scan, of(STEPS), tmp_path / "shared", plan=made, engine=client)

@@ -118,7 +118,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             provenance=provenance,
             records=folder.records(request.picture),
         )
-        folder.conclude(lambda into: _write_texts(into, request, pipeline, report, log))
+        folder.conclude(lambda into: write_texts(into, request, pipeline, report, log))
         return report
 
 
@@ -152,7 +152,7 @@ def _provenance(
     return replace(found, input=folder.identity.get("input"), formats=formats)
 
 
-def _write_texts(
+def write_texts(
     folder: RunFolder, request: RunRequest, pipeline: Pipeline, report: Report, log: RunLog
 ) -> str:
     """Write what people read of a run into its folder; the report, to be the last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..io.scans.chosen_part import PartLike
 from ..pipeline import Pipeline, ScanSpec, Section, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_known_shapes, check_supplied
-from ..pipeline.sweep import SweepRows, SweptPipeline, cut_at_sweep, rows_of_sweep
+from ..pipeline.sweep import cut_at_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.plan import shown_values
@@ -28,7 +27,7 @@ from .check_run import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
 from .run_request import PlanOptions, PlanRequest
 from .scan_and_output import Scan, chosen_part, opened, spec_of
-from .values_first import DefaultValues, ValueSource, answered
+from .values_first import FindValue, answered, assumed_values, with_default
 
 ASSUMED_FRAMES = 20
 """Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
@@ -59,8 +58,6 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         The only source of estimates to use. By default what a method declares, else what is
         recorded of it on this device and these versions, else it is replayed, if it is for torch
         and the device a GPU, or probed: run on a few slices.
-    sweep : str or mapping, optional
-        A parameter with several values, as for `run`.
     rows, columns, angles : str, int, slice or tuple, optional
         Part of the scan that is read, as for `run`.
     workers : int, optional
@@ -70,7 +67,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     Returns
     -------
     Plan
-        Of a sweep, that of its first value.
+        Its sections and blocks, and the memory that they take.
 
     Raises
     ------
@@ -86,7 +83,9 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     172
     """
     request = PlanRequest(scan=scan, pipeline=pipeline, **options)
-    checked, cut = request.read_pipeline()
+    checked = request.read_pipeline()
+    if (cut := cut_at_sweep(checked)) is not None:
+        raise UsageError(f"a sweep is planned when it runs: give {cut.name} one value for a plan")
     workers = request.workers
     is_here = not isinstance(scan, ArraySpec)
     budgets, backend = budgets_of(request.device, request.memory, request.host_memory, is_here)
@@ -95,8 +94,6 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     if workers is not None:
         if workers < 1:
             raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
-        if cut is not None:
-            raise UsageError("a sweep runs in one process: leave out workers")
         budgets = budgets.of_each(workers, is_given=request.memory is not None)
         if budgets.kind == "cpu" and request.memory is not None:
             check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
@@ -106,10 +103,6 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     else:
         with opened(scan, checked) as source:
             spec, notes = spec_of(source, backend), []
-    values = DefaultValues()
-    if cut is not None:
-        checked, spec, more = first_of_sweep(checked, spec, values)
-        notes = [*notes, *more]
     resolver = chooser_for(spec, budgets, backend, request.estimator)
     return plan_pipeline(
         checked,
@@ -117,9 +110,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         budgets,
         resolver,
         block=request.block,
-        result_in_memory=cut is not None,
         notes=notes,
-        values=values,
     )
 
 
@@ -133,7 +124,7 @@ def plan_pipeline(
     result_in_memory: bool = False,
     result_is_direct: bool = False,
     notes: Sequence[str] = (),
-    values: ValueSource | None = None,
+    find: FindValue | None = None,
 ) -> Plan:
     """Find the memory models of a pipeline's methods, and plan with them.
 
@@ -141,17 +132,20 @@ def plan_pipeline(
 
     Parameters
     ----------
-    values : ValueSource, optional
-        Finds values of references that the plan depends on. By default they are the methods'
-        defaults, and the plan has a note on each.
+    find : callable, optional
+        Finds values of references that the plan depends on; see `answered`. By default they are
+        the methods' defaults, and the plan has a note on each.
 
     Raises
     ------
     MaxslicesError
         If the scan lacks what a method needs, an estimator fails, or it does not fit.
     """
-    resolver, values = resolver or ModelResolver(budgets.kind), values or DefaultValues()
-    models, _ = answered(lambda known: section_models(known, scan, resolver), pipeline, values)
+    resolver = resolver or ModelResolver(budgets.kind)
+    models, known = answered(
+        lambda known: section_models(known, scan, resolver), pipeline, find or with_default
+    )
+    assumed = assumed_values(known) if find is None else []
     taken = {name for step in pipeline.steps for name in step.meta.supplied}
     made = make_plan(
         models,
@@ -161,63 +155,11 @@ def plan_pipeline(
         block=block,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
-        notes=(*notes, *pipeline.warnings, *values.notes, *scan.says_of_frames(taken)),
+        notes=(*notes, *pipeline.warnings, *assumed, *scan.says_of_frames(taken)),
         made_for=made_for(pipeline, scan, budgets.kind),
     )
     check_planned(models, made.sections)
     return made
-
-
-def with_rows(
-    pipeline: Pipeline, n_rows: int, values: ValueSource
-) -> tuple[SweptPipeline, SweepRows]:
-    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
-
-    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
-        cut = cut_at_sweep(known)
-        assert cut is not None  # it has a sweep
-        return cut, rows_of_sweep(cut, n_rows)
-
-    return answered(chosen, pipeline, values)[0]
-
-
-def first_of_sweep(
-    pipeline: Pipeline, scan: ScanSpec, values: ValueSource
-) -> tuple[Pipeline, ScanSpec, tuple[str, ...]]:
-    """What a plan of a sweep is made for: its first value, on the rows that are read; with notes.
-
-    Steps that look at other rows are left out: they run alone.
-    """
-    cut, rows = with_rows(pipeline, scan.projections.shape[1], values)
-    swept = cut.with_value(cut.sweep.values[0], {})
-    before = () if cut.before is None else cut.before.steps
-    steps = [replace(s, save_result=False) for i, s in enumerate(before) if i not in rows.elsewhere]
-    flats, darks = (
-        None if spec is None else spec.with_slices(1, rows.n_rows)
-        for spec in (scan.flats, scan.darks)
-    )
-    projections = scan.projections.with_slices(1, rows.n_rows)
-    few_rows = replace(scan, projections=projections, flats=flats, darks=darks, in_memory=False)
-    return replace(swept, steps=(*steps, *swept.steps)), few_rows, sweep_notes(cut, rows)
-
-
-def sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
-    """Values, rows, and steps that are left out, in words."""
-    values = cut.sweep.values
-    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
-    notes = [
-        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
-        "runs, and the steps before run once",
-        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
-        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
-    ]
-    if cut.left_out:
-        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
-    if rows.elsewhere:
-        assert cut.before is not None
-        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
-        notes.append(f"other rows are read for {names}, as in a run without a sweep")
-    return tuple(notes)
 
 
 def _assumed(scan: ArraySpec, pipeline: Pipeline) -> tuple[ScanSpec, list[str]]:
@@ -303,7 +245,7 @@ def _sections_of(pipeline: Pipeline, *, reads_rows: bool) -> list[Section]:
         return answered(
             lambda known: cut_into_sections(known, reads_rows=reads_rows),
             pipeline,
-            DefaultValues(),
+            with_default,
         )[0]
     return []
 

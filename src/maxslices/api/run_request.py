@@ -43,7 +43,6 @@ class PlanOptions(TypedDict, total=False):
     host_memory: str | int | None
     block: BlockChoice
     estimator: str | None
-    sweep: SweepLike | None
     rows: PartLike | None
     columns: PartLike | None
     angles: PartLike | None
@@ -53,6 +52,7 @@ class PlanOptions(TypedDict, total=False):
 class RunOptions(PlanOptions, total=False):
     """Options of `maxslices.run`."""
 
+    sweep: SweepLike | None
     format: FormatLike
     overwrite: bool
     progress: bool
@@ -85,8 +85,6 @@ class PlanRequest:
     """Slices in a block."""
     estimator: str | None = None
     """The only source of estimates."""
-    sweep: SweepLike | None = None
-    """A parameter with several values."""
     rows: PartLike | None = None
     """Detector rows."""
     columns: PartLike | None = None
@@ -101,12 +99,9 @@ class PlanRequest:
         """The part of the scan that is read."""
         return {"rows": self.rows, "columns": self.columns, "angles": self.angles}
 
-    def read_pipeline(self) -> tuple[Pipeline, SweptPipeline | None]:
-        """Read the pipeline on the part of the scan; and its sweep, if there is one."""
-        pipeline = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
-        if self.sweep is not None:
-            pipeline = with_sweep(pipeline, self.sweep)
-        return pipeline, cut_at_sweep(pipeline)
+    def read_pipeline(self) -> Pipeline:
+        """Read the pipeline on the part of the scan."""
+        return chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +114,8 @@ class RunRequest(PlanRequest):
     """Folder or array."""
     announce: Callable[[Plan], None] = lambda plan: None
     """Called with the plan before the run begins."""
+    sweep: SweepLike | None = None
+    """A parameter with several values."""
     format: FormatLike = "hdf5"
     """Formats of the results."""
     overwrite: bool = False
@@ -183,7 +180,10 @@ class RunRequest(PlanRequest):
         parse_formats(self.format)
         if self.pixel_size is not None:
             parse_pixel_size(self.pixel_size)
-        checked, cut = self.read_pipeline()
+        checked = self.read_pipeline()
+        if self.sweep is not None:
+            checked = with_sweep(checked, self.sweep)
+        cut = cut_at_sweep(checked)
         in_folder = self.folder_path is not None
         if self.picture and not in_folder:
             raise UsageError("a picture is saved in a folder: name it as `out`")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..core.arrays import ArraySpec
@@ -19,8 +18,8 @@ from ..core.units import format_bytes
 from ..devices import pinned_empty, select_backend
 from ..devices.backend import device_name
 from ..errors import DoesNotFitError, ParameterError
-from ..io import LoaderOptions, SideName, Source
-from ..io.frames.frames import ArrayFrames, Selection
+from ..io import ArrayScan, LoaderOptions, Source
+from ..io.access import SIDE_NAMES
 from ..io.paths import path_of
 from ..io.scans.frame_source import FrameSource
 from ..measure.resident_memory import ResidentPeak
@@ -29,28 +28,29 @@ from ..pipeline.sweep import (
     USUAL_ROWS,
     SweepRows,
     SweptPipeline,
+    cut_at_sweep,
     reach_after,
+    rows_of_sweep,
 )
 from ..planner import Budgets, Plan
-from ..planner.plan import value_text
+from ..planner.plan import shown_values, value_text
 from ..runner import Report, RunFolder, SectionReport
-from ..runner.folder.folder_place import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.folder.folder_place import RECORD_NAMES
 from ..runner.folder.run_identity import input_state
 from ..runner.report.progress import progress_shown
-from ..runner.report.run_record import RunLog, as_run
+from ..runner.report.run_record import RunLog
 from ..runner.report.run_record import provenance as provenance_of
 from ..runner.report.run_report import SweepReport, together
 from ..runner.report.run_timeline import WallTime
 from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
-from .carry_out import carry_out
+from .carry_out import carry_out, write_texts
 from .check_run import made_for
-from .pictures import leave_page
-from .plan_scan import sweep_notes, with_rows
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 from .team import ValueFinder
+from .values_first import FindValue, answered
 
 
 def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
@@ -70,7 +70,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
         spec = spec_of(source, backend)
         resolver = chooser_for(spec, budgets, backend, request.estimator)
         finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
-        cut, rows = with_rows(pipeline, spec.projections.shape[1], finder)
+        cut, rows = _with_rows(pipeline, spec.projections.shape[1], finder.find)
         bar = held.enter_context(progress_shown(request.progress))
         if folder is not None:
             held.enter_context(folder)
@@ -111,11 +111,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
             records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
         if folder is not None:
-            log.add(str(report))
-            folder.write(PIPELINE_NAME, as_run(pipeline, provenance))
-            folder.write(LOG_NAME, log.text)
-            leave_page(report, folder, log.warned)
-            folder.conclude(lambda into: report.to_json())
+            folder.conclude(lambda into: write_texts(into, request, pipeline, report, log))
         return report
 
 
@@ -161,65 +157,69 @@ class SweepRuns:
 
     def pictures(self) -> Iterator[NDArray[Any]]:
         """Make the picture of each value, in order; each is a view that holds until the next."""
-        given = self._before(self.rows)
+        given, middle = self._before()
         for value in self.cut.sweep.values:
-            yield self._picture(given, value, self.rows.middle)
+            yield self._picture(value, given, middle)
 
-    def _before(self, rows: SweepRows) -> RowsInMemory:
-        """Run the steps before the swept one; what that is given."""
-        some, angles = self._few_rows(rows), self.source.angles
-        steps, data = () if self.cut.before is None else self.cut.before.steps, None
-        kept = []
-        for i, step in enumerate(steps):
-            if i not in rows.elsewhere:
-                kept.append(step)
-                continue
+    def _before(self) -> tuple[FrameSource, int]:
+        """Run the steps before the swept one; what that is given, and the middle row in it."""
+        rows, given = self.rows, _rows_of(self.source, self.rows)
+        steps = () if self.cut.before is None else self.cut.before.steps
+        for i in rows.elsewhere:
             alone = [replace(each, save_result=False) for each in steps[: i + 1]]
             self._found(self._run(alone, self.source, lambda plan: None))
+        kept = [step for i, step in enumerate(steps) if i not in rows.elsewhere]
+        data = None
         if kept:
-            report = self._run(kept, some, self._announce)
+            report = self._run(kept, given, self._announce)
             self.once, data = report.sections, report.result
             self._found(report)
-            angles = self._angles_after(kept, angles)
         if data is None:
-            data = read_rows(some, 0, rows.n_rows)
-        middle, reach = rows.middle - rows.start, sum(reach_after(self.cut).values())
-        first, last = 0, data.shape[1]
-        if self.budgets.kind == "cpu" and last == rows.n_rows:
-            # On a GPU the call is the same as httomo's, bit for bit: five rows take as long as one.
-            first, last = _around(middle, reach, last)
-        return self._in_memory(data, (first, last), rows.start, angles)
+            data = read_rows(given, 0, rows.n_rows)
+        reach = sum(reach_after(self.cut).values())
+        return self._after(kept, given, data, rows.middle - rows.start, reach)
 
-    def _few_rows(self, rows: SweepRows) -> Source:
-        """Scan with the rows that the pictures depend on."""
-        if isinstance(self.source, FrameSource):
-            return self.source.with_rows(rows.start, rows.stop)
-        if rows.n_rows == self.source.spec.shape[1]:
-            return self.source
-        data = read_rows(self.source, rows.start, rows.stop)
-        return RowsInMemory(data, self.source, (rows.start, rows.stop), self.source.angles)
+    def _after(
+        self, steps: list[Any], given: FrameSource, data: NDArray[Any], middle: int, reach: int
+    ) -> tuple[FrameSource, int]:
+        """Scan whose projections are what steps made of another's, and the middle row in it.
 
-    def _picture(self, given: RowsInMemory, value: Any, middle: int) -> NDArray[Any]:
+        Of these rows it has as many around the middle as further steps reach. On a GPU they are at
+        least as many as httomo takes, which takes as long as one.
+        """
+        angles = given.angles
+        for step in steps:
+            if angles is not None and step.meta.output_angles is not None:
+                angles = step.meta.angles_after(angles, step.with_known(self._known).parameters)
+        n_rows = data.shape[1]
+        if n_rows != given.spec.shape[1]:  # a step made other rows of them
+            return given.with_projections(data, (0, n_rows), angles), n_rows // 2
+        part = self._around(middle, reach, n_rows)
+        return given.with_projections(data, part, angles), middle - part[0]
+
+    def _around(self, middle: int, reach: int, n_rows: int) -> tuple[int, int]:
+        """Rows around the middle, as far as there are some."""
+        if self.budgets.kind == "cuda":
+            reach = max(reach, USUAL_ROWS // 2)
+        return max(0, middle - reach), min(n_rows, middle + reach + 1)
+
+    def _picture(self, value: Any, given: FrameSource, middle: int) -> NDArray[Any]:
         """Run the steps for a value; the middle row of the result, as a view.
 
         The swept step may reach across many rows, which those after it do not need.
         """
         swept, *after = self.cut.with_value(value, self._known).steps
-        self._held_bytes = given.n_bytes
+        self._held_bytes = given.spec.nbytes
         sections: list[SectionReport] = []
-        has_rows = swept.meta.output_dims is None or swept.meta.pattern == "sinogram"
         reach = sum(step.meta.rows_reached(**step.known_parameters()) for step in after)
-        if self.budgets.kind == "cuda":
-            reach = max(reach, USUAL_ROWS // 2)
         n_rows = given.spec.shape[1]
-        part = _around(middle - given.rows[0], reach, n_rows)
-        if has_rows and part != (0, n_rows) and not all(step.meta.side_results for step in after):
+        makes_data = not all(step.meta.side_results for step in after)
+        if makes_data and self._around(middle, reach, n_rows) != (0, n_rows):
             report = self._run([replace(swept, save_result=True)], given, self._announce_first)
             assert report.result is not None
             sections += report.sections
-            angles = self._angles_after([swept], given.angles)
-            given = self._in_memory(report.result, part, given.rows[0], angles)
-            self._held_bytes += report.result.nbytes + given.n_bytes
+            given, middle = self._after([swept], given, report.result, middle, reach)
+            self._held_bytes += report.result.nbytes + given.spec.nbytes
         else:
             after = [swept, *after]
 
@@ -234,19 +234,7 @@ class SweepRuns:
         result = report.result
         assert result is not None
         has_rows = result.shape[1] == given.spec.shape[1]  # else a step made other rows of them
-        return result[:, middle - given.rows[0] if has_rows else result.shape[1] // 2]
-
-    def _in_memory(
-        self,
-        data: NDArray[Any],
-        part: tuple[int, int],
-        start: int,
-        angles: NDArray[np.float32] | None,
-    ) -> RowsInMemory:
-        """Some rows of a result, whose first one is the scan's `start`."""
-        if part != (0, data.shape[1]):
-            data = np.ascontiguousarray(data[:, slice(*part)])
-        return RowsInMemory(data, self.source, (start + part[0], start + part[1]), angles)
+        return result[:, middle if has_rows else result.shape[1] // 2]
 
     def _run(self, steps: list[Any], scan: Source, announce: Callable[[Plan], None]) -> Report:
         """Run steps whose result stays in memory, within what is not held."""
@@ -284,7 +272,7 @@ class SweepRuns:
     def _announce(self, plan: Plan) -> None:
         """Show a plan that is part of that of the sweep, the first one with the sweep's notes."""
         if not self.plans:
-            plan = replace(plan, notes=(*sweep_notes(self.cut, self.rows), *plan.notes))
+            plan = replace(plan, notes=(*_sweep_notes(self.cut, self.rows), *plan.notes))
         self.plans.append(plan)
         self.log.add(str(plan))
         self.request.announce(plan)
@@ -310,53 +298,18 @@ class SweepRuns:
         self.side_results |= report.side_results
         self._known |= report.by_reference
 
-    def _angles_after(
-        self, steps: list[Any], angles: NDArray[np.float32] | None
-    ) -> NDArray[np.float32] | None:
-        """Angles of the result of steps, from those of its data; None without any."""
-        for step in steps:
-            if angles is not None and step.meta.output_angles is not None:
-                angles = step.meta.angles_after(angles, step.with_known(self._known).parameters)
-        return angles
 
-
-class RowsInMemory(FrameSource):
-    """Some rows of a scan after the steps before, in memory, with its flats, darks and angles."""
-
-    def __init__(
-        self,
-        data: NDArray[Any],
-        scan: Source,
-        rows: tuple[int, int],
-        angles: NDArray[np.float32] | None,
-    ) -> None:
-        specs: dict[SideName, ArraySpec | None] = {"flats": scan.flats, "darks": scan.darks}
-        sides: dict[SideName, Selection | None] = {
-            side: Selection.of(ArrayFrames(f"{scan.name} {side}", scan.read_side(side, 1, *rows)))
-            for side, spec in specs.items()
-            if spec is not None
-            and spec.shape[2] == data.shape[2]
-            and rows[1] - rows[0] == data.shape[1]
-        }
-        if angles is not None:  # fewer than the data have: those are no longer projections
-            angles = angles[: data.shape[0]] if data.shape[0] <= len(angles) else None
-        super().__init__(
-            scan.name,
-            Selection.of(ArrayFrames(scan.name, data)),
-            sides=sides,
-            angles=angles,
-        )
-        if isinstance(scan, FrameSource) and scan.flats is not None and "flats" in sides:
-            self._means = scan._means
-        self.rows = rows
-        """First row of the scan, and the one after the last."""
-        top, left = scan.detector_start
-        self.detector_start = top + rows[0], left
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of host memory that it holds."""
-        return sum(spec.nbytes for spec in (self.spec, self.flats, self.darks) if spec is not None)
+def _rows_of(source: Source, rows: SweepRows) -> FrameSource:
+    """Scan with the rows that the pictures depend on; they are read if it cannot be cut."""
+    if isinstance(source, FrameSource):
+        return source.with_rows(rows.start, rows.stop)
+    flats, darks = (
+        None if spec is None else source.read_side(side, 1, rows.start, rows.stop)
+        for side, spec in zip(SIDE_NAMES, (source.flats, source.darks), strict=True)
+    )
+    data = read_rows(source, rows.start, rows.stop)
+    scan = ArrayScan(data, flats=flats, darks=darks, angles=source.angles, name=source.name)
+    return scan.with_options(LoaderOptions())
 
 
 def read_rows(source: Source, start: int, stop: int) -> NDArray[Any]:
@@ -367,6 +320,31 @@ def read_rows(source: Source, start: int, stop: int) -> NDArray[Any]:
     return out
 
 
-def _around(middle: int, reach: int, n_rows: int) -> tuple[int, int]:
-    """Rows around the middle, as far as there are some."""
-    return max(0, middle - reach), min(n_rows, middle + reach + 1)
+def _with_rows(pipeline: Pipeline, n_rows: int, find: FindValue) -> tuple[SweptPipeline, SweepRows]:
+    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
+
+    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
+        cut = cut_at_sweep(known)
+        assert cut is not None  # it has a sweep
+        return cut, rows_of_sweep(cut, n_rows)
+
+    return answered(chosen, pipeline, find)[0]
+
+
+def _sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
+    """Values, rows, and steps that are left out, in words."""
+    values = cut.sweep.values
+    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    notes = [
+        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
+        "runs, and the steps before run once",
+        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
+        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
+    ]
+    if cut.left_out:
+        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
+    if rows.elsewhere:
+        assert cut.before is not None
+        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
+        notes.append(f"other rows are read for {names}, as in a run without a sweep")
+    return tuple(notes)

@@ -102,8 +102,6 @@ class ValueFinder:
     """Finds the memory models of its methods."""
     scratch: str | os.PathLike[str] | None = None
     """Folder for data between sections; by default the one for temporary files."""
-    notes: list[str] = field(default_factory=list)
-    """None: nothing is assumed."""
     _found: dict[Reference, Any] = field(default_factory=dict)
     """Values by their references."""
 
@@ -126,7 +124,7 @@ class ValueFinder:
 
     def _run(self, before: Pipeline, reference: Reference) -> Any:
         plan = plan_pipeline(
-            before, self.scan, self.budgets, self.resolver, result_in_memory=True, values=self
+            before, self.scan, self.budgets, self.resolver, result_in_memory=True, find=self.find
         )
         scratch = None if self.scratch is None else Path(self.scratch)
         _, side, _ = execute(
@@ -165,7 +163,7 @@ def plan_source(
         block=block,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
-        values=finder,
+        find=finder.find,
     )
     return planned(budgets), resolver
 

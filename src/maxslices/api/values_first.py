@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ..errors import PlanError, UnknownReferenceError
 from ..pipeline import Pipeline, Reference
@@ -13,18 +12,12 @@ from ..planner import Plan
 Answer = TypeVar("Answer")
 
 
-class ValueSource(Protocol):
-    """Where the value of a reference comes from that a plan depends on."""
-
-    notes: list[str]
-    """Assumptions, for the plan."""
-
-    def find(self, pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
-        """Return the pipeline planned with the value that an error asks for."""
+FindValue = Callable[[Pipeline, UnknownReferenceError], Pipeline]
+"""Returns the pipeline planned with the value that an error asks for."""
 
 
 def answered(
-    ask: Callable[[Pipeline], Answer], pipeline: Pipeline, values: ValueSource
+    ask: Callable[[Pipeline], Answer], pipeline: Pipeline, find: FindValue
 ) -> tuple[Answer, Pipeline]:
     """Ask about a pipeline, again with each value that the answer turns out to depend on.
 
@@ -37,38 +30,36 @@ def answered(
         try:
             return ask(pipeline), pipeline
         except UnknownReferenceError as error:
-            pipeline = values.find(pipeline, error)
+            pipeline = find(pipeline, error)
 
 
-@dataclass(slots=True)
-class DefaultValues:
-    """Takes the methods' defaults for values that only a run can find."""
+def with_default(pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
+    """Return the pipeline planned with the method's default for a value that only a run can find.
 
-    notes: list[str] = field(default_factory=list)
-    """A note on each."""
+    Raises
+    ------
+    UnknownReferenceError
+        If the parameter has none.
+    """
+    default = next(
+        step.default_of(name)
+        for step in pipeline.steps
+        for name, value in step.parameters.items()
+        if value == error.reference and name not in step.planned_values
+    )
+    if default is None:
+        raise error
+    return pipeline.with_planned(error.reference, default)
 
-    def find(self, pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
-        """Return the pipeline planned with a default.
 
-        Raises
-        ------
-        UnknownReferenceError
-            If the parameter has none.
-        """
-        step, name, reference = next(
-            (step, name, value)
-            for step in pipeline.steps
-            for name, value in step.parameters.items()
-            if value == error.reference and name not in step.planned_values
-        )
-        default = step.default_of(name)
-        if default is None:
-            raise error
-        self.notes.append(
-            f"{step.meta.name}: {name} is {reference}, which a run finds; planned with "
-            f"{default!r}, the default, and a run that finds another value refuses this plan"
-        )
-        return pipeline.with_planned(reference, default)
+def assumed_values(pipeline: Pipeline) -> list[str]:
+    """Notes on the defaults that a pipeline is planned with; see `with_default`."""
+    return [
+        f"{step.meta.name}: {name} is {step.parameters[name]}, which a run finds; planned with "
+        f"{value!r}, the default, and a run that finds another value refuses this plan"
+        for step in pipeline.steps
+        for name, value in step.planned_values.items()
+    ]
 
 
 def as_planned(pipeline: Pipeline, plan: Plan) -> Pipeline:

@@ -17,7 +17,6 @@ from .options import (
     PART,
     PATH,
     PIPELINE,
-    SWEEP,
     Command,
     check_order,
     file_to_write,
@@ -117,7 +116,7 @@ def check(pipeline: str, scan: str | None, **options: Any) -> str:
 
 @click.command(
     cls=Command,
-    params=[*PART, SWEEP, *LIMITS, *OUTPUT],
+    params=[*PART, *LIMITS, *OUTPUT],
     short_help="say what a pipeline would take, without running it",
 )
 @click.argument(

@@ -98,7 +98,7 @@ LIMITS = [
         help="declared, recorded, replayed or probed alone",
     ),
 ]
-"""Keywords of `maxslices.plan` and `maxslices.run`, as is `SWEEP`."""
+"""Keywords of `maxslices.plan` and `maxslices.run`."""
 WORKERS = [
     click.Option(
         ["--engine"],

@@ -133,6 +133,27 @@ class FrameSource(Source):
         part.detector_start = self.detector_start[0] + start, self.detector_start[1]
         return part
 
+    def with_projections(
+        self, data: NDArray[Any], rows: tuple[int, int], angles: NDArray[np.float32] | None
+    ) -> FrameSource:
+        """The same scan with other projections, in memory, of which it has some of the rows.
+
+        It has the flats and darks that fit them, and the angles unless these are fewer.
+        """
+        part = self.with_rows(*rows) if data.shape[1] == self.spec.shape[1] else copy.copy(self)
+        if rows != (0, data.shape[1]):
+            data = np.ascontiguousarray(data[:, slice(*rows)])
+        part._data = Selection.of(ArrayFrames(self.name, data))
+        part.spec = part._data.spec
+        part._sides = {
+            side: each if each is not None and each.spec.shape[1:] == data.shape[1:] else None
+            for side, each in part._sides.items()
+        }
+        if part._sides["flats"] is None:
+            part._means = FrameMeans(part._sides, np.arange(len(data)), dict.fromkeys(SIDE_NAMES))
+        part.angles = None if angles is None or len(angles) < len(data) else angles[: len(data)]
+        return part
+
     @property
     def reads_rows(self) -> bool:
         """True if some rows of all projections are read without the rest of these."""
