@@ -33,6 +33,16 @@ def test_workers_share_what_is_imported(client):
     assert os.getpid() not in parents
 
 
+def _signals_of_a_program() -> list[str]:
+    words = ["grep", "-E", "SigBlk|SigIgn", "/proc/self/status"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.split()[1::2]
+
+
+def test_programs_that_methods_start_can_be_interrupted(client):
+    for masks in client.run(_signals_of_a_program).values():
+        assert [int(mask, 16) & 1 << signal.SIGINT - 1 for mask in masks] == [0, 0]
+
+
 def _environment() -> dict[str, str]:
     return {**os.environ}
 

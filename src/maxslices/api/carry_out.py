@@ -7,19 +7,16 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ..devices import Backend, select_backend
 from ..devices.out_of_memory import is_out_of_memory
-from ..errors import LostResultError, MaxslicesError, StoreError, UsageError
-from ..io import Source, parse_loader
+from ..errors import LostResultError, MaxslicesError
+from ..io import Source
 from ..io.paths import path_of
 from ..io.results.result_info import ResultInfo
-from ..io.scans.chosen_part import preview_words
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference
-from ..pipeline.pipeline import as_pipeline
 from ..planner import Plan
 from ..runner import Report, Results, RunFolder
 from ..runner.blocks.side_data import SideResults
@@ -51,9 +48,6 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
     wall_time = WallTime()
     check_for_workers(request)
     folder = request.results(pipeline)
-    preview = _preview_given(request, pipeline)
-    if folder.unfinished is not None:
-        pipeline = _as_before(request, pipeline, preview, folder.unfinished.identity, folder.path)
     with _with_resume_hint(folder), contextlib.ExitStack() as held:
         from . import pictures  # noqa: F401 - Pillow and jinja2 are missed now, or never
 
@@ -69,7 +63,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         wall_time.begin("starting")
         team = held.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
-        folder.describe(lambda: _identity(request, pipeline, preview, team))
+        folder.describe(lambda: _identity(request, team))
         made, resolver = plan_run(team, request, folder)
         if request.given is not None:
             check_result(request.given, made)
@@ -170,57 +164,14 @@ def write_texts(
     return report.to_json()
 
 
-def _preview_given(request: RunRequest, pipeline: Pipeline) -> dict[str, Any]:
-    """Preview in the pipeline itself, without the part that options choose."""
-    is_chosen = any(part is not None for part in request.chosen.values())
-    given = as_pipeline(request.pipeline) if is_chosen else pipeline
-    return preview_words(given.loader.preview)
-
-
-def _identity(
-    request: RunRequest,
-    pipeline: Pipeline,
-    preview_given: dict[str, Any],
-    team: Team,
-) -> dict[str, Any]:
+def _identity(request: RunRequest, team: Team) -> dict[str, Any]:
     """What the run is made for, and what of it a later one need not be told again."""
     return {
         **team.identity(),
         "scan_path": _text_of(request.scan),
         "pipeline_path": _text_of(request.pipeline),
-        "preview": preview_words(pipeline.loader.preview),
-        "preview_given": preview_given,
-        "save_all": request.save_all,
         "options": request.choices,
     }
-
-
-def _as_before(
-    request: RunRequest,
-    pipeline: Pipeline,
-    preview_given: dict[str, Any],
-    identity: dict[str, Any],
-    folder: Path,
-) -> Pipeline:
-    """Pipeline on the part of the scan, and with the results, of the run that goes on."""
-    options, faults = parse_loader({"preview": identity.get("preview") or {}})
-    if faults:
-        raise StoreError(f"the journal in {folder} is not readable: {faults[0].text}")
-    before = identity.get("preview_given")
-    if before is not None and before != preview_given:
-        raise UsageError(
-            f"the preview in the pipeline was {before or 'none'} when the run in {folder} began, "
-            f"and is {preview_given or 'none'} now: give the one before to go on, or start anew "
-            "with --overwrite"
-        )
-    if options.preview != pipeline.loader.preview:
-        if given := [name for name, part in request.chosen.items() if part is not None]:
-            raise UsageError(
-                f"the run in {folder} is of another part of the scan: leave out "
-                f"{' and '.join(given)} to go on with that, or start anew with --overwrite"
-            )
-        pipeline = pipeline.with_preview(options.preview)
-    return pipeline.saving_all() if identity.get("save_all") is True else pipeline
 
 
 def _origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:

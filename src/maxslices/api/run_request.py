@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
 import numpy as np
 
 from ..core.arrays import ArraySpec
+from ..core.json_values import plain
 from ..core.method_meta import with_type
 from ..core.units import parse_bytes
 from ..errors import UsageError
@@ -161,6 +162,36 @@ class RunRequest(PlanRequest):
             return None
         return Path(self.out)
 
+    def resumed(self) -> RunRequest:
+        """Take the options that are left out from the unfinished run that is resumed.
+
+        Raises
+        ------
+        UsageError
+            If options have other values than there; it names each.
+        """
+        if not self.resume or not isinstance(self.out, str | os.PathLike):
+            return self
+        from ..runner.folder.unfinished_run import find_unfinished
+
+        unfinished = find_unfinished(Path(self.out))
+        if unfinished is None:
+            return self
+        before: dict[str, Any] = unfinished.identity.get("options") or {}
+        found = [
+            f"{name} is {value}, and was {before.get(name, 'left out')}"
+            for name, value in self.choices.items()
+            if before.get(name) != value
+        ]
+        if self.plan is not None and self.plan != unfinished.plan:
+            found.append("the plan is another one")
+        if found:
+            raise UsageError(
+                f"the unfinished run in {self.out} began with other options ({'; '.join(found)})"
+                ": leave them out to continue it, or start anew with --overwrite"
+            )
+        return replace(self, **before)
+
     def checked(self) -> tuple[Pipeline, SweptPipeline | None]:
         """Check what is asked for; the pipeline as it will run, and its sweep, if there is one.
 
@@ -225,8 +256,6 @@ class RunRequest(PlanRequest):
         folder = RunFolder(path, self.format, self.overwrite, self.resume, self.scratch)
         for each in files_read(self.scan, pipeline):
             folder.check_spares(each)
-        if folder.unfinished is not None:
-            self.check_resumes(folder)
         return folder
 
     def device_for(self, folder: Results) -> str:
@@ -259,37 +288,14 @@ class RunRequest(PlanRequest):
             "format": None if self.format == "hdf5" else ", ".join(map(str, self._formats)),
             "scratch": None if self.scratch is None else os.path.abspath(self.scratch),
             "pixel_size": None if self.pixel_size is None else str(self.pixel_size),
+            "save_all": self.save_all or None,
+            **{name: _plain_part(part) for name, part in self.chosen.items()},
         }
         return {name: value for name, value in given.items() if value is not None}
 
     @property
     def _formats(self) -> tuple[ResultFormat, ...]:
         return parse_formats(self.format)
-
-    def check_resumes(self, folder: RunFolder) -> None:
-        """Check that options are those with which the unfinished run in a folder began.
-
-        Those that are left out are taken from that run.
-
-        Raises
-        ------
-        UsageError
-            If options have other values; it names each.
-        """
-        assert folder.unfinished is not None
-        before = folder.unfinished.identity.get("options") or {}
-        found = [
-            f"{name} is {value}, and was {before.get(name, 'left out')}"
-            for name, value in self.choices.items()
-            if before.get(name) != value
-        ]
-        if self.plan is not None and self.plan != folder.unfinished.plan:
-            found.append("the plan is another one")
-        if found:
-            raise UsageError(
-                f"the unfinished run in {folder.path} began with other options ({'; '.join(found)})"
-                ": leave them out to continue it, or start anew with --overwrite"
-            )
 
     def _check_no_choices(self) -> None:
         """Check that nothing that the plan holds is given with it."""
@@ -299,3 +305,10 @@ class RunRequest(PlanRequest):
                 f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "
                 "plan again with it, or leave it out"
             )
+
+
+def _plain_part(part: PartLike | None) -> Any:
+    """Part of an axis in values of JSON."""
+    if isinstance(part, slice | range):
+        part = part.start, part.stop, part.step
+    return plain(part)

@@ -136,6 +136,7 @@ def run_requested(request: RunRequest) -> Report:
 
 
 def _run_alone(request: RunRequest) -> Report:
+    request = request.resumed()
     pipeline, cut = request.checked()
     if cut is None:
         return carry_out(request, pipeline)

@@ -92,8 +92,8 @@ def _start_fork_server(on_gpus: bool) -> str:
     modules = ["distributed", "scipy.ndimage", "maxslices.api.on_workers"]
     forkserver.set_forkserver_preload([*modules, *(["cupy"] if on_gpus else [])])
     is_set = SAFE_PATH in os.environ
-    # Ctrl-C in a terminal goes to all processes, and is the command's, which ends the workers. The
-    # tracker would unblock it when the server starts it, so it is started before.
+    # Ctrl-C is blocked until `worker.dask_setup`. The tracker would unblock it when the server
+    # starts it, so it is started before.
     os.environ.setdefault(SAFE_PATH, "1")
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,8 +43,12 @@ def dask_setup(worker: Worker) -> None:
 
     It goes on beside connecting to the scheduler and importing methods. Errors are ignored here;
     the first use raises them again. Of a process with NumPy's generator all forked ones would draw
-    the same numbers.
+    the same numbers. Ctrl-C in a terminal goes to all processes, and is the command's, which ends
+    the workers; programs that methods start do not inherit this.
     """
+    signal.signal(signal.SIGINT, lambda *_: None)
+    if sys.platform == "linux":  # where it was blocked until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     np.random.seed()  # noqa: NPY002 - the generator of methods that bring none
     if worker.state.total_resources:
         WorkThread(lambda: device_of("cuda").free_bytes(), "device").start()
