@@ -278,7 +278,7 @@ class TestChanged:
         stopped(scan, tmp_path / "out", monkeypatch)
         steps = of(["to_float", "negate"])
         cut = steps.with_preview(with_choice(Preview(), {"rows": 1}))
-        with pytest.raises(PlanError, match="cannot go on: .*detector_y"):
+        with pytest.raises(PlanError, match=r"cannot go on: .*detector_y"):
             run(scan, cut, tmp_path / "out", resume=True, device="cpu")
         assert run(scan, steps, tmp_path / "out", resume=True, device="cpu")
 
