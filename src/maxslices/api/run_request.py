@@ -30,7 +30,7 @@ from .scan_and_output import Scan, check_out, chosen_part, files_read
 if TYPE_CHECKING:
     from distributed import Client
 
-    from ..runner import Results, RunFolder
+    from ..runner import Results
 
 Engine = Union[str, "Client"]
 """What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
