@@ -60,9 +60,46 @@ class Two(nn.Module):
         return self.layer(x) + y
 
 
+class Calls(nn.Module):
+    """Layers by name, and a function of the module and its inputs that is its forward."""
+
+    def __init__(self, function, **layers) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *given, **named):
+        return self.function(self, *given, **named)
+
+
 def half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """A prediction function: two halves, one after the other."""
     return torch.cat([model(part) for part in x.chunk(2)])
+
+
+def gradients(model: nn.Module, x: torch.Tensor, call=None) -> list[torch.Tensor]:
+    """Result of a model, and gradients of its input and parameters, by the same random numbers."""
+    torch.manual_seed(11)
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    out = (call or model)(x)
+    out.square().sum().backward()
+    return [out.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
+def assert_same(model: nn.Module, other: nn.Module, x: torch.Tensor, atol=0.0, call=None) -> None:
+    """Check that results, gradients and states are the same to the bit, or to a part of the largest.
+
+    `atol` is that part of the largest number of a tensor.
+    """
+    pairs = [*zip(gradients(model, x), gradients(other, x, call), strict=True)]
+    pairs += zip(model.state_dict().values(), other.state_dict().values(), strict=True)
+    for a, b in pairs:
+        if not atol:
+            assert torch.equal(a, b)
+        else:
+            torch.testing.assert_close(a, b, rtol=0, atol=atol * float(a.abs().max()))
 
 
 def deep() -> nn.Module:

@@ -28,6 +28,8 @@ from maxslices.nn.replay.nested import joined, leaves, mapped, total_of
 from maxslices.nn.replay.replay_step import StepLoop
 from maxslices.nn.step.model_step import run_step
 
+from .networks import Calls
+
 NONE = Workspaces.none()
 WIDTH = 64
 
@@ -283,18 +285,11 @@ def test_a_loss_of_torch_takes_the_maps_that_are_returned_by_name(loss):
 
 
 def test_a_loss_that_finds_no_tensor_says_what_to_give():
-    class Nothing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return {"nested": {"x": self.layer(x)}}
-
+    model = Calls(lambda m, x: {"nested": {"x": m.layer(x)}}, layer=nn.Linear(4, 4))
     with pytest.raises(
         ModelArgumentError, match=r"returns 'nested' \(4x4\).*a loss that picks one"
     ):
-        memory_report(Nothing(), (4, 4), loss=nn.MSELoss())
+        memory_report(model, (4, 4), loss=nn.MSELoss())
 
 
 @pytest.mark.parametrize(

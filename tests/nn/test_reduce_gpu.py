@@ -14,6 +14,8 @@ from maxslices.core.block_memory import CONTEXT_BYTES
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore
 from maxslices.nn.replay import Spec
 
+from .networks import assert_same
+
 pytestmark = pytest.mark.gpu
 SPEC = Spec((16, 3, 256, 256))
 
@@ -28,12 +30,6 @@ def model() -> nn.Sequential:
         )  # fmt: skip
 
     return nn.Sequential(block(3), *(block(32) for _ in range(3)), nn.Conv2d(32, 1, 1)).cuda()
-
-
-def gradients(made: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    made.zero_grad()
-    made(x).square().sum().backward()
-    return [p.grad.clone() for p in made.parameters()]
 
 
 PLANS = {
@@ -55,10 +51,7 @@ def test_gradients_are_the_same_to_the_bit(plan, monkeypatch):
     apply_rewrites(reduced, plan)
     x = torch.randn(SPEC.shape, device="cuda")
     for _ in range(2):  # pinned memory is used again
-        for a, b in zip(gradients(whole, x), gradients(reduced, x), strict=True):
-            assert torch.equal(a, b)
-    for (name, a), b in zip(whole.state_dict().items(), reduced.state_dict().values(), strict=True):
-        assert torch.equal(a, b), name
+        assert_same(whole, reduced, x)
 
 
 def test_a_plan_runs_within_its_limit():

@@ -22,7 +22,7 @@ from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.replay_step import StepLoop
 from maxslices.nn.step.model_step import run_step
 
-from .networks import Small
+from .networks import Calls, Small
 
 NONE = Workspaces.none()
 
@@ -85,15 +85,10 @@ def test_a_generator_of_the_model_s_own_is_seen():
 
 
 def test_numbers_that_decide_nothing_are_not_mentioned():
-    class Noisy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(64, 64)
-
-        def forward(self, x):
-            return self.layer(x) + random.random() * np.random.rand() * float(torch.rand(1))
-
-    model = Noisy()
+    model = Calls(
+        lambda m, x: m.layer(x) + random.random() * np.random.rand() * float(torch.rand(1)),
+        layer=nn.Linear(64, 64),
+    )
     before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
     report = memory_report(model, (32, 64), workspaces=NONE)
     assert report.trace.drawn_from == ("torch", "random", "numpy.random")
@@ -110,15 +105,15 @@ def test_the_largest_batch_is_that_of_the_longest_path():
     assert found == whole
 
 
-class Logging(nn.Module):
-    def __init__(self, log):
-        super().__init__()
-        self.layer, self.log, self.total = nn.Linear(8, 8), log, 0.0
+def logging(log):
+    """Return a layer whose result is handed to a function."""
 
-    def forward(self, x):
-        y = self.layer(x)
-        self.log(self, y)
+    def forward(model, x):
+        y = model.layer(x)
+        log(model, y)
         return y
+
+    return Calls(forward, layer=nn.Linear(8, 8), total=0.0)
 
 
 def logged(model, y):
@@ -130,7 +125,7 @@ def logged(model, y):
 
 
 def test_a_number_that_is_only_logged_is_no_obstacle():
-    report = memory_report(Logging(logged), (4, 8), "training", "sgd", workspaces=NONE)
+    report = memory_report(logging(logged), (4, 8), "training", "sgd", workspaces=NONE)
     assert report.allocated_bytes > 0
 
 
@@ -147,7 +142,7 @@ def test_guards_find_all_numbers_finite(guard):
         if guard(y):
             raise RuntimeError("not finite")
 
-    assert memory_report(Logging(stop), (4, 8), workspaces=NONE).allocated_bytes > 0
+    assert memory_report(logging(stop), (4, 8), workspaces=NONE).allocated_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -162,22 +157,16 @@ def test_guards_find_all_numbers_finite(guard):
 )
 def test_a_number_that_decides_is_refused_with_its_line(decide):
     with pytest.raises(DataDependentError, match=r"test_ways_of_steps\.py:\d+"):
-        memory_report(Logging(decide), (4, 8), workspaces=NONE)
+        memory_report(logging(decide), (4, 8), workspaces=NONE)
 
 
 def test_values_stay_known_where_an_operator_only_read_them():
-    class Scatter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x, index):
-            y = self.layer(x)
-            out = torch.zeros(4, 8, device=x.device).index_add_(0, index, y)
-            return out[: int(index.max()) + 1]
+    def scatter(model, x, index):
+        out = torch.zeros(4, 8, device=x.device).index_add_(0, index, model.layer(x))
+        return out[: int(index.max()) + 1]
 
     index = torch.tensor([0, 1, 2, 2])
-    trace = replay(Scatter(), Spec((4, 8)), index, workspaces=NONE)
+    trace = replay(Calls(scatter, layer=nn.Linear(8, 8)), Spec((4, 8)), index, workspaces=NONE)
     assert trace.peak_bytes > 0
 
 
@@ -200,18 +189,12 @@ DISTRIBUTIONS = {
 }
 
 
-class Sampling(nn.Module):
-    def __init__(self, sample):
-        super().__init__()
-        self.layer, self.sample = nn.Linear(8, 16), sample
-
-    def forward(self, x):
-        return self.sample(*self.layer(x).chunk(2, dim=-1))
-
-
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distributions_take_their_arguments_for_valid(name):
-    report = memory_report(Sampling(DISTRIBUTIONS[name]), (4, 8), "training", "sgd")
+    model = Calls(
+        lambda m, x: DISTRIBUTIONS[name](*m.layer(x).chunk(2, dim=-1)), layer=nn.Linear(8, 16)
+    )
+    report = memory_report(model, (4, 8), "training", "sgd")
     assert report.allocated_bytes > 0
 
 
@@ -234,13 +217,11 @@ def test_tensors_that_outlive_a_step_are_named():
         memory_report(model, (4, 8), "training", "sgd")
 
 
-class Heads(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 2, 1), nn.Conv2d(1, 3, 3, stride=2)
-
-    def forward(self, x):
-        return {"fine": self.first(x), "coarse": self.second(x)}
+def heads():
+    return Calls(
+        lambda m, x: {"fine": m.first(x), "coarse": m.second(x)},
+        first=nn.Conv2d(1, 2, 1), second=nn.Conv2d(1, 3, 3, stride=2),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "channels"), [("fine", 2), ("coarse", 3)])
@@ -248,7 +229,7 @@ def test_a_loss_may_pick_one_of_several_outputs(key, channels):
     def loss(output, target):
         return functional.mse_loss(output[key], target)
 
-    report = memory_report(Heads(), (2, 1, 9, 9), "training", loss=loss)
+    report = memory_report(heads(), (2, 1, 9, 9), "training", loss=loss)
     side = {"fine": 9, "coarse": 4}[key]
     expected = -(-2 * 81 * 4 // 512) * 512 + -(-2 * channels * side**2 * 4 // 512) * 512
     assert report.categories["input"] == expected
@@ -259,7 +240,7 @@ def test_a_loss_of_several_outputs_is_told_their_keys():
         return (output["fine"].mean() - output["coarse"].mean() + target.mean()) ** 2
 
     with pytest.raises(ModelArgumentError, match=r"'fine' \(2x2x9x9\) and 'coarse' \(2x3x4x4\)"):
-        memory_report(Heads(), (2, 1, 9, 9), "training", loss=loss)
+        memory_report(heads(), (2, 1, 9, 9), "training", loss=loss)
 
 
 def test_gradients_of_several_batches_are_added():
@@ -405,78 +386,56 @@ def test_generators_of_numpy_that_the_code_names_are_set_and_restored(where):
 
 
 def test_hooks_of_a_copy_are_those_of_its_own_modules():
-    class Hooked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(64, 512), nn.Linear(512, 64)
-            self.seen = {}
-            self.first.register_forward_hook(lambda m, i, o: self.seen.update(first=o))
+    def layers():
+        return {"first": nn.Linear(64, 512), "second": nn.Linear(512, 64), "seen": {}}
 
-        def forward(self, x):
-            y = self.second(self.first(x).relu())
-            return y + self.seen["first"].mean()
+    def hooked(m, x):
+        y = m.second(m.first(x).relu())
+        return y + m.seen["first"].mean()
 
-    class Plain(Hooked):
-        def __init__(self):
-            super().__init__()
-            self.first._forward_hooks.clear()
+    def plain(m, x):
+        m.seen["first"] = m.first(x)
+        return m.second(m.seen["first"].relu()) + m.seen["first"].mean()
 
-        def forward(self, x):
-            self.seen["first"] = self.first(x)
-            return self.second(self.seen["first"].relu()) + self.seen["first"].mean()
-
-    model = Hooked()
+    model = Calls(hooked, **layers())
+    model.first.register_forward_hook(lambda m, i, o: model.seen.update(first=o))
     report = memory_report(model, (32, 64), workspaces=NONE)
-    assert (
-        report.allocated_bytes == memory_report(Plain(), (32, 64), workspaces=NONE).allocated_bytes
-    )
+    same = memory_report(Calls(plain, **layers()), (32, 64), workspaces=NONE)
+    assert report.allocated_bytes == same.allocated_bytes
     assert model.seen == {}
 
 
 def test_lengths_of_sequences_are_known_on_the_host():
-    class Reads(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.GRU(8, 16, batch_first=True)
+    def reads(model, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        return nn.utils.rnn.pad_packed_sequence(model.layer(packed)[0], batch_first=True)[0]
 
-        def forward(self, x, lengths):
-            packed = nn.utils.rnn.pack_padded_sequence(
-                x, lengths.cpu(), batch_first=True, enforce_sorted=False
-            )
-            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
-
+    model = Calls(reads, layer=nn.GRU(8, 16, batch_first=True))
     lengths = torch.tensor([9, 3, 5, 7])
-    report = memory_report(Reads(), (Spec((4, 10, 8)), lengths), workspaces=NONE)
+    report = memory_report(model, (Spec((4, 10, 8)), lengths), workspaces=NONE)
     assert {s.shape for s in report.trace.storages if s.op == "aten::_cudnn_rnn"} >= {(24, 16)}
 
 
 @pytest.mark.parametrize("lengths", [torch.tensor([4, 6]), torch.tensor([6, 6])])
 def test_ctc_is_replayed(lengths):
-    class Labels(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 5)
+    def loss(model, x, labels):
+        probabilities = model.layer(x).log_softmax(2).transpose(0, 1)
+        return functional.ctc_loss(probabilities, labels, torch.tensor([20, 20]), lengths)
 
-        def forward(self, x, labels):
-            probabilities = self.layer(x).log_softmax(2).transpose(0, 1)
-            return functional.ctc_loss(probabilities, labels, torch.tensor([20, 20]), lengths)
-
-    report = memory_report(Labels(), ((2, 20, 8), Spec((2, 6), torch.long)))
+    model = Calls(loss, layer=nn.Linear(8, 5))
+    report = memory_report(model, ((2, 20, 8), Spec((2, 6), torch.long)))
     kept = [s for s in report.trace.storages if s.op.startswith("aten::_ctc_loss")]
     assert (2, 20, 13) in {s.shape for s in kept}
 
 
 def test_checks_of_torch_s_own_losses_find_arguments_valid():
-    class Unsure(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 2)
+    def loss(model, x):
+        mean, variance = model.layer(x).chunk(2, -1)
+        return functional.gaussian_nll_loss(mean, x[:, :1], variance.exp())
 
-        def forward(self, x):
-            mean, variance = self.layer(x).chunk(2, -1)
-            return functional.gaussian_nll_loss(mean, x[:, :1], variance.exp())
-
-    assert memory_report(Unsure(), (4, 8)).allocated_bytes > 0
+    assert memory_report(Calls(loss, layer=nn.Linear(8, 2)), (4, 8)).allocated_bytes > 0
 
 
 def test_a_spectrogram_is_inverted():
