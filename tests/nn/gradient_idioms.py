@@ -192,18 +192,9 @@ class _Remembers(nn.Module):
         return y * self.memory["x"]
 
 
-class Remembers(nn.Module):
+def remembers(kind: Callable[[dict[str, Any]], Any]) -> nn.Module:
     """Blocks that keep an object of some class, and change what it holds."""
-
-    def __init__(self, kind: Callable[[dict[str, Any]], Any]) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Remembers(kind) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the blocks one after the other."""
-        for each in self.blocks:
-            x = each(x)
-        return x
+    return nn.Sequential(*(_Remembers(kind) for _ in range(3)))
 
 
 class Adds(nn.Module):
@@ -222,12 +213,12 @@ class Adds(nn.Module):
         return x
 
 
-def spectral() -> nn.Module:
+def spectral(norm: Callable[[nn.Module], nn.Module] = parametrizations.spectral_norm) -> nn.Module:
     """Convolutions with spectral norm, whose vectors change with each forward pass."""
     made = [
         nn.Sequential(
-            parametrizations.spectral_norm(nn.Conv2d(N, N, 3, padding=1)), nn.GELU(),
-            parametrizations.spectral_norm(nn.Conv2d(N, N, 3, padding=1)), nn.Tanh(),
+            norm(nn.Conv2d(N, N, 3, padding=1)), nn.GELU(),
+            norm(nn.Conv2d(N, N, 3, padding=1)), nn.Tanh(),
         )
         for _ in range(4)
     ]  # fmt: skip
@@ -236,14 +227,7 @@ def spectral() -> nn.Module:
 
 def spectral_by_hooks() -> nn.Module:
     """The same, by torch's older hooks, which set an attribute."""
-    made = [
-        nn.Sequential(
-            nn.utils.spectral_norm(nn.Conv2d(N, N, 3, padding=1)), nn.GELU(),
-            nn.utils.spectral_norm(nn.Conv2d(N, N, 3, padding=1)), nn.Tanh(),
-        )
-        for _ in range(4)
-    ]  # fmt: skip
-    return nn.Sequential(*made)
+    return spectral(nn.utils.spectral_norm)
 
 
 class _Average(nn.Module):
@@ -259,18 +243,9 @@ class _Average(nn.Module):
         return (y - self.mean).square()
 
 
-class Averages(nn.Module):
+def averages() -> nn.Module:
     """Blocks with a moving average of their own, which they read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Average() for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the blocks one after the other."""
-        for each in self.blocks:
-            x = each(x)
-        return x
+    return nn.Sequential(*(_Average() for _ in range(4)))
 
 
 def drops() -> nn.Module:
@@ -305,18 +280,9 @@ class _Counter(nn.Module):
         return y * (1 + torch.stack(self.history).mean())
 
 
-class Counts(nn.Module):
+def counts() -> nn.Module:
     """Blocks that count their calls and keep what they saw, and read both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Counter() for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the blocks one after the other."""
-        for each in self.blocks:
-            x = each(x)
-        return x
+    return nn.Sequential(*(_Counter() for _ in range(4)))
 
 
 class _Scaled(nn.Module):
@@ -409,16 +375,9 @@ class _Codebook(nn.Module):
         return x + found
 
 
-class Quantizes(nn.Module):
+def quantizes() -> nn.Module:
     """Codebooks that follow the features, one buffer replaced and one changed in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(*(_Codebook() for _ in range(3)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the blocks."""
-        return self.blocks(x)
+    return nn.Sequential(*(_Codebook() for _ in range(3)))
 
 
 class Bounded(nn.Conv2d):
@@ -440,7 +399,7 @@ def bounded() -> nn.Module:
     return nn.Sequential(*made)
 
 
-class _Scales(nn.Module):
+class _ScalesByChance(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = block()
@@ -449,18 +408,9 @@ class _Scales(nn.Module):
         return x + self.body(x) * random.random() * float(numpy.random.rand())  # noqa: NPY002 - as users write it
 
 
-class HostDraws(nn.Module):
+def host_draws() -> nn.Module:
     """Blocks that are scaled by random numbers of Python and of NumPy."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Scales() for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the blocks one after the other."""
-        for each in self.blocks:
-            x = each(x)
-        return x
+    return nn.Sequential(*(_ScalesByChance() for _ in range(4)))
 
 
 class Hooks(nn.Module):

@@ -89,9 +89,9 @@ def gradients(model: nn.Module, x: torch.Tensor, call=None) -> list[torch.Tensor
 
 
 def assert_same(model: nn.Module, other: nn.Module, x: torch.Tensor, atol=0.0, call=None) -> None:
-    """Check that results, gradients and states are the same to the bit, or to a part of the largest.
+    """Check that results, gradients and states are the same to the bit, or nearly.
 
-    `atol` is that part of the largest number of a tensor.
+    `atol` is of the largest number of a tensor.
     """
     pairs = [*zip(gradients(model, x), gradients(other, x, call), strict=True)]
     pairs += zip(model.state_dict().values(), other.state_dict().values(), strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import UserDict
 from contextlib import nullcontext
+from functools import partial
 
 import numpy
 import pytest
@@ -15,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils import rnn
 
 from maxslices.core.block_memory import CONTEXT_BYTES
@@ -34,32 +36,23 @@ from maxslices.nn.step.model_step import ModelStep
 from maxslices.system.process_state import HostDraws
 
 from . import gradient_idioms as own
+from .networks import Calls
 
 INPUT = Spec((4, own.N, 16, 16))
+KINDS = (own.Items, UserDict, own.Holder, own.Slots, own.SlottedItems, own.SelfDict)
 RECOMPUTED = [
     own.Dense,
     own.Passes,
     own.Nested,
-    own.Averages,
-    own.Counts,
-    own.Quantizes,
+    own.averages,
+    own.counts,
+    own.quantizes,
     own.renormalizes,
     own.spectral,
     own.spectral_by_hooks,
-    own.HostDraws,
-    lambda: own.HandsOn(own.Items),
-    lambda: own.HandsOn(UserDict),
-    lambda: own.HandsOn(own.Holder),
-    lambda: own.HandsOn(own.Slots),
-    lambda: own.HandsOn(own.SlottedItems),
-    lambda: own.HandsOn(own.SelfDict),
-    lambda: own.Remembers(dict),
-    lambda: own.Remembers(own.Items),
-    lambda: own.Remembers(UserDict),
-    lambda: own.Remembers(own.Holder),
-    lambda: own.Remembers(own.Slots),
-    lambda: own.Remembers(own.SlottedItems),
-    lambda: own.Remembers(own.SelfDict),
+    own.host_draws,
+    *(partial(own.HandsOn, kind) for kind in KINDS),
+    *(partial(own.remembers, kind) for kind in (dict, *KINDS)),
 ]
 """Networks that can be computed again, as their containers and their state are restored."""
 
@@ -94,7 +87,7 @@ def test_blocks_computed_again_inside_of_the_model_change_nothing(make):
 
 
 def test_comparisons_share_random_numbers_and_take_none_of_the_programs():
-    model = own.HostDraws()
+    model = own.host_draws()
     check = GradientCheck(ModelStep(model, "training"), [INPUT])
     rewrites = {path: Rewrite("checkpoint") for path in blocks_of(model)}
     for _ in range(3):  # in single precision; in double, if that differs; with that one again
@@ -105,32 +98,27 @@ def test_comparisons_share_random_numbers_and_take_none_of_the_programs():
         assert (random.random(), numpy.random.rand()) == expected  # noqa: NPY002
 
 
-class Penalty(nn.Module):
-    """A gradient by the input is in the loss, computed where gradients are on anyway."""
+def penalty() -> nn.Module:
+    """Return a critic with a gradient by its input, computed where gradients are on anyway."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.critic = nn.Sequential(*(own.block(norm=None) for _ in range(3)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.critic(torch.where(x > 0, x, 0.1 * x).requires_grad_())
+    def forward(model, x):
+        y = model.critic(torch.where(x > 0, x, 0.1 * x).requires_grad_())
         x = x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self.critic(x).sum(), x, create_graph=True)
+        (slope,) = torch.autograd.grad(model.critic(x).sum(), x, create_graph=True)
         return y + slope
 
-
-class Adapts(nn.Module):
-    """Differentiates a part of itself by torch.func, and uses another part."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = own.block(norm=None), nn.Sequential(own.block(), own.block())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.outer(x) + torch.func.grad(lambda y: self.inner(y).square().sum())(x)
+    return Calls(forward, critic=nn.Sequential(*(own.block(norm=None) for _ in range(3))))
 
 
-@pytest.mark.parametrize("make", [own.HostDraws, own.Hooks, own.Forces, Penalty, Adapts])
+def adapts() -> nn.Module:
+    """Return a module that differentiates a part of itself by torch.func, and uses another part."""
+    return Calls(
+        lambda m, x: m.outer(x) + torch.func.grad(lambda y: m.inner(y).square().sum())(x),
+        inner=own.block(norm=None), outer=nn.Sequential(own.block(), own.block()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [own.host_draws, own.Hooks, own.Forces, penalty, adapts])
 def test_steps_that_cannot_run_without_gradients_or_draw_on_the_host_are_reduced(make):
     model, spec = make(), Spec((4, own.N, 96, 96))
     step = ModelStep(model, "training", torch.optim.SGD)
@@ -144,8 +132,8 @@ def test_steps_that_cannot_run_without_gradients_or_draw_on_the_host_are_reduced
 
 
 def test_a_second_backward_pass_restores_the_state_again():
-    model = own.Averages()
-    apply_rewrites(model, {"blocks.1": Rewrite("checkpoint")})
+    model = own.averages()
+    apply_rewrites(model, {"1": Rewrite("checkpoint")})
     total = model(torch.randn(INPUT.shape)).sum()
     grads = []
     for keep in (True, False):
@@ -212,9 +200,9 @@ def test_torch_func_of_a_reduced_model_is_an_error_with_the_way_out(rewrites):
 def test_the_state_of_several_steps_is_that_of_the_unreduced_model():
     # The first call learns what changes; the others rely on it.
     made = []
-    for rewrites in ({}, {path: Rewrite("checkpoint") for path in blocks_of(own.Quantizes())}):
+    for rewrites in ({}, {path: Rewrite("checkpoint") for path in blocks_of(own.quantizes())}):
         torch.manual_seed(0)
-        model = own.Quantizes()
+        model = own.quantizes()
         apply_rewrites(model, rewrites)
         for _ in range(3):
             model(torch.randn(INPUT.shape)).square().sum().backward()
@@ -305,7 +293,7 @@ def test_a_kept_result_that_is_changed_in_place_names_the_module():
     assert "3 cannot be computed again" in difference(model, {"3": Rewrite("selective")})
 
 
-@pytest.mark.parametrize("make", [own.Averages, own.spectral, own.Quantizes])
+@pytest.mark.parametrize("make", [own.averages, own.spectral, own.quantizes])
 def test_buffers_that_each_part_would_change_are_an_error(make):
     model = make()
     apply_rewrites(model, {"": Rewrite("checkpoint", (), 2)})
@@ -371,28 +359,25 @@ def test_a_constant_that_the_first_part_makes_is_none_of_these():
     assert torch.equal(model(x), Table()(x))
 
 
-class Reader(nn.Module):
-    """Reads sequences of given lengths."""
+def reader() -> nn.Module:
+    """Return a module that reads sequences of given lengths."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        blocks = [
-            nn.Sequential(nn.Linear(32, 1024), nn.Tanh(), nn.Linear(1024, 32)) for _ in range(8)
-        ]
-        self.cells, self.last = nn.LSTM(32, 32, batch_first=True), nn.Sequential(*blocks)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(model, x, lengths):
         packed = rnn.pack_padded_sequence(
             x, [int(n) for n in lengths], batch_first=True, enforce_sorted=False
         )
-        return self.last(rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0])
+        return model.last(rnn.pad_packed_sequence(model.cells(packed)[0], batch_first=True)[0])
+
+    blocks = [nn.Sequential(nn.Linear(32, 1024), nn.Tanh(), nn.Linear(1024, 32)) for _ in range(8)]
+    cells = nn.LSTM(32, 32, batch_first=True)
+    return Calls(forward, cells=cells, last=nn.Sequential(*blocks))
 
 
 LENGTHS = torch.tensor([64, 12, 40, 7] * 8)
 
 
 def test_lengths_that_were_given_reach_every_part_of_the_search():
-    model, inputs = Reader(), (Spec((32, 64, 32)), LENGTHS)
+    model, inputs = reader(), (Spec((32, 64, 32)), LENGTHS)
     step = ModelStep(model, "training", torch.optim.SGD)
     needed = step.trace(inputs, Workspaces.allowance()).needed_bytes
     memory = int(0.8 * needed) + CONTEXT_BYTES
@@ -409,19 +394,16 @@ def test_dropout_in_parts_is_the_same_but_for_its_random_numbers():
         assert check.draws_differ(rewrites) == draws_differ
 
 
-class Mixes(nn.Module):
-    """Uses the mean of the batch, so parts of it give other results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(own.N, own.N, 1), nn.Conv2d(own.N, own.N, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(x) - self.first(x).mean(0)
+def mixes() -> nn.Module:
+    """Return a module that uses the mean of the batch, so parts of it give other results."""
+    return Calls(
+        lambda m, x: m.second(x) - m.first(x).mean(0),
+        first=nn.Conv2d(own.N, own.N, 1), second=nn.Conv2d(own.N, own.N, 1),
+    )  # fmt: skip
 
 
 def test_the_rewrite_that_changes_gradients_is_found_among_others():
-    model = nn.Sequential(own.block(norm=None), Mixes(), own.block(norm=None))
+    model = nn.Sequential(own.block(norm=None), mixes(), own.block(norm=None))
     check = GradientCheck(ModelStep(model, "training"), [INPUT])
     rewrites = {
         "0": Rewrite("checkpoint"),
@@ -453,7 +435,7 @@ class Remembers(nn.Module):
         self.register_buffer("mean", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.b(nn.functional.gelu(self.a(x)))
+        y = self.b(functional.gelu(self.a(x)))
         with torch.no_grad():
             self.mean.lerp_(y.abs().mean(), 0.1)
         return (y - self.mean).square()
@@ -485,19 +467,16 @@ def test_the_summary_says_where_dropout_draws_other_numbers():
     assert "draw other random numbers" in "".join(summary.notes)
 
 
-class Overwrites(nn.Module):
-    """Changes the result of a matrix product in place, by a function and not by a module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.norm, self.b = nn.Linear(64, 256), nn.LayerNorm(256), nn.Linear(256, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.b(nn.functional.gelu(self.norm(nn.functional.relu_(self.a(x)))))
+def overwrites() -> nn.Module:
+    """Return a module that changes a matrix product in place, by a function and not by a module."""
+    return Calls(
+        lambda m, x: m.b(functional.gelu(m.norm(functional.relu_(m.a(x))))),
+        a=nn.Linear(64, 256), norm=nn.LayerNorm(256), b=nn.Linear(256, 64),
+    )  # fmt: skip
 
 
 def test_kept_results_that_are_overwritten_do_not_end_the_search():
-    model = nn.Sequential(*(Overwrites() for _ in range(3)))
+    model = nn.Sequential(*(overwrites() for _ in range(3)))
     summary = small_plan(model, 0.85, Spec((32, 64, 64)), means=("selective", "checkpoint"))
     assert summary.fits
     assert all(rewrite.kind == "checkpoint" for rewrite in summary.rewrites.values())
@@ -509,7 +488,7 @@ def test_kept_results_that_are_overwritten_do_not_end_the_search():
 
 def test_levels_leave_out_what_changes_gradients(monkeypatch):
     monkeypatch.setattr(BlockState, "restored", lambda *_: nullcontext())
-    model = nn.Sequential(*own.Averages().blocks, *own.drops())
+    model = nn.Sequential(*own.averages(), *own.drops())
     kinds = type(model[0]), nn.Sequential
     _, summary = memory_optimization(model, kinds, INPUT, level=1, return_summary=True)
     assert [*summary.rewrites] == ["4", "5", "6", "7"]
@@ -523,10 +502,10 @@ def test_a_network_that_kept_a_result_can_be_compared():
 
 
 def test_probing_leaves_attributes_and_buffers_as_they_were():
-    model = own.Counts()
+    model = own.counts()
     scale = own.Scales()
     probe_binary(model, (INPUT,))
-    assert model.blocks[0].n_calls == 0
-    assert model.blocks[0].history == []
+    assert model[0].n_calls == 0
+    assert model[0].history == []
     probe_binary(scale, (INPUT,))
     assert [float(each.scale) for each in scale.blocks] == [1.0] * 4
