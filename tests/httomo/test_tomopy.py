@@ -162,35 +162,6 @@ def test_a_pipeline_of_tomopy_runs(methods):
     assert report.result.shape == (8, 5, 8)
 
 
-@pytest.mark.parametrize("given, module", [({"size": 3}, "b"), ({"kernel": 3}, "a"), ({}, "a")])
-def test_a_plain_name_means_the_method_that_takes_the_parameters(given, module):
-    methods = Registry()
-
-    def own(data, kernel: int = 3):
-        return data
-
-    def other(data, size: int = 3, axis: int = 0):
-        return data
-
-    methods.register(own, name="smooth", module="a", pattern="all")
-    methods.register(other, name="smooth", module="b", pattern="all", by_module_only=True)
-    steps = [{"method": "smooth", "parameters": given}]
-    pipeline = maxslices.Pipeline.from_steps(steps, methods=methods)
-    assert pipeline.steps[0].meta.module == module
-
-
-def test_a_parameter_that_none_takes_is_told_of_ones_own():
-    methods = Registry()
-    methods.register(lambda data, kernel=3: data, name="smooth", module="a", pattern="all")
-    methods.register(
-        lambda data, size=3: data, name="smooth", module="b", pattern="all", by_module_only=True
-    )
-    with pytest.raises(ParameterError, match="smooth has no parameter 'width'; it has: kernel"):
-        maxslices.Pipeline.from_steps(
-            [{"method": "smooth", "parameters": {"width": 3}}], methods=methods
-        )
-
-
 @pytest.mark.skipif(importlib.util.find_spec("tomopy") is None, reason="tomopy is not installed")
 def test_tomopys_own_slices(theirs):
     import tomopy
