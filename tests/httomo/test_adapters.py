@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from maxslices import Pipeline, Registry, plan, run
+from maxslices import Registry
 from maxslices.core.parameters import check_parameters
 from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
 from maxslices.httomo.method_adapters import calculate_stats, global_stats
@@ -225,23 +225,13 @@ def find_wide(data, ind: Optional[int] = None) -> Tuple[np.float32, np.float32,
 
 def find_pair(proj1: np.ndarray, proj2: np.ndarray, tol: float = 0.5) -> np.float32:
     return np.float32(proj1[0, 0] + 10 * proj2[0, 0] + tol)
-
-def find_recon(data, angles, step: float = 0.5) -> np.float32:
-    assert len(angles) == len(data)
-    return np.float32(angles.sum())
 """
 
 
 def in_blocks(meta, data: np.ndarray, *, block: int = 4, **parameters):
     """Run it on blocks of projections, and combine what they give."""
-    angles = parameters.pop("angles", None)
-    parts = []
-    for start in range(0, len(data), block):
-        given = dict(parameters)
-        if angles is not None:
-            given["angles"] = angles[start : start + block]
-        parts.append(meta.function(data[start : start + block], **given))
-    return meta.combine(parts)
+    starts = range(0, len(data), block)
+    return meta.combine([meta.function(data[i : i + block], **parameters) for i in starts])
 
 
 def finder(made: Path, name: str, implementation: str = "cpu"):
@@ -304,12 +294,6 @@ def test_a_centre_of_two_projections_is_of_the_first_and_the_last(made):
     assert check_parameters(meta.function, given) == []
     found = in_blocks(meta, DATA, **given)
     assert found == DATA[0, 0, 0] + 10 * DATA[-1, 0, 0] + 0.25
-
-
-def test_angles_of_all_blocks_are_put_together(made):
-    meta = finder(made, "find_recon")
-    assert meta.supplied == ("angles",)
-    assert in_blocks(meta, DATA, angles=np.arange(6.0)) == 15.0
 
 
 @pytest.mark.parametrize(
@@ -403,25 +387,3 @@ def test_statistics_have_the_same_bits_in_blocks_of_any_size():
         for axis in (0, 1)
     }
     assert len(found) == 1
-
-
-def test_a_new_method_is_planned_and_run_with_the_dtype_that_it_returns(
-    made, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
-    source = (
-        "import numpy as np\n\n"
-        "def threshold(data: np.ndarray, level: float = 60.0) -> np.ndarray:\n"
-        "    return (data > level).astype(np.uint8)\n"
-    )
-    methods = make(made, "misc.segm", source, name="threshold", pattern="all")
-    may_be_imported(made)
-    meta = methods["threshold"]
-    assert meta.output_dtype(0, (5, 4), DATA.dtype) == np.float32
-    step = {"method": "threshold", "module_path": "fakelib.misc.segm", "parameters": {"level": 50}}
-    pipeline = Pipeline.from_steps([step], methods)
-    made_plan = plan(DATA, pipeline, device="cpu")
-    assert made_plan.sections[0].steps[0].output.dtype == np.uint8
-    result = run(DATA, pipeline, device="cpu").result
-    assert result.dtype == np.uint8
-    np.testing.assert_array_equal(result, DATA > 50)

@@ -27,8 +27,6 @@ class Paired(ModelResolver):
         seen = BlockEffect(16, 5, 0.1, agree_from=self.least, multiple=self.multiple)
         return replace(super().resolve(request), blocks=seen)
 
-    multiple, least = 2, 1
-
 
 def planned(n_slices, block="auto", budget=10**9, halo=0, resolver=Paired):
     registry = Registry()

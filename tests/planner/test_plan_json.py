@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -79,21 +78,10 @@ def shaped(shape):
         ("[]", "plan: Expected `object`, got `array`"),
         ("{}", "plan: Object missing required field `scan`"),
         (without("sections", 0, "block"), "plan.sections.*: .* missing required field `block`"),
-        (
-            with_value("3", "sections", 0, "block"),
-            "sections.*block: Expected `int`",
-        ),
         (with_value(True, "budget_bytes"), "budget_bytes: Expected `int`, got `bool`"),
         (with_value("moon", "sections", 0, "origin"), "origin: Invalid enum value 'moon'"),
-        (with_value([1], "sections", 0, "halo"), "halo: Expected `array` of length 2"),
-        (with_value({"shape": 3}, "sections", 0, "steps", 0, "input"), "shape: Expected `array`"),
         (with_value(shaped([1.5, 2, 3]), "sections", 0, "steps", 0, "input"), "Expected `int`"),
         (with_value(shaped([-1, 2, 3]), "sections", 0, "steps", 0, "input"), "at least 1"),
-        (
-            with_value(shaped([math.inf, 2, 3]), "sections", 0, "steps", 0, "input"),
-            "shape.*`int`",
-        ),
-        (with_value([1, 2], "made_for", "pipeline"), "pipeline.*: Expected `object`, got `int`"),
         (with_value(-1, "sections", 0, "host_bytes"), "host_bytes must be at least 0, not -1"),
         (with_value(10**400, "scratch_bytes"), "scratch_bytes must be at most 9223372036854775807"),
         ('{"scan": "a", "scan": "b"}', "'scan' twice"),
@@ -110,15 +98,12 @@ def test_what_is_no_plan_is_told_in_a_line(text, said):
     [
         ("steps", [], "steps must be a list of at least one"),
         ("slice_dim", 2, "slice_dim must be 0 or 1"),
-        ("slice_dim", -1, "slice_dim must be 0 or 1"),
         ("n_slices", 100, "n_slices must be 101, not 100"),
         ("halo", [-1, 0], "halo must be at least 0"),
         ("block", 0, "block must be a number from 1 to 101, not 0"),
-        ("block", -3, "block must be"),
         ("block", 102, "block must be"),
         ("max_block", 1, "max_block must be a number from"),
         ("limiting_step", 1, "limiting_step must be one of 0, not 1"),
-        ("limiting_step", -1, "limiting_step must be one of 0"),
         ("estimated_bytes", 10**9, "estimated_bytes must be at most .*, as available"),
         ("available_bytes", 10**9, "available_bytes must be at most 100000000, the budget"),
         ("origin", "memory", "origin must be 'scan'"),
@@ -130,17 +115,6 @@ def test_what_is_no_plan_is_told_in_a_line(text, said):
 def test_numbers_of_a_section_that_make_no_sense_are_refused(name, value, said):
     with pytest.raises(UsageError, match=rf"plan.sections\[0\].{said}"):
         Plan.from_json(with_value(value, "sections", 0, name))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("index", 1, "index must be 0, not 1"),
-    ],
-)
-def test_numbers_of_a_step_that_make_no_sense_are_refused(name, value, said):
-    with pytest.raises(UsageError, match=rf"plan.sections\[0\].steps\[0\].{said}"):
-        Plan.from_json(with_value(value, "sections", 0, "steps", 0, name))
 
 
 def test_sections_that_do_not_follow_from_each_other_are_refused():
@@ -301,19 +275,6 @@ def test_a_plan_for_a_scan_in_memory_is_refused_for_one_that_is_read(tmp_path):
         maxslices.run(tmp_path / "scan.h5", of(STEPS), tmp_path / "out2", plan=planned())
 
 
-def test_the_same_scan_at_another_path_is_accepted(tmp_path):
-    paths = tmp_path / "one.npy", tmp_path / "other.npy"
-    for path in paths:
-        np.save(path, DATA)
-    made = maxslices.plan(paths[0], of(STEPS), device="cpu")
-    assert maxslices.run(paths[1], of(STEPS), tmp_path / "out", plan=made).files
-
-
-def test_a_plan_for_a_shape_is_carried_out_on_a_scan_whose_frames_no_method_takes(tmp_path):
-    made = maxslices.plan(ArraySpec(DATA.shape, DATA.dtype), of(STEPS), device="cpu", memory="1GB")
-    assert maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made).files
-
-
 def test_a_package_that_was_missing_where_the_plan_was_made_says_nothing(tmp_path):
     value = json.loads(planned().to_json())
     value["made_for"]["versions"]["cupy"] = None
@@ -346,17 +307,3 @@ def test_two_steps_of_one_method_are_told_apart():
     made = plan_pipeline(pipeline, SCAN, Budgets("cpu", 10**8, 10**8))
     assert [step.index for section in made.sections for step in section.steps] == [0, 1, 2, 3]
     assert made.sections[0].limiting_step in (0, 1)
-
-
-def test_the_planner_imports_no_device_no_file_and_nothing_that_measures():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, maxslices.planner\n"
-        "parts = 'devices', 'io', 'estimate', 'measure', 'runner', 'pipeline', 'system', 'tuning'\n"
-        "print([h for h in parts if f'maxslices.{h}' in sys.modules], "
-        "[m for m in ('cupy', 'torch', 'h5py', 'yaml') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[] []"

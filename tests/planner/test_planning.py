@@ -74,11 +74,6 @@ def test_frames_are_whole_for_projections_and_rows_for_sinograms():
     assert section.side_bytes == 2 * 17 * 5 * 53 * 2
 
 
-def test_frames_that_no_method_takes_are_not_counted():
-    frames = ArraySpec((17, 67, 53), "uint16")
-    assert planned("negate", of=scan(flats=frames)).sections[0].side_bytes == 0
-
-
 def test_the_limiting_method_is_the_one_with_the_highest_peak():
     many = {"method": "work", "parameters": {"copies": 5}}
     section = planned("work", many, "to_float").sections[0]
@@ -166,10 +161,6 @@ def test_a_block_that_is_advised_fits_in_every_section():
         planned(*steps, budget=5 * MB, block=60)
     advised = int(re.search(r"--block (\d+)", str(caught.value))[1])
     assert all(s.block == advised for s in planned(*steps, budget=5 * MB, block=advised).sections)
-
-
-def test_a_block_larger_than_the_scan_is_the_scan():
-    assert planned("negate", block=1000).sections[0].block == 101
 
 
 @pytest.mark.parametrize("block", [0, -1, True, "all", 2.5, None])
@@ -291,22 +282,8 @@ def test_a_failing_estimator_is_never_taken_for_too_little_memory():
         raise ZeroDivisionError("division by zero")
 
     registry.register(lambda data: data, name="bad", pattern="all", calc_max_slices=broken)
-
-    def returning(answer):
-        return lambda slice_dim, other_dims, dtype, available_memory: (answer, dtype)
-
-    for number, answer in enumerate((0, -3, 1.5, None)):
-        registry.register(
-            lambda data: data,
-            name=f"wrong_{number}",
-            pattern="all",
-            calc_max_slices=returning(answer),
-        )
-    for meta in registry:
-        with pytest.raises(EstimatorError, match=meta.name):
-            plan_pipeline(
-                Pipeline.from_steps([meta.name], registry), scan(), Budgets("cpu", MB, MB)
-            )
+    with pytest.raises(EstimatorError, match="bad"):
+        plan_pipeline(Pipeline.from_steps(["bad"], registry), scan(), Budgets("cpu", MB, MB))
 
 
 NAMES = ("to_float", "negate", "work", "neighbours", "reaching", "extremes", "find_middle")
@@ -347,26 +324,9 @@ def test_every_plan_keeps_to_its_budgets(steps, budget, device, block, in_memory
     assert json.loads(plan.to_json()) == plan.to_dict()
 
 
-def test_a_plan_is_plain_data():
-    of = scan(flats=ArraySpec((5, 67, 53), "uint16"))
-    entries = planned("flat_field", cropped(11), of=of).to_dict()
-    section = entries["sections"][0]
-    assert section["n_blocks"] == 4
-    assert section["steps"][1]["parameters"] == {"keep": 11}
-    assert section["steps"][1]["output"] == {"shape": [101, 67, 11], "dtype": "float32"}
-    assert section["side_bytes"] == 5 * FRAME * 2
-    assert entries["budget_bytes"] == 100 * MB
-    assert entries["estimated_bytes"] == section["estimated_bytes"]
-
-
 def test_parameters_that_json_lacks_become_text():
     registry = Registry()
-
-    @from_ledger
-    def two(m, shape, dtype):
-        m.alloc(shape, dtype)
-
-    registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=two)
+    registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=one)
     value = [np.float32(1.5), float("inf"), {"a": np.arange(2)}, (1, 2), object]
     steps = [{"method": "any", "parameters": {"value": value}}]
     plan = plan_pipeline(Pipeline.from_steps(steps, registry), scan(), Budgets("cpu", SHORT, SHORT))
@@ -376,12 +336,7 @@ def test_parameters_that_json_lacks_become_text():
 
 def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
     registry, name = Registry(), "m" * 70
-
-    @from_ledger
-    def two(m, shape, dtype):
-        m.alloc(shape, dtype)
-
-    registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=two)
+    registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=one)
     path = "/very/long" * 30 + "/scan.nxs"
     plan = plan_pipeline(
         Pipeline.from_steps([name], registry), scan(name=path), Budgets("cpu", SHORT, SHORT)
