@@ -8,7 +8,6 @@ import pytest
 
 from maxslices import Pipeline, Registry
 from maxslices.errors import PipelineError
-from maxslices.pipeline.pipeline import as_pipeline
 
 methods = Registry()
 
@@ -105,17 +104,9 @@ ONE_FAULT = {
         "- method: smooth\n  parameters:\n    level: 2\n    4: a\n",
         (4, 5, "the key 4 must be a name"),
     ),
-    "value to fill in": (
-        "- method: smooth\n  parameters:\n    level: REQUIRED\n",
-        (3, 5, "stands for a value of yours: give one, int, or leave it out for 1"),
-    ),
     "value to fill in within a list": (
         "- method: smooth\n  parameters:\n    limits: [1, REQUIRED]\n",
         (3, 5, "stands for a value of yours: give one, list"),
-    ),
-    "path of the loader to fill in": (
-        LOADER.replace("data_path: auto", "data_path: REQUIRED") + "- method: smooth\n",
-        (4, 5, "not 'REQUIRED', which stands for a value of yours"),
     ),
     "file of the loader to fill in": (
         LOADER + "    darks: {file: REQUIRED, data_path: a}\n- method: smooth\n",
@@ -242,11 +233,6 @@ def test_json_is_read_with_its_numbers():
     steps = [{"method": "smooth", "parameters": {"limits": [1e-07, 2.5, 3]}}]
     pipeline = Pipeline.from_json(json.dumps(steps), methods)
     assert pipeline.steps[0].parameters["limits"] == [1e-07, 2.5, 3]
-
-
-def test_json_in_place_of_a_path():
-    with pytest.raises(PipelineError, match=r"^pipeline:1:21: unknown method 'nothing_like_it'"):
-        as_pipeline('[\n{"parameters": {}, "method": "nothing_like_it"}]'.replace("\n", ""))
 
 
 def test_json_that_is_none_is_told_with_its_place():

@@ -68,11 +68,6 @@ FAULTS = {
     ),
     "no method": (({"parameters": {}},), "step 1: a step needs the key 'method'"),
     "method is null": (({"method": None},), "method must be the name of a method, not None"),
-    "unknown method": (("nagate",), "step 1: unknown method 'nagate'; did you mean negate?"),
-    "other module": (
-        ({"method": "negate", "module_path": "othergpu.prep"},),
-        "no method 'negate' in module 'othergpu.prep'; there is one in tests.planner.fakes",
-    ),
     "module is a number": (({"method": "negate", "module_path": 3},), "module_path must be"),
     "late loader": (("negate", "standard_tomo"), "step 2: standard_tomo says how the scan is read"),
     "unknown key": (({"method": "negate", "save": True},), "unknown key 'save'"),
@@ -80,24 +75,10 @@ FAULTS = {
         ({"method": "negate", "parameters": [1]},),
         "negate: parameters must be names with values, not [1]",
     ),
-    "parameters are false": (({"method": "negate", "parameters": False},), "not False"),
-    "unknown parameter": ((step("to_float", facter=1.0),), "did you mean factor?"),
     "missing parameter": (("crop",), "crop needs the parameter 'keep'"),
     "mistyped parameter": (
         (step("crop", keep=3.0),),
         "crop parameter 'keep' must be int, not 3.0 (float)",
-    ),
-    "required": (
-        (step("crop", keep="REQUIRED"),),
-        "step 1: crop: keep is REQUIRED, which stands for a value of yours: give one, int",
-    ),
-    "required of no parameter": (
-        (step("to_float", facter="REQUIRED"),),
-        "to_float has no parameter 'facter'; did you mean factor?",
-    ),
-    "malformed reference for no parameter": (
-        (step("to_float", facter="${{c.axis}}"),),
-        "to_float has no parameter 'facter'; did you mean factor?",
     ),
     "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
     "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
@@ -109,37 +90,13 @@ FAULTS = {
         ({"method": "find_middle", "side_outputs": ["cor"]},),
         "must map side results",
     ),
-    "side output is a list": (
-        ({"method": "find_middle", "side_outputs": {"cor": [1]}},),
-        "side_outputs must map side results to names",
-    ),
-    "no such side result": (
-        ({"method": "find_middle", "side_outputs": {"core": "axis"}},),
-        "find_middle has no side result 'core'; it has: cor",
-    ),
-    "reference to nothing": (
-        (step("scaled_by", centre="${{c.side_outputs.axis}}"),),
-        "scaled_by: centre refers to the step 'c'; no earlier step has that id",
-    ),
     "reference to a later step": (
         (step("scaled_by", centre="${{c.side_outputs.axis}}"), FIND),
         "step 1: scaled_by: centre refers to the step 'c'",
     ),
-    "reference to another name": (
-        (FIND, step("scaled_by", centre="${{c.side_outputs.cor}}")),
-        "centre refers to 'cor' of the step 'c', whose side_outputs are: axis",
-    ),
     "malformed reference": (
         (FIND, step("scaled_by", centre="${{c.axis}}")),
         "centre is not a reference: write ${{id.side_outputs.name}}, not '${{c.axis}}'",
-    ),
-    "reference for no parameter": (
-        (FIND, step("scaled_by", centre=1.0, nte="${{c.side_outputs.axis}}")),
-        "scaled_by has no parameter 'nte'; did you mean note",
-    ),
-    "loader parameter": (
-        (step("standard_tomo", data_pth="auto"), "negate"),
-        "step 1: the loader has no parameter 'data_pth'; did you mean data_path?",
     ),
     "unknown loader": (
         ({"method": "other", "module_path": "httomo.data.hdf.loaders"}, "negate"),
@@ -169,11 +126,6 @@ def test_a_faulty_step_is_refused_in_one_line(case):
 def test_a_name_alone_is_no_list_of_steps():
     with pytest.raises(PipelineError, match=r"not 'negate': write it as \[step, ...\]"):
         Pipeline.from_steps("negate", fakes)
-
-
-def test_a_fault_of_a_parameter_is_a_parameter_error():
-    with pytest.raises(ParameterError):
-        pipeline("crop")
 
 
 def test_a_reference_to_a_faulty_step_is_not_a_second_fault():
