@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,6 +27,7 @@ _DATABASE = "httomo_backends"
 """Package that says what the methods of the others need to be planned."""
 _EXTRA = "pip install 'maxslices[httomo]', with Python 3.12 or newer"
 _HOW_TO_INSTALL = {
+    _DATABASE: _EXTRA,
     "httomo": _EXTRA,
     "httomolib": _EXTRA,
     "httomolibgpu": _EXTRA,
@@ -35,39 +36,25 @@ _HOW_TO_INSTALL = {
 """Top-level package of a ``module_path`` -> how it is installed."""
 
 
-@dataclass(slots=True)
-class MissingPackages:
-    """Steps that cannot be checked, because the package of their method is not installed."""
-
-    _steps: dict[str, list[RawStep]] = field(default_factory=dict)
-    """Missing package -> its steps."""
-
-    def has(self, entry: RawStep, methods: Registry) -> bool:
-        """Note a step if its package is missing; true if so."""
-        module, name = entry.content.get("module_path"), entry.content.get("method")
-        package = module.partition(".")[0] if isinstance(module, str) else ""
-        if package not in _HOW_TO_INSTALL or f"{module}.{name}" in methods:
-            return False
-        # httomo itself is not needed: its loader and its statistics are here.
-        needed = [_DATABASE] if package == "httomo" else [_DATABASE, package]
-        missing = next((each for each in needed if find_spec(each) is None), None)
-        if missing is None:
-            return False
-        self._steps.setdefault(missing, []).append(entry)
-        return True
-
-    def faults(self, methods: Registry) -> list[PipelineError]:
-        """One fault for each missing package."""
-        return [_fault(package, steps, methods) for package, steps in self._steps.items()]
+def _missing_package(entry: RawStep, methods: Registry) -> str:
+    """Package that is not installed, without which a step cannot be checked; "" if none."""
+    module, name = entry.content.get("module_path"), entry.content.get("method")
+    package = module.partition(".")[0] if isinstance(module, str) else ""
+    if package not in _HOW_TO_INSTALL or f"{module}.{name}" in methods or is_loader(entry.content):
+        return ""
+    # httomo itself is not needed: its loader and its statistics are here.
+    needed = [_DATABASE] if package == "httomo" else [_DATABASE, package]
+    return next((each for each in needed if find_spec(each) is None), "")
 
 
-def _fault(package: str, steps: list[RawStep], methods: Registry) -> PipelineError:
+def _not_installed(package: str, steps: list[RawStep], methods: Registry) -> PipelineError:
+    """One fault for all steps that need a missing package."""
     of = {str(step.content["module_path"]).partition(".")[0] for step in steps}
     names = [str(step.content.get("method")) for step in steps]
     which = f"{names[0]} is"
     if names[1:]:
         which = f"{names[0]} and {len(names) - 1} more step{'s' * (len(names) > 2)} are"
-    how = _EXTRA if package == _DATABASE else _HOW_TO_INSTALL[package]
+    how = _HOW_TO_INSTALL[package]
     text = f"{which} of {' and '.join(sorted(of))}, for which {package} is not installed: {how}"
     own = sorted({name for name in names if name in methods})
     if own:
@@ -107,26 +94,20 @@ def check_steps(
         raw = raw[1:]
     steps: list[Step] = []
     offered: _Offered = {}
-    unsaid, volume_by = None, None
-    quantities = QuantityCheck()
-    missing = MissingPackages()
+    unsaid = None
+    checked: list[tuple[Step, RawStep]] = []
+    missing: dict[str, list[RawStep]] = {}
     for entry in raw:
         if (entry.content.get("method"), entry.content.get("module_path")) == _SAVES_BEFORE:
             _save_before(steps, entry, faults)
             continue
-        checked = _StepCheck(entry, offered, faults)
-        is_missing = not is_loader(entry.content) and missing.has(entry, methods)
-        step = None if is_missing else checked.step(methods)
+        step = None
+        if package := _missing_package(entry, methods):
+            missing.setdefault(package, []).append(entry)
+        else:
+            step = _StepCheck(entry, offered, faults).step(methods)
         if step is not None:
-            if volume_by is not None and "angles" in step.meta.supplied:
-                text = (
-                    f"{step.meta.name} takes projections, and what it is given are the slices that "
-                    f"{volume_by} has reconstructed: leave one of the two out"
-                )
-                faults.append(entry.fault(text, "method"))
-            quantities.follow(step, entry)
-            if step.meta.reconstructs:
-                volume_by = step.meta.name
+            checked.append((step, entry))
             if not step.meta.side_results:
                 unsaid = None if "save_result" in entry.content else len(steps)
             steps.append(step)
@@ -137,29 +118,34 @@ def check_steps(
     if unsaid is not None:
         # The last step that makes data; methods with side results leave them as they are.
         steps[unsaid] = replace(steps[unsaid], save_result=True)
-    return loader, steps, faults + missing.faults(methods), quantities.warnings
+    faults += [_not_installed(package, those, methods) for package, those in missing.items()]
+    return loader, steps, faults, _follow_values(checked, faults)
 
 
-class QuantityCheck:
-    """Follows what the values are through the steps, and notes steps that take something else."""
-
-    def __init__(self) -> None:
-        self.warnings: list[PipelineError] = []
-        self._now: str | None = None
-        self._by = ""
-
-    def follow(self, step: Step, entry: RawStep) -> None:
-        """Go through one more step."""
-        meta = step.meta
-        if self._now is not None and meta.takes and self._now not in meta.takes:
+def _follow_values(
+    checked: list[tuple[Step, RawStep]], faults: list[PipelineError]
+) -> list[PipelineError]:
+    """Follow what the values are: warnings, and faults of a second reconstruction."""
+    warnings: list[PipelineError] = []
+    values, made_by, volume_by = None, "", None
+    for meta, entry in ((step.meta, entry) for step, entry in checked):
+        if volume_by is not None and "angles" in meta.supplied:
             text = (
-                f"{meta.name} takes {' or '.join(meta.takes)}, and {self._by} gives {self._now}: "
+                f"{meta.name} takes projections, and what it is given are the slices that "
+                f"{volume_by} has reconstructed: leave one of the two out"
+            )
+            faults.append(entry.fault(text, "method"))
+        if values is not None and meta.takes and values not in meta.takes:
+            text = (
+                f"{meta.name} takes {' or '.join(meta.takes)}, and {made_by} gives {values}: "
                 "the result is probably wrong"
             )
-            self.warnings.append(entry.fault(text, "method"))
-        if meta.side_results or meta.gives == "same" or meta.side_data == "alone":
-            return
-        self._now, self._by = meta.gives, meta.name
+            warnings.append(entry.fault(text, "method"))
+        if meta.reconstructs:
+            volume_by = meta.name
+        if not (meta.side_results or meta.gives == "same" or meta.side_data == "alone"):
+            values, made_by = meta.gives, meta.name
+    return warnings
 
 
 def _save_before(steps: list[Step], entry: RawStep, faults: list[PipelineError]) -> None:
@@ -295,25 +281,11 @@ class _StepCheck:
             self._fault(f"{name} says how the scan is read: it can only be the first step")
             return None
         try:
-            meta = methods.get(name, module)
+            return methods.get(name, module)
         except UnknownMethodError as error:
             is_elsewhere = module is not None and any(each.name == name for each in methods)
             self._fault(str(error), "module_path" if is_elsewhere else "method")
             return None
-        return meta if module is not None else self._that_takes_parameters(meta, methods)
-
-    def _that_takes_parameters(self, meta: MethodMeta, methods: Registry) -> MethodMeta:
-        """Method that a plain name means: another package's, if it alone takes the parameters."""
-        given = self._entry.content.get("parameters")
-        names = set(given) if isinstance(given, Mapping) else set()
-        if meta.accepts_any or names <= set(meta.parameters):
-            return meta
-        fitting = [
-            other
-            for other in methods
-            if other.name == meta.name and (other.accepts_any or names <= set(other.parameters))
-        ]
-        return fitting[0] if len(fitting) == 1 else meta
 
     def _parameters(self, meta: MethodMeta) -> dict[str, Any]:
         given = self._entry.content.get("parameters")
@@ -360,8 +332,9 @@ class _StepCheck:
             text = f"{meta.name} {text}"
             self._faults.append(self._entry.fault(text, key, ParameterError))
         for name, value in values.items():
-            if isinstance(value, Sweep):
-                self._check_sweep(meta, name, values)
+            if isinstance(value, Sweep) and (fault := sweep_fault(Step(meta, values), name)):
+                key = f"parameters.{name}"
+                self._faults.append(self._entry.fault(fault, key, ParameterError))
         if len(self._faults) == n_before:
             self._check_values(meta, known, values.keys() - known.keys())
         return values
@@ -371,12 +344,6 @@ class _StepCheck:
         """Name that a parameter has, of one that an earlier release called otherwise."""
         now = meta.former_names.get(name, name)
         return name if name in meta.parameters or now in given else now
-
-    def _check_sweep(self, meta: MethodMeta, name: str, given: Mapping[str, Any]) -> None:
-        fault = sweep_fault(Step(meta, given), name)
-        if fault is not None:
-            key = f"parameters.{name}"
-            self._faults.append(self._entry.fault(fault, key, ParameterError))
 
     def _check_values(self, meta: MethodMeta, known: Mapping[str, Any], unknown: Set[str]) -> None:
         """Check that the method takes the values, whatever the data are."""

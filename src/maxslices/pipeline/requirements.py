@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.arrays import ArraySpec, block_shape
-from ..errors import SourceError, UnknownReferenceError
-from .pipeline import Pipeline, Section
+from ..core.arrays import ArraySpec
+from ..errors import SourceError
+from .pipeline import Pipeline
 from .steps import Step
 
 
@@ -39,22 +39,16 @@ class ScanSpec:
 
     def says_of_frames(self, taken: set[str]) -> tuple[str, ...]:
         """Notes on flats and darks that are absent or made up, as far as they are in `taken`."""
-        made = {"flats": "ones", "darks": "zeros"}
-        has = {"flats": self.flats, "darks": self.darks}
-        absent = (side for side in made if side in taken and has[side] is None)
-        return (
-            *(f"{self.name} has no {side}: methods that can do so work without" for side in absent),
-            *self._says_of_dummies(taken),
-        )
-
-    def _says_of_dummies(self, taken: set[str]) -> tuple[str, ...]:
-        made = {"flats": "ones", "darks": "zeros"}
-        return tuple(
-            f"{self.name} has no {side}, or they are to be ignored: a frame of {made[side]} stands "
-            "in their place, as in httomo"
-            for side in self.dummies
-            if side in taken
-        )
+        notes = []
+        for side, spec, made in (("flats", self.flats, "ones"), ("darks", self.darks, "zeros")):
+            if side in taken and spec is None:
+                notes.append(f"{self.name} has no {side}: methods that can do so work without")
+            if side in taken and side in self.dummies:
+                notes.append(
+                    f"{self.name} has no {side}, or they are to be ignored: a frame of {made} "
+                    "stands in their place, as in httomo"
+                )
+        return tuple(notes)
 
     def frames(self, names: set[str]) -> list[ArraySpec]:
         """Flats and darks that are in `names` and that the scan has."""
@@ -129,33 +123,6 @@ def check_shapes(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
             f"{step.meta.name} is given {n_angles} angles for {data.shape[0]} projections: put "
             "it before the method that changes their number"
         )
-
-
-def check_known_shapes(sections: Iterable[Section], scan: ScanSpec) -> None:
-    """Check flats, darks and angles as `check_shapes` does, as far as shapes are declared.
-
-    Raises
-    ------
-    SourceError
-        If an earlier method changed the shape.
-    """
-    current = scan.projections
-    for section in sections:
-        slice_dim = section.slice_dim
-        for step in section.steps:
-            check_shapes(step, current, scan)
-            if step.meta.side_results:
-                continue
-            if not step.meta.declares_dims:
-                return
-            try:
-                dims = step.meta.output_other_dims(
-                    slice_dim, current.other_dims(slice_dim), **step.known_parameters()
-                )
-            except UnknownReferenceError:
-                return
-            shape = block_shape(slice_dim, current.shape[slice_dim], dims)
-            current = ArraySpec(shape, current.dtype)
 
 
 def _by(shape: tuple[int, ...]) -> str:

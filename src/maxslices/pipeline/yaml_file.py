@@ -34,30 +34,36 @@ class SweepLoader(PlainLoader):
         self._made: list[Sweep] = []
         self._faults: list[PipelineError] = []
 
-    def construct_sweep(self, node: yaml.Node) -> Any:
-        """Sweep of a node that `NodeCheck` has seen.
+    more_tags = (SWEEP_LIST, SWEEP_RANGE)
 
-        `FAULTY`, and a fault, if it has no values or too many, or a range is not of numbers.
+    def construct_sweep(self, node: yaml.Node) -> Any:
+        """Sweep of a node: a list of values, or a range of numbers.
+
+        `FAULTY`, and a fault, if it is neither, or has no values or too many.
         """
         place = place_of(self._file, node)
         try:
-            if isinstance(node, yaml.SequenceNode):
-                values = self.construct_sequence(node, deep=True)
-                if FAULTY in values:
-                    return FAULTY
-                found = sweep_list(values)
-            else:
-                assert isinstance(node, yaml.MappingNode)
-                ends: dict[Any, Any] = self.construct_mapping(node, deep=True)
-                if FAULTY in ends.values():
-                    return FAULTY
-                found = sweep_range(ends["start"], ends["stop"], ends["step"])
+            values = self._sweep_of(node)
         except UsageError as error:
             self._faults.append(PipelineError(str(error), place.where, place.pointer))
             return FAULTY
-        sweep = Sweep(found.values, place)
-        self._made.append(sweep)
-        return sweep
+        if values is FAULTY:
+            return FAULTY
+        self._made.append(Sweep(values.values, place))
+        return self._made[-1]
+
+    def _sweep_of(self, node: yaml.Node) -> Any:
+        if node.tag == SWEEP_LIST:
+            if not isinstance(node, yaml.SequenceNode):
+                raise UsageError(f"{SWEEP_LIST} is followed by a list of values")
+            values = self.construct_sequence(node, deep=True)
+            return FAULTY if FAULTY in values else sweep_list(values)
+        ends = self.construct_mapping(node, deep=True) if isinstance(node, yaml.MappingNode) else {}
+        if sorted(map(str, ends)) != ["start", "step", "stop"]:
+            given = f", not {', '.join(map(str, ends))}" if ends else ""
+            raise UsageError(f"{SWEEP_RANGE} is followed by start, stop and step{given}")
+        is_faulty = FAULTY in ends.values()
+        return FAULTY if is_faulty else sweep_range(ends["start"], ends["stop"], ends["step"])
 
     def faults_in(self, steps: list[RawStep]) -> list[PipelineError]:
         """Faults of the sweeps in steps: each is the whole value of a parameter."""
@@ -149,7 +155,7 @@ def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[Pipeli
                 place.where,
                 place.pointer,
             )
-        check = NodeCheck(name, loader, sweeps=True)
+        check = NodeCheck(name, loader)
         check.check(root)
         read = [_read_step(loader, node, name, check.faults) for node in root.value]
         steps = [step for step in read if step is not None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -28,7 +28,6 @@ _PLAIN_TAGS = {
     f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
 }
 SWEEP_LIST, SWEEP_RANGE = "!Sweep", "!SweepRange"
-SWEEP_TAGS = (SWEEP_LIST, SWEEP_RANGE)
 """Tags of httomo for a parameter with several values."""
 _NAME_TAGS = (f"{_TAG}str", f"{_TAG}merge")
 
@@ -42,6 +41,8 @@ class PlainLoader(yaml.SafeLoader):
 
     faulty: set[yaml.Node]
     """Nodes that `NodeCheck` finds faulty: each becomes `FAULTY`."""
+    more_tags: ClassVar[tuple[str, ...]] = ()
+    """Tags beyond those of plain values, whose constructors check their nodes."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -71,9 +72,8 @@ JsonLoader.add_implicit_resolver(
 class NodeCheck:
     """Check of every node of a file, before any is turned into a value."""
 
-    def __init__(self, file: str, loader: PlainLoader, *, sweeps: bool = False) -> None:
+    def __init__(self, file: str, loader: PlainLoader) -> None:
         self._file = file
-        self._sweeps = sweeps
         self._loader = loader
         self._sizes: dict[yaml.Node, int] = {}
         self.faults: list[PipelineError] = []
@@ -115,8 +115,7 @@ class NodeCheck:
 
     def _check_value(self, node: yaml.Node) -> None:
         tag = node.tag
-        if tag in SWEEP_TAGS:
-            self._check_sweep(node)
+        if tag in self._loader.more_tags:
             return
         if tag not in _PLAIN_TAGS:
             shown = tag.replace(_TAG, "!!")
@@ -133,19 +132,6 @@ class NodeCheck:
             self._check_number(node)
         if isinstance(node, yaml.ScalarNode):
             self._check_versions(node)
-
-    def _check_sweep(self, node: yaml.Node) -> None:
-        """Check that a sweep is a list of values, or a range of numbers."""
-        if not self._sweeps:
-            raise self._error(f"a sweep ({node.tag}) stands in pipeline files alone", node)
-        if node.tag == SWEEP_LIST:
-            if not isinstance(node, yaml.SequenceNode):
-                raise self._error(f"{SWEEP_LIST} is followed by a list of values", node)
-            return
-        names = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        if sorted(map(str, names)) != ["start", "step", "stop"]:
-            given = f", not {', '.join(map(str, names))}" if names else ""
-            raise self._error(f"{SWEEP_RANGE} is followed by start, stop and step{given}", node)
 
     def _check_text(self, node: yaml.ScalarNode) -> None:
         """Check that text is text: YAML's escapes can also write half a character."""
@@ -336,8 +322,6 @@ def parse_parameters(texts: Sequence[str]) -> dict[str, Any]:
     UsageError
         If an argument has no name or no readable value, or a name is given twice.
     """
-    from .yaml_values import read_value
-
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
