@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ..core.allocators import Device, round_to_granule
 from ..core.any_dims import BlockMethod
-from ..core.arrays import ArraySpec, as_dtype
+from ..core.arrays import ArraySpec, as_dtype, block_shape
 from ..core.ledger import Allocation, Ledger, LedgerEstimator
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 from ..core.named_method import method_named
-from ..core.parameters import SUPPLIED, matches, nearest
+from ..core.parameters import matches
 from ..core.units import format_bytes
 from ..devices import select_backend
 from ..errors import ParameterError, UsageError
@@ -102,42 +101,33 @@ def check_max_slices(
     (60, 60, 'ok')
     """
     __tracebackhide__ = True  # pytest shows the caller's line
-    refuse_shared(method, lower=lower, upper=upper, device=device)
-    return check_within(
-        method,
-        shape,
-        dtype,
-        LOWER if lower is None else lower,
-        UPPER if upper is None else upper,
-        "auto" if device is None else device,
-        parameters,
-    )
+    own = {"lower": lower, "upper": upper, "device": device}
+    return check_by_options(method, shape, dtype, own, parameters)
 
 
-def refuse_shared(method: Callable[..., Any] | MethodMeta | str, **given: Any) -> None:
-    """Refuse a keyword that is the check's own and the method's as well, where it is given."""
+def check_by_options(
+    method: Callable[..., Any] | MethodMeta | str,
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    own: Mapping[str, Any],
+    parameters: dict[str, Any],
+    *,
+    lower: float = LOWER,
+    upper: float = UPPER,
+    device: str = "auto",
+) -> CheckResult:
+    """`check_max_slices`, whose own keywords are in `own`: None where the default is meant."""
+    __tracebackhide__ = True
     meta = find_method(method)
-    for name, value in given.items():
-        if value is not None and name in meta.parameters:
+    given = {name: value for name, value in own.items() if value is not None}
+    for name in given:
+        if name in meta.parameters:
             raise ParameterError(
                 f"{name!r} is a parameter of {meta.full_name}, and of max_slices itself: give it "
                 "in the parameters of a Case, to a MethodConformance"
             )
-
-
-def check_within(
-    method: Callable[..., Any] | MethodMeta | str,
-    shape: Sequence[int],
-    dtype: DTypeLike,
-    lower: float,
-    upper: float,
-    device: str,
-    parameters: dict[str, Any],
-) -> CheckResult:
-    """`check_max_slices`, with the method's parameters apart from the check's own."""
-    __tracebackhide__ = True
-    meta = find_method(method)
-    _require_known(meta, parameters)
+    lower, upper = given.get("lower", lower), given.get("upper", upper)
+    device = given.get("device", device)
     for bound in (lower, upper):
         if not matches(float, bound) or math.isnan(bound):  # NaN is never missed
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
@@ -172,21 +162,6 @@ def _of_any_dims(
         )
     axis = parameters.pop("slice_dim", 0)
     return BlockMethod(meta, shape, dtype, axis, None, parameters)
-
-
-def _require_known(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
-    """Require that keywords are parameters of the method, naming those of the check as well."""
-    if meta.accepts_any:
-        return
-    own = ("lower", "upper", "device", "slice_dim")
-    known = [name for name in meta.parameters if name not in SUPPLIED]
-    for name in parameters:
-        if name not in meta.parameters and name != "slice_dim":
-            hint = nearest(name, [*known, *own, *meta.parameters]) or ";"
-            raise ParameterError(
-                f"{meta.full_name} has no parameter {name!r}{hint} it has: "
-                f"{', '.join(known) or 'none'}; max_slices itself takes: {', '.join(own)}"
-            )
 
 
 def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
@@ -248,21 +223,19 @@ def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> Chec
     runs, cached_bytes, kept_bytes, notes = _measure(trial)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
-    peaks = [_in_arrays(run) for run in runs] if _is_counted(trial) else []
     unseen = tuple(dict.fromkeys(text for run in runs for text in run.unseen))
-    if not peaks:
+    if trial.peak is None or trial.peak.counted_bytes is None:
         raise UsageError(
             f"{trial.meta.full_name}: its peak cannot be measured: "
             f"{'; '.join(unseen) or 'no meter is available'}"
         )
-
-    def worst_of(peaks: list[int]) -> CheckResult:
-        results = [_compare(trial, peak + cached_bytes, (lower, upper)) for peak in peaks]
-        return max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
-
-    worst = worst_of(peaks)
+    request, device = _request(trial), trial.backend.kind
+    bounds = lower, upper
+    results = [compare(request, device, _in_arrays(run) + cached_bytes, bounds) for run in runs]
+    worst = max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
     worst = replace(
         worst,
+        parameters=trial.parameters,
         wrong_output=trial.wrong_output(),
         unseen=unseen,
         kept_bytes=kept_bytes,
@@ -277,35 +250,16 @@ def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> Chec
             worst,
             where=alive[-1].where if alive else None,
             alive=tuple(sorted(alive, key=lambda row: -row.n_bytes)),
-            missing=missing_from_ledger(trial, alive),
+            missing=missing_from_ledger(request, device, alive),
         )
     return worst
 
 
-class _ArraysLedger(Ledger):
-    """A ledger of what a CPU's meter sees: without memory of C libraries."""
+class _MeteredLedger(Ledger):
+    """A ledger of what meters see, which notes what is alive when its peak is reached.
 
-    __slots__ = ()
-
-    def library(self, n_bytes: int, *, kept: bool = False) -> Allocation:
-        return self.alloc_bytes(0)
-
-
-def unmetered_bytes(request: ModelRequest) -> int:
-    """Part of a ledger's peak on a CPU that it enters with `Ledger.library`: no meter sees it."""
-    estimator = request.meta.estimator
-    if not isinstance(estimator, LedgerEstimator):
-        return 0
-    parameters = request.meta.merged(**request.parameters)
-    enter = estimator.entered(request.slice_dim, request.other_dims, request.dtype, **parameters)
-    ledgers = Ledger("cpu"), _ArraysLedger("cpu")
-    for ledger in ledgers:
-        enter(ledger, request.most_slices)
-    return ledgers[0].peak_bytes - ledgers[1].peak_bytes
-
-
-class _NotingLedger(Ledger):
-    """A ledger that notes which allocations are alive when the peak is reached."""
+    On a CPU that is without the memory of C libraries.
+    """
 
     __slots__ = ("_alive", "at_peak")
 
@@ -326,22 +280,44 @@ class _NotingLedger(Ledger):
         super().free(*allocations)
         self._alive.subtract(allocation.n_bytes for allocation in allocations)
 
+    def library(self, n_bytes: int, *, kept: bool = False) -> Allocation:
+        return super().library(0 if self.device == "cpu" else n_bytes, kept=kept)
 
-def missing_from_ledger(trial: Trial, alive: Sequence[Alive]) -> tuple[str, ...]:
+
+def _request(trial: Trial) -> ModelRequest:
+    """A trial's call as a question about its memory."""
+    axis, parameters = trial.slice_dim, trial.own_parameters
+    return ModelRequest(trial.meta, axis, trial.other_dims, trial.dtype, parameters, trial.n_slices)
+
+
+def _enter(ledger: Ledger, request: ModelRequest) -> bool:
+    """Enter the allocations of all slices; false for a method without a ledger."""
+    estimator = request.meta.estimator
+    if not isinstance(estimator, LedgerEstimator):
+        return False
+    parameters = request.meta.merged(**request.parameters)
+    estimator.entered(*request.slices, **parameters)(ledger, request.total_slices)
+    return True
+
+
+def unmetered_bytes(request: ModelRequest) -> int:
+    """Part of a ledger's peak on a CPU that it enters with `Ledger.library`: no meter sees it."""
+    whole, metered = Ledger("cpu"), _MeteredLedger("cpu")
+    for ledger in (whole, metered):
+        _enter(ledger, request)
+    return whole.peak_bytes - metered.peak_bytes
+
+
+def missing_from_ledger(
+    request: ModelRequest, device: Device, alive: Sequence[Alive]
+) -> tuple[str, ...]:
     """Arrays alive at a measured peak for which a method's ledger has no allocation of that size.
 
     Empty for estimators that are not ledgers.
     """
-    estimator, device = trial.meta.estimator, trial.backend.kind
-    if not isinstance(estimator, LedgerEstimator):
-        return ()
-    ledger = _NotingLedger(device)
-    parameters = trial.meta.merged(**trial.own_parameters)
-    estimator.entered(trial.slice_dim, trial.other_dims, trial.dtype, **parameters)(
-        ledger, trial.n_slices
-    )
+    ledger = _MeteredLedger(device)
     missing = []
-    for row in alive:
+    for row in alive if _enter(ledger, request) else ():
         size = round_to_granule(row.n_bytes) if device == "cuda" else row.n_bytes
         near = (k for k, n in ledger.at_peak.items() if n > 0 and abs(k - size) <= _HEADER_BYTES)
         match = next(near, None)
@@ -353,36 +329,14 @@ def missing_from_ledger(trial: Trial, alive: Sequence[Alive]) -> tuple[str, ...]
     return tuple(missing)
 
 
-def _is_counted(trial: Trial) -> bool:
-    """True if a meter gave the figure of the last call."""
-    return trial.peak is not None and trial.peak.counted_bytes is not None
-
-
 def _in_arrays(call: MeasuredCall) -> int:
     """Peak of what allocators account for."""
     return call.n_bytes - call.outside_bytes
 
 
-def _compare(trial: Trial, peak_bytes: int, bounds: tuple[float, float]) -> CheckResult:
-    return compare(
-        trial.meta,
-        trial.shape(trial.n_slices),
-        trial.dtype,
-        trial.slice_dim,
-        trial.backend.kind,
-        trial.parameters,
-        peak_bytes,
-        bounds,
-    )
-
-
 def compare(
-    meta: MethodMeta,
-    shape: tuple[int, int, int],
-    dtype: np.dtype[Any],
-    slice_dim: int,
+    request: ModelRequest,
     device: Device,
-    parameters: Mapping[str, Any],
     peak_bytes: int,
     bounds: tuple[float, float] = (LOWER, UPPER),
 ) -> CheckResult:
@@ -392,29 +346,28 @@ def compare(
 
     Parameters
     ----------
-    meta, shape, dtype, slice_dim, device, parameters
-        The method and the block that was measured.
+    request : ModelRequest
+        The method and the block that was measured: all of its slices.
+    device : {"cuda", "cpu"}
+        Where it was measured.
     peak_bytes : int
         Measured peak.
     bounds : (float, float)
         Lower and upper, as in `check_max_slices`.
     """
-    n_slices, other_dims = shape[slice_dim], ArraySpec(shape, dtype).other_dims(slice_dim)
-    own = {name: value for name, value in parameters.items() if name not in SUPPLIED}
-    request = ModelRequest(meta, slice_dim, other_dims, dtype, own, n_slices)
+    meta, n_slices, parameters = request.meta, request.total_slices, request.parameters
     library_bytes = unmetered_bytes(request) if device == "cpu" else 0
     available_bytes = peak_bytes + library_bytes
-    estimated, _ = meta.fitting_slices(
-        slice_dim, other_dims, dtype, available_bytes, own, device=device
-    )
+    estimated, _ = meta.fitting_slices(*request.slices, available_bytes, parameters, device)
     model = declared_model(request, device)
+    spec = ArraySpec(block_shape(request.slice_dim, n_slices, request.other_dims), request.dtype)
     unseen = f"{format_bytes(library_bytes)} of libraries, which no meter sees: left out"
     return CheckResult(
         method=meta.full_name,
-        shape=shape,
-        dtype=str(dtype),
+        shape=(spec.shape[0], spec.shape[1], spec.shape[2]),
+        dtype=str(spec.dtype),
         parameters=parameters,
-        slice_dim=slice_dim,
+        slice_dim=request.slice_dim,
         device=device,
         slices=n_slices,
         estimated_slices=estimated,
@@ -423,7 +376,7 @@ def compare(
         estimated_bytes=model.bytes(n_slices) - library_bytes,
         lower=bounds[0],
         upper=bounds[1],
-        resolution_bytes=_resolution_bytes(ArraySpec(shape, dtype).nbytes, device),
+        resolution_bytes=_resolution_bytes(spec.nbytes, device),
         notes=(unseen,) if library_bytes else (),
     )
 

@@ -161,22 +161,22 @@ class MaxSlices:
         """
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
-        from ..checking.estimate_check import check_within, refuse_shared
+        from ..checking.estimate_check import check_by_options
         from ..errors import EstimatorError, MaxslicesError
 
         if device is not None:
             skip_without(device)
         own = self.settings
         try:
-            refuse_shared(method, lower=lower, upper=upper, device=device)
-            result = check_within(
+            result = check_by_options(
                 method,
                 shape,
                 dtype,
-                own.lower if lower is None else lower,
-                own.upper if upper is None else upper,
-                own.device if device is None else device,
+                {"lower": lower, "upper": upper, "device": device},
                 parameters,
+                lower=own.lower,
+                upper=own.upper,
+                device=own.device,
             )
         except EstimateError as error:
             self.note(error.result)

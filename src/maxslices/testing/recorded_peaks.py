@@ -15,8 +15,11 @@ import numpy as np
 from ..checking.case import Case
 from ..checking.check_result import LOWER, UPPER, CheckResult
 from ..checking.estimate_check import compare
+from ..core.arrays import ArraySpec
 from ..core.method_registry import Registry, registry
+from ..core.parameters import SUPPLIED
 from ..errors import UsageError
+from ..estimate import ModelRequest
 
 FORMAT = 1
 Record = dict[str, Any]
@@ -120,17 +123,16 @@ def replay(
     methods: Registry = registry,
 ) -> CheckResult:
     """Hold a method's estimator against a recorded peak; nothing is run."""
-    shape = tuple(record["shape"])
-    return compare(
+    spec, slice_dim = ArraySpec(record["shape"], record["dtype"]), record["slice_dim"]
+    request = ModelRequest(
         methods.get(record["method"]),
-        (shape[0], shape[1], shape[2]),
-        np.dtype(record["dtype"]),
-        record["slice_dim"],
-        record["device"],
-        record["parameters"],
-        record["peak_bytes"],
-        bounds,
+        slice_dim,
+        spec.other_dims(slice_dim),
+        spec.dtype,
+        {name: value for name, value in record["parameters"].items() if name not in SUPPLIED},
+        spec.shape[slice_dim],
     )
+    return compare(request, record["device"], record["peak_bytes"], bounds)
 
 
 def package_version(full_name: str) -> str | None:
