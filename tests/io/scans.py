@@ -1,12 +1,17 @@
-"""One small scan, written in every way in which a scan can come."""
+"""One small scan, written in every way in which a scan can come, and what is read of it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 import tifffile
+
+from maxslices.errors import SourceError
+from maxslices.io import LoaderOptions, Source, open_source
 
 KEYS = np.array([2, 1, 0, 0, 0, 1, 0, 3, 0, 0, 0, 2, 0, 1, 0])
 DEGREES = np.linspace(-3.0, 180.0, KEYS.size)
@@ -101,3 +106,24 @@ def write_all(folder: Path, data: np.ndarray) -> dict[str, Path]:
             else {}
         ),
     }
+
+
+def whole(scan: Source | Path, options: LoaderOptions | None = None) -> np.ndarray:
+    """All projections of a scan, which stays open if it is a source."""
+    if not isinstance(scan, Source):
+        with open_source(scan, options) as source:
+            return whole(source)
+    out = np.empty(scan.spec.shape, scan.spec.dtype)
+    scan.read(0, 0, len(out), out)
+    return out
+
+
+def refused(path: Path, *patterns: str, options: LoaderOptions | None = None) -> str:
+    """Assert that opening fails with one line that names the file and holds all `patterns`."""
+    with pytest.raises(SourceError) as raised:
+        open_source(path, options)
+    message = str(raised.value)
+    assert "\n" not in message
+    for pattern in (re.escape(str(path)), *patterns):
+        assert re.search(pattern, message), message
+    return message

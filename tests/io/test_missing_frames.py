@@ -258,3 +258,17 @@ def test_a_raw_file_that_is_too_short(tmp_path, n_bytes):
             open_source(path)
         return
     np.testing.assert_array_equal(whole(path), DATA)
+
+
+def test_a_virtual_data_set_without_end_is_not_opened_as_its_own_file(tmp_path):
+    """One that grows asks its files how long they are, when its shape is asked for."""
+    most = (None, *DATA.shape[1:])
+    layout = h5py.VirtualLayout(DATA.shape, DATA.dtype, maxshape=most)
+    source = h5py.VirtualSource("other.h5", "exchange/data", DATA.shape, maxshape=most)
+    layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+    with h5py.File(tmp_path / "virtual.h5", "w", libver="latest") as file:
+        file.create_virtual_dataset("exchange/data", layout)
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file.create_dataset("exchange/data", data=DATA, maxshape=most)
+    with open_source(tmp_path / "virtual.h5") as source:
+        assert source.spec.shape == DATA.shape
