@@ -11,9 +11,11 @@ import pytest
 import tifffile
 
 import maxslices
-import maxslices.errors
 from maxslices import describe
 from maxslices.cli.main import main
+from maxslices.errors import MethodError, UsageError
+from maxslices.io import open_source
+from maxslices.io.scans.facts import parse_pixel_size
 from tests.io.made_scans import (
     HALF_TURN,
     counts,
@@ -40,14 +42,6 @@ def result_of(scan, tmp_path, **options):
     with noted() as text:
         maxslices.run(scan, STEPS, tmp_path / "out", device="cpu", **options)
     return tmp_path / "out", text()
-
-
-def pixel_um(scan, tmp_path):
-    """Pixel size in the result, or None, and what was noted."""
-    out, text = result_of(scan, tmp_path)
-    with h5py.File(out / "result.h5") as file:
-        size = file["entry"].get("x_pixel_size")
-        return None if size is None else float(size[()]), text
 
 
 # Angles by their start, step and number
@@ -106,22 +100,6 @@ def test_frames_that_are_fewer_than_the_angles_are_warned_of(tmp_path):
     assert "64" in text()
     assert "61" in text()
     assert f"/{ROTATION}" in text()
-
-
-def test_one_command_makes_slices_of_a_full_turn_by_start_and_step(tmp_path):
-    """tomoScan, as above, with flats and darks as one value; the axis is near the middle, where the
-    views half a turn apart overlap as a whole."""
-    degrees = -90 + 0.5 * np.arange(720)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        noise = np.random.default_rng(0).normal(0, 20, (720, 8, 256))
-        frames = counts(degrees, columns=256, centre=135.0, rows=8) + noise
-        file["exchange/data"] = np.rint(frames).clip(0, 65535).astype("u2")
-        put(file, {f"{ROTATION}/rotation_start": -90.0, f"{ROTATION}/rotation_step": 0.5})
-        put(file, {"process/acquisition/flat_fields/flat_field_value": 20100.0})
-        put(file, {"process/acquisition/dark_fields/dark_field_value": 100.0})
-    assert main(["try", str(tmp_path / "x.h5"), str(tmp_path / "out"), "--device", "cpu"]) == 0
-    log = (tmp_path / "out/run.log").read_text()
-    assert float(log.split("cor = ")[1].split()[0]) == pytest.approx(135, abs=0.5)
 
 
 # Set and measured angles, and other candidates
@@ -217,9 +195,8 @@ def test_two_stages_that_differ_are_listed(tmp_path, capsys, monkeypatch, base, 
 
 DETECTOR = "measurement/instrument/detector"
 OBJECTIVE = "measurement/instrument/detection_system/objective"
-
-
 NX_DETECTOR = "instrument/detector"
+X_SIZE = "sample/x_pixel_size"
 SIZES = {
     # dxfile xraytomo.rst: actual_pixel_size_x, "Actual pixel size on the sample plane"; read first
     # by tomography/tomopy-cli file_io.read_pixel_size.
@@ -229,7 +206,7 @@ SIZES = {
             f"{DETECTOR}/pixel_size_x": (3.45, "microns"),
             f"{DETECTOR}/actual_pixel_size_x": (0.69, "microns"),
         },
-        0.69,
+        (0.69, 0.69),
     ),
     # dxfile xraytomo.rst: binning_x, binning_y; tomopy-cli: pixel_size_x / magnification.
     "binned": (
@@ -240,7 +217,7 @@ SIZES = {
             f"{DETECTOR}/binning_y": 2,
             f"{OBJECTIVE}/magnification": 5.0,
         },
-        1.38,
+        (1.38, 1.38),
     ),
     # APS 7-BM and 2-BM: the objective is 5x; EPICS has 0 for values that are not set.
     "text, and 0 that is not set": (
@@ -250,7 +227,7 @@ SIZES = {
             f"{OBJECTIVE}/magnification": "5x",
             f"{OBJECTIVE}/resolution": (0.0, "um"),
         },
-        0.69,
+        (0.69, 0.69),
     ),
     # nxtomo, paths/nxdetector.py: x_pixel_size, x_magnified_pixel_size, magnification.
     "magnified": (
@@ -259,85 +236,104 @@ SIZES = {
             f"{NX_DETECTOR}/x_pixel_size": (3.45e-6, "m"),
             f"{NX_DETECTOR}/x_magnified_pixel_size": (0.69e-6, "m"),
         },
-        0.69,
+        (0.69, 0.69),
     ),
     "with a magnification": (
         nxtomo,
         {f"{NX_DETECTOR}/x_pixel_size": (3.45e-6, "m"), f"{NX_DETECTOR}/magnification": 5.0},
-        0.69,
+        (0.69, 0.69),
     ),
+    "of the sample, not the detector": (
+        nxtomo,
+        {f"{NX_DETECTOR}/x_pixel_size": (6.5, "um"), X_SIZE: (0.65, b"um")},
+        (0.65, 0.65),
+    ),
+    "rows and columns": (
+        nxtomo,
+        {X_SIZE: (3.25e-6, "m"), "sample/y_pixel_size": ([2e-3], "mm")},
+        (2.0, 3.25),
+    ),
+    # NXdetector: x_pixel_size is "size of each detector pixel"; neutronimaging/imagingsuite issue
+    # 130: slices had the detector's pixel size.
+    "the detector's alone": (nxtomo, {f"{NX_DETECTOR}/x_pixel_size": (3.45e-6, "m")}, None),
+    "without a unit": (nxtomo, {X_SIZE: 3.0}, None),
+    "in pixels": (nxtomo, {X_SIZE: (3.0, "px")}, None),
+    "not set": (nxtomo, {X_SIZE: (0.0, "um")}, None),
+    "not a number": (nxtomo, {X_SIZE: (np.nan, "um")}, None),
+    "a word": (nxtomo, {X_SIZE: ("wide", "um")}, None),
+    "several": (nxtomo, {X_SIZE: ([1.0, 2.0], "um")}, None),
 }
-"""Name -> writer, values, and micrometres at the sample."""
+"""Name -> writer, values, and micrometres of rows and columns at the sample."""
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_pixel_size_is_that_at_the_sample(tmp_path, name):
     write, values, um = SIZES[name]
-    assert pixel_um(write(tmp_path / "x.h5", **values), tmp_path)[0] == pytest.approx(um)
+    with open_source(write(tmp_path / "x.h5", **values)) as source:
+        size = source.pixel_size
+    assert (size and (size.row_um, size.column_um)) == (um and pytest.approx(um))
 
 
-def test_a_detectors_pixel_size_alone_is_not_that_of_slices(tmp_path):
-    """NXdetector: x_pixel_size is "size of each detector pixel"; neutronimaging/imagingsuite issue
-    130: slices had the detector's pixel size."""
-    where = "instrument/detector/x_pixel_size"
-    size, text = pixel_um(nxtomo(tmp_path / "x.nx", **{where: (3.45e-6, "m")}), tmp_path)
-    assert size is None
-    assert f"/entry0000/{where}" in text
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("3.25um", " 3.25 µm", "0.00325 mm", "3250nm", 3.25, "3.25e-6m"),
+        *("3.25 microns", "3.25 Micrometers", "0.00325 millimetres"),
+    ],
+)
+def test_pixel_sizes_that_users_give(given):
+    assert parse_pixel_size(given).row_um == pytest.approx(3.25)
 
 
-def test_a_pixel_size_may_be_text_with_its_unit(tmp_path):
-    """NSLS-II FXI, export_fly_scan: "Pixel Size" is str(6500 / M) + "nm", next to Magnification."""
-    flats, darks = flats_and_darks()
-    with h5py.File(tmp_path / "fly_scan_id_7.h5", "w") as file:
-        put(file, {"img_tomo": counts(HALF_TURN), "angle": HALF_TURN})
-        put(file, {"img_bkg": flats, "img_dark": darks})
-        put(file, {"Magnification": 200.0, "Pixel Size": "32.5nm"})
-    main(["try", str(tmp_path / "fly_scan_id_7.h5"), str(tmp_path / "out"), "--device", "cpu"])
-    with h5py.File(tmp_path / "out/result.h5") as file:
-        assert file["entry/x_pixel_size"][()] == pytest.approx(0.0325)
+@pytest.mark.parametrize("given", ["", "um", "3.25", "-1um", "0um", "1e999m", "3 px", 0, -1.0])
+def test_what_is_no_length(given):
+    with pytest.raises(UsageError, match="is not a length"):
+        parse_pixel_size(given)
 
 
 # Facts that go into results
 
 
-def test_sample_and_energy_of_data_exchange_are_in_the_result(tmp_path):
-    """dxfile demo/areadetector/13-BM/tomoLayout.xml: /measurement/instrument/sample/name names the
-    stages, /measurement/sample/name the sample; tomography/tomocupy issue 32."""
-    scan = exchange(
-        tmp_path / "x.h5",
-        **{
+CARRIED = {
+    # dxfile demo/areadetector/13-BM/tomoLayout.xml: /measurement/instrument/sample/name names the
+    # stages, /measurement/sample/name the sample; tomography/tomocupy issue 32.
+    "Data Exchange": (
+        exchange,
+        {
             "measurement/sample/name": "rock 7",
             "measurement/instrument/sample/name": "microCT sample stages",
             "measurement/instrument/monochromator/energy": ([25.0], "keV"),
         },
-    )
-    found = texts_in(result_of(scan, tmp_path)[0] / "result.h5")
-    assert "entry/sample/name = b'rock 7'" in found
-    assert "= 25.0 {" in found
-    assert "microCT sample stages" not in found
-
-
-def test_title_and_start_time_are_those_of_the_scan(tmp_path):
-    """NXtomo (manual.nexusformat.org): entry/title and entry/start_time of the raw data; mantid
-    imaging issue 1463: results held constants in their place."""
-    scan = nxtomo(tmp_path / "x.nx", title="bone, left", start_time="2024-05-06T07:08:09+02:00")
-    found = texts_in(result_of(scan, tmp_path)[0] / "result.h5")
-    assert "entry/title = b'bone, left'" in found
-    assert "entry/start_time = b'2024-05-06T07:08:09+02:00'" in found
-
-
-def test_distances_of_the_detector_and_of_propagation_are_both_kept(tmp_path):
-    """nxtomo, paths/nxdetector.py and nxsample.py (version 1.5): distance, propagation_distance."""
-    scan = nxtomo(
-        tmp_path / "x.nx",
-        **{
+        ["entry/sample/name = b'rock 7'", "= 25.0 {"],
+    ),
+    # NXtomo (manual.nexusformat.org): entry/title and entry/start_time of the raw data; mantid
+    # imaging issue 1463: results held constants in their place. nxtomo, paths/nxdetector.py and
+    # nxsample.py (version 1.5): distance, propagation_distance.
+    "NXtomo": (
+        nxtomo,
+        {
+            "title": "bone, left",
+            "start_time": "2024-05-06T07:08:09+02:00",
             "instrument/detector/distance": (0.3, "m"),
             "sample/propagation_distance": (0.297, "m"),
         },
-    )
-    found = texts_in(result_of(scan, tmp_path)[0] / "result.h5")
-    assert "entry/instrument/detector/distance = 0.3 " in found
-    assert "entry/sample/propagation_distance = 0.297 " in found
+        [
+            "entry/title = b'bone, left'",
+            "entry/start_time = b'2024-05-06T07:08:09+02:00'",
+            "entry/instrument/detector/distance = 0.3 ",
+            "entry/sample/propagation_distance = 0.297 ",
+        ],
+    ),
+}
+"""Layout -> writer, values, and texts of the result."""
+
+
+@pytest.mark.parametrize("layout", CARRIED)
+def test_what_the_scan_says_is_in_the_result(tmp_path, layout):
+    write, values, texts = CARRIED[layout]
+    found = texts_in(result_of(write(tmp_path / "x.h5", **values), tmp_path)[0] / "result.h5")
+    assert [text for text in texts if text not in found] == []
+    assert "microCT sample stages" not in found
 
 
 @pytest.mark.parametrize("format", ["tiff-stack", "ome-zarr"])
@@ -369,28 +365,11 @@ def test_slices_are_per_length_where_it_is_asked_for(tmp_path):
 
 def test_slices_are_not_per_length_of_an_unknown_pixel(tmp_path):
     """As above."""
-    with pytest.raises(maxslices.errors.MethodError, match="give it with --pixel-size"):
+    with pytest.raises(MethodError, match="give it with --pixel-size"):
         maxslices.run(nxtomo(tmp_path / "x.nx"), [*STEPS, "per_length"], device="cpu")
 
 
-# Axes, flips and motion
-
-
-def test_sinograms_are_read_as_such(tmp_path):
-    """Elettra: ElettraSciComp/STP-Core exec_edf2tdf.py, attribute axes "y:theta:x"; dxfile
-    introduction.rst: "mandatory if the 3D arrays use a different axes order"."""
-    flats, darks = flats_and_darks()
-    with h5py.File(tmp_path / "x.tdf.h5", "w") as file:
-        for name, frames in (
-            ("data", counts(HALF_TURN)),
-            ("data_white", flats),
-            ("data_dark", darks),
-        ):
-            file[f"exchange/{name}"] = frames.swapaxes(0, 1)
-            file[f"exchange/{name}"].attrs["axes"] = "y:theta:x"
-        file["exchange/theta"] = HALF_TURN
-    found = describe(tmp_path / "x.tdf.h5")
-    assert (found.shape, found.n_flats, found.n_darks) == ((61, 4, 96), 3, 3)
+# Flips and motion
 
 
 def test_a_sample_that_moves_between_frames_is_warned_of(tmp_path):
