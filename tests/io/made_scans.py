@@ -63,6 +63,13 @@ def put(file: h5py.File, values: dict[str, Any]) -> None:
             file[where].attrs["units"] = unit
 
 
+def write(path: Path, values: dict[str, Any]) -> Path:
+    """Write an HDF5 file; see `put`."""
+    with h5py.File(path, "w") as file:
+        put(file, values)
+    return path
+
+
 def exchange(path: Path, degrees=HALF_TURN, theta: Any = "degrees", **values: Any) -> Path:
     """Write a Data Exchange file; `theta` None leaves the angles out."""
     flats, darks = flats_and_darks()

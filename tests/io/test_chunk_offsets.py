@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import os
 import struct
-import threading
 import zlib
 
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
 from maxslices.io.hdf5.chunks import locate_data
@@ -147,38 +142,6 @@ def test_chunks_that_were_left_uncompressed(tmp_path):
     assert_same(path)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    chunks=st.tuples(*(st.integers(1, n) for n in SHAPE)),
-    kind=st.sampled_from(list(FILTERS)),
-    ends=st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in SHAPE)),
-    dtype=st.sampled_from(DTYPES),
-)
-def test_any_window_of_any_chunks(tmp_path_factory, chunks, kind, ends, dtype):
-    path = write(tmp_path_factory.getbasetemp() / "any.h5", dtype, chunks, kind)
-    window = [(min(a, b - 1), max(a + 1, b)) for a, b in ends]
-    with h5py.File(path) as file:
-        expected = file["data"][tuple(slice(*span) for span in window)]
-    frames = Hdf5Frames(Hdf5File(path), "data")
-    np.testing.assert_array_equal(box_of(frames, window), expected)
-    frames.close()
-
-
-@pytest.mark.parametrize(
-    ("chunks", "kind"),
-    [(None, "plain"), *itertools.product([(1, 13, 17), (3, 5, 17)], ["plain", "deflate"])],
-)
-def test_a_file_that_is_cut_off_after_it_was_opened(tmp_path, chunks, kind):
-    path = write(tmp_path / "a.h5", "<u2", chunks, kind)
-    frames = Hdf5Frames(Hdf5File(path), "data")
-    box_of(frames, WINDOWS[0])
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(SourceError, match=r"a\.h5:/data: frames 0:11 .* became shorter") as raised:
-        box_of(frames, WINDOWS[0])
-    assert "\n" not in str(raised.value)
-    frames.close()
-
-
 @pytest.mark.parametrize(
     ("before", "value"),
     [(32, 2**40), (32, 7), (32, 3), (32, 2**63 + 5), (0, 2**63 + 2)],
@@ -214,36 +177,6 @@ def test_a_missing_filter_is_named(tmp_path, monkeypatch):
     frames = Hdf5Frames(Hdf5File(path), "data")
     with pytest.raises(SourceError, match=r"\(number 30000\), which is not installed: install"):
         box_of(frames, WINDOWS[0])
-    frames.close()
-
-
-def test_a_scan_is_read_while_hdf5_is_busy(tmp_path):
-    """Another thread holds the lock of the HDF5 library."""
-    path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "plain")
-    frames = Hdf5Frames(Hdf5File(path), "data")
-    first = box_of(frames, WINDOWS[1])
-    gc.collect()  # what other tests left takes the lock when it goes
-    held, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with h5py._objects.phil:
-            held.set()
-            release.wait(10)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(10)
-    try:
-        done = []
-        reader = threading.Thread(target=lambda: done.append(box_of(frames, WINDOWS[1])))
-        reader.start()
-        reader.join(5)
-        assert done, "reading waits for HDF5"
-    finally:
-        release.set()
-        holder.join(10)
-        reader.join(10)
-    np.testing.assert_array_equal(done[0], first)
     frames.close()
 
 

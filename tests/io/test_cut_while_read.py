@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import h5py
-import numpy as np
 import pytest
 
 from . import scans
@@ -90,15 +89,3 @@ def test_no_scan_is_mapped_and_a_cut_one_is_refused(tmp_path, kind):
     by_hdf5 = kind in ("virtual", "external", "small chunks")
     assert set(said[2:]) <= ({"refused False", "whole"} if by_hdf5 else {"refused False"})
     assert mapped == "[]"
-
-
-def test_a_map_would_be_seen(tmp_path):
-    path = tmp_path / "scan.npy"
-    np.save(path, np.ones((3, 40, 300)))
-    mapping = "mapped or np.load(path, mmap_mode='r')"
-    code = READ.replace("        maps =", f"        {mapping}\n        maps =")
-    assert code != READ
-    done = subprocess.run(
-        [sys.executable, "-c", code, path, path], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.splitlines()[-1] not in ("[]", "refused False")

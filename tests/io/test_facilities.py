@@ -14,7 +14,7 @@ import pytest
 
 from maxslices import describe
 from maxslices.cli.main import main
-from tests.io.made_scans import HALF_TURN, counts, exchange, flats_and_darks, nxtomo, put
+from tests.io.made_scans import HALF_TURN, counts, exchange, flats_and_darks, nxtomo, put, write
 
 FLATS, DARKS = flats_and_darks()
 KEY = np.r_[[2] * 3, [1] * 3, [0] * 61]
@@ -79,28 +79,26 @@ def esrf_nxtomo(path):
 def esrf_bliss(path):
     """ESRF: the raw file of BLISS, an entry a kind of frames, as its reader in the ESRF's Tomo2Nx
     task takes it: technique/scan, technique/optic, measurement/<detector>."""
-    with h5py.File(path, "w") as file:
-        put(
-            file,
-            {
-                "1.1/title": "tomo:fulltomo",
-                "1.1/technique/scan/energy": (25.0, "keV"),
-                "1.1/technique/scan/tomo_n": 61,
-                "1.1/technique/scan/sample_detector_distance": (300.0, "mm"),
-                "1.1/technique/optic/optics_pixel_size": (0.7, "um"),
-                "1.1/technique/optic/sample_pixel_size": (0.69, "um"),
-                "1.1/sample/name": "rock 7",
-                "2.1/title": "dark images",
-                "2.1/measurement/pco": DARKS,
-                "3.1/title": "flat images",
-                "3.1/measurement/pco": FLATS,
-                "4.1/title": "projections 0 - 180",
-                "4.1/measurement/pco": counts(HALF_TURN),
-                "4.1/measurement/srot": HALF_TURN,
-                "4.1/instrument/srot/value": HALF_TURN,
-            },
-        )
-    return path
+    return write(
+        path,
+        {
+            "1.1/title": "tomo:fulltomo",
+            "1.1/technique/scan/energy": (25.0, "keV"),
+            "1.1/technique/scan/tomo_n": 61,
+            "1.1/technique/scan/sample_detector_distance": (300.0, "mm"),
+            "1.1/technique/optic/optics_pixel_size": (0.7, "um"),
+            "1.1/technique/optic/sample_pixel_size": (0.69, "um"),
+            "1.1/sample/name": "rock 7",
+            "2.1/title": "dark images",
+            "2.1/measurement/pco": DARKS,
+            "3.1/title": "flat images",
+            "3.1/measurement/pco": FLATS,
+            "4.1/title": "projections 0 - 180",
+            "4.1/measurement/pco": counts(HALF_TURN),
+            "4.1/measurement/srot": HALF_TURN,
+            "4.1/instrument/srot/value": HALF_TURN,
+        },
+    )
 
 
 def diamond(path):
@@ -126,56 +124,50 @@ def diamond(path):
 def sls_tomcat(path):
     """SLS TOMCAT: Data Exchange with flats before and after (exchange/data_white_pre, _post), and
     start and end of the rotation (dxfile doc/source/xraytomo.rst, as the SLS implements it)."""
-    with h5py.File(path, "w") as file:
-        put(
-            file,
-            {
-                "exchange/data": counts(HALF_TURN),
-                "exchange/data_white_pre": FLATS,
-                "exchange/data_white_post": FLATS,
-                "exchange/data_dark": DARKS,
-                "process/acquisition/setup/rotation_start_angle": 0.0,
-                "process/acquisition/setup/rotation_end_angle": 180.0,
-                "process/acquisition/setup/angular_step": 3.0,
-                "process/acquisition/setup/number_of_projections": 61,
-                "measurement/instrument/detector/actual_pixel_size_x": (0.69, "um"),
-                "measurement/instrument/detector/actual_pixel_size_y": (0.69, "um"),
-                "measurement/sample/name": "rock 7",
-            },
-        )
-    return path
+    return write(
+        path,
+        {
+            "exchange/data": counts(HALF_TURN),
+            "exchange/data_white_pre": FLATS,
+            "exchange/data_white_post": FLATS,
+            "exchange/data_dark": DARKS,
+            "process/acquisition/setup/rotation_start_angle": 0.0,
+            "process/acquisition/setup/rotation_end_angle": 180.0,
+            "process/acquisition/setup/angular_step": 3.0,
+            "process/acquisition/setup/number_of_projections": 61,
+            "measurement/instrument/detector/actual_pixel_size_x": (0.69, "um"),
+            "measurement/instrument/detector/actual_pixel_size_y": (0.69, "um"),
+            "measurement/sample/name": "rock 7",
+        },
+    )
 
 
 def max_iv(path):
     """MAX IV DanMAX: frames in /entry/measurement/orca, motors beside them; darks and flats are
     scans of their own (readers of DanMAX's scan-NNNN.h5). The rotation's name is an example."""
-    with h5py.File(path, "w") as file:
-        put(file, {"entry/measurement/orca": counts(HALF_TURN)})
-        put(file, {"entry/measurement/tom_rz": HALF_TURN, "entry/measurement/tom_y": np.ones(61)})
-        put(file, {"entry/sample/name": "rock 7"})
-    return path
+    values = {"orca": counts(HALF_TURN), "tom_rz": HALF_TURN, "tom_y": np.ones(61)}
+    stored = {f"entry/measurement/{name}": value for name, value in values.items()}
+    return write(path, {**stored, "entry/sample/name": "rock 7"})
 
 
 def nsls_fxi(path):
     """NSLS-II FXI 18-ID: export_fly_scan of the beamline; dxchange read_nsls2_fxi18_h5."""
-    with h5py.File(path, "w") as file:
-        put(
-            file,
-            {
-                "note": "rock 7",
-                "scan_id": 7,
-                "X_eng": 8.5,
-                "img_bkg": FLATS,
-                "img_dark": DARKS,
-                "img_bkg_avg": FLATS[:1].astype("f4"),
-                "img_dark_avg": DARKS[:1].astype("f4"),
-                "img_tomo": counts(HALF_TURN),
-                "angle": HALF_TURN,
-                "Magnification": 9.42,
-                "Pixel Size": "690nm",
-            },
-        )
-    return path
+    return write(
+        path,
+        {
+            "note": "rock 7",
+            "scan_id": 7,
+            "X_eng": 8.5,
+            "img_bkg": FLATS,
+            "img_dark": DARKS,
+            "img_bkg_avg": FLATS[:1].astype("f4"),
+            "img_dark_avg": DARKS[:1].astype("f4"),
+            "img_tomo": counts(HALF_TURN),
+            "angle": HALF_TURN,
+            "Magnification": 9.42,
+            "Pixel Size": "690nm",
+        },
+    )
 
 
 def elettra(path):
@@ -211,8 +203,8 @@ MEMBERS: dict[str, tuple[Any, float | None, bool]] = {
 @pytest.mark.filterwarnings("always:.*no pixel size at the sample")
 @pytest.mark.parametrize("name", MEMBERS)
 def test_one_command_makes_a_right_slice(name, tmp_path, capsys):
-    write, size_um, has_sides = MEMBERS[name]
-    scan, out = write(tmp_path / "scan.h5"), tmp_path / "out"
+    make, size_um, has_sides = MEMBERS[name]
+    scan, out = make(tmp_path / "scan.h5"), tmp_path / "out"
     assert main(["try", str(scan), str(out), "--device", "cpu"]) == 0
     said = capsys.readouterr().err
     assert ("no flats and darks" in said) == (not has_sides)

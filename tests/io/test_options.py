@@ -9,23 +9,10 @@ import yaml
 from maxslices.io import AngleRange, LoaderOptions, Preview, SideData, parse_loader
 
 
-def found(given) -> LoaderOptions:
-    options, faults = parse_loader(given)
+def parse(text: str) -> LoaderOptions:
+    options, faults = parse_loader(yaml.safe_load(text))
     assert not faults
     return options
-
-
-def parse(text: str) -> LoaderOptions:
-    return found(yaml.safe_load(text))
-
-
-def test_nothing_given_finds_everything():
-    assert found({}) == LoaderOptions()
-
-
-def test_auto_everywhere():
-    names = ("data_path", "image_key_path", "rotation_angles", "flats", "darks")
-    assert found(dict.fromkeys(names, "auto")) == LoaderOptions()
 
 
 def test_a_loader_with_everything():
@@ -58,21 +45,21 @@ def test_a_loader_with_everything():
     )
 
 
-def test_an_absolute_file_stays():
-    assert parse("{flats: {file: /a/b.h5}}").flats == SideData(Path("/a/b.h5"))
-
-
-def test_ignore_and_null():
-    options = parse("{flats: ignore, darks: null, image_key_path: null, preview: null}")
-    assert options == LoaderOptions(flats="ignore", image_key_path=None)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("{data_path: /th}", "/th"), ("/th", "/th"), ("[0, 1.5, 3]", [0.0, 1.5, 3.0])],
+    [
+        ("{}", {}),
+        ("{data_path: auto, image_key_path: auto, rotation_angles: auto, flats: auto}", {}),
+        ("{flats: ignore, darks: null, preview: null}", {"flats": "ignore"}),
+        ("image_key_path: null", {"image_key_path": None}),
+        ("{flats: {file: /a/b.h5}}", {"flats": SideData(Path("/a/b.h5"))}),
+        ("rotation_angles: {data_path: /th}", {"rotation_angles": "/th"}),
+        ("rotation_angles: /th", {"rotation_angles": "/th"}),
+        ("rotation_angles: [0, 1.5, 3]", {"rotation_angles": [0.0, 1.5, 3.0]}),
+    ],
 )
-def test_angles(text, expected):
-    assert parse(f"rotation_angles: {text}").rotation_angles == expected
+def test_one_parameter(text, expected):
+    assert parse(text) == LoaderOptions(**expected)
 
 
 def test_both_ends_of_a_range_are_angles():
