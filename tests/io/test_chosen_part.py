@@ -10,17 +10,13 @@ from maxslices.io import LoaderOptions, Preview, open_source, parse_loader
 from maxslices.io.scans.chosen_part import preview_words, with_choice
 from maxslices.io.scans.loader import AngleFile
 
+from . import scans
+
 DATA = np.arange(12 * 9 * 11, dtype=np.uint16).reshape(12, 9, 11)
 
 
-def read(preview, data=DATA):
-    with open_source(data, LoaderOptions(preview=preview)) as source:
-        found = np.empty(source.spec.shape, source.spec.dtype)
-        source.read(0, 0, source.spec.shape[0], found)
-        rows = np.empty((source.spec.shape[0], 1, source.spec.shape[2]), source.spec.dtype)
-        source.read(1, 0, 1, rows)
-        np.testing.assert_array_equal(rows, found[:, :1])
-        return found
+def read(preview):
+    return scans.whole(DATA, LoaderOptions(preview=preview))
 
 
 @pytest.mark.parametrize(
@@ -120,34 +116,30 @@ def test_every_second_projection_of_frames_with_flats_has_its_angle(tmp_path):
     options = LoaderOptions(preview=with_choice(Preview(), {"angles": "3:10:2"}))
     with open_source(path, options) as source:
         np.testing.assert_allclose(np.rad2deg(source.angles), [3, 6, 8], rtol=1e-6)
-        out = np.empty(source.spec.shape, np.uint16)
-        source.read(0, 0, 3, out)
-        np.testing.assert_array_equal(out, DATA[[3, 6, 8]])
+        np.testing.assert_array_equal(scans.whole(source), DATA[[3, 6, 8]])
     options = LoaderOptions(preview=with_choice(Preview(), {"angles": ":2"}))
     with pytest.raises(SourceError, match="projections are frames 2 to 9"):
         open_source(path, options)
 
 
-@pytest.fixture
-def pipeline():
-    return ["minus_log"]
+PIPELINE = ["minus_log"]
 
 
-def test_run_plan_and_check_take_the_same_words(pipeline):
+def test_run_plan_and_check_take_the_same_words():
     chosen = {"rows": "mid", "columns": slice(2, 9), "angles": "::4"}
     scan = DATA.astype(np.float32) + 1
-    made = plan(scan, pipeline, device="cpu", **chosen)
+    made = plan(scan, PIPELINE, device="cpu", **chosen)
     assert made.sections[0].input.shape == (3, 2, 7)
-    report = run(scan, pipeline, device="cpu", **chosen)
+    report = run(scan, PIPELINE, device="cpu", **chosen)
     np.testing.assert_allclose(report.result, -np.log(scan[::4, 3:5, 2:9]), rtol=1e-5)
-    assert "3x2x7" in check(pipeline, scan, **chosen)
+    assert "3x2x7" in check(PIPELINE, scan, **chosen)
     shape = ArraySpec((12, 9, 11), "float32")
-    assert plan(shape, pipeline, device="cpu", **chosen).sections[0].input.shape == (3, 2, 7)
+    assert plan(shape, PIPELINE, device="cpu", **chosen).sections[0].input.shape == (3, 2, 7)
 
 
-def test_a_source_that_is_open_is_read_as_it_is(pipeline):
+def test_a_source_that_is_open_is_read_as_it_is():
     with open_source(DATA) as source, pytest.raises(UsageError, match="rows cannot be chosen"):
-        run(source, pipeline, device="cpu", rows="mid")
+        run(source, PIPELINE, device="cpu", rows="mid")
 
 
 @pytest.mark.parametrize("name", ["angles.h5", "angles.txt"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import h5py
 import hdf5plugin
 import numpy as np
@@ -7,17 +9,11 @@ import pytest
 
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError
-from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
+from maxslices.io import AngleRange, LoaderOptions, Preview, SideData, open_source
 
 from . import scans
 
 DATA = scans.frames()
-
-
-def first(source) -> np.ndarray:
-    out = np.empty(source.spec.with_slices(0, 1).shape, source.spec.dtype)
-    source.read(0, 0, 1, out)
-    return out[0]
 
 
 @pytest.fixture
@@ -25,15 +21,19 @@ def dls(tmp_path):
     return scans.write_dls(tmp_path / "scan.nxs", DATA)
 
 
-def test_the_data_set_is_in_the_name(dls):
-    with open_source(dls) as source:
-        assert source.name == f"{dls}:/entry1/tomo_entry/data/data"
-
-
 def test_filters_of_plugins_are_read_in_a_file_of_another_suffix(tmp_path):
     path = scans.write_dls(tmp_path / "a.tomo", DATA, chunks=(1, 7, 11), **hdf5plugin.Blosc())
-    with open_source(path) as source:
-        np.testing.assert_array_equal(first(source), DATA[2])
+    np.testing.assert_array_equal(scans.whole(path), scans.projections(DATA))
+
+
+def with_angles(path, angles, units=None):
+    """Give a scan an angle for each frame."""
+    with h5py.File(path, "r+") as file:
+        stored = file["entry1/tomo_entry/data/rotation_angle"]
+        stored[...] = angles
+        if units is not None:
+            stored.attrs["units"] = units
+    return path
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,39 @@ def test_filters_of_plugins_are_read_in_a_file_of_another_suffix(tmp_path):
     [("rad", 1.0), ("radians", 1.0), (b"deg", 0.5), (np.array(["degrees"], "S"), 0.5), ("", 0.5)],
 )
 def test_units_of_angles(dls, units, expected):
-    with h5py.File(dls, "a") as file:
-        angles = file["entry1/tomo_entry/data/rotation_angle"]
-        angles[:] = np.arange(15) * (1.0 if expected == 1.0 else np.rad2deg(0.5))
-        angles.attrs["units"] = units
-    with open_source(dls) as source:
+    angles = np.arange(15) * (1.0 if expected == 1.0 else np.rad2deg(0.5))
+    with open_source(with_angles(dls, angles, units)) as source:
         assert not source.angles.flags.writeable
         turned = expected * np.flatnonzero(scans.KEYS == 0)
         np.testing.assert_allclose(source.angles, turned, rtol=1e-6)
 
 
-def test_a_scan_without_angles_has_none(dls):
-    with h5py.File(dls, "a") as file:
-        del file["entry1/tomo_entry/data/rotation_angle"]
-    with open_source(dls) as source:
-        assert source.angles is None
+@pytest.mark.parametrize(
+    ("angles", "units", "message"),
+    [
+        (np.linspace(0, 2 * np.pi, 15), None, r"its 9 projections lie within 5\.39 degrees: if"),
+        (np.linspace(0, 2 * np.pi, 15), "deg", r"its 9 projections lie within 5\.39 degrees: if"),
+        (np.linspace(0, 180, 15), "rad", r"angles in radians cover 24\.6 turns: if they are deg"),
+        (np.full(15, 7.0), None, "its 9 projections all have the same angle"),
+    ],
+)
+def test_angles_that_are_likely_to_be_wrong_are_warned_of(dls, angles, units, message):
+    with pytest.warns(UserWarning, match=message):
+        open_source(with_angles(dls, angles, units)).close()
+
+
+def test_angles_of_a_preview_of_few_degrees_are_not_warned_of(dls):
+    path = with_angles(dls, np.linspace(0, 40, scans.KEYS.size))
+    part = LoaderOptions(preview=Preview(angles=(2, 5)))
+    with warnings.catch_warnings(), open_source(path, part) as source:
+        warnings.simplefilter("error")
+        assert np.rad2deg(np.ptp(source.angles)) < 6
+
+
+def test_angles_of_flats_and_darks_may_be_nan(dls):
+    angles = np.where(scans.KEYS == 0, scans.DEGREES, np.nan)
+    with open_source(with_angles(dls, angles)) as source:
+        np.testing.assert_allclose(source.angles, np.deg2rad(angles[scans.KEYS == 0]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("count", [9, 15])
@@ -130,12 +148,13 @@ def test_everything_can_be_told(tmp_path):
         assert source.spec == ArraySpec((9, 7, 11), np.uint16)
         assert source.flats.shape[0] == 4
         assert source.darks.shape[0] == 2
-        np.testing.assert_array_equal(first(source), DATA[2])
+        np.testing.assert_array_equal(scans.whole(source)[0], DATA[2])
         np.testing.assert_array_equal(source.read_side("flats", 0, 0, 0), DATA[:4])
 
 
 def test_a_data_path_that_auto_would_find_keeps_its_layout(dls):
     with open_source(dls, LoaderOptions(data_path="/entry1/tomo_entry/data/data")) as source:
+        assert source.name == f"{dls}:/entry1/tomo_entry/data/data"
         assert source.spec.shape[0] == 9
         assert source.angles is not None
 

@@ -15,7 +15,7 @@ import maxslices
 from maxslices import describe
 from maxslices.cli.main import main
 from maxslices.errors import SourceError
-from maxslices.io import LoaderOptions, open_source, parse_loader
+from maxslices.io import LoaderOptions, Preview, open_source, parse_loader
 
 from . import scans
 from .made_scans import HALF_TURN, counts, flats_and_darks
@@ -44,10 +44,8 @@ def write_zarr(path, kind="v3", names=("exchange/data", "exchange/data_white", "
 
 def check_whole(source):
     """Check every way of reading against the frames."""
-    out = np.empty_like(PROJECTIONS)
-    source.read(0, 0, len(out), out)
-    np.testing.assert_array_equal(out, PROJECTIONS)
-    rows = np.empty((len(out), 3, out.shape[2]), out.dtype)
+    np.testing.assert_array_equal(scans.whole(source), PROJECTIONS)
+    rows = np.empty((len(PROJECTIONS), 3, PROJECTIONS.shape[2]), PROJECTIONS.dtype)
     source.read(1, 2, 5, rows)
     np.testing.assert_array_equal(rows, PROJECTIONS[:, 2:5])
     np.testing.assert_allclose(np.rad2deg(source.angles), DEGREES, atol=1e-4)
@@ -140,12 +138,8 @@ def test_an_image_key_selects_frames(tmp_path):
     with open_source(tmp_path / "scan.zarr") as source:
         check_whole(source)
         assert not source.reads_rows
-    with open_source(
-        tmp_path / "scan.zarr", parse_loader({"preview": {"angles": {"step": 2}}})[0]
-    ) as part:
-        out = np.empty(part.spec.shape, part.spec.dtype)
-        part.read(0, 0, len(out), out)
-        np.testing.assert_array_equal(out, PROJECTIONS[::2])
+    part = LoaderOptions(preview=Preview(angle_step=2))
+    np.testing.assert_array_equal(scans.whole(tmp_path / "scan.zarr", part), PROJECTIONS[::2])
 
 
 def test_ome_zarr_has_its_first_level_read_and_its_pixel_size(tmp_path):
@@ -162,19 +156,14 @@ def test_ome_zarr_has_its_first_level_read_and_its_pixel_size(tmp_path):
     with open_source(tmp_path / "scan.ome.zarr") as source:
         assert source.spec.shape == PROJECTIONS.shape
         assert source.pixel_size.column_um == 0.65
-        out = np.empty_like(PROJECTIONS)
-        source.read(0, 0, len(out), out)
-        np.testing.assert_array_equal(out, PROJECTIONS)
+        np.testing.assert_array_equal(scans.whole(source), PROJECTIONS)
 
 
 def test_sinograms_are_known_by_the_names_of_dimensions(tmp_path):
     group = zarr.create_group(tmp_path / "scan.zarr")
     names = ("y", "theta", "x")
     group.create_array("data", data=PROJECTIONS.swapaxes(0, 1), dimension_names=names)
-    with open_source(tmp_path / "scan.zarr") as source:
-        out = np.empty_like(PROJECTIONS)
-        source.read(0, 0, len(out), out)
-        np.testing.assert_array_equal(out, PROJECTIONS)
+    np.testing.assert_array_equal(scans.whole(tmp_path / "scan.zarr"), PROJECTIONS)
 
 
 def test_one_command_makes_slices_of_a_zarr_scan(tmp_path, monkeypatch):
@@ -220,7 +209,5 @@ def test_a_damaged_chunk_is_an_error_with_the_frames(tmp_path):
     path = write_zarr(tmp_path / "scan.zarr")
     chunk = path / "exchange/data/c/0/0/0"
     chunk.write_bytes(b"\xff" * 20)
-    with open_source(path) as source:
-        out = np.empty_like(PROJECTIONS)
-        with pytest.raises(SourceError, match="exchange/data: frames 0:9: is damaged"):
-            source.read(0, 0, len(out), out)
+    with pytest.raises(SourceError, match="exchange/data: frames 0:9: is damaged"):
+        scans.whole(path)
