@@ -8,7 +8,6 @@ import tifffile
 
 from maxslices import run
 from maxslices.errors import UsageError
-from maxslices.io.results.stored_result import middle_slice
 from maxslices.runner.sweep_pictures import ContactSheet
 from tests.results.conftest import STEPS, pipeline
 
@@ -74,22 +73,12 @@ def test_a_run_replaces_one_of_other_formats(tmp_path, scan):
     assert [path.name for path in (tmp_path / "out").glob("result*")] == ["result.h5"]
 
 
-@pytest.mark.parametrize("name", ["result.tif", "result_8bit"])
-def test_pages_and_pictures_read_every_format(tmp_path, scan, name, volume):
-    out = tmp_path / "out"
-    run(scan, pipeline(), out, device="cpu", format="tiff-stack,tiff:8:0-100", picture=True)
-    index, image = middle_slice(out / name)
-    assert (index, image.shape) == (2, (11, 7))
-    assert (out / "slices.png").read_bytes().startswith(b"\x89PNG")
-    assert "result.tif, row 2" in (out / "report.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("format", "steps", "rows", "wanted"),
     [
         ("hdf5", STEPS, "1:4", ["row 1", "row 2", "row 3"]),
         ("tiff", STEPS, "3:5", ["row 3", "row 4"]),
-        ("tiff-stack:8", STEPS, None, ["row 1", "row 2", "row 3"]),
+        ("tiff-stack,tiff:8", STEPS, None, ["row 1", "row 2", "row 3"]),
         ("hdf5", ["halve"], "3:5", ["projection 1", "projection 3", "projection 4"]),
     ],
 )

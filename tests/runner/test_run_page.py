@@ -5,26 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import warnings
+from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, method, run
-from maxslices.api.pictures import page_of_run
-from maxslices.errors import SourceError
 from maxslices.io import ArrayScan
-from maxslices.io.results.stored_result import middle_slice
+from maxslices.runner import RunFolder
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
 
 DATA = np.random.default_rng(0).random((9, 5, 7)).astype(np.float32)
 SAVED = [{"method": "to_float", "save_result": True}, "to_float"]
-
-
-def slice_name(path, index):
-    return f"slice {index}"
 
 
 def a_run(out, format="hdf5", **options):
@@ -45,33 +39,6 @@ def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
     assert entry["records"] == [str(path) for path in report.records]
 
 
-@pytest.mark.parametrize(("shape", "wanted"), [((5, 7), None), ((4, 5, 7), 2)])
-def test_a_tiff_is_a_slice_or_a_stack(tmp_path, shape, wanted):
-    import tifffile
-
-    data = np.random.default_rng(0).random(shape).astype(np.float32)
-    tifffile.imwrite(tmp_path / "x.tif", data, photometric="minisblack")
-    number, image = middle_slice(tmp_path / "x.tif")
-    assert number == wanted
-    np.testing.assert_array_equal(image, data if wanted is None else data[wanted])
-
-
-def test_what_is_no_picture_of_slices_is_an_error(tmp_path):
-    for name in ("x.tif", "x.h5", "x.png"):
-        (tmp_path / name).write_bytes(b"\x89PNG no picture")
-        with pytest.raises(SourceError, match=f"{name}: is damaged"):
-            middle_slice(tmp_path / name)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="has no TIFFs"):
-        middle_slice(tmp_path / "empty")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["entry/data/data"] = np.zeros((4, 5))  # a picture, not a volume
-    with pytest.raises(SourceError, match="is no result of a run"):
-        middle_slice(tmp_path / "other.h5")
-    with pytest.raises(SourceError, match=r"missing\.h5: cannot be read any more"):
-        middle_slice(tmp_path / "missing.h5")
-
-
 @pytest.mark.filterwarnings("default")
 def test_what_was_warned_of_stands_on_the_page(tmp_path, recwarn):
     def doubtful(data):
@@ -89,11 +56,18 @@ def test_what_was_warned_of_stands_on_the_page(tmp_path, recwarn):
     assert text.count("the beam was low <b>") == 1
 
 
-def test_a_result_that_is_gone_has_no_picture(tmp_path):
-    report = a_run(tmp_path / "out")
-    report.files[-1].write_bytes(b"broken")
-    report.files[0].unlink()
-    assert "<img" not in page_of_run(report, slice_name)
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"broken")])
+def test_a_result_that_cannot_be_read_has_no_picture(tmp_path, monkeypatch, damage):
+    complete = RunFolder.finish
+
+    def finish(folder, *given):
+        files = complete(folder, *given)
+        damage(folder.work / files[-1].name)
+        return files
+
+    monkeypatch.setattr(RunFolder, "finish", finish)
+    a_run(tmp_path / "out")
+    assert (tmp_path / "out" / "report.html").read_text().count("<img") == 1
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):

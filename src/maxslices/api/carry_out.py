@@ -21,7 +21,7 @@ from ..planner import Plan
 from ..runner import Report, Results, RunFolder
 from ..runner.blocks.side_data import SideResults
 from ..runner.execute import correct_records, execute
-from ..runner.folder.folder_place import LOG_NAME, PICTURE_NAME, PIPELINE_NAME
+from ..runner.folder.folder_place import LOG_NAME, PIPELINE_NAME
 from ..runner.folder.run_results import infos_of_steps
 from ..runner.report.progress import progress_shown
 from ..runner.report.run_record import Provenance, RunLog, as_run
@@ -158,9 +158,7 @@ def write_texts(
     folder.write(LOG_NAME, log.text)
     leave_page(report, folder, log.warned)
     if request.picture:
-        title = f"{report.provenance.scan}: {pipeline}"
-        files = [folder.work / path.name for path in report.files]
-        draw_slices(files, folder.slice_name, folder.work / PICTURE_NAME, title)
+        draw_slices(folder, f"{report.provenance.scan}: {pipeline}")
     return report.to_json()
 
 

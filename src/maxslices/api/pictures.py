@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,10 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError, StoreError
 from ..io import Source, open_source
-from ..io.results.stored_result import middle_slice, some_slices
 from ..report_page.drawings import SlicePicture, draw_slice
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
-from ..runner.folder.folder_place import PAGE_NAME
-from ..runner.report.run_report import SweepReport
+from ..runner.folder.folder_place import PAGE_NAME, PICTURE_NAME
 from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import store_errors
 
@@ -74,21 +73,8 @@ def _parts(source: Source) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[A
 N_SLICES = 3
 
 
-def draw_slices(
-    files: Sequence[Path], slice_name: Callable[[Path, int], str], path: Path, title: str
-) -> None:
-    """Write a PNG of three slices, on one scale of grey.
-
-    Parameters
-    ----------
-    files : sequence of Path
-        Results of a run; the last one is drawn.
-    slice_name : callable
-        Given a file and the index of a slice in it, names the slice.
-    path : Path
-        File to write, which must not exist.
-    title : str
-        Line above the slices.
+def draw_slices(folder: RunFolder, title: str) -> None:
+    """Write a PNG of three slices of the last result, on one scale of grey, into its folder.
 
     Raises
     ------
@@ -97,15 +83,14 @@ def draw_slices(
     StoreError
         If the picture cannot be written.
     """
-    result = next((each for each in files if each.name.startswith("result")), None)
-    if result is None:
+    name, found = next(folder.some_slices(_three), ("", []))
+    if not name.startswith("result"):
         raise SourceError("no picture: the last step of the pipeline saves no result")
-    _, found = some_slices(result, _three)
     images = [np.abs(image) if np.iscomplexobj(image) else image for _, image in found]
     rows, columns = images[0].shape
-    sheet = ContactSheet(len(found), (rows, columns), title)
-    for (number, _), image in zip(found, images, strict=True):
-        sheet.add(image, slice_name(result, number))
+    sheet, path = ContactSheet(len(found), (rows, columns), title), folder.work / PICTURE_NAME
+    for (label, _), image in zip(found, images, strict=True):
+        sheet.add(image, label)
     with store_errors(path, sheet.n_bytes):
         sheet.save(path, None)
 
@@ -130,52 +115,24 @@ MOST_PICTURES = 8
 """Pictures of a page, those of the last steps: it stays under 1 MB, small enough to be mailed."""
 
 
-SliceName = Callable[[Path, int], str]
-"""Given a file and the index of a slice in it, names the slice."""
-
-
-def page_of_run(
-    report: Report, slice_name: SliceName, warned: Sequence[str] = (), folder: Path | None = None
-) -> str:
-    """Write the page of a run, which warned of some things, as text of an HTML file.
-
-    Its files are in `folder`, or where the report says.
-    """
-    files = [path if folder is None else folder / path.name for path in report.files]
-    return run_page(
-        report.to_dict(),
-        written=time.strftime("%Y-%m-%d %H:%M"),
-        pictures=() if isinstance(report, SweepReport) else _pictures(files, slice_name),
-        warned=warned,
-    )
-
-
 def leave_page(report: Report, folder: RunFolder, warned: Sequence[str]) -> None:
     """Leave the page of a run in its folder; where it cannot be, warn, for the run is whole."""
     try:
-        page = page_of_run(report, folder.slice_name, warned, folder.work)
+        page = run_page(
+            report.to_dict(),
+            written=time.strftime("%Y-%m-%d %H:%M"),
+            pictures=_pictures(folder),
+            warned=warned,
+        )
         folder.write(PAGE_NAME, page)
     except (StoreError, OSError, MemoryError) as error:  # Pillow says OSError where zlib fails
         warnings.warn(f"no page of the run: {error or 'memory ran out'}", stacklevel=2)
 
 
-def _pictures(files: Iterable[Path], slice_name: SliceName) -> list[SlicePicture]:
+def _pictures(folder: RunFolder) -> list[SlicePicture]:
     """Draw the middle slices of results, of the final one first, as far as they can be read."""
-    found = []
-    for number, path in enumerate(_one_of_each(files)[::-1][:MOST_PICTURES]):
-        try:
-            middle, image = middle_slice(path)
-        except SourceError:
-            continue
-        title = path.name if middle is None else f"{path.name}, {slice_name(path, middle)}"
-        found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
-    return found
-
-
-def _one_of_each(files: Iterable[Path]) -> list[Path]:
-    """One file of each result, of several formats the first."""
-    found: dict[str, Path] = {}
-    for path in files:
-        name = path.name.partition(".")[0].removesuffix("_8bit").removesuffix("_16bit")
-        found.setdefault(name, path)
-    return list(found.values())
+    results = islice(folder.some_slices(lambda n_slices: [n_slices // 2]), MOST_PICTURES)
+    return [
+        draw_slice(f"{name}, {label}", image, OTHER_SIDE if number else SIDE)
+        for number, (name, [(label, image)]) in enumerate(results)
+    ]

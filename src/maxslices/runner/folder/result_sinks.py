@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ...core.arrays import ArraySpec
+from ...errors import SourceError
 from ...io import (
     Sink,
     SinkFormat,
@@ -19,9 +23,13 @@ from ...io import (
 from ...io.results.nexus_notes import fill_in_found
 from ...io.results.result_format import ResultFormat
 from ...io.results.result_info import ResultInfo
+from ...io.results.stored_result import Choice, WholeResult, some_slices
 from ...io.results.writers import sink_maker
 from ...system.disk_space import store_errors
 from ..report.progress import Progress
+
+LabelledSlice = tuple[str, NDArray[Any]]
+"""What a slice is, such as "row 42", and the slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +124,22 @@ class ResultSinks:
         self._results.append(_Result(name, slice_dim, sink))
         return sink
 
-    def slice_name(self, name: str, index: int) -> str:
-        """Name of a slice of a file of a result; see `ResultInfo.slice_name`."""
-        for result in self._results:
+    def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
+        """Read some slices of each whole result that can be read, of the last one first.
+
+        Yields
+        ------
+        (str, list of (str, ndarray))
+            Name of the result's file; what each slice is, such as "row 42", and the slice.
+        """
+        for result in reversed(self._results):
             info = result.sink.info
-            if name == result.sink.path.name:
-                return info.slice_name(info.file_axis(result.slice_dim), index)
-            if name in self.names(result.name):
-                return info.slice_name(0, index)
-        return f"slice {index}"
+            # TIFFs are slices of blocks, and HDF5 files have the slices that viewers show first.
+            axis = info.file_axis(result.slice_dim) if self.streamed == "tiff" else 0
+            with suppress(SourceError):
+                found = some_slices(result.sink.path, choose)
+                named = [(info.slice_name(axis, index), image) for index, image in found]
+                yield self.names(result.name)[0], named
 
     def close(self) -> None:
         """Close all."""
@@ -149,7 +164,6 @@ class ResultSinks:
         if not self._exported:
             return
         from ...io.results.exports import export_result
-        from ...io.results.stored_result import WholeResult
 
         for result in self._results:
             base = self.folder / result.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from ...io import Sink, SinkFormat
 from ...io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ...io.results.result_info import ResultInfo
 from ...io.results.sink import check_removable
+from ...io.results.stored_result import Choice
 from ...planner import Plan
 from ...system.disk_space import check_absent, check_free_space, store_errors
 from ...system.files import replace_text
@@ -41,7 +42,7 @@ from .folder_place import (
     scratch_place,
 )
 from .journal import Journal
-from .result_sinks import ResultSinks
+from .result_sinks import LabelledSlice, ResultSinks
 from .run_identity import can_go_on
 from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
 
@@ -310,9 +311,9 @@ class RunFolder:
         info = info or self.origin
         return self._results.add(name, spec, slice_dim, info, has_slices=has_slices)
 
-    def slice_name(self, path: Path, index: int) -> str:
-        """Name of a slice of a result, such as "row 42"."""
-        return self._results.slice_name(path.name, index)
+    def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
+        """Read some slices of each result; see `ResultSinks.some_slices`."""
+        return self._results.some_slices(choose)
 
     def finish(
         self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
