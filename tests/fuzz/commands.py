@@ -233,11 +233,12 @@ def _folders(folder: Path) -> dict[str, Path]:
         seen = []
         original = getattr(Journal, event)
 
-        def stop(journal: Journal, *args: object) -> object:
-            seen.append(original(journal, *args))
+        def stop(journal: Journal, *args: object, **entries: object) -> object:
+            result = original(journal, *args, **entries)
+            seen.extend([args] * (event == "done" or args == ("moving",)))
             if len(seen) == count:
                 os._exit(0)
-            return seen[-1]
+            return result
 
         setattr(Journal, event, stop)
         called([*run, str(out), "--block", "2", *HERE])
@@ -251,7 +252,7 @@ def _folders(folder: Path) -> dict[str, Path]:
         main(["plan", str(scan), str(pipeline), "--json", "--block", "2", *HERE])
         sys.stdout.flush()
 
-    stops = (("done", 2, "stopped"), ("done", 5, "later"), ("moving", 1, "whole"))
+    stops = (("done", 2, "stopped"), ("done", 5, "later"), ("note", 1, "whole"))
     for go in (finish, plan, *(lambda s=s: stop_after(*s[:2], made[s[2]]) for s in stops)):
         status = ended(fork(go, log), log)
         if status:

@@ -222,7 +222,7 @@ def _kill_at(moment: int) -> None:
 
         setattr(owner, name, watched)
 
-    for name in ("begin", "side", "done", "finish", "moving", "resumed"):
+    for name in ("note", "side", "done"):
         watch(Journal, name)
     watch(result_sinks, "create_sink")
     watch(folder_place, "remove_result")

@@ -60,7 +60,7 @@ def test_the_file_system_of_scratch_files_is_synced_before_lines_are_called_safe
     noted = Journal.create(tmp_path / "journal", {})
     noted.syncs(Path("/dev/shm"))
     noted.syncs(tmp_path)
-    noted.begin(0, {"band_rows": 1, "n_files": 1})
+    noted.note("begin", section=0)
     wait_for_line(tmp_path / "journal", b'"n_lines":2')
     noted.close()
     own, other = tmp_path.stat().st_dev, os.stat("/dev/shm").st_dev
@@ -83,7 +83,7 @@ def test_data_that_cannot_be_put_on_disk_are_never_called_safe(
     warnings.simplefilter("always")
     noted = Journal.create(tmp_path / "journal", {})
     assert warned.wait(10)
-    noted.begin(0, None)
+    noted.note("begin", section=0)
     noted.close()
     assert len(calls) == 1
     assert b"synced" not in (tmp_path / "journal").read_bytes()

@@ -80,7 +80,7 @@ def snapshots(monkeypatch, tmp_path):
         raise AssertionError("the folder never stayed as it was")
 
     def begin(folder):
-        for name in ("begin", "side", "done", "finish", "moving", "resumed"):
+        for name in ("note", "side", "done"):
             watch(Journal, name, folder)
         watch(result_sinks, "create_sink", folder)
         watch(folder_place, "remove_result", folder)

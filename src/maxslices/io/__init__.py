@@ -8,7 +8,10 @@ from .results.writers import create_sink, sink_maker
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import ArrayScan, open_source
 from .stores.scratch import ScratchStore
-from .stores.store import MemoryStore, Store
+from .stores.store import MemoryStore
+
+Store = MemoryStore | ScratchStore
+"""Result of a section for the next one, written and read in blocks along either slice dim."""
 
 __all__ = [
     "AngleRange",

@@ -161,7 +161,7 @@ def execute(
             if is_last:
                 store, note = _last_store(section, result), ""
                 if journal is not None and not keeps_blocks:
-                    journal.begin(number, None)
+                    journal.note("begin", section=number)
             elif keeps_blocks:
                 store, note = stores.reopen(number, before), ""
             else:
@@ -205,7 +205,7 @@ def execute(
                 raise failed from error.__cause__
             wall_time.begin("finishing")
             if journal is not None and block_runner.keeps_track:
-                journal.finish(number, to_plain(reports[-1]))
+                journal.note("finished", section=number, report=to_plain(reports[-1]))
             done |= dict.fromkeys(sinks, section.n_slices)
             stores.finish_section(number)
             if store is not None:

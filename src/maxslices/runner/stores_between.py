@@ -83,7 +83,7 @@ class StoresBetween:
         """
         self._stores[number], note = self._make(number)
         if self._journal is not None and number not in self._on_disk:
-            self._journal.begin(number, None)
+            self._journal.note("begin", section=number)
         return self._stores[number], note
 
     def reopen(self, number: int, state: SectionState) -> Store:
@@ -144,7 +144,7 @@ class StoresBetween:
         if self._journal is not None and not kept_bytes:
             layout = {"band_rows": band_rows, "n_files": threads.N_THREADS}
             names = store_names(number, layout)
-            self._journal.begin(number, layout)
+            self._journal.note("begin", section=number, layout=layout)
             self._on_disk.add(number)
         store = ScratchStore(
             section.output,

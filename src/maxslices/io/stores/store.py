@@ -1,9 +1,9 @@
-"""Intermediate results between two sections: the interface, and a store in memory."""
+"""Intermediate results between two sections, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +14,6 @@ from ...errors import StoreError
 from ...system.threads import parallel_copy
 from ..access import Closing, SupportsWindow
 from ..check_arrays import check_block, check_output_block
-
-
-class Store(Protocol):
-    """A 3D array that is written and read in blocks along either slice dim."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole."""
-
-    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
-        """Write a block whose first slice along `slice_dim` is `start`."""
-
-    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read slices `start` to `stop` along `slice_dim` into `out`, C-contiguous."""
-
-    def close(self) -> None:
-        """Free its memory and disk space; a second call has no effect."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc_info: object) -> None: ...
 
 
 class MemoryStore(Closing, SupportsWindow):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ...core.arrays import ArraySpec
 from ...core.block_memory import InputWay
 from ...devices import Backend, CopyEngine, DeviceEvent, as_block
 from ...devices.in_place import slices_in_place
+from ...io import Source, Store
 from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, next_of
 from ..report.run_timeline import Timeline
 
@@ -101,15 +102,8 @@ def blocks_of(
     return found
 
 
-class Readable(Protocol):
-    """A scan, or the output of an earlier section."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole."""
-
-    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read slices `start` to `stop` along `slice_dim` into `out`."""
+Readable = Source | Store
+"""A scan, or the output of an earlier section."""
 
 
 class BlockFeed:

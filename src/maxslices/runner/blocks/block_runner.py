@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,6 @@ from ...core.author_code import defined_at, raised_at, what_raised
 from ...core.json_values import plain
 from ...core.returned_output import ReturnedOutput
 from ...devices import Backend, call_method, is_copyable
-from ...devices.in_place import slices_in_place
 from ...errors import MaxslicesError, MethodError, PlanError, ReadOnlyInputError
 from ...io import SideName, Sink, Store
 from ...io.access import SIDE_NAMES
@@ -24,7 +24,7 @@ from ...pipeline import Step
 from ...planner import SectionPlan
 from ..folder.journal import Journal
 from ..report.run_timeline import Timeline
-from .block_feed import Block, BlockFeed, DeviceStore, Readable
+from .block_feed import Block, BlockFeed, DeviceStore, Readable, blocks_of, make_block_feed
 from .result_checks import ResultChecks
 from .result_queue import ResultQueue
 from .side_data import SideFrames, SideResults
@@ -117,7 +117,7 @@ class BlockRunner:
         given = id(_owner(data))
         engine = self.backend.copy_engine()
         began = time.perf_counter() if engine is None else engine.record()
-        frames = self._frames or self._side_data(block.first, block.last)
+        frames = self._frames_of(block)
         values: dict[int, Any] = {}
         last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
         for index, step in enumerate(self.steps):
@@ -176,22 +176,30 @@ class BlockRunner:
             if step.meta.sample_slices is None or position in self.known:
                 continue
             wanted = step.meta.looked_at(plan.n_slices, **self._parameters(position))
-            first = max(0, wanted.start - plan.halo[0])
-            last = min(plan.n_slices, wanted.stop + plan.halo[1])
+            (block,) = blocks_of([wanted], len(wanted), plan.halo, plan.n_slices)
             self.backend.release()
-            data = self._load(reader, first, last, wants_copies)
-            self.load_frames()
-            frames = self._frames or self._side_data(first, last)
-            for index, before in enumerate(self.steps[:position]):
-                if not before.meta.side_results and before.meta.side_data != "alone":
-                    result = self._call(index, data, frames, first, last)
-                    data = self._checked(index, result, last - first)
-                    del result
-            data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
-            value = self._call(position, data, frames, wanted.start, wanted.stop)
-            self.keep(position, value)
-            self.known.add(position)
-            del data, frames
+            feed = make_block_feed(
+                reader,
+                plan.slice_dim,
+                [block],
+                self.backend,
+                Timeline(),
+                overlaps=False,
+                wants_copies=wants_copies,
+            )
+            with closing(feed):
+                feed.start()
+                data, frames = feed.take(), self._frames_of(block)
+                for index, before in enumerate(self.steps[:position]):
+                    if not before.meta.side_results and before.meta.side_data != "alone":
+                        result = self._call(index, data, frames, block.first, block.last)
+                        data = self._checked(index, result, block.n_given)
+                        del result
+                data = self._cropped(data, block)
+                value = self._call(position, data, frames, block.start, block.stop)
+                self.keep(position, value)
+                self.known.add(position)
+                del data, frames
 
     def keep(self, position: int, value: Any) -> None:
         """Keep a step's side results, and note them."""
@@ -214,21 +222,10 @@ class BlockRunner:
             ) from error
         self.keep(position, combined)
 
-    def _load(
-        self, reader: Readable | DeviceStore, first: int, last: int, wants_copies: bool
-    ) -> Any:
-        """Load slices on the device, before the first block."""
-        slice_dim = self.plan.slice_dim
-        if isinstance(reader, DeviceStore):
-            return reader.block(slice_dim, first, last)
-        if self.backend.kind == "cpu" and not wants_copies:
-            data = slices_in_place(reader, self.backend, slice_dim, first, last)
-            if data is not None:
-                return data
-        spec = reader.spec.with_slices(slice_dim, last - first)
-        host = np.empty(spec.shape, spec.dtype)
-        reader.read(slice_dim, first, last, host)
-        return self.backend.to_device(host)
+    def _frames_of(self, block: Block) -> list[dict[str, Any]]:
+        """Flats and darks of each step, for a block."""
+        self.load_frames()
+        return self._frames or self._side_data(block.first, block.last)
 
     def _side_data(self, first: int, last: int) -> list[dict[str, Any]]:
         """Flats and darks of each step, for a block; those that steps share are one array."""

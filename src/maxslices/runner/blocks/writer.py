@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
-from ...core.arrays import ArraySpec
 from ...devices import DeviceEvent
+from ...io import Sink, Store
 from ...system.threads import (
     CALL_S,
     HANG_S,
@@ -19,16 +19,8 @@ from ...system.threads import (
 )
 from ..report.run_timeline import Timeline
 
-
-class Target(Protocol):
-    """Where slices are written: a result, or what the next section reads."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole."""
-
-    def write(self, slice_dim: int, start: int, block: Any) -> None:
-        """Write a block whose first slice along `slice_dim` is `start`."""
+Target = Sink | Store
+"""Where slices are written: a result, or what the next section reads."""
 
 
 @dataclass(slots=True)

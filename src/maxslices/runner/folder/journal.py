@@ -179,22 +179,21 @@ class Journal:
             else:
                 self._others[device] = fd
 
-    def resumed(self) -> None:
-        """Note that the run continues in another process."""
-        self._add({"event": "resumed", "boot": boot_id()})
-
-    def begin(self, section: int, layout: Mapping[str, int] | None) -> None:
-        """Note that a section begins with its first slice: what it did before does not count.
+    def note(self, event: str, **entries: Any) -> None:
+        """Note an event.
 
         Parameters
         ----------
-        section : int
-            Index of the section.
-        layout : mapping or None
-            Layout of the scratch files with its output; None if there are none that stay.
+        event : {"begin", "finished", "moving", "resumed"}
+            A section begins with its first slice, and what it did before does not count; it is
+            finished; all files of the run are whole, and are moved out of its folder from here; the
+            run continues in another process.
+        **entries
+            The ``section``; for "begin" the ``layout`` of the scratch files with its output, if
+            there are some that stay; for "finished" its ``report``.
         """
-        entry: dict[str, Any] = {"event": "begin", "section": section}
-        self._add(entry if layout is None else {**entry, "layout": dict(layout)})
+        boot = {"boot": boot_id()} if event == "resumed" else {}
+        self._add({"event": event, **entries, **boot})
 
     def side(self, step: int, value: Any) -> bool:
         """Note the side results of a step; False if they cannot be written down."""
@@ -226,14 +225,6 @@ class Journal:
         if values:
             entry["values"] = [list(each) for each in values.items()]
         return self._add(entry, "values" if values else None)
-
-    def finish(self, section: int, report: Mapping[str, Any]) -> None:
-        """Note that a section is finished, with its report."""
-        self._add({"event": "finished", "section": section, "report": dict(report)})
-
-    def moving(self) -> None:
-        """Note that all files of the run are whole, and are moved out of its folder from here."""
-        self._add({"event": "moving"})
 
     def close(self) -> None:
         """Close the file; a second call has no effect."""

@@ -221,7 +221,7 @@ class RunFolder:
         path = self.path / JOURNAL_NAME
         if self.unfinished is not None:
             self.journal = Journal(path, self.unfinished.n_lines)
-            self.journal.resumed()
+            self.journal.note("resumed")
             for name in (*TEXT_NAMES, REPORT_NAME):  # they are written anew
                 (self.work / name).unlink(missing_ok=True)
         else:
@@ -356,7 +356,7 @@ class RunFolder:
         """
         self.write(REPORT_NAME, write(self))
         if self.journal is not None:
-            self.journal.moving()
+            self.journal.note("moving")
         publish(self.path, self.scratch_folder)
         self._is_complete = True
 
