@@ -389,9 +389,6 @@ def swapped(other_dims, slice_dim, dtype, available_memory): ...
 def names_unknown(slice_dim, other_dims, dtype, available_memory, strenght): ...
 def keywords_only(*, slice_dim, other_dims, dtype, available_memory): ...
 def five_positions(slice_dim, other_dims, dtype, available_memory, strength, /): ...
-async def asynchronous(slice_dim, other_dims, dtype, available_memory, **kwargs): ...
-def generator(slice_dim, other_dims, dtype, available_memory, **kwargs):
-    yield 1
 
 
 @pytest.mark.parametrize(
@@ -402,8 +399,6 @@ def generator(slice_dim, other_dims, dtype, available_memory, **kwargs):
         (names_unknown, r"'strenght' that the method does not have \(it has: strength\); did you"),
         (keywords_only, "takes 0 arguments by position"),
         (five_positions, "'strength' by position only"),
-        (asynchronous, "asynchronous is async"),
-        (generator, "generator is a generator"),
         (dict.fromkeys, "takes 2 arguments|signature"),
         (max, "max: Python cannot read its signature"),
         (7, "calc_max_slices is 7, not a function"),
@@ -450,24 +445,6 @@ def test_other_declarations_that_cannot_work_are_refused(declaration, message):
 def test_a_decorator_without_its_pattern_is_told_at_once():
     with pytest.raises(RegistrationError, match=r"plain: .* as in @method\('all'\)"):
         method(plain)
-
-
-def test_async_methods_and_generators_are_refused():
-    async def waits(data): ...
-
-    def yields(data):
-        yield data
-
-    class Waits:
-        __name__ = "waits"
-
-        async def __call__(self, data): ...
-
-    for function in (waits, Waits()):
-        with pytest.raises(RegistrationError, match="is async"):
-            declare(function)
-    with pytest.raises(RegistrationError, match="is a generator"):
-        declare(yields)
 
 
 # What the decorator returns

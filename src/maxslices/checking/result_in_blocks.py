@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,12 @@ from numpy.typing import DTypeLike
 
 from ..block_effect.find_halo import SIZES, Reach
 from ..block_effect.find_halo import find_halo as find_reach
-from ..core.arrays import as_dtype
+from ..core.arrays import ArraySpec, as_dtype, block_shape
 from ..core.compare_arrays import compare_arrays, value_range
 from ..core.method_meta import MethodMeta
-from ..devices import Backend, select_backend
 from ..errors import UsageError
-from ..trial.trial import Trial, check_given, require_slice_dim
-from .estimate_check import find_method
+from ..trial.trial import Trial
+from .estimate_check import find_method, trial_of
 
 
 def proposed_halo(call: Trial) -> str:
@@ -24,17 +23,20 @@ def proposed_halo(call: Trial) -> str:
 
     Empty where no halo is found, as for a method that adds noise.
     """
-    meta, declared = call.meta, call.meta.halo_slices(**call.parameters)
+    declared = call.meta.halo_slices(**call.parameters)
+
+    def trial(n_slices: int) -> Trial:
+        data = call.slice_dim, call.other_dims, call.dtype, call.backend
+        return Trial(call.meta, *data, call.parameters, total_slices=n_slices)
+
     try:
-        found = _find_halo(
-            meta, call.other_dims, call.dtype, call.backend, call.slice_dim, call.parameters
-        )
+        found = find_reach(trial, max(SIZES))
     except Exception:  # noqa: BLE001 - a method may refuse other numbers of slices in any way
+        return ""
+    if found is None or found.halo == declared:
         return ""
     if found.halo is None:
         return f"; a slice depends on {found}, so no halo is enough: another pattern may be right"
-    if found.halo == declared:
-        return ""
     return f"; a slice depends on {found}: declare halo={found.halo} in place of {declared}"
 
 
@@ -78,21 +80,10 @@ def find_halo(
     """
     meta = find_method(method)
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
-    require_slice_dim(meta, axis)
-    check_given(meta, parameters)
-    return _find_halo(meta, other_dims, as_dtype(dtype), select_backend(device), axis, parameters)
 
-
-def _find_halo(
-    meta: MethodMeta,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
-    backend: Backend,
-    axis: int,
-    parameters: Mapping[str, Any],
-) -> Reach:
     def trial(n_slices: int) -> Trial:
-        return Trial(meta, axis, other_dims, dtype, backend, parameters, total_slices=n_slices)
+        spec = ArraySpec(block_shape(axis, n_slices, other_dims), as_dtype(dtype))
+        return trial_of(meta, spec, axis, device, parameters)
 
     found = find_reach(trial, max(SIZES))
     if found is None:

@@ -190,23 +190,15 @@ def signature_of(label: str, function: Callable[..., Any]) -> list[inspect.Param
     Raises
     ------
     RegistrationError
-        If Python cannot tell, or it returns a coroutine or generator in place of a result.
+        If Python cannot tell.
     """
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise RegistrationError(
             f"{label}: Python cannot read its signature ({error}); wrap it in a function that has "
             "one"
         ) from None
-    for each in (function, getattr(function, "__call__", None)):  # noqa: B004
-        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-            raise RegistrationError(
-                f"{label} is async: it must return its result when it is called"
-            )
-        if inspect.isgeneratorfunction(each):
-            raise RegistrationError(f"{label} is a generator: it must return its result, not yield")
-    return parameters
 
 
 def _split(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -68,19 +68,13 @@ def _with_signature(function: Any) -> Any:
     try:
         inspect.signature(function)
     except (TypeError, ValueError):
-        return _Caller(function)
+
+        def call(data: Any, **parameters: Any) -> Any:
+            return function(data, **parameters)
+
+        call.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+        return functools.update_wrapper(call, function, ("__module__",), ())
     return function
-
-
-class _Caller:
-    """Calls a function; messages name the function's own line, if it has one."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.func = function
-        self.__module__ = getattr(function, "__module__", "")
-
-    def __call__(self, data: Any, **parameters: Any) -> Any:
-        return self.func(data, **parameters)
 
 
 def import_named(text: str, example: str) -> Any:

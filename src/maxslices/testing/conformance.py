@@ -83,6 +83,7 @@ class MethodConformance:
         for case in cases:
             if not isinstance(case, Case):
                 raise UsageError(f"cases are made with Case(...), not {with_type(case)}")
+            case.check()
             meta = cls.methods.get(case.method)
             dims = meta.slice_dims()
             check_given(meta, case.parameters)
