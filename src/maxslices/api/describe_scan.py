@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.angles import angle_table
 from ..core.units import format_bytes
 from ..io import Source, open_source
-from ..io.scans.stored_facts import Stack, StoredFacts
+from ..io.scans.facts import Stack, StoredFacts
 from .scan_and_output import facts_of, likely_layout
 
 _SHOWN = 6

@@ -17,11 +17,10 @@ from ..io import ArrayScan, Source, open_source
 from ..io.paths import path_of
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
-from ..io.scans.facts import CONFLICT, one_fact, one_number
+from ..io.scans.facts import CONFLICT, StoredFacts, one_fact, one_number
 from ..io.scans.frame_source import FrameSource
 from ..io.scans.layout import Layout
 from ..io.scans.loader import AngleFile, SideData
-from ..io.scans.stored_facts import StoredFacts
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 

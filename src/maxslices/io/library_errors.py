@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-import numpy as np
-
 from ..errors import SourceError
 
 _LIBRARIES = (
@@ -28,8 +26,6 @@ _NO_MEMORY = re.compile(
 )
 _OWN_PIECE = "on disk image buffer"
 """What HDF5 calls the memory for a piece of its own structures: a header, a heap, an index."""
-_PIECE_BYTES = 2**26
-"""More than any such piece of a scan has: the heap of a group of a million names has some 20 MB."""
 _OF_FILES = (errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
 """Errors of the system that wrong offsets and sizes in a damaged file lead to."""
 _OWN = __name__.partition(".")[0]
@@ -104,22 +100,11 @@ def raised_by_library(error: BaseException) -> bool:
 def found_no_memory(error: BaseException) -> bool:
     """True if HDF5 says that it found no memory, on which the file is not to be blamed.
 
-    A piece of its own structures that finds none, while there is memory for any that a scan has, is
-    one whose size in the file is wrong.
+    A piece of its own structures takes some 20 MB at most, for a group of a million names: one that
+    finds no memory has a wrong size in the file.
     """
     text = str(error)
-    if _OWN_PIECE in text and _is_there(_PIECE_BYTES):
-        return False
-    return _NO_MEMORY.search(text) is not None
-
-
-def _is_there(n_bytes: int) -> bool:
-    """True if there is so much memory; none of it is touched."""
-    try:
-        np.empty(n_bytes, np.uint8)
-    except MemoryError:
-        return False
-    return True
+    return _OWN_PIECE not in text and _NO_MEMORY.search(text) is not None
 
 
 def cause_of(error: BaseException) -> str:

@@ -45,8 +45,8 @@ ABORTED = "the acquisition was aborted, or still runs; read the others with --an
 class FramesWritten:
     """Which frames of a stack were written, and by which files."""
 
-    missing: NDArray[np.bool_] | None = None
-    """True for each frame that was not written whole; None if all were."""
+    missing: NDArray[np.bool_]
+    """True for each frame that was not written whole."""
     files: set[Path] = field(default_factory=set)
     """Files that the frames are in, beside the one that was opened."""
     why: str = ""
@@ -73,7 +73,7 @@ class Frames(ABC):
 
     def written(self) -> FramesWritten:
         """Find which frames were written: all, but in HDF5; see `unwritten_frames`."""
-        return FramesWritten()
+        return FramesWritten(np.zeros(self.spec.shape[0], np.bool_))
 
     @abstractmethod
     def read(
@@ -164,17 +164,9 @@ class JoinedFrames(Frames):
 
     def written(self) -> FramesWritten:
         """Find which frames were written; see `Frames.written`."""
-        seen = [part.written() for part in self._parts]
-        masks = [
-            np.zeros(part.spec.shape[0], np.bool_) if each.missing is None else each.missing
-            for part, each in zip(self._parts, seen, strict=True)
-        ]
-        missing = np.concatenate(masks)
-        return FramesWritten(
-            missing if missing.any() else None,
-            seen[0].files | seen[1].files,
-            seen[0].why or seen[1].why,
-        )
+        first, second = (part.written() for part in self._parts)
+        missing = np.concatenate([first.missing, second.missing])
+        return FramesWritten(missing, first.files | second.files, first.why or second.why)
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
@@ -298,7 +290,7 @@ class SinogramFrames(Frames):
     def written(self) -> FramesWritten:
         """Find which rows were written: they are missing from every frame."""
         found = self._stored.written()
-        missing = None if found.missing is None else np.ones(self.spec.shape[0], bool)
+        missing = np.full(self.spec.shape[0], found.missing.any())
         return FramesWritten(missing, found.files, found.why)
 
     def read(

@@ -257,7 +257,7 @@ class Hdf5File(Closing):
         data, name = self.array(where, parameter), f"{self.name}: {where}"
         with library_errors(name):
             missing = frames_written(data, name).missing
-            if missing is not None:
+            if missing.any():
                 raise SourceError(
                     f"{name}: {np.count_nonzero(missing)} of {missing.size} values were never "
                     f"written: give another {parameter}"

@@ -64,7 +64,7 @@ def frames_written(
     creation, n_frames = data.id.get_create_plist(), data.shape[0]
     if creation.get_external_count():
         return _external(data, creation)
-    missing = np.zeros(0, bool)
+    missing = np.zeros(n_frames, bool)
     if creation.get_layout() == h5py.h5d.CHUNKED:
         depth, n_stored = data.chunks[0], data.id.get_num_chunks()
         n_chunks = prod(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
@@ -75,7 +75,7 @@ def frames_written(
     elif creation.get_layout() == h5py.h5d.CONTIGUOUS and data.id.get_offset() is None:
         _check_number(0, n_frames, name)
         missing = np.ones(n_frames, bool)
-    return FramesWritten(missing if missing.any() else None)
+    return FramesWritten(missing)
 
 
 def _check_number(n_written: int, n_frames: int, name: str) -> None:
@@ -89,10 +89,11 @@ def _virtual(data: h5py.Dataset, name: str, above: tuple[tuple[str, str], ...]) 
 
     Gaps between the modules of a detector are in every frame. A frame with more lacks data.
     """
-    found, mappings = FramesWritten(), data.virtual_sources()
+    mappings = data.virtual_sources()
     if not any(_virtual_file(each.file_name, Path(data.file.filename)) for each in mappings):
         _check_number(0, data.shape[0], name)
     n_pixels = np.zeros(data.shape[0], np.int64)
+    found = FramesWritten(n_pixels == 0)
     for mapping in mappings:
         spans = _spans(mapping.vspace)
         lengths = [
@@ -104,8 +105,7 @@ def _virtual(data: h5py.Dataset, name: str, above: tuple[tuple[str, str], ...]) 
         there = _source_frames(mapping, data, lengths, len(frames), found, name, above)
         n_pixels[frames[there]] += prod(lengths[1:])
         n_pixels[frames[~there]] = _MISSING
-    missing = n_pixels < max(int(n_pixels.max(initial=0)), 1)
-    found.missing = missing if missing.any() else None
+    found.missing = n_pixels < max(int(n_pixels.max(initial=0)), 1)
     return found
 
 
@@ -159,7 +159,7 @@ def _source_frames(
     found.files |= inner.files
     found.why = found.why or inner.why
     if not fits or len(held) != data.ndim:  # frames are not along its first dim
-        is_whole = inner.missing is None and (not fits or held[0] >= due[0])
+        is_whole = not inner.missing.any() and (not fits or held[0] >= due[0])
         return ~nothing if is_whole else nothing
     frames = _indices(spans[0], n_frames) if spans else np.arange(n_frames)
     there: NDArray[np.bool_] = frames < held[0]
@@ -167,8 +167,7 @@ def _source_frames(
         found.why = found.why or (
             f"too few are in {path}:{where} ({held[0]} of {due[0]} frames): {ABORTED}"
         )
-    if inner.missing is not None:
-        there &= ~inner.missing[np.minimum(frames, held[0] - 1)]
+    there &= ~inner.missing[np.minimum(frames, held[0] - 1)]
     return there
 
 
@@ -189,7 +188,7 @@ def _external(data: h5py.Dataset, creation: h5py.h5p.PropDCID) -> FramesWritten:
     beside = Path(data.file.filename).parent
     prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", str(beside))
     left_bytes = prod(data.shape) * data.dtype.itemsize
-    found = FramesWritten()
+    found = FramesWritten(np.zeros(data.shape[0], bool))
     for i in range(creation.get_external_count()):
         name, offset, n_bytes = creation.get_external(i)
         path = Path(prefix) / os.fsdecode(name)

@@ -1,8 +1,14 @@
-"""The angles of a scan: in its file or another, and of a part of it."""
+"""The angles of a scan: in its file or another, and of a part of it.
+
+Where a layout has no place for the angles, they may be a column with a value for each frame, or be
+stored as start, step, end and number.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +21,18 @@ from ..check_arrays import check_angles, radians_from_degrees
 from ..frames.frames import IndexRange, Selection
 from ..hdf5.frames import Hdf5File
 from ..paths import check_readable, is_hdf5
-from .facts import unit_of
-from .layout import Layout, ScanFile
+from ..results.result_info import ScanFact
+from .facts import (
+    StoredFacts,
+    facts_of_file,
+    n_shared_groups,
+    number_column,
+    one_fact,
+    one_number,
+    unit_of,
+)
+from .layout import Layout, ScanFile, own_name
 from .loader import AngleFile, AngleRange, LoaderOptions, Preview
-from .stored_facts import StoredFacts, angles_by_steps, facts_of_file
 
 logger = logging.getLogger(__name__)
 
@@ -127,29 +141,26 @@ def find_angles(
     (ndarray or None, StoredFacts)
         Angles in radians, as many as `projections_angles` returns.
     """
+    stored, columns = facts_of_file(file, layout, data)
     given = angles_option(file.name, options, data)
     if isinstance(given, np.ndarray):
-        return given, replace(facts_of_file(file, layout, data), angle_note="")
-    if given is not None:
-        layout = replace(layout, angles=given)
-    angles = None
-    if layout.angles is not None:
-        angles = stored_angles(file, layout.angles, options, data)
+        return given, stored
+    where, angles, note = given or layout.angles, None, ""
+    if where is not None:
+        angles = stored_angles(file, where, options, data)
         if angles.size > 1 and not angles.any() and given is None:
-            logger.warning(
-                "%s: %s holds only zeros, which are not angles", file.name, layout.angles
-            )
-            layout, angles = replace(layout, angles=None), None
-    stored = facts_of_file(file, layout, data)
-    if angles is None and stored.layout.angles is not None:
-        angles = stored_angles(file, stored.layout.angles, options, data)
-    if angles is None and not stored.angle_note:
-        degrees, fault = angles_by_steps(stored.values, data.spec.shape[0])
-        stored = replace(stored, angle_note=fault)
-        angles = None if degrees is None else radians_from_degrees(file.name, degrees)
-    if stored.angle_note:
-        logger.warning("%s: %s", file.name, stored.angle_note)
-    return angles, stored
+            logger.warning("%s: %s holds only zeros, which are not angles", file.name, where)
+            where, angles = None, None
+    if where is None:
+        where, note = _choose_column(_columns(columns, data), layout.data)
+        if where is not None:
+            angles = stored_angles(file, where, options, data)
+        elif not note:
+            degrees, note = _angles_by_steps(stored.values, data.spec.shape[0])
+            angles = None if degrees is None else radians_from_degrees(file.name, degrees)
+    if note:
+        logger.warning("%s: %s", file.name, note)
+    return angles, replace(stored, layout=replace(layout, angles=where), angle_note=note)
 
 
 def angles_option(
@@ -205,14 +216,142 @@ def angles_in_file(
     return radians_from_degrees(str(path), degrees)
 
 
+_UNIT = re.compile(r"(rad\w*)\W*|(deg\w*|°|none|null)?\W*", re.IGNORECASE)
+"""Units of angles: radians, or degrees, also where none is stored. A speed has another word."""
+
+
 def _in_radians(name: str, unit: str) -> bool:
-    """True if stored angles are in radians; without units they are in degrees."""
-    text = unit.lower()
-    if text.startswith("rad"):
-        return True
-    if text.startswith(("deg", "°")) or text in ("", "none", "null"):
-        return False
-    raise SourceError(
-        f"{name}: are in {text!r}, neither degrees nor radians: give them in degrees with "
-        "rotation_angles"
+    """True if stored angles are in radians."""
+    match = _UNIT.fullmatch(unit)
+    if match is None:
+        raise SourceError(
+            f"{name}: are in {unit.lower()!r}, neither degrees nor radians: give them in degrees "
+            "with rotation_angles"
+        )
+    return match[1] is not None
+
+
+_SET = re.compile(
+    r"(.*_)?(set|set_?point|val|demand(ed)?|target(_value)?|request(ed)?|command(ed)?)",
+    re.IGNORECASE,
+)
+"""Names of positions that were set and not measured: of GDA, EPICS, NXpositioner and Bluesky."""
+_WHOLE_SCAN = 170.0
+"""Degrees that a scan covers at least; another stage that is recorded moves little or not."""
+_Columns = dict[str, NDArray[np.float64]]
+"""Paths of data sets that may be the angles -> their values for the projections in degrees."""
+
+
+def _columns(stored: Mapping[str, Any], projections: Selection) -> _Columns:
+    """Columns with a value for each projection, perhaps among those of flats and darks."""
+    n_projections, n_frames = projections.spec.shape[0], projections.frames.spec.shape[0]
+    found = {}
+    for where, data in stored.items():
+        unit = _UNIT.fullmatch(unit_of(data))
+        if data.size not in (n_projections, n_frames) or unit is None:
+            continue
+        values = number_column(where, data)
+        if values is not None:
+            of_all = values.size != n_projections
+            numbers = (values[projections.indices] if of_all else values).astype(np.float64)
+            found[where] = np.rad2deg(numbers) if unit[1] else numbers
+    return found
+
+
+def _range(degrees: NDArray[np.float64]) -> float:
+    """Largest less smallest angle; 0 if any is not a number."""
+    extent = float(np.ptp(degrees))
+    return extent if np.isfinite(extent) else 0.0
+
+
+def _choose_column(columns: _Columns, data: str) -> tuple[str | None, str]:
+    """Choose the angles among data sets that may be.
+
+    Those that agree within a step are one, as set and measured angles are, or those of the start
+    and the middle of an exposure: of these, measured ones come before those that were set, then the
+    one nearest to the frames. Of others, the only one that covers a whole scan.
+
+    Parameters
+    ----------
+    columns : dict of str to ndarray
+        Data sets with a value for each projection.
+    data : str
+        Path of the frames.
+
+    Returns
+    -------
+    (str or None, str)
+        Path of the angles, if they can be told; and a list of data sets that differ.
+    """
+
+    def was_set(where: str) -> bool:
+        names = where.rpartition("/")[2], own_name(where)
+        return any(_SET.fullmatch(name) for name in names)
+
+    def order(where: str) -> tuple[bool, int, int, str]:
+        return was_set(where), -n_shared_groups(data, where), len(where), where
+
+    different: list[str] = []
+    for where in sorted((each for each in columns if _range(columns[each])), key=order):
+        degrees = columns[where]
+        step = max(float(np.median(np.abs(np.diff(degrees)))), 1e-3)
+        if all(np.abs(degrees - columns[each]).max() > step for each in different):
+            different.append(where)
+    # Set positions may have another zero than the measured ones.
+    different = [each for each in different if not was_set(each)] or different
+    if len(different) < 2:
+        return (different[0] if different else None), ""
+    listed = ", ".join(
+        f"{each} ({columns[each][0]:g} to {columns[each][-1]:g} degrees)" for each in different
     )
+    text = f"several data sets may be the angles: {listed}"
+    whole = [each for each in different if _range(columns[each]) >= _WHOLE_SCAN]
+    if len(whole) == 1:
+        return whole[0], f"{text}; {whole[0]} is used, the only one of a whole scan"
+    return None, f"{text}; choose one with rotation_angles"
+
+
+def _angles_by_steps(
+    facts: tuple[ScanFact, ...], n_projections: int
+) -> tuple[NDArray[np.float64] | None, str]:
+    """Compute angles in degrees from start, step, end and number.
+
+    A step is used with the start; else the angles go from start to end, or over the range, both
+    ends included, as Data Exchange defines them.
+
+    Returns
+    -------
+    (ndarray or None, str)
+        The angles, one a projection, or None; and what does not fit, with the paths.
+    """
+    subjects = ("start", "step", "end", "range")
+    found = {each: fact for each in subjects if (fact := one_fact(facts, f"rotation {each}"))}
+    degrees = {name: _degrees(fact) for name, fact in found.items()}
+    listed = ", ".join(
+        f"{fact.where} = {fact}"
+        for fact in facts
+        if fact.subject.startswith("rotation ") or fact.subject == "number of angles"
+    )
+    count = one_number(facts, "number of angles")
+    n = n_projections if count is None else round(count)
+    start, step = degrees.get("start") or 0.0, degrees.get("step")
+    extent = degrees.get("range")
+    if extent is None and degrees.get("end") is not None and "start" in degrees:
+        extent = (degrees["end"] or 0.0) - start
+    fault = ""
+    if n != n_projections:
+        fault = f"{n} angles for {n_projections} projections ({listed}): the first ones are used"
+    if step:
+        if extent is not None and abs(abs(step) * n - abs(extent)) > 1.5 * abs(step):
+            fault = f"{n} steps of {step:g} are not {extent:g} degrees ({listed})"
+        return start + step * np.arange(n_projections, dtype=np.float64), fault
+    if extent and n >= n_projections:
+        return np.linspace(start, start + extent, n)[:n_projections].astype(np.float64), fault
+    return None, f"the angles cannot be computed from {listed}" if listed else ""
+
+
+def _degrees(fact: ScanFact) -> float | None:
+    if isinstance(fact.value, str) or not np.isfinite(fact.value):
+        return None
+    value = float(fact.value)
+    return float(np.rad2deg(value)) if fact.unit.lower().startswith("rad") else value

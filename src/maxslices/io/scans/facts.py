@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import h5py
@@ -18,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError, UsageError
+from ..frames.frames import Selection
 from ..hdf5.objects import read_attribute
 from ..library_errors import library_errors
-from ..results.result_info import PixelSize, ScanFact
+from ..results.result_info import VOLUME_AXES, PixelSize, ScanFact
+from .layout import Layout, ScanFile, own_name
 
 _TABLE: Mapping[str, tuple[str, ...]] = {
     "title": ("title", "note|scan_command"),
@@ -107,10 +110,6 @@ _UM = {
     "micrometre": 1.0, "nm": 1e-3, "nanometer": 1e-3, "nanometre": 1e-3,
 }  # fmt: skip
 """Micrometres in a unit, as beamlines write it, without the s of a plural."""
-_GENERIC = re.compile(
-    r"value|data|rbv|readback|value_set|set|setpoint|demand|target(_value)?", re.IGNORECASE
-)
-"""Names that say nothing of their own: the group's name counts."""
 _TIMES = re.compile(r"\s*x?\s*([0-9]+(?:\.[0-9]*)?)\s*x?\s*", re.IGNORECASE)
 """A magnification as text: 5x, x5, 5."""
 _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
@@ -150,7 +149,7 @@ class FactSearch:
     """
 
     def __init__(self, near: str) -> None:
-        self._near = near.strip("/").split("/")[:-1]
+        self._near = near
         self._found: dict[str, list[tuple[tuple[int, int, int], str, h5py.Dataset]]] = {}
 
     def add(self, where: str, stored: h5py.Dataset) -> None:
@@ -161,7 +160,7 @@ class FactSearch:
         for subject, ends in _COMPILED.items():
             for rank, end in enumerate(ends):
                 if end.fullmatch(path):
-                    place = rank, -n_shared_groups(self._near, path.split("/")), path.count("/")
+                    place = rank, -n_shared_groups(self._near, path), path.count("/")
                     self._found.setdefault(subject, []).append((place, where, stored))
                     break
 
@@ -362,20 +361,10 @@ def _um(fact: ScanFact) -> float | None:
     return um if um is not None and math.isfinite(um) and um > 0 else None
 
 
-def own_name(path: str) -> str:
-    """Name of a data set; that of its group, where it is called value, data or the like."""
-    group, _, name = path.rpartition("/")
-    return group.rpartition("/")[2] if _GENERIC.fullmatch(name) else name
-
-
-def n_shared_groups(near: list[str], path: list[str]) -> int:
+def n_shared_groups(one: str, other: str) -> int:
     """Number of groups that two paths have in common."""
-    n = 0
-    for one, other in zip(near, path[:-1], strict=False):
-        if one != other:
-            break
-        n += 1
-    return n
+    groups = (path.strip("/").split("/")[:-1] for path in (one, other))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*groups, strict=False)))
 
 
 def _fact(stored: h5py.Dataset) -> tuple[Any, str] | None:
@@ -418,3 +407,105 @@ def unit_of(stored: h5py.Dataset) -> str:
     unit = np.ravel(np.asarray(read_attribute(stored, "units", "")))
     text = unit[0] if unit.size else ""
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).strip()
+
+
+_ANGLE_NAME = re.compile(
+    r"angle|theta|omega|(?<![a-z])rot|rot(?![a-z])|rotation|rz(?![a-z])", re.IGNORECASE
+)
+"""What names of data sets of angles have in them; srot, hrsrot and diffrz are motors of BLISS."""
+_NOT_ANGLES = re.compile("time|velo|speed|accel|current|error|delta|trig|epoch", re.IGNORECASE)
+"""What names of other columns of a rotation stage have in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A 3D data set."""
+
+    where: str
+    """Path in the file."""
+    shape: tuple[int, ...]
+    """Its shape."""
+    dtype: str
+    """Its dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFacts:
+    """What a file says of a scan without its frames being read."""
+
+    layout: Layout
+    """Paths of the parts of the scan."""
+    values: tuple[ScanFact, ...]
+    """Energy, distance, sizes and the like; of several that differ, all."""
+    stacks: tuple[Stack, ...]
+    """Other 3D data sets."""
+    pixel_size: PixelSize | None
+    """Size of a pixel at the sample; None if it is not known."""
+    pixel_size_note: str
+    """Why it is not known, although sizes are stored; else empty."""
+    unused: tuple[UnusedFact, ...]
+    """What changes a reconstruction and is not applied."""
+    angle_note: str = ""
+    """Which data sets may be the angles, where several differ; else empty."""
+    axes: tuple[str, ...] = ()
+    """Names of the axes of the frames, as NeXus has them; none if they are not stored."""
+    chunks: tuple[int, ...] | None = None
+    """Chunk of the frames; None if they lie in one piece, or are elsewhere."""
+    compression: str = ""
+    """Filters of the frames by name; empty without."""
+    stored_bytes: int = 0
+    """Bytes of the frames in the file; 0 if they are in others, or were not counted."""
+    frame_kinds: dict[int, int] = field(default_factory=dict)
+    """Number of frames of each value of the image key."""
+    is_complete: bool = True
+    """False if the file has more objects than are looked at."""
+
+    @property
+    def is_volume(self) -> bool:
+        """True if the frames are slices of a reconstruction, as results are written."""
+        return self.axes == VOLUME_AXES
+
+
+def facts_of_file(
+    file: ScanFile, layout: Layout, projections: Selection
+) -> tuple[StoredFacts, dict[str, Any]]:
+    """Read what an open file stores next to the frames of a layout, but for the angles.
+
+    Parameters
+    ----------
+    file : ScanFile
+        The file.
+    layout : Layout
+        Paths of the scan's parts.
+    projections : Selection
+        The projections among the frames.
+
+    Returns
+    -------
+    (StoredFacts, dict of str to data set)
+        What is stored, and the data sets that may be the angles by their names and dims.
+    """
+    parts = layout.data, layout.flats, layout.darks
+    used = [file.find(where) for where in parts if where is not None]  # may have other paths too
+    stacks: list[Stack] = []
+    columns: dict[str, Any] = {}
+    search = FactSearch(layout.data)
+    for where, item in file.arrays():
+        if item.ndim == 3 and item not in used:
+            stacks.append(Stack(where, item.shape, str(item.dtype)))
+        name = own_name(where)
+        if item.ndim == 1 and _ANGLE_NAME.search(name) and not _NOT_ANGLES.search(name):
+            columns[where] = item
+        search.add(where, item)
+    values = search.facts()
+    pixel_size, why_unknown = stored_pixel_size(values)
+    stored = StoredFacts(
+        layout=layout,
+        values=values,
+        stacks=tuple(stacks),
+        pixel_size=pixel_size,
+        pixel_size_note=why_unknown,
+        unused=search.unused(values, projections.indices, pixel_size),
+        **file.storage(layout.data, layout.image_key),
+    )
+    return stored, columns

@@ -22,9 +22,9 @@ from ..check_arrays import check_output_block, warn_of_narrow_angles
 from ..frames.frames import ABORTED, ArrayFrames, JoinedFrames, Selection
 from ..results.result_info import PixelSize
 from .angles import check_angle_count, previewed, projections_angles
+from .facts import StoredFacts
 from .frame_means import FrameMeans
 from .loader import LoaderOptions
-from .stored_facts import StoredFacts
 
 
 class FrameSource(Source):
@@ -301,8 +301,6 @@ def check_written(selection: Selection, what: str) -> None:
         If frames are missing.
     """
     found = selection.frames.written()
-    if found.missing is None:
-        return
     lost = selection.indices[found.missing[selection.indices]]
     if lost.size:
         raise SourceError(

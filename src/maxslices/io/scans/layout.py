@@ -17,7 +17,6 @@ from ...errors import SourceError
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
 from ..hdf5.objects import BrokenPath
-from .facts import own_name
 from .loader import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
@@ -54,6 +53,10 @@ _NAMES = {
     "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
 }
 """What names of data sets have in them."""
+_GENERIC = re.compile(
+    r"value|data|rbv|readback|value_set|set|setpoint|demand|target(_value)?", re.IGNORECASE
+)
+"""Names that say nothing of their own: the group's name counts."""
 _FILE_NAMES = "/entry/scan/data/image_file/value"
 """Names of the files of frames, in the logs of DESY's P05 and P07."""
 
@@ -260,6 +263,12 @@ def _likely(file: ScanFile) -> Layout | None:
     like = [name for name, item in stacks.items() if [*item.shape[1:]] == frame]
     flats, darks = (_side(file, like, kind, data) for kind in ("flats", "darks"))
     return Layout(data, flats=flats, darks=darks, is_likely=True)
+
+
+def own_name(path: str) -> str:
+    """Name of a data set; that of its group, where it is called value, data or the like."""
+    group, _, name = path.rpartition("/")
+    return group.rpartition("/")[2] if _GENERIC.fullmatch(name) else name
 
 
 def _named(found: dict[str, Any], kind: str) -> str | None:

@@ -17,10 +17,9 @@ from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
 from ..library_errors import library_errors
 from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
-from .facts import one_fact, one_number
+from .facts import StoredFacts, one_fact, one_number
 from .layout import Layout, ScanFile, find_layout
 from .loader import LoaderOptions, SideData
-from .stored_facts import StoredFacts
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
 """Values of a NeXus image key (NXtomo); 3 marks an invalid frame, -1 one taken for alignment."""

@@ -78,8 +78,6 @@ _MOST_FOLD = {**dict.fromkeys(_DEFLATE, 1032), _PACKBITS: 64}
 """Most bytes that one byte stands for: 258 in two bits of deflate; 128 in two bytes of PackBits."""
 _SPARE_BYTES = 2**25
 """What a part may take beyond its pixels unseen: less than a look at every part would cost."""
-_PIECE_BYTES = 2**20
-"""Bytes that are decompressed at a time when they are only counted."""
 
 
 def check_stored(name: str, page: tifffile.TiffPage) -> None:
@@ -103,7 +101,7 @@ def check_inflated(name: str, file: tifffile.TiffFile, page: tifffile.TiffPage) 
     """Check that no part of a page decompresses to more than its pixels.
 
     The package imagecodecs stops there by itself. What tifffile has in its place does not, so parts
-    that could take much more are decompressed piece by piece and counted.
+    that could take much more are decompressed here first, as far as their pixels go.
 
     Raises
     ------
@@ -121,27 +119,12 @@ def check_inflated(name: str, file: tifffile.TiffFile, page: tifffile.TiffPage) 
             continue
         file.filehandle.seek(offset)
         data = file.filehandle.read(n_bytes)
-        if _inflates_beyond(data, most, is_deflate=compression in _DEFLATE):
+        inflater = lzma.LZMADecompressor() if compression == _LZMA else zlib.decompressobj()
+        if len(inflater.decompress(data, most + 1)) > most:
             raise SourceError(
                 f"{name}: the part at byte {offset} has more than {most} bytes of pixels: it is "
                 "damaged; copy it again"
             )
-
-
-def _inflates_beyond(data: bytes, most: int, *, is_deflate: bool) -> bool:
-    """True if data decompress to more than `most` bytes."""
-    counted = 0
-    if is_deflate:
-        inflater = zlib.decompressobj()
-        while data and not inflater.eof and counted <= most:
-            counted += len(inflater.decompress(data, _PIECE_BYTES))
-            data = inflater.unconsumed_tail
-        return counted > most
-    unpacker = lzma.LZMADecompressor()
-    counted = len(unpacker.decompress(data, _PIECE_BYTES))
-    while not (unpacker.eof or unpacker.needs_input) and counted <= most:
-        counted += len(unpacker.decompress(b"", _PIECE_BYTES))
-    return counted > most
 
 
 @dataclass(frozen=True, slots=True)
