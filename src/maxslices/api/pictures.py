@@ -19,7 +19,6 @@ from ..report_page.drawings import SlicePicture, draw_slice
 from ..report_page.page import run_page
 from ..runner import Report, RunFolder
 from ..runner.folder.folder_place import PAGE_NAME, PICTURE_NAME
-from ..runner.sweep_pictures import ContactSheet
 from ..system.disk_space import store_errors
 
 
@@ -51,6 +50,8 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     }
     drawn = {label: image for label, image in images.items() if image is not None}
     rows, columns = projection.shape
+    from ..runner.sweep_pictures import ContactSheet  # fonts and tifffile, only for sheets
+
     sheet = ContactSheet(len(drawn), (max(rows, columns // 2), columns), name)
     for label, image in drawn.items():
         sheet.add(image, label)
@@ -88,6 +89,8 @@ def draw_slices(folder: RunFolder, title: str) -> None:
         raise SourceError("no picture: the last step of the pipeline saves no result")
     images = [np.abs(image) if np.iscomplexobj(image) else image for _, image in found]
     rows, columns = images[0].shape
+    from ..runner.sweep_pictures import ContactSheet
+
     sheet, path = ContactSheet(len(found), (rows, columns), title), folder.work / PICTURE_NAME
     for (label, _), image in zip(found, images, strict=True):
         sheet.add(image, label)
