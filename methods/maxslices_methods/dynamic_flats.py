@@ -13,19 +13,28 @@ from maxslices.core.ledger import Ledger, from_ledger
 from .namespaces import array_namespace, to_host
 from .normalize import LEAST_TRANSMISSION, dark_frame, mean_frame, set_dead
 
-COARSE_SIDE = 256
-"""Most bins along a side of the frames that weights are found on."""
+COARSE_SIDE = 64
+"""Most bins along a side of the frames that weights are found on.
+
+What was left of the beam in 38 simulated scans (frames of 512 x 384 and 2048 x 1536, beams with
+waves of 5 to 700 pixels, 1000 and 20,000 photons, discs, grains and layers; 2026-11-28) was within
+4 % of the least with 64 bins. With 256, where noise of photons is most of the total variation, it
+was up to 2.5 times as much; with 16, on fine waves and behind grains, up to 2.7 times.
+"""
 CHUNK_NUMBERS = 2**14
 """Numbers of the flats that are multiplied at one time: 128 KiB."""
 OBJECT_BYTES = 8 * 1024
 """Bytes of array objects and of the matrices of as many rows as there are flats."""
 NOISE_RATIO = 2.0
-"""Variance of a component over the median of all. Noise alone gives all of them nearly the same."""
+"""Variance of a component over the median of all. Noise alone gives all of them nearly the same:
+with 1.2 to 4 the corrected projections of 18 of those scans were the same, with 10 components of
+3 % of the beam were lost at 1000 photons."""
 ITERATIONS = 15
 """Steps of reweighted least squares, each with weights 1 / |residual|. Corrected projections were
 within 0.001 of those after 200 steps, after 5 within 0.01 (two modes of the beam, 2026-11-28)."""
 LEAST_RESIDUAL = 1e-4
-"""Least residual in a weight, as a change of the logarithm of the transmission."""
+"""Least residual in a weight, as a change of the logarithm of the transmission. From 1e-4 to 1e-2
+what was left of the beam in 18 of those scans was within 4 %, with 1e-6 up to 15 % more."""
 
 
 def _bins(frame_shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -100,7 +109,7 @@ def dynamic_flat_field_correction(
     Notes
     -----
     Unlike in the paper, the total variation is that of the logarithm, in which weights are linear.
-    It is taken on a grid of at most 256 bins a side, and minimised by reweighted least squares.
+    It is taken on a grid of at most 64 bins a side, and minimised by reweighted least squares.
     Components are not filtered.
 
     References

@@ -24,8 +24,10 @@ REACH = 50
 MANY_STEPS, LEAST_COLUMNS, MINIMA = 128, 256, 3
 """With more steps than these a search on fewer columns comes first, but not on fewer than these;
 the steps around so many of its minima are searched."""
-LARGE_FACTOR = 100
-"""Prime factors of a transform's length above which SciPy uses Bluestein's algorithm, at most."""
+LARGE_FACTOR = 72
+"""Largest prime factor of a transform's length up to which SciPy never uses Bluestein's algorithm:
+by the rule of its pocketfft 73, in 5183 = 71 x 73, is the smallest for which it is used below 9000,
+and from 223 on it is used for all."""
 SMALL_BYTES = {"cpu": 3 * 2**13, "cuda": 512}
 """Bytes of sums over an array: NumPy's buffers, of which there are three before 2.3; the granule of
 CuPy's pool."""

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from maxslices import Registry, __version__, registry
+from maxslices import __version__
 from maxslices.cli.main import app, main
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 
@@ -97,13 +97,6 @@ def test_no_plan_for_data_that_no_scan_holds(cli, pipeline):
     assert "complex64, which is not grey values" in said
 
 
-def test_plan_and_run_agree(cli, scan, pipeline, tmp_path):
-    limits = ("--device", "cpu", "--memory", "6.15MB", "--block", "7")
-    _, planned, _ = cli("plan", scan, pipeline(LOG), *limits)
-    _, ran, _ = cli("run", scan, pipeline(LOG), tmp_path / "out", *limits)
-    assert planned.strip() in ran
-
-
 def test_check_lists_sections_and_the_data_of_the_scan(cli, scan, pipeline):
     status, text, _ = cli("check", pipeline(CORRECT, "method: remove_stripe_ti"), scan)
     assert status == 0
@@ -125,22 +118,6 @@ def test_methods_are_listed_and_described(cli):
     status, text, _ = cli("methods", "median_filter")
     assert status == 0
     assert "kernel_size: 3" in text
-
-
-def test_methods_whose_names_need_a_module_are_listed_last(cli, monkeypatch):
-    def minus_log(data):
-        """See :ref:`the guide` of X et al. 2010, and no more. Or more."""
-
-    own = Registry()
-    for meta in registry:
-        own.add(meta)
-    own.register(minus_log, pattern="all", module="a.very.long.name.of.a.module")
-    monkeypatch.setattr("maxslices.core.method_registry.registry", own)
-    lines = cli("methods")[1].splitlines()
-    first = lines.index("a.very.long.name.of.a.module.minus_log")
-    assert " ".join(lines[first + 1].split()) == "all See the guide of X et al. 2010, and no more."
-    columns = {line.index(" all ") for line in lines if " all " in line[:50]}
-    assert columns == {lines[first + 1].index(" all ")}
 
 
 def test_what_methods_prints_is_a_step_of_a_pipeline(cli, pipeline, tmp_path):
@@ -191,18 +168,11 @@ def test_a_traceback_is_printed_if_asked(cli, arguments):
 GOOD = ("{scan}", "{good}")
 ERRORS = {
     "no command": ([], 2, "missing command (see maxslices --help)"),
-    "unknown command": (
-        ["rnu"],
-        2,
-        "no such command 'rnu'; did you mean 'run'? (see maxslices --help)",
-    ),
     "no action": (["records"], 2, "missing command (see maxslices records --help)"),
     "no pipeline": (["run", "{scan}"], 2, "missing argument 'PIPELINE' (see maxslices run --help)"),
-    "no scan file": (["run", "no.nxs", "{good}", "{out}"], 1, "no.nxs"),
     "scan without a name": (["run", "", "{good}", "{out}"], 1, "the path of the scan is empty"),
     "results without a name": (["run", *GOOD, ""], 2, "the path of the results is empty"),
     "records without one": (["records", "import", ""], 2, "the path of the records is empty"),
-    "file without a name": (["records", "export", ""], 2, "the path of the records is"),
     "pipeline without one": (["check", ""], 1, "the path of the pipeline file is empty"),
     "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "no pipeline file no.yaml"),
     "memory without unit": (
@@ -210,9 +180,6 @@ ERRORS = {
         2,
         "'10' is not an amount of memory: write a number with a unit, for example 16GB",
     ),
-    "memory in words": (["plan", *GOOD, "--memory", "lots"], 2, "'lots' is not an amount"),
-    "memory of nothing": (["plan", *GOOD, "--memory", "0GB"], 2, "at least one byte"),
-    "less than nothing": (["plan", *GOOD, "--memory", "-1GB"], 2, "'-1GB' is not an amount"),
     "too little memory": (
         ["plan", *GOOD, "--device", "cpu", "--memory", "100kB"],
         3,
@@ -224,8 +191,6 @@ ERRORS = {
         "on the CPU the device's memory is the host's",
     ),
     "block of none": (["run", *GOOD, "{out}", "--block", "0"], 2, "'0' is neither a positive"),
-    "block below": (["run", *GOOD, "{out}", "--block", "-3"], 2, "--block"),
-    "block in words": (["run", *GOOD, "{out}", "--block", "many"], 2, "auto nor max"),
     "unknown device": (["run", *GOOD, "{out}", "--device", "gpu"], 2, "use auto, cpu, cuda or"),
     "device that is not there": (["run", *GOOD, "{out}", "--device", "cuda:9"], 1, "--device cpu"),
     "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "choose from hdf5, tiff,"),
@@ -234,20 +199,9 @@ ERRORS = {
         2,
         "no such option '--blok'; did you mean '--block'? (see maxslices run --help)",
     ),
-    "option without a value": (["run", *GOOD, "{out}", "--block"], 2, "'--block' requires an arg"),
-    "two like options": (
-        ["run", *GOOD, "{out}", "--memry", "3GB"],
-        2,
-        "'--memry' (did you mean one of: '--host-memory', '--memory'?) (see maxslices run --help)",
-    ),
-    "records of a function": (["records", "show", "own:f"], 1, "no records of 'own.f' in "),
-    "unknown action": (["records", "lst"], 2, "did you mean 'list'? (see maxslices records"),
     "shape and scan": (["plan", "--shape", "9x9x9", *GOOD], 2, "--shape stands in place of SCAN"),
     "shape of two": (["plan", "--shape", "9x9", "{good}"], 2, "'9x9' is not a shape: write"),
-    "shape of none": (["plan", "--shape", "0x9x9", "{good}"], 2, "'0x9x9' is not a shape"),
     "dtype": (["plan", "--shape", "9x9x9", "--dtype", "unt16", "{good}"], 2, "'unt16' is not a"),
-    "dtype of nothing": (["plan", "--shape", "9x9x9", "--dtype", "", "{good}"], 2, "'' is not a d"),
-    "text dtype": (["plan", "--shape", "9x9x9", "--dtype", "U8", "{good}"], 2, "not one of num"),
     "dtype of a scan": (["plan", *GOOD, "--dtype", "uint8"], 2, "--dtype goes with --shape"),
     "plan of one path": (["plan", "{scan}"], 2, "PIPELINE is missing"),
     "unknown method": (["methods", "minus_lgo"], 1, "unknown method 'minus_lgo'; did you mean"),
@@ -258,7 +212,6 @@ ERRORS = {
         2,
         "SCAN comes first, then PIPELINE: ",
     ),
-    "plan the wrong way round": (["plan", "{good}", "{scan}"], 2, "SCAN comes first"),
     "scan as pipeline": (["check", "{scan}"], 1, "it is not text in UTF-8"),
     "pipeline as scan": (["plan", "{good}", "{good}"], 1, "good.yaml: .yaml is not a kind of scan"),
     "folder as pipeline": (["check", "{tmp}"], 1, "Is a directory"),

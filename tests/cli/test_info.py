@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from maxslices import describe
-from tests.io.scans import DEGREES, KEYS, frames, write_dls, write_npy, write_tiffs
+from tests.io.scans import DEGREES, KEYS, frames, write_dls
 
 
 def with_facts(path):
@@ -73,35 +73,6 @@ def describe_angles(degrees):
     return describe(ArrayScan(data, angles=np.deg2rad(degrees).astype("float32"))).angles
 
 
-def test_a_source_of_the_callers_stays_open():
-    from maxslices.io import ArrayScan
-
-    source = ArrayScan(np.ones((4, 2, 3), "uint16"))
-    describe(source)
-    out = np.empty((4, 2, 3), "uint16")
-    source.read(0, 0, 4, out)
-    assert out.all()
-
-
-@pytest.mark.parametrize("write", [write_npy, write_tiffs])
-def test_other_kinds_of_scans_are_described(tmp_path, write):
-    path = write(tmp_path / ("scan.npy" if write is write_npy else "tiffs"), frames())
-    found = describe(path)
-    assert found.shape == (int((KEYS == 0).sum()), 7, 11)
-    assert (found.stored, found.angles, found.n_flats) == (None, None, None)
-
-
-def test_a_file_in_which_nothing_stands_out_lists_its_3d_data(cli, tmp_path):
-    path = tmp_path / "odd.h5"
-    with h5py.File(path, "w") as file:
-        file["a/b"] = np.zeros((3, 4, 5), "uint8")
-        file["a/c"] = np.zeros((3, 4, 5), "uint8")
-    status, out, err = cli("info", path)
-    assert (status, out) == (1, "")
-    assert "no scan is found" in err
-    assert "/a/b (3x4x5 uint8)" in err
-
-
 def bliss(file):
     """An entry a kind of frames, which its title tells."""
     for number, (title, n) in enumerate([("dark images", 2), ("reference images 0", 3)], start=2):
@@ -146,14 +117,6 @@ def test_a_file_without_a_known_layout_is_guessed_as_trying_it_does(cli, tmp_pat
     assert (status, err) == (0, "")
     assert "the paths below are likely, by shapes and names" in out
     assert f"data: {found.stored.layout.data}" in out
-
-
-def test_another_path_of_the_frames_is_no_other_data(tmp_path):
-    path = write_dls(tmp_path / "scan.nxs", frames())
-    with h5py.File(path, "a") as file:
-        entry = file["entry1/tomo_entry"]
-        entry["a/first"] = entry["data/data"]
-    assert describe(path).stored.stacks == ()
 
 
 def test_a_pipe_behind_a_link_is_not_opened(tmp_path):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,21 +39,6 @@ def test_what_may_not_be_read_says_what_to_do(tmp_path, command, closed, said):
     assert found.returncode == 1
 
 
-@pytest.mark.parametrize("command", ["info", "try"])
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("scan.nxs", "scan.nxs: is empty, a file of no bytes: copy it again"),
-        ("x" * 300 + ".npy", "leads to no file (File name too long)"),
-    ],
-)
-def test_a_path_without_a_scan_is_told_in_a_line(cli, tmp_path, command, name, said):
-    (tmp_path / "scan.nxs").touch()
-    status, _, err = cli(command, tmp_path / name)
-    assert (status, err.count("\n")) == (1, 1)
-    assert said in err
-
-
 @pytest.mark.parametrize("command", ["run", "try"])
 def test_results_are_not_put_among_the_frames_of_the_scan(cli, tmp_path, pipeline, command):
     import tifffile
@@ -71,17 +54,6 @@ def test_results_are_not_put_among_the_frames_of_the_scan(cli, tmp_path, pipelin
     assert status == 2
     assert "link is the scan itself: choose another folder for the results" in err
     assert sorted(folder.iterdir()) == before
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_floats_of_any_size_are_tried(cli, tmp_path, dtype):
-    values = np.random.default_rng(3).random((20, 3, 32)).astype(dtype)
-    np.save(tmp_path / "scan.npy", values)
-    out = tmp_path / "out"
-    status, _, err = cli("try", tmp_path / "scan.npy", out, "--device", "cpu")
-    assert status == 0
-    assert f"{dtype}: stripes are left" in err
-    assert "remove_stripe" not in (out / "pipeline.yaml").read_text()
 
 
 def test_a_dtype_that_a_method_refuses_says_what_to_do(cli, tmp_path, pipeline):
@@ -120,19 +92,6 @@ def test_no_memory_on_the_cpu_is_not_laid_on_cuda(cli, scan, tmp_path, pipeline,
     assert status == 3
     assert "no memory is free on cpu" in err
     assert "CUDA" not in err
-
-
-def test_a_package_for_which_there_is_no_room_leaves_no_folder(cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def full(path, *_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of a write, which names no file
-
-    monkeypatch.setattr(Path, "write_text", full)
-    status, _, err = cli("new-methods", "filters")
-    assert status == 1
-    assert "filters: cannot be written (No space left on device)" in err
-    assert not list(tmp_path.iterdir())
 
 
 def test_it_runs_without_being_installed(tmp_path):

@@ -14,7 +14,6 @@ import yaml
 
 from maxslices.api.describe_scan import ScanDescription
 from maxslices.cli.main import main
-from maxslices.cli.output import say
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e\r"
 LOG = "method: minus_log"
@@ -52,13 +51,6 @@ def test_no_command_prints_them(cli, evil_scan, evil_names, pipeline, command):
         _, out, err = cli(name, *options, *paths)
         assert acted_on(out + err) == []
         assert r"\u001b" in out + err
-
-
-def test_an_error_shows_them_as_text(cli, tmp_path):
-    status, _, err = cli("info", tmp_path / "absent\x1b[2J.h5")
-    assert status == 1
-    assert r"absent\u001b[2J.h5" in err
-    assert "\x1b" not in err
 
 
 def test_json_with_them_is_json(cli, evil_names, tmp_path):
@@ -109,8 +101,3 @@ def test_a_line_end_in_a_name_ends_no_comment(cli, scan, pipeline, tmp_path):
     assert cli("run", odd, pipeline(LOG), out, "--device", "cpu")[0] == 0
     steps = yaml.safe_load((out / "pipeline_as_run.yaml").read_text())
     assert [step["method"] for step in steps] == ["standard_tomo", "minus_log"]
-
-
-def test_lines_and_letters_are_printed_unchanged(capsys):
-    say("Röntgen μm\n\t日本 🙂")
-    assert capsys.readouterr().out == "Röntgen μm\n\t日本 🙂\n"

@@ -23,13 +23,6 @@ def test_a_quiet_run_says_nothing(cli, run_arguments, tmp_path):
     assert (tmp_path / "out" / "report.json").exists()
 
 
-def test_a_quiet_run_says_what_is_wrong(cli, run_arguments, tmp_path):
-    cli(*run_arguments, "-q")
-    status, out, err = cli(*run_arguments, "-q")
-    assert (status, out) == (1, "")
-    assert "already holds a run" in err
-
-
 def test_a_report_as_json_is_all_that_is_printed(cli, run_arguments, tmp_path):
     status, out, err = cli(*run_arguments, "--json", "-q")
     assert (status, err) == (0, "")

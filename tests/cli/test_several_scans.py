@@ -207,12 +207,6 @@ def test_names_of_folders(tmp_path, monkeypatch):
         find_scans([], tmp_path)
 
 
-def test_a_folder_that_cannot_be_is_not_to_be_resumed(cli, scan, pipeline):
-    status, _, err = cli("run", scan, pipeline(*STEPS), "--output-dir", scan, "-q")
-    assert (status, "is a file, so results cannot be put there" in err) == (1, True)
-    assert "--resume" not in err
-
-
 def test_a_report_is_read_within_a_bound(scan, pipeline, tmp_path):
     report = tmp_path / "out" / scan.stem / "report.json"
     report.parent.mkdir(parents=True)

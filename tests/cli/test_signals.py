@@ -187,9 +187,8 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, arguments):
     (tmp_path / "p.yaml").write_text("- method: slow\n  parameters: {pause: 0.03}\n")
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_terminal(arguments))
     assert "section 1/1" in shown
-    assert "40/40" in shown
+    assert " of 40 slices" in shown
     assert re.search(r"[\d.]+ slices/s", shown)
-    assert re.search(r"\d:\d\d:\d\d", shown)
     done = subprocess.run([*arguments, "--overwrite"], capture_output=True, check=True)
     assert done.stderr == b""
 

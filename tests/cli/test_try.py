@@ -52,12 +52,6 @@ def test_a_reconstruction_is_no_scan_to_try(flower, tmp_path, capsys):
     assert not (tmp_path / "again").exists()
 
 
-def test_a_folder_with_a_pipeline_is_left_alone(flower, tmp_path, capsys):
-    (tmp_path / "pipeline.yaml").write_text("mine")
-    assert main(["try", str(flower), str(tmp_path), "--device", "cpu"]) == 1
-    assert (tmp_path / "pipeline.yaml").read_text() == "mine"
-
-
 def test_a_scan_without_angles_and_flats_is_tried_all_the_same(tmp_path, capsys):
     path = tmp_path / "scan.npy"
     scan = np.random.default_rng(2).integers(500, 900, (40, 5, 64)).astype(np.uint16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +29,11 @@ def run(method, data, *args, **parameters):
     return method(torch.from_numpy(data), *args, **parameters).numpy()
 
 
-def nlm_literally(plane, strength, noise, kernel, search, mode="symmetric", cut=np.inf):
+def nlm_literally(plane, strength, noise, kernel, search):
     """Return the weighted means; `kernel` has the weights of the pixels of the surroundings."""
     n, reach = len(kernel), search // 2
     before, margin = (n - 1) // 2, n + reach
-    wide = np.pad(plane.astype(float), margin, mode=mode)
+    wide = np.pad(plane.astype(float), margin, mode="symmetric")
 
     def around(y, x):
         return wide[y - before : y - before + n, x - before : x - before + n]
@@ -48,7 +47,7 @@ def nlm_literally(plane, strength, noise, kernel, search, mode="symmetric", cut=
             for tx in range(cx - reach, cx + reach + 1):
                 differences = (here - around(ty, tx)) ** 2 - 2 * noise**2
                 distance = max((kernel * differences).sum(), 0) / strength**2
-                weight = np.exp(-distance) * (distance <= cut)
+                weight = np.exp(-distance)
                 total += weight * wide[ty, tx]
                 weights += weight
         result[y, x] = total / weights
@@ -66,39 +65,6 @@ def test_nonlocal_means_is_the_weighted_mean(patch, search, noise):
     expected = [nlm_literally(each, 0.3, noise, square(patch, patch), search) for each in data]
     assert np.abs(expected - data).max() > 0.1
     np.testing.assert_allclose(result, expected, atol=2e-6)
-
-
-def bell(n):
-    """Return Gaussian weights whose standard deviation is a quarter of n - 1, of sum 1."""
-    g = np.exp(-(np.arange(-(n // 2), n // 2 + 1.0) ** 2) / (2 * ((n - 1) / 4) ** 2))
-    return np.outer(g, g) / g.sum() ** 2
-
-
-@pytest.mark.parametrize("patch, search, noise", [(3, 5, 0.1), (5, 7, 0.0), (5, 7, 0.2)])
-@pytest.mark.parametrize("fast", [True, False])
-def test_scikit_images_is_the_same_mean_of_other_surroundings(patch, search, noise, fast):
-    restoration = pytest.importorskip("skimage.restoration")
-    plane = noisy((1, 26, 24))[0]
-    theirs = restoration.denoise_nl_means(
-        plane.astype(float), patch_size=patch, patch_distance=search // 2, h=0.3, sigma=noise,
-        fast_mode=fast, preserve_range=True,
-    )  # fmt: skip
-    kernel = square(patch - 1, patch) if fast else bell(patch)
-    expected = nlm_literally(plane, 0.3, noise, kernel, search, "reflect", 5)
-    ours = run(nonlocal_means, plane[None], 0.3, noise, patch, search)[0]
-    edge = slice(patch // 2 + search // 2 + 1, -(patch // 2 + search // 2 + 1))
-    # Its exponentials are approximate, and it stops adding differences up when they are large.
-    apart = np.abs(theirs - expected)[edge, edge]
-    assert apart.max() < 0.025
-    assert np.abs(theirs - ours)[edge, edge].mean() > 5 * apart.mean()
-
-
-def test_nonlocal_means_takes_noise_away_and_leaves_edges():
-    data = noisy((1, 60, 60))
-    clean = np.zeros_like(data)
-    clean[:, 20:, 15:] = 1
-    result = run(nonlocal_means, data, 0.16, 0.2)
-    assert np.std(result - clean) < 0.3 * np.std(data - clean)
 
 
 def net_by_scipy(plane, weights, levels):
@@ -215,21 +181,12 @@ def test_a_pickle_is_refused(tmp_path, zipped):
         read_shapes(path)
 
 
-def header(**entry):
-    text = json.dumps({"a": entry}).encode()
-    return len(text).to_bytes(8, "little") + text + b"\0" * 12
-
-
 @pytest.mark.parametrize(
     "content",
     [
         b"",
         b"\xff" * 30,
         b"\x02" + b"\0" * 7 + b"[]",
-        header(dtype="F32", shape=[2], data_offsets=[0, 12]),
-        header(dtype="F32", shape=[4], data_offsets=[0, 16]),
-        header(dtype="BF8", shape=[2], data_offsets=[0, 8]),
-        header(dtype="F32", shape=[-2, -1], data_offsets=[0, 8]),
     ],
 )
 def test_other_files_are_refused(tmp_path, content):
@@ -253,22 +210,6 @@ def test_an_array_that_is_not_contiguous_comes_back_as_it_is(tmp_path):
     write_tensors(path, {"a": values, "b": np.float32(2)})
     np.testing.assert_array_equal(read_tensors(path)["a"], values)
     assert read_shapes(path) == {"a": (3, 2), "b": ()}
-
-
-def test_the_format_is_that_of_its_specification(tmp_path):
-    path = tmp_path / "w.safetensors"
-    text = b'{"__metadata__":{"by":"hand"},"a":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}}'
-    path.write_bytes(len(text).to_bytes(8, "little") + text + np.array([1, 2], "<f2").tobytes())
-    assert read_shapes(path) == {"a": (1, 2)}
-    np.testing.assert_array_equal(read_tensors(path)["a"], np.array([[1, 2]], np.float16))
-    write_tensors(tmp_path / "again.safetensors", read_tensors(path))
-    np.testing.assert_array_equal(read_tensors(tmp_path / "again.safetensors")["a"], [[1, 2]])
-
-
-def test_a_plan_needs_the_file_alone():
-    step = {"method": "denoise_unet", "parameters": {"weights": WEIGHTS}}
-    made = plan(ArraySpec((40, 100, 120), "float32"), [step], device="cpu", memory="64MB")
-    assert made.sections[0].block
 
 
 def test_a_plan_says_that_the_weights_are_missing():

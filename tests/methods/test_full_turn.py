@@ -37,10 +37,6 @@ def test_the_overlap_is_found(axis, side, given, within):
     assert cor == 159.5
 
 
-def test_the_side_can_be_given():
-    assert find_center_360(sinogram(140.3), side="left")[2] == "left"
-
-
 @pytest.mark.parametrize("given", [{}, {"norm": True}, {"use_overlap": True}])
 def test_algotom_finds_the_same(given):
     data = sinogram(140.3)

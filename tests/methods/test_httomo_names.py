@@ -63,13 +63,6 @@ def test_what_matters_on_a_gpu_alone_is_said_once(rows, caplog, monkeypatch):
     ]
 
 
-def test_defaults_are_not_worth_a_word(rows, caplog):
-    with caplog.at_level(logging.WARNING):
-        LPRec3d_tomobar(rows, RADIANS)
-        FBP3d_tomobar(rows, RADIANS)
-    assert not caplog.records
-
-
 def test_total_variation_has_the_parameters_of_both():
     volume = np.random.default_rng(1).random((5, 12, 13), np.float32)
     given = {"regularisation_parameter": 0.1, "iterations": 4}

@@ -92,12 +92,6 @@ def test_pieces_join_without_seams(newshape):
     np.testing.assert_allclose(got, z + 2 * y + 3 * x, rtol=1e-6, atol=1e-4)
 
 
-def test_one_pixel_is_spread():
-    got = data_resampler(np.full((4, 1, 1), 7, "uint16"), [3, 5], axis=0)
-    assert got.shape == (4, 3, 5)
-    assert (got == 7).all()
-
-
 @pytest.mark.parametrize(
     ("name", "parameters", "words"),
     [

@@ -139,14 +139,6 @@ def test_mask_is_a_disc_and_can_be_left_out(sinogram):
     np.testing.assert_allclose(masked[near], whole[near], atol=2e-4)
 
 
-def test_orientation_is_scikit_images():
-    image = np.zeros((65, 65))
-    image[10, 40] = 1
-    data = radon(image, DEGREES, circle=True).T.astype(np.float32)[:, None]
-    result = fbp(data, RADIANS)[:, 0]
-    assert np.unravel_index(result.argmax(), result.shape) == (10, 40)
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_blocks_and_threads_do_not_change_a_bit(monkeypatch, workers):
     data = np.random.default_rng(0).random((61, 9, 67), dtype=np.float32)
@@ -191,9 +183,7 @@ print(json.dumps([peak.grown_bytes, _fbp_cpu.plan_bytes(side, given[1].size), li
 """
 
 
-@pytest.mark.parametrize(
-    ("side", "n_angles", "around"), [(1000, 900, 1), (1000, 60, 2), (1500, 180, 2), (700, 361, 1)]
-)
+@pytest.mark.parametrize(("side", "n_angles", "around"), [(1000, 60, 2), (700, 361, 1)])
 def test_finufft_takes_what_the_ledger_says(side, n_angles, around):
     """By the kernel's count, which does not take the library's word for it.
 

@@ -6,7 +6,6 @@ import algotom.prep.calculation as algotom
 import numpy as np
 import pytest
 
-from maxslices_methods.recon import fbp
 from maxslices_methods.rotation import find_center_vo
 
 MIDDLE = 127.5
@@ -61,17 +60,6 @@ def test_wide_detectors_and_many_angles_are_searched_on_means(n_angles, detector
     data = sinogram(-21.3, n_angles=n_angles, detector=detector)
     found = find_center_vo(data, srad=2.0, step=1.0)
     assert abs(found - (detector - 1) / 2 + 21.3) < 0.25
-
-
-def test_fbp_is_sharpest_at_the_axis_found():
-    data = sinogram(6.25, noise=0.0)
-    angles = np.linspace(0, np.pi, 181)
-    found = find_center_vo(data)
-
-    def sharpness(center):
-        return np.var(fbp(data, angles, center, recon_mask_radius=0.8))
-
-    assert sharpness(found) > max(sharpness(found - 0.75), sharpness(found + 0.75))
 
 
 def test_the_sinograms_given_are_averaged():

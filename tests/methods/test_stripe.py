@@ -79,18 +79,6 @@ def test_ti_is_a_dense_product_with_the_kernel(width, beta, dtype):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(data).max())
 
 
-def test_ti_makes_the_mean_solve_the_regularised_equation():
-    beta, width = 0.2, 200
-    data = sinograms((30, 2, width))
-    means = data.mean(axis=0, dtype=float)
-    neighbours = np.roll(np.eye(width), 1, 0) + np.roll(np.eye(width), -1, 0)
-    strength = (1 - beta**2) / (4 * beta**2)
-    system = np.eye(width) - strength * (neighbours - 2 * np.eye(width))
-    smooth = np.linalg.solve(system, means.T).T
-    got = remove_stripe_ti(data, beta=beta).mean(axis=0, dtype=float)
-    np.testing.assert_allclose(got, smooth, rtol=0, atol=1e-5)
-
-
 # Wavelets and Fourier transform
 
 

@@ -73,10 +73,3 @@ def test_a_page_opens_without_a_word_and_fits_the_window(kind, width, tmp_path):
     assert found["width"] <= width
     assert float(found["size"].removesuffix("px")) >= 13
     assert found["pictures"] == ([60, 60] if kind == "run" else [])
-
-
-def test_what_would_be_wrong_is_seen(tmp_path):
-    page = tmp_path / "page.html"
-    html = pages()["plan"]
-    page.write_text(html.replace("</main>", "<script>boom()</script></main>"), encoding="utf-8")
-    assert "Content Security Policy" in "".join(opened(page, tmp_path)[1])

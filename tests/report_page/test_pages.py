@@ -113,13 +113,6 @@ def test_what_of_a_scratch_file_is_in_memory_is_said():
     assert "a scratch file (3.00 MB of it in memory)" in text
 
 
-def test_a_plan_has_no_measurements():
-    text = text_of(plan_page(a_plan()))
-    assert "Estimated memory" in text
-    assert "measured" not in text
-    assert "Bound by" not in text
-
-
 def test_warnings_stand_at_the_top_with_their_section():
     html = a_run_page(a_report({"warnings": ["it is NaN throughout"], "findings": ["too much"]}))
     text = text_of(html)

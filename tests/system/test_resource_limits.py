@@ -8,10 +8,10 @@ import resource
 import pytest
 
 from maxslices.api.resources import budgets_here
-from maxslices.devices.cpu import AVAILABLE_SHARE, CpuBackend
+from maxslices.devices.cpu import CpuBackend
 from maxslices.errors import DoesNotFitError
 from maxslices.system import resource_limits
-from maxslices.system.resource_limits import available_bytes, core_limit, memory_limits
+from maxslices.system.resource_limits import core_limit, memory_limits
 
 MB = 10**6
 
@@ -139,19 +139,8 @@ def test_cores_of_groups_and_of_slurm(proc, monkeypatch, cgroup, files, slurm, c
     assert core_limit() == cores
 
 
-def test_what_is_free_is_what_the_group_leaves(proc, monkeypatch):
-    proc("0::/j\n", MOUNT_2, {"cg/j/memory.max": 220 * MB, "cg/j/memory.current": 90 * MB})
-    assert CpuBackend().free_bytes() == int(130 * MB * AVAILABLE_SHARE)
-    assert budgets_here(CpuBackend(), None, None).budget_bytes == int(130 * MB * AVAILABLE_SHARE)
-
-
 def test_a_budget_beyond_the_limit_is_refused_with_both_numbers(proc):
     proc("0::/j\n", MOUNT_2, {"cg/j/memory.max": 220 * MB, "cg/j/memory.current": 90 * MB})
     assert budgets_here(CpuBackend(), "130MB", None).budget_bytes == 130 * MB
     with pytest.raises(DoesNotFitError, match=r"131 MB .* leaves 130 MB of 220 MB"):
         budgets_here(CpuBackend(), "131MB", None)
-
-
-def test_available_memory_is_in_bytes_and_part_of_the_machine():
-    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert machine_bytes / 1024 < available_bytes() <= machine_bytes

@@ -27,12 +27,6 @@ def test_every_item_once(n_items):
     assert sorted(done) == list(range(n_items))
 
 
-def test_several_threads_work_at_the_same_time():
-    barrier, met = threading.Barrier(4, timeout=10), []
-    threads.parallel_for(4, lambda i: met.append(barrier.wait()))
-    assert sorted(met) == [0, 1, 2, 3]
-
-
 def test_one_thread_is_the_calling_one(monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 1)
     seen = set()
@@ -109,10 +103,6 @@ def test_a_forked_process_has_threads_of_its_own():
     )
 
 
-def test_threads_do_not_keep_a_process_alive():
-    run("threads.parallel_for(8, lambda i: time.sleep(0.01))\n")
-
-
 def test_the_last_work_of_a_process_that_ends_is_done():
     run(
         "threads.parallel_for(8, lambda i: time.sleep(0.01))\n"
@@ -145,14 +135,6 @@ def test_a_copy_in_parts(monkeypatch, shape):
     out = np.empty(shape, "u2")
     threads.parallel_copy(out, data)
     np.testing.assert_array_equal(out, data)
-
-
-def test_a_copy_out_of_gaps(monkeypatch):
-    monkeypatch.setattr(threads, "_PART_BYTES", (64, 64))
-    data = np.arange(9 * 8 * 7).reshape(9, 8, 7)
-    out = np.empty((9, 3, 7), int)
-    threads.parallel_copy(out, data[:, 2:5])
-    np.testing.assert_array_equal(out, data[:, 2:5])
 
 
 @pytest.mark.parametrize("n_frames", [1, 3, 57, 114, 228])
@@ -202,15 +184,6 @@ def test_who_waits_for_a_thread_that_broke_off_is_told():
     wait_for_event(threading.Event(), thread, 60)
     with pytest.raises(MemoryError, match="in the thread"):
         next_of(SimpleQueue(), thread, 60)
-
-
-def test_an_item_that_came_before_the_thread_ended_is_taken():
-    queue: SimpleQueue[int] = SimpleQueue()
-    thread = WorkThread(lambda: queue.put(5), "test")
-    thread.start()
-    while thread.is_alive:
-        pass
-    assert next_of(queue, thread, 60) == 5
 
 
 def test_a_wait_ends_by_its_limit():
