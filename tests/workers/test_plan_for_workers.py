@@ -9,10 +9,9 @@ import pytest
 from maxslices import ArraySpec, plan, run
 from maxslices.api.on_workers import worker_budgets
 from maxslices.errors import DoesNotFitError, PlanError, UsageError
-from maxslices.measure.resident_memory import held_bytes
 from maxslices.system.resource_limits import MemoryLimit
 from maxslices.workers import workers
-from maxslices.workers.section_job import WorkerFacts, machine_here
+from maxslices.workers.section_job import WorkerFacts
 from tests.runner.resumable import content, of
 
 STEPS = ["negate", "work", "negate"]
@@ -79,9 +78,8 @@ def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
-def facts(host, free, host_free, reserved=3, held=()):
-    held = dict(held)
-    return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, held, 5)
+def facts(host, free, host_free, reserved=3):
+    return WorkerFacts(f"tcp://{host}", host, "boot", "GPU", reserved, free, host_free, 5)
 
 
 def test_budgets_are_those_of_the_worker_with_the_least():
@@ -90,15 +88,6 @@ def test_budgets_are_those_of_the_worker_with_the_least():
     assert (on_gpus.budget_bytes, on_gpus.host_budget_bytes, on_gpus.reserved_bytes) == (89, 30, 7)
     assert worker_budgets(workers, "cpu", None, None).budget_bytes == 30
     assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 20
-
-
-def test_what_processes_of_workers_have_is_of_the_host_memory_that_is_given():
-    server = 1, 5  # the process that both were forked of
-    first, second = (server, (2, 3)), (server, (3, 8))
-    workers = (facts("a", 99, 60, held=first), facts("a", 99, 60, held=second), facts("b", 99, 31))
-    assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 12
-    with pytest.raises(DoesNotFitError, match=r"16 B of host memory .* 2 workers on a have 16 B"):
-        worker_budgets(workers, "cuda", 50, 16)
 
 
 def limited(host, name, free, is_of_process=False):
@@ -130,14 +119,6 @@ def test_a_plan_for_workers_is_within_the_limits_here(monkeypatch):
     assert plan(scan, ["minus_log"], device="cpu", memory="1GB").budget_bytes == 10**9
     with pytest.raises(DoesNotFitError, match="for each of 3 workers, but SLURM's job leaves"):
         plan(scan, ["minus_log"], device="cpu", memory="1GB", workers=3)
-
-
-def test_what_this_process_has_is_of_the_host_memory_of_its_machine():
-    host, boot = machine_here()
-    here = replace(facts(host, 99, 60, held=[(2, 7)]), boot=boot)
-    beside = 7 + held_bytes()
-    found = 10**12 - worker_budgets((here,), "cuda", 50, 10**12).host_budget_bytes
-    assert found == pytest.approx(beside, rel=0.5)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.allocators import Device
@@ -23,7 +22,7 @@ from .scan_and_output import spec_of
 from .values_first import as_planned
 
 if TYPE_CHECKING:
-    from ..runner.folder.unfinished_run import UnfinishedRun
+    pass
 
 
 def check_plan_here(
@@ -45,37 +44,6 @@ def check_plan_here(
     check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
     _check_sections_of(plan, pipeline, spec)
     _check_destination(plan, pipeline, in_memory=in_memory)
-
-
-def check_unchanged(
-    out: Path,
-    unfinished: UnfinishedRun,
-    identity: dict[str, Any],
-    pipeline: Pipeline,
-    source: Source,
-    backend: Backend,
-) -> None:
-    """Check that a run that is to go on would be the same as it was.
-
-    Raises
-    ------
-    PlanError
-        Naming each difference.
-    """
-    from ..runner.folder.run_identity import changes  # a plan needs nothing of the runner
-
-    plan = unfinished.plan
-    differences = plan.made_for.differences(
-        made_for(pipeline, spec_of(source, backend), backend.kind)
-    )
-    if not differences and not unfinished.is_computed:
-        differences = changes(unfinished.identity, identity)
-    if differences:
-        raise PlanError(
-            f"the run in {out} cannot go on: {'; '.join(differences)}; start anew with --overwrite"
-        )
-    _check_sections_of(plan, pipeline, spec_of(source, backend))
-    _check_destination(plan, pipeline, in_memory=False)
 
 
 def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:

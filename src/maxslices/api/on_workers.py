@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.units import format_bytes, parse_bytes
+from ..core.units import parse_bytes
 from ..devices import Backend, select_backend
 from ..devices.cpu import CpuBackend
 from ..devices.cuda_copies import count_devices
-from ..errors import DoesNotFitError, PlanError, UsageError
+from ..errors import PlanError, UsageError
 from ..io.paths import path_of
-from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
 from ..runner import Results, RunFolder
@@ -158,8 +157,8 @@ class RunOnWorkers:
     def check(self, plan: Plan) -> None:
         """Check that these workers can carry a plan out, each of them."""
         _check_in_files(plan)
-        for each in self._free():
-            check_free(plan, each.worker, each.device_bytes, each.host_bytes)
+        for each in _with_shares(self.workers.facts, self.workers.device):
+            check_free(plan, each.place, each.free_bytes, each.host_free_bytes)
 
     def new_plan(self, folder: Results) -> tuple[Plan, None]:
         """Have a worker plan the run; workers that measure methods correct no records."""
@@ -172,12 +171,9 @@ class RunOnWorkers:
             scratch=request.scratch,
         )
         made: Plan = self.call(plan, replace(budgets, shares_memory=self.workers.share_memory))
-        for each in self._free():
-            check_host_free(made, each.worker, each.host_bytes)
+        for each in _with_shares(facts, kind):
+            check_host_free(made, each.place, each.host_free_bytes)
         return made, None
-
-    def _free(self) -> list[_Free]:
-        return _free_of_each(self.workers.facts, self.workers.device)
 
     def begin(self, plan: Plan, folder: Results) -> Workers:
         """Tell workers what the run is; they run its sections then."""
@@ -205,27 +201,26 @@ def worker_budgets(
     """Budgets with which a plan fits every worker.
 
     `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
-    workers have equal shares, less what their processes have already. So is the memory that is
-    free, where none is given on the CPU.
+    workers have equal shares. So is the memory that is free, where none is given on the CPU.
 
     Raises
     ------
     DoesNotFitError
-        If the processes have more host memory than is given, or more is given than limits allow.
+        If more is given than limits allow.
     """
-    free = _free_of_each(facts, kind)
+    free = _with_shares(facts, kind)
     _check_limits(facts, kind, memory, host)
     n_threads = max(each.n_threads for each in facts)
-    on_device = min(each.device_bytes for each in free) if memory is None else parse_bytes(memory)
+    on_device = min(each.free_bytes for each in free) if memory is None else parse_bytes(memory)
     if kind == "cpu":
         if host is not None:
             raise UsageError(
                 "on the CPU the device's memory is the host's: give memory alone (--memory)"
             )
         return Budgets("cpu", on_device, on_device, 0, n_threads, len(facts))
-    on_host = min(each.host_bytes for each in free)
+    on_host = min(each.host_free_bytes for each in free)
     if host is not None:
-        on_host = min(_share(parse_bytes(host), each) for each in _by_machine(facts))
+        on_host = min(parse_bytes(host) // len(workers) for workers in _by_machine(facts))
     reserved = max(each.reserved_bytes for each in facts)
     return Budgets("cuda", on_device, on_host, reserved, MOST_THREADS, len(facts))
 
@@ -250,47 +245,14 @@ def _by_machine(facts: tuple[WorkerFacts, ...]) -> list[list[WorkerFacts]]:
     return [[each for each in facts if each.machine == machine] for machine in machines]
 
 
-def _share(host_bytes: int, workers: list[WorkerFacts]) -> int:
-    """Share of each worker of a machine in what is given of its memory.
-
-    What the workers have already is taken off, and what the processes have that started them, and
-    this one if it is there.
-    """
-    from ..workers.section_job import machine_here
-
-    processes = {process: held for each in workers for process, held in each.held.items()}
-    if workers[0].machine == machine_here():
-        processes[os.getpid()] = held_bytes()
-    held = sum(processes.values())
-    if host_bytes <= held:
-        raise DoesNotFitError(
-            f"{format_bytes(host_bytes)} of host memory are allowed; the {len(workers)} workers on "
-            f"{workers[0].host} have {format_bytes(held)} before they begin: allow more, or start "
-            "fewer of them"
-        )
-    return (host_bytes - held) // len(workers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Free:
-    """Memory that is free for a worker."""
-
-    worker: str
-    """Its address, machine and device, for messages."""
-    device_bytes: int
-    """On its device."""
-    host_bytes: int
-    """On its machine, which its workers share equally."""
-
-
-def _free_of_each(facts: tuple[WorkerFacts, ...], kind: str) -> list[_Free]:
-    """Memory that is free for each worker, on devices of a kind."""
+def _with_shares(facts: tuple[WorkerFacts, ...], kind: str) -> list[WorkerFacts]:
+    """Workers on devices of a kind, each with an equal share of what is free on its machine."""
     n_on = Counter(each.machine for each in facts)
     found = []
     for each in facts:
         on_host = each.host_free_bytes // n_on[each.machine]
         on_device = on_host if kind == "cpu" else each.free_bytes
-        found.append(_Free(f"{each.address} on {each.host} ({each.device})", on_device, on_host))
+        found.append(replace(each, free_bytes=on_device, host_free_bytes=on_host))
     return found
 
 

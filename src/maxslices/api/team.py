@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import is_direct
-from ..errors import UnknownReferenceError
+from ..errors import PlanError, UnknownReferenceError
 from ..estimate import ModelResolver
 from ..io import Source
 from ..io.paths import path_of
@@ -22,10 +22,10 @@ from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..runner import Results, ResultsInMemory
 from ..runner.execute import RunsSections, execute
-from ..runner.folder.run_identity import run_identity
+from ..runner.folder.run_identity import changes, run_identity
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.run_timeline import WallTime
-from .check_run import check_host_free, check_memory, check_plan_here, check_unchanged
+from .check_run import check_host_free, check_memory, check_plan_here
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
@@ -76,9 +76,17 @@ def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, Mo
         If an estimator fails, or the pipeline does not fit.
     """
     if folder.unfinished is not None:
-        team.call(check_unchanged, folder.path, folder.unfinished, folder.identity)
-        team.check(folder.unfinished.plan)
-        return folder.unfinished.plan, None
+        earlier = folder.unfinished
+        try:
+            team.call(check_plan_here, earlier.plan, False)
+            if not earlier.is_computed and (found := changes(earlier.identity, folder.identity)):
+                raise PlanError("; ".join(found))
+        except PlanError as error:
+            raise PlanError(
+                f"the run in {folder.path} cannot go on: {error}; start anew with --overwrite"
+            ) from None
+        team.check(earlier.plan)
+        return earlier.plan, None
     if request.plan is not None:
         team.call(check_plan_here, request.plan, folder.path is None)
         team.check(request.plan)

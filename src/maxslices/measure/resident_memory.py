@@ -33,7 +33,7 @@ class ResidentPeak:
                 Path("/proc/self/clear_refs").write_text("5")  # resets the maximum
             except OSError:
                 return
-            now_bytes = _counted("status", "VmRSS")
+            now_bytes = _counted("VmRSS")
             if now_bytes is not None:
                 self.before_bytes = self._highest_bytes = now_bytes
                 _active.add(self)
@@ -58,25 +58,14 @@ class ResidentPeak:
 
 def _observe() -> None:
     """Note the kernel's maximum for every measurement."""
-    highest_bytes = _counted("status", "VmHWM")
+    highest_bytes = _counted("VmHWM")
     for meter in list(_active):
         meter._highest_bytes = max(meter._highest_bytes, highest_bytes or 0)
 
 
-def held_bytes(process: int | None = None) -> int:
-    """Memory of a process now, with its part of what it shares with others; 0 if unknown.
-
-    Parameters
-    ----------
-    process : int, optional
-        Its number; by default this process.
-    """
-    return _counted("smaps_rollup", "Pss", process) or 0
-
-
-def _counted(file: str, name: str, process: int | None = None) -> int | None:
+def _counted(name: str) -> int | None:
     try:
-        lines = Path("/proc", str(process or "self"), file).read_text().splitlines()
+        lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:  # not Linux
         return None
     values = [line for line in lines if line.startswith(f"{name}:")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,13 +152,15 @@ class WorkerFacts:
     """Memory on the device that is free."""
     host_free_bytes: int
     """Host memory that is free, for all workers on the machine together."""
-    held: Mapping[int, int]
-    """Host memory that the worker's process and the one that started it have before there is a
-    plan, in bytes, by their numbers."""
     n_threads: int
     """Threads that read and write."""
     limits: tuple[MemoryLimit, ...] = ()
     """Limits on its host memory."""
+
+    @property
+    def place(self) -> str:
+        """Its address, machine and device, for messages."""
+        return f"{self.address} on {self.host} ({self.device})"
 
     @property
     def machine(self) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import signal
 import socket
@@ -22,7 +21,6 @@ from ..devices.backend import device_name
 from ..devices.cpu import CpuBackend
 from ..errors import PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
-from ..measure.resident_memory import held_bytes
 from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_data import SideFrames, SideResults
@@ -87,7 +85,6 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
         reserved_bytes=backend.reserved_bytes if backend.kind == "cuda" else 0,
         free_bytes=backend.free_bytes(),
         host_free_bytes=CpuBackend().free_bytes(),
-        held={process: held_bytes(process) for process in (os.getpid(), os.getppid())},
         n_threads=N_THREADS,
         limits=tuple(memory_limits()),
     )
