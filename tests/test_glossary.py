@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -12,33 +11,24 @@ PACKAGE = ROOT / "src" / "maxslices"
 ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| `(\w+)` \|$", re.MULTILINE)
 
 
-@cache
-def modules():
-    """(path within the package, syntax tree) of each file of the package."""
-    return [
-        (path.relative_to(PACKAGE), ast.parse(path.read_text(encoding="utf-8")))
-        for path in sorted(PACKAGE.rglob("*.py"))
-    ]
-
-
-def folder_of(path):
-    return path.parts[0].removesuffix(".py")
-
-
-def classes():
-    """(name, path) of each class that is defined in the package."""
-    return [
-        (node.name, path)
-        for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    ]
+TREES = [
+    (path.relative_to(PACKAGE), ast.parse(path.read_text(encoding="utf-8")))
+    for path in sorted(PACKAGE.rglob("*.py"))
+]
+"""(path within the package, syntax tree) of each file of the package."""
+CLASSES = [
+    (node.name, path)
+    for path, tree in TREES
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ClassDef)
+]
+"""(name, path) of each class that is defined in the package."""
 
 
 def exported():
     """Names in `__all__`: of all packages of the core, and of the package of networks itself."""
     found = set()
-    for path, tree in modules():
+    for path, tree in TREES:
         if path.parts[0] == "nn" and path != Path("nn/__init__.py"):
             continue
         for node in tree.body:
@@ -56,7 +46,7 @@ def glossary():
 
 def test_no_class_name_is_defined_twice():
     where = {}
-    for name, path in classes():
+    for name, path in CLASSES:
         where.setdefault(name.lstrip("_"), []).append(str(path))
     twice = {name: paths for name, paths in where.items() if len(paths) > 1}
     assert not twice
@@ -64,11 +54,11 @@ def test_no_class_name_is_defined_twice():
 
 def test_every_exported_class_is_in_the_glossary():
     named = {name for name, _ in glossary()}
-    assert {name for name, _ in classes()} & exported() - named == set()
+    assert {name for name, _ in CLASSES} & exported() - named == set()
 
 
 def test_every_class_in_the_glossary_is_in_the_folder_that_it_names():
-    defined = {(name, folder_of(path)) for name, path in classes()}
+    defined = {(name, path.parts[0].removesuffix(".py")) for name, path in CLASSES}
     folders = {path.name for path in PACKAGE.iterdir()}  # that of networks may be away
     rows = [row for row in glossary() if row[1] in folders or row[1] != "nn"]
     assert [row for row in rows if row not in defined] == []

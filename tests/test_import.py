@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import maxslices
 
 HEAVY = ["torch", "cupy", "scipy", "h5py", "matplotlib", "tifffile", "yaml", "dask"]
@@ -17,9 +19,18 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_the_import_loads_no_heavy_library():
-    code = f"import sys, maxslices; print([m for m in {HEAVY!r} if m in sys.modules])"
-    assert python(code).strip() == "[]"
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import maxslices", HEAVY),
+        ("import maxslices; len(maxslices.registry)", ["torch", "cupy"]),
+        ("import maxslices_methods", ["scipy.ndimage", "scipy.fft", "scipy.special"]),
+        ("import maxslices.cli.main as cli; cli.main(['--help'])", ["torch", "yaml", "h5py"]),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(code, modules):
+    code = f"import sys; {code}; print([m for m in {modules!r} if m in sys.modules])"
+    assert python(code).splitlines()[-1] == "[]"
 
 
 def test_what_only_runs_need_is_not_imported_before():
@@ -30,22 +41,6 @@ def test_what_only_runs_need_is_not_imported_before():
     )
     code = "import maxslices;" + code
     assert python(code).splitlines()[-1] == "[] maxslices.api.run_scan"
-
-
-def test_listing_methods_loads_no_gpu_library():
-    code = (
-        "import sys, maxslices; len(maxslices.registry);"
-        "print([m for m in ('torch', 'cupy') if m in sys.modules])"
-    )
-    assert python(code).strip() == "[]"
-
-
-def test_methods_of_the_pack_load_the_parts_of_scipy_that_they_call():
-    code = (
-        "import sys, maxslices_methods;"
-        "print([m for m in ('scipy.ndimage', 'scipy.fft', 'scipy.special') if m in sys.modules])"
-    )
-    assert python(code).strip() == "[]"
 
 
 def test_methods_are_declared_and_checked_without_what_runs_scans():

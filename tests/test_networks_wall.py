@@ -154,15 +154,6 @@ def test_a_command_that_cannot_be_loaded_leaves_the_others_working(entry_points,
     assert "did you mean 'greet'?" in capsys.readouterr().err
 
 
-def test_help_imports_no_torch():
-    code = (
-        "import sys, maxslices.cli.main as cli; cli.main(['--help']);"
-        "print([m for m in ('torch', 'yaml', 'h5py') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
 def test_a_command_does_not_replace_one_of_the_core(entry_points, capsys):
     entry_points(("maxslices.commands", "run", f"{__name__}:greet"))
     assert main(["--help"]) == 0

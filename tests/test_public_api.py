@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pickle
 import pkgutil
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -102,23 +101,8 @@ def test_errors_of_pipelines_survive_pickling(kind):
     assert error.where == "pipeline.yaml:12"
 
 
-def test_the_version_is_the_installed_one():
-    from importlib.metadata import version
-
-    assert maxslices.__version__ == version("maxslices")
-
-
 def test_the_package_says_that_it_is_typed():
     assert (Path(maxslices.__file__).parent / "py.typed").exists()
-
-
-def test_the_pack_uses_public_names_and_the_entry_point_group():
-    root = Path(maxslices.__file__).parents[2]
-    pack = root / "methods" / "pyproject.toml"
-    if not pack.exists():
-        pytest.skip("maxslices is not in its checkout")
-    project = tomllib.loads(pack.read_text())["project"]
-    assert list(project["entry-points"]) == ["maxslices.methods"]
 
 
 def test_no_package_offers_a_name_that_hides_one_of_its_modules():

@@ -103,8 +103,9 @@ def _import_what_commands_need(folder: Path) -> None:
 
 
 def sweep_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Damage pipelines and options with sweeps without end, and plan and check them."""
+    """Damage pipelines and options with sweeps without end, and check and run them."""
     _import_what_commands_need(folder)
+    np.save(folder / "scan.npy", np.random.default_rng(0).integers(1, 999, (15, 7, 11), np.uint16))
     path = folder / "pipeline.yaml"
 
     def case(random_: random.Random) -> None:
@@ -114,10 +115,10 @@ def sweep_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outco
         elif random_.random() < 0.8:
             given = damaged_text(given, random_)
         path.write_bytes(given.encode(errors="surrogatepass"))
-        shape = ["--shape", "15x7x11", "--dtype", "uint16", "--memory", "1GB", *HERE]
         option = ["--sweep", damaged_text(text, random_)] if random_.random() < 0.4 else []
         called(["check", str(path)])
-        called(["plan", *shape, *option, "--json", str(path)])
+        paths = [str(each) for each in (folder / "scan.npy", path, folder / "out")]
+        called(["run", *paths, *option, "--overwrite", "--memory", "1GB", *HERE])
 
     return cases(kind, seed, case)
 
