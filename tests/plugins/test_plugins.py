@@ -20,15 +20,6 @@ def test_methods_of_an_installed_package_are_listed(run_with_plugins):
     assert errors == ""
 
 
-def test_they_stand_beside_those_of_other_packages(run_with_plugins):
-    found, _ = run_with_plugins(
-        ["fake_lab_methods"],
-        "import json; from maxslices import registry;"
-        "print(json.dumps(['fbp' in registry, 'bin_detector' in registry]))",
-    )
-    assert found == [True, True]
-
-
 def test_they_run_and_are_planned(run_with_plugins):
     code = """
 import json

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -24,3 +28,25 @@ def scan(tmp_path):
     path = tmp_path / "scan.npy"
     np.save(path, np.random.default_rng(1).integers(0, 4000, SHAPE, np.uint16))
     return path
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Function that starts a program of one's own, which finds the modules of the tests."""
+
+    def start(text, *arguments, path="program.py", **environment):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))}
+        found.pop("PYTHONSAFEPATH", None)
+        return subprocess.Popen(
+            [sys.executable, path, *map(str, arguments)],
+            cwd=tmp_path,
+            env={**found, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start

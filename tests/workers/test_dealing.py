@@ -142,10 +142,3 @@ def test_one_that_joins_is_taken_to_be_as_fast_as_the_others():
     assert sizes.next_blocks(4, "second", ["first", "second"], 24.0) == 4
     assert sizes.next_blocks(100, "second", ["first", "second"], 24.0) == MOST_BLOCKS
     assert sizes.next_blocks(15, "second", ["first", "second"], 24.0) == 10  # of 21 / 2 / 1.05
-
-
-def test_a_share_that_was_not_done_tells_nothing_of_its_worker():
-    sizes = ShareSizes()
-    sizes.begin("first", 10, 0.0)
-    sizes.end("first", None)
-    assert sizes.next_blocks(40, "first", ["first", "second"], 1.0) == 10  # half of its part

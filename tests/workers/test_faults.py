@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -106,18 +104,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_warning_of_a_worker_is_one_line_and_none_is_of_what_was_told(tmp_path, scan):
+def test_a_warning_of_a_worker_is_one_line_and_none_is_of_what_was_told(tmp_path, scan, program):
     """In a process of its own: workers have the standard error of the first ones."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    ended = subprocess.run(
-        [sys.executable, tmp_path / "program.py", scan, tmp_path / "out"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    lines = ended.stderr.splitlines()
+    _, errors = program(PROGRAM, scan, tmp_path / "out").communicate(timeout=60)
+    lines = errors.splitlines()
     assert [line for line in lines if "lamp" in line] == ["maxslices: warning: the lamp is weak"]
     assert len([line for line in lines if "all have the same angle" in line]) == 1
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import dask
 import pytest
@@ -20,7 +19,6 @@ from tests.runner.resumable import content
 from tests.workers.faulty import faulty
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
-ROOT = Path(__file__).parents[2]
 NUMERIC = {
     name: os.environ.get(name) for name in dask.config.get("distributed.nanny.pre-spawn-environ")
 }
@@ -97,19 +95,10 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan):
-    (tmp_path / "program.py").write_text(STOPPED)
+def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan, program):
     pause, journal = tmp_path / "pause", tmp_path / "out" / ".run/journal"
     pause.touch()
-    process = subprocess.Popen(
-        [sys.executable, "program.py", pause],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = program(STOPPED, pause)
     while process.poll() is None and not (journal.exists() and b'"done"' in journal.read_bytes()):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
@@ -119,26 +108,38 @@ def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan):
     assert "of 23 projections are done" in said
 
 
-IN_LONG_FOLDER = """
-from maxslices import run
+ALONE = """
+import os
+from maxslices import Pipeline, Registry, run
+
+methods = Registry()
+
+def twice(data):
+    return data * 2
+
+methods.register(twice, pattern="projection", name="twice")
 
 if __name__ == "__main__":
-    run("scan.npy", ["minus_log"], "out", workers=2)
+    run("scan.npy", Pipeline.from_steps(["twice"], methods), "out", workers=2, device="cpu")
+    assert "PYTHONSAFEPATH" not in os.environ
 """
 
 
-def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, scan):
+def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, scan, program):
     folder = tmp_path / ("a job's own folder " * 6).strip()
     folder.mkdir()
-    (tmp_path / "program.py").write_text(IN_LONG_FOLDER)
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "program.py"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert ended.stderr == ""
+    _, errors = program(ALONE, TMPDIR=str(folder)).communicate()
+    assert errors == ""
     assert (tmp_path / "out" / "report.json").exists()
     assert {path.name for path in folder.iterdir()} <= {"dask-scratch-space"}
+
+
+def test_modules_in_the_current_folder_are_not_those_that_workers_need(tmp_path, scan, program):
+    for name in ("numpy", "types", "maxslices"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('of the user')")
+    _, errors = program(ALONE, path="programs/program.py").communicate()
+    assert errors == ""
+    assert (tmp_path / "out/result.h5").exists()
 
 
 def test_a_worker_that_is_slow_to_end_is_no_error(monkeypatch, capfd):

@@ -12,17 +12,9 @@ from maxslices.workers import worker
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Say what methods a worker has from now on; how often it was asked is counted."""
-    state = {"source": "a", "count": 0}
-
-    def identity(*_):
-        state["count"] += 1
-        method = {"method": "lab.negated", "source": state["source"], "package": "lab 1"}
-        return {"device": "cpu", "methods": [method], "input": []}
-
+    """Say what method a worker has."""
     monkeypatch.setattr(worker, "_checked", None)
-    monkeypatch.setattr(worker, "run_identity", identity)
-    return state
+    monkeypatch.setattr(worker, "run_identity", lambda *_: job_of("a").run.identity)
 
 
 def job_of(source, **versions):
@@ -37,14 +29,15 @@ def job_of(source, **versions):
     return SimpleNamespace(run=run)
 
 
-def test_each_run_is_checked(asked):
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (job_of("b"), r"the source of lab\.negated has changed"),
+        (job_of("a", NumPy="1.0"), r"NumPy is \S+ and not 1\.0$"),
+    ],
+)
+def test_each_run_is_checked(asked, other, said):
     worker._check_same(job_of("a"), None)
     for _ in range(2):
-        with pytest.raises(PlanError, match=r"differs: the source of lab\.negated has changed"):
-            worker._check_same(job_of("b"), None)
-
-
-def test_versions_are_compared_in_each_run(asked):
-    worker._check_same(job_of("a"), None)
-    with pytest.raises(PlanError, match=r"differs: NumPy is \S+ and not 1\.0$"):
-        worker._check_same(job_of("a", NumPy="1.0"), None)
+        with pytest.raises(PlanError, match=f"differs: {said}"):
+            worker._check_same(other, None)

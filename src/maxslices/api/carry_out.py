@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..devices import Backend, select_backend
+from ..devices import select_backend
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError
 from ..io import Source
@@ -71,7 +71,12 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
         wall_time.begin("preparing")
         request.announce(made)
         log.add(str(made))
-        provenance = _provenance(request, made, pipeline, source, team.backend, folder)
+        device = folder.identity.get("device", team.backend.name)
+        provenance = replace(
+            provenance_of(made, pipeline, path_of(request.scan), source.name, device),
+            input=folder.identity.get("input"),
+            formats=tuple(map(str, folder.result_formats)),
+        )
         bar = held.enter_context(progress_shown(request.progress))
         folder.mark(lambda: _origin(request, source, provenance), log)
         held.enter_context(folder)
@@ -128,22 +133,6 @@ def _team(
     else:
         backend = select_backend(request.device_for(folder))
         yield RunHere(request, pipeline, source, backend)
-
-
-def _provenance(
-    request: RunRequest,
-    plan: Plan,
-    pipeline: Pipeline,
-    source: Source,
-    backend: Backend,
-    folder: Results,
-) -> Provenance:
-    """How the results of a run are made."""
-    path = path_of(request.scan)
-    device = folder.identity.get("device", backend.name)
-    found = provenance_of(plan, pipeline, path, source.name, device)
-    formats = tuple(map(str, folder.result_formats))
-    return replace(found, input=folder.identity.get("input"), formats=formats)
 
 
 def write_texts(
