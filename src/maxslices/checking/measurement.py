@@ -22,7 +22,7 @@ from .estimate_check import check_trial, find_method, trial_of
 
 _OF_ARRAYS = {
     "cpu": ("numpy_bytes",),
-    "cuda": ("cupy_in_use_bytes", "cupy_held_bytes", "cupy_and_torch_bytes"),
+    "cuda": ("cupy_in_use_bytes", "cupy_held_bytes"),
 }
 """Figures of `Peak` that an input of a call is part of."""
 _SMALL = 1 / 1000
@@ -75,7 +75,6 @@ class Measurement:
             "cupy_in_use_bytes",
             "cupy_held_bytes",
             "torch_allocated_bytes",
-            "cupy_and_torch_bytes",
             "device_bytes",
         )
         return self.result.to_dict() | {

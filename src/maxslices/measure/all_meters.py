@@ -132,7 +132,7 @@ def _start_cuda(
 ) -> Callable[[], None]:
     torch = TorchMeter()
     meter = CupyMeter if hooks else GrowthMeter
-    cupy = meter(torch) if _wants_cupy() else None
+    cupy = meter() if _wants_cupy() else None
     within = None if cupy is None else cupy.sample_with
     device = DeviceMeter(interval_s, (torch.sample,), within)
     device.start()
@@ -156,9 +156,6 @@ def _start_cuda(
         peak.torch_allocated_bytes = torch.allocated_bytes
         device.stop()
         peak.device_before_bytes, peak.device_peak_bytes = device.before_bytes, device.highest_bytes
-        if peak.cupy_in_use_bytes and peak.torch_allocated_bytes:
-            assert cupy is not None
-            peak.cupy_and_torch_bytes = cupy.with_torch_bytes
         grown = after = 0
         if cupy is not None and cupy.in_use_bytes is not None:
             peak.rounding_bytes = cupy.rounding_bytes

@@ -14,7 +14,6 @@ from typing import Any
 
 from .cupy_hook import PoolListener, shared_hook
 from .peak import OutsideReading
-from .torch_cuda_memory import TorchMeter
 
 GRAIN_BYTES = 2 * 2**20
 """Step in which a GPU's driver hands out memory. CuPy's pool counts what it asked for, without that
@@ -28,11 +27,10 @@ use: too much work for every allocation."""
 class CupyMeter(PoolListener):
     """Bytes that CuPy's pool hands out and holds, on the current device, in all threads."""
 
-    def __init__(self, torch: TorchMeter | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.torch = torch
         # Where torch counts what CuPy allocates, these figures stay what they are here.
-        self.with_torch_bytes = self.highest_held = self.held_before = 0
+        self.highest_held = self.held_before = 0
         self.highest = self.highest_growth = self.used_before = self.earlier_freed_bytes = 0
         self.held_after = 0
         self._chunks: dict[int, int] = {}
@@ -57,7 +55,6 @@ class CupyMeter(PoolListener):
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Count an allocation of this device's pool."""
-        self._compare_with_torch()
         self.own_bytes += n_bytes - self.own.pop(pointer, 0)
         self.own[pointer] = n_bytes
         self._n_events += 1
@@ -72,7 +69,6 @@ class CupyMeter(PoolListener):
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Count what goes back to the pool; what was allocated before the block counts apart."""
-        self._compare_with_torch()
         own = self.own.pop(pointer, None)
         if own is None:
             self.freed_before_bytes += n_bytes
@@ -123,15 +119,6 @@ class CupyMeter(PoolListener):
         self.highest = max(self.highest, most)
         self.highest_growth = max(self.highest_growth, most - self.freed_before_bytes)
 
-    def _compare_with_torch(self) -> None:
-        """Update the maximum of CuPy and torch together.
-
-        Called before each change of what CuPy has in use, which was constant since the last one.
-        """
-        if self.torch is not None:
-            most = self.own_bytes + self.torch.most_since_last_call()
-            self.with_torch_bytes = max(self.with_torch_bytes, most)
-
     def sample_with(self, read: Callable[[], int]) -> None:
         """Read the pool and the device at one moment, from the sampling thread.
 
@@ -166,7 +153,6 @@ class CupyMeter(PoolListener):
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures."""
-        self._compare_with_torch()
         self.compare()
         self.held_after = int(self.pool.total_bytes())
         self.in_use_bytes = self.highest
@@ -187,8 +173,7 @@ class GrowthMeter(CupyMeter):
     thousands of small steps: with hooks httomo's pipeline with its result in pinned memory takes
     21 % longer (H200, 2026-11-22). The pool's own count rises by allocations alone.
 
-    Memory from before that is freed meanwhile lowers the figure by as much. Where torch allocates
-    too, the figure for both at one time is the sum of their peaks, an upper bound.
+    Memory from before that is freed meanwhile lowers the figure by as much.
     """
 
     with_hooks = False
@@ -226,8 +211,3 @@ class GrowthMeter(CupyMeter):
         while sizes and sum(sizes) > held_bytes - self.held_before:
             del sizes[0]
         self._chunks = dict(enumerate(sizes))
-
-    def end(self, complaint: str | None) -> None:
-        """Fill in the figures."""
-        super().end(complaint)
-        self.with_torch_bytes += self.highest

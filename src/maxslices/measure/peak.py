@@ -45,9 +45,6 @@ class Peak:
     """Most bytes that the pool held for this: those handed out and those it kept free."""
     torch_allocated_bytes: int | None = None
     """Most bytes alive at once in torch's blocks on the device."""
-    cupy_and_torch_bytes: int | None = None
-    """Most bytes alive at one time in CuPy's pool and torch's blocks together; None unless both
-    allocated."""
     device_before_bytes: int | None = None
     """Bytes in use when the block began: of the GPU, by all programs; on the CPU, resident
     memory of this process."""
@@ -82,15 +79,14 @@ class Peak:
     def counted_bytes(self) -> int | None:
         """The figure of the library that the code runs on: NumPy, CuPy in use, or torch allocated.
 
-        Where CuPy and torch both allocated, it is `cupy_and_torch_bytes`, which is less than the
-        sum of their peaks if these do not coincide. It is a lower bound if `unseen` is not empty.
+        Where CuPy and torch both allocated, it is the sum of their peaks, an upper bound. It is a
+        lower bound if `unseen` is not empty.
         """
         if self.device == "cpu":
             return self.numpy_bytes
-        cupy, torch = self.cupy_in_use_bytes, self.torch_allocated_bytes
-        if cupy and torch:
-            return self.cupy_and_torch_bytes
-        return torch if torch and not cupy else cupy if cupy is not None else torch
+        figures = [self.cupy_in_use_bytes, self.torch_allocated_bytes]
+        known = [n_bytes for n_bytes in figures if n_bytes is not None]
+        return sum(known) if known else None
 
     @property
     def peak_bytes(self) -> int | None:
@@ -110,7 +106,6 @@ class Peak:
             "CuPy in use": self.cupy_in_use_bytes,
             "CuPy pool held": self.cupy_held_bytes,
             "torch allocated": self.torch_allocated_bytes,
-            "CuPy and torch at one time": self.cupy_and_torch_bytes,
             "GPU in use" if self.device == "cuda" else "resident": self.device_bytes,
         }
         lines = [

@@ -29,7 +29,7 @@ class TorchMeter:
         self.highest: dict[str, int] = dict.fromkeys(_KINDS, 0)
         self.allocated_bytes: int | None = None
         self.unseen: list[str] = []
-        self._sampled = self._recent = self.reserved_after = 0
+        self._sampled = self.reserved_after = 0
         self._index: int | None = None
 
     def start(self) -> None:
@@ -56,16 +56,6 @@ class TorchMeter:
                     self.unseen.append("the code reset torch's peak statistics")
             _active.remove(self)
 
-    def most_since_last_call(self) -> int:
-        """Most bytes allocated since the last call of this, or since the start."""
-        with _lock:
-            torch = torch_on_gpu()
-            if torch is None:
-                return 0
-            observe(torch)
-            most, self._recent = self._recent, 0
-        return max(0, most - self.before["allocated_bytes"])
-
     def sample(self) -> None:
         """Read what is allocated now, from the sampling thread."""
         torch = torch_on_gpu()
@@ -79,7 +69,6 @@ def observe(torch: Any) -> None:
     for meter in _active:
         for kind, (_, peak) in stats.items():
             meter.highest[kind] = max(meter.highest[kind], peak)
-        meter._recent = max(meter._recent, stats["allocated_bytes"][1])
     torch.cuda.reset_peak_memory_stats()
 
 
