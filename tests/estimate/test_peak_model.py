@@ -134,12 +134,6 @@ def test_a_pruned_model_in_json_says_the_same(case):
     assert len(json.dumps(to_plain(again))) < 10_000
 
 
-def test_a_model_is_never_below_a_call_that_was_made():
-    model = PeakModel.fit([Observation.of(a_call(n, chunk=3)) for n in (2, 4, 9, 11)])
-    for n in (2, 4, 9, 11):
-        assert model.bytes(n) >= a_call(n, chunk=3).peak_bytes()
-
-
 @given(
     st.sampled_from(
         sorted(
@@ -165,10 +159,6 @@ def test_sizes_near_a_line_are_a_line_above_them():
     # The scratch of CuPy's argsort along the slices, 2160 x 2560 float32, on an H200.
     found = first_fit({3: 398196479, 5: 663660287, 8: 1061856511})
     assert 0 <= found.at(64) - 8494848511 <= 30_000
-
-
-def test_no_formula_for_what_follows_none():
-    assert first_fit({3: 10, 5: 10**6, 8: 20}) is None
 
 
 def test_what_no_formula_tells_costs_as_much_as_its_end():

@@ -6,7 +6,6 @@ import gc
 import logging
 import math
 import os
-import random
 import types
 import warnings
 from dataclasses import replace
@@ -164,20 +163,6 @@ def test_side_data_are_supplied_with_the_rows_of_the_block():
         assert slice_dim == 1
 
 
-def test_random_numbers_of_the_caller_stay_what_they_were():
-    def method(data):
-        np.random.random(10)  # noqa: NPY002
-        random.random()
-        return data * 2
-
-    np.random.seed(3)  # noqa: NPY002
-    random.seed(3)
-    before = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    probed_on(method, 10**7)
-    np.testing.assert_array_equal(np.random.get_state()[1], before[0])  # noqa: NPY002
-    assert random.getstate() == before[1]
-
-
 def test_memory_is_given_back():
     with tracemalloc_on(CPU.kind):
         probed_on(HARD[0].function, 10**7)
@@ -314,16 +299,6 @@ def test_no_memory_for_one_slice_is_an_error_that_says_so():
 
     with pytest.raises(EstimatorError, match="cpu has not the memory for 1 slice"):
         probed_on(method, 10**7)
-
-
-def test_kept_bytes_are_those_of_the_plans():
-    hard = next(hard for hard in HARD if str(hard) == "plan_cache")
-    found = probed_on(hard.function, hard.bytes(64) + ROOM_BYTES)
-    for n in (1, 5, 20, 64):
-        kept = found.model().kept_bytes(n)
-        assert n * SLICE_BYTES <= kept <= (n + 2) * 1.2 * SLICE_BYTES
-        assert kept <= found.model().bytes(n)
-    assert probed_on(HARD[0].function, 10**7).model().kept_bytes(10) == 0
 
 
 def test_answers_for_other_amounts_of_memory_are_covered(ticking):

@@ -31,12 +31,6 @@ def records(tmp_path):
     return Records(tmp_path / "records")
 
 
-def test_what_was_added_is_found(records):
-    records.add(asked(size=5), HERE, PROBE)
-    assert records.find(asked(size=5), HERE).probe == PROBE
-    assert Records(records.folder).find(asked(size=5), HERE).probe == PROBE
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -135,16 +129,6 @@ def test_a_file_that_cannot_be_understood_is_left_out_and_replaced(records, text
     assert file.read_bytes() == text.encode("latin-1")
     records.add(asked(), HERE, PROBE)
     assert records.find(asked(), HERE).probe == PROBE
-
-
-def test_damaged_records_are_deleted_with_the_others_and_other_files_are_not(records):
-    records.add(asked(), HERE, PROBE)
-    (file,) = records.folder.glob("*.json")
-    file.write_text("{")
-    (records.folder / "notes.json").write_text("{}")
-    assert records.clear("of_another") == 0
-    assert records.clear() == 1
-    assert [path.name for path in records.folder.iterdir()] == ["notes.json"]
 
 
 @pytest.mark.parametrize("version", [1, FORMAT + 1])
