@@ -239,15 +239,6 @@ def test_a_phase_filter_reaches_farther_with_a_larger_ratio(real):
     assert real.get("dark_flat_field_correction", "httomolibgpu.prep.normalize").rows_reached() == 0
 
 
-def test_all_methods_of_the_database_are_listed(real):
-    from maxslices.httomo.register_methods import httomo_methods
-
-    found = dict(httomo_methods(real))
-    assert found["httomolibgpu.prep.phase.paganin_filter"].startswith("on a GPU")
-    refused = found["httomolib.misc.morph.data_reducer"]
-    assert refused.startswith("not here: ") or refused.startswith("on a CPU")
-
-
 def test_a_misspelt_parameter_is_refused_where_the_function_would_swallow_it(real):
     name, module = "LPRec3d_tomobar", "httomolibgpu.recon.algorithm"
     step = {"method": name, "module_path": module, "parameters": {"filter_freq_cutof": 1.0}}

@@ -16,7 +16,6 @@ import click
 
 from .. import __version__
 from ..core.method_meta import MethodMeta
-from ..core.method_registry import Registry
 from ..core.named_method import method_named
 from ..errors import StoreError, UnknownMethodError, UsageError
 from .options import method_names
@@ -34,23 +33,13 @@ _PATTERNS = {
 @click.argument(
     "name", required=False, shell_complete=method_names, help="a method, or MODULE:CALLABLE"
 )
-@click.option(
-    "--from",
-    "other",
-    type=click.Choice(["httomo"]),
-    help="list the methods of another program instead, and where each runs here",
-)
-def methods(name: str | None, other: str | None) -> str:
+def methods(name: str | None) -> str:
     """List the methods that pipelines may name, or describe one.
 
     What it does, its parameters, and how it stands in a pipeline file.
     """
     from ..core.method_registry import registry
 
-    if other is not None:
-        if name is not None:
-            raise UsageError(f"--from {other} lists all: leave out {name}")
-        return _from_httomo(registry)
     if name == "standard_tomo":
         from ..pipeline.loader_text import loader_text
 
@@ -73,19 +62,6 @@ def methods(name: str | None, other: str | None) -> str:
         head = f"{head:<{width}}  {meta.pattern:<10}  "
         indent = " " * len(head)
         lines += textwrap.wrap(head + _summary(meta), WIDTH, subsequent_indent=indent)
-    return "\n".join(lines)
-
-
-def _from_httomo(registry: Registry) -> str:
-    """List httomo's methods, and where each runs here."""
-    from ..httomo.register_methods import httomo_methods
-
-    lines = []
-    for name, where in httomo_methods(registry):
-        lines += [
-            name,
-            *textwrap.wrap(where, WIDTH, initial_indent="    ", subsequent_indent="    "),
-        ]
     return "\n".join(lines)
 
 

@@ -386,7 +386,8 @@ def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
         number = first_fit({n: group[i][1] for n, group in groups})
         if of_one is None or number is None:
             return None
-        found.append((of_one, number))
+        is_constant = number == Formula(number.start)
+        found += [(of_one, ONE)] * number.start if is_constant else [(of_one, number)]
     return found
 
 

@@ -1,11 +1,11 @@
-"""Registering the methods of the database whose packages are installed, and listing all of them."""
+"""Registering the methods of the database whose packages are installed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ..core.method_registry import Registry
-from ..errors import RegistrationError, UnknownMethodError
+from ..errors import RegistrationError
 from .method_adapters import adapt, calculate_stats, global_stats
 from .method_database import DatabaseEntry, read_entries
 from .source_stubs import make_stub
@@ -79,39 +79,3 @@ def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
         )
     except (ImportError, SyntaxError) as error:
         methods.refuse(entry.full_name, f"its source cannot be read: {error}")
-
-
-def httomo_methods(methods: Registry) -> list[tuple[str, str]]:
-    """List httomo's methods: full name, and where it runs here, or why it does not.
-
-    Raises
-    ------
-    UnknownMethodError
-        If httomo-backends is not installed.
-    """
-    found = [
-        (entry.full_name, _where(entry, methods))
-        for package in PACKAGES
-        for entry in read_entries(package)
-    ]
-    if not found:
-        raise UnknownMethodError(
-            "httomo's database of methods is not installed: pip install 'maxslices[httomo]' (it "
-            "needs Python 3.12)"
-        )
-    return found
-
-
-def _where(entry: DatabaseEntry, methods: Registry) -> str:
-    try:
-        methods.get(entry.name, entry.module)
-        runs = "on a CPU" if entry.implementation == "cpu" else "on a GPU"
-    except UnknownMethodError as error:
-        runs = f"not here: {error}"
-    try:
-        other = methods.get(entry.name)
-    except UnknownMethodError:
-        return runs
-    if other.module == entry.module:
-        return runs
-    return f"{runs}; without module_path: {other.full_name}"
