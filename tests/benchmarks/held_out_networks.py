@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 try:
@@ -171,6 +172,43 @@ def run_all(cases: list[Case]) -> int:
 NETWORKS: list[Case] = []
 
 
+class Net(nn.Module):
+    """Layers by name, and a function of the model and its inputs that is its forward."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *inputs, **named):
+        return self.function(self, *inputs, **named)
+
+
+def repeated(n, make):
+    """A list of n modules."""
+    return nn.ModuleList(make() for _ in range(n))
+
+
+def convs(*widths, norm=None, act=nn.ReLU, ends=False, bias=True, dim=2):
+    """Convolutions of 3 with norms and activations; after the last only if it ends with them."""
+    conv = (nn.Conv2d, nn.Conv3d)[dim - 2]
+    layers = []
+    for i, (a, b) in enumerate(itertools.pairwise(widths)):
+        layers.append(conv(a, b, 3, padding=1, bias=bias))
+        if ends or i < len(widths) - 2:
+            layers += [*([norm(b)] if norm else []), act()]
+    return nn.Sequential(*layers)
+
+
+def mlp(*widths, act=nn.ReLU):
+    """Linear layers with activations between them."""
+    layers = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), act()]
+    return nn.Sequential(*layers[:-1])
+
+
 def images(channels: int, *sides: int):
     """A maker of batches of random images."""
     return lambda n: (torch.randn(n, channels, *sides),)
@@ -186,46 +224,29 @@ def labels(n_classes: int, *sides: int):
     return lambda n: torch.randint(0, n_classes, (n, *sides))
 
 
+def tokens(n_tokens: int, length: int):
+    """A maker of batches of random tokens."""
+    return lambda n: (torch.randint(0, n_tokens, (n, length)),)
+
+
+def token_loss(output, target):
+    """Cross entropy of each token."""
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def classifies(model, n_classes, *image, optimizer=torch.optim.Adam, **options):
+    """Parts of a classifier of images."""
+    return Parts(
+        model, images(*image), nn.CrossEntropyLoss(), labels(n_classes), optimizer, **options
+    )
+
+
+def pooled(n_in, n_classes):
+    """The mean over the image, and a linear layer."""
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n_in, n_classes)
+
+
 # --- U-Nets and volumes ---------------------------------------------------------------------------
-
-
-class DoubleConv2d(nn.Sequential):
-    """Two convolutions with batch norm."""
-
-    def __init__(self, n_in, n_out):
-        super().__init__(
-            nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(n_out),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(n_out, n_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(n_out),
-            nn.ReLU(inplace=True),
-        )
-
-
-class UNet2d(nn.Module):
-    """The U-Net with max pooling and transposed convolutions."""
-
-    def __init__(self, n_in, n_classes, width, depth):
-        super().__init__()
-        widths = [width * 2**i for i in range(depth + 1)]
-        self.first = DoubleConv2d(n_in, width)
-        self.down = nn.ModuleList(DoubleConv2d(a, b) for a, b in itertools.pairwise(widths))
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(b, a, 2, stride=2)
-            for a, b in reversed(list(itertools.pairwise(widths)))
-        )
-        self.merge = nn.ModuleList(DoubleConv2d(2 * a, a) for a in reversed(widths[:-1]))
-        self.last = nn.Conv2d(width, n_classes, 1)
-
-    def forward(self, x):
-        skips = [self.first(x)]
-        for down in self.down:
-            skips.append(down(functional.max_pool2d(skips[-1], 2)))
-        x = skips.pop()
-        for up, merge in zip(self.up, self.merge, strict=True):
-            x = merge(torch.cat([skips.pop(), up(x)], dim=1))
-        return self.last(x)
 
 
 @case(
@@ -233,44 +254,31 @@ class UNet2d(nn.Module):
 )
 def unet_2d(width, depth, side):
     """Segmentation of images by a 2D U-Net."""
-    model = UNet2d(3, 5, width, depth)
+
+    def double(n_in, n_out):
+        act = partial(nn.ReLU, inplace=True)
+        return convs(n_in, n_out, n_out, norm=nn.BatchNorm2d, act=act, ends=True, bias=False)
+
+    def forward(m, x):
+        skips = [m.first(x)]
+        for down in m.down:
+            skips.append(down(functional.max_pool2d(skips[-1], 2)))
+        x = skips.pop()
+        for up, merge in zip(m.up, m.merge, strict=True):
+            x = merge(torch.cat([skips.pop(), up(x)], dim=1))
+        return m.last(x)
+
+    widths = [width * 2**i for i in range(depth + 1)]
+    pairs = list(itertools.pairwise(widths))
+    model = Net(
+        forward,
+        first=double(3, width),
+        down=nn.ModuleList(double(a, b) for a, b in pairs),
+        up=nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in reversed(pairs)),
+        merge=nn.ModuleList(double(2 * a, a) for a in reversed(widths[:-1])),
+        last=nn.Conv2d(width, 5, 1),
+    )
     return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(5, side, side))
-
-
-class ResidualUNet3d(nn.Module):
-    """A 3D U-Net with strided convolutions, instance norm and trilinear upsampling."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.stem = nn.Conv3d(1, width, 3, padding=1)
-        self.a, self.b, self.c = (self.block(width * f, width * f) for f in (1, 2, 4))
-        self.down_a = nn.Conv3d(width, 2 * width, 2, stride=2)
-        self.down_b = nn.Conv3d(2 * width, 4 * width, 2, stride=2)
-        self.up_b = self.block(6 * width, 2 * width)
-        self.up_a = self.block(3 * width, width)
-        self.last = nn.Conv3d(width, 2, 1)
-
-    @staticmethod
-    def block(n_in, n_out):
-        return nn.Sequential(
-            nn.Conv3d(n_in, n_out, 3, padding=1),
-            nn.InstanceNorm3d(n_out, affine=True),
-            nn.LeakyReLU(0.01),
-        )
-
-    @staticmethod
-    def larger(x):
-        return functional.interpolate(x, scale_factor=2, mode="trilinear", align_corners=False)
-
-    def forward(self, x):
-        a = self.stem(x)
-        a = a + self.a(a)
-        b = self.down_a(a)
-        b = b + self.b(b)
-        c = self.down_b(b)
-        c = c + self.c(c)
-        b = self.up_b(torch.cat([b, self.larger(c)], dim=1))
-        return self.last(self.up_a(torch.cat([a, self.larger(b)], dim=1)))
 
 
 def dice_and_entropy(output, target):
@@ -286,38 +294,54 @@ def dice_and_entropy(output, target):
 @case(NETWORKS, (1, 2), {"width": 4, "side": 16}, {"width": 16, "side": 80})
 def unet_3d(width, side):
     """Segmentation of volumes by a residual 3D U-Net, with Dice loss."""
-    volume = (side, side, side)
-    return Parts(
-        ResidualUNet3d(width), images(1, *volume), dice_and_entropy, labels(2, *volume),
-        optimizer=torch.optim.AdamW,
+    block = partial(
+        convs, norm=partial(nn.InstanceNorm3d, affine=True), act=partial(nn.LeakyReLU, 0.01),
+        ends=True, dim=3,
     )  # fmt: skip
+    larger = partial(functional.interpolate, scale_factor=2, mode="trilinear", align_corners=False)
 
+    def forward(m, x):
+        a = m.stem(x)
+        a = a + m.a(a)
+        b = m.down_a(a)
+        b = b + m.b(b)
+        c = m.down_b(b)
+        c = c + m.c(c)
+        b = m.up_b(torch.cat([b, larger(c)], dim=1))
+        return m.last(m.up_a(torch.cat([a, larger(b)], dim=1)))
 
-class DilatedVolume(nn.Module):
-    """Mixed-scale dense 3D convolutions: each layer sees all before it."""
-
-    def __init__(self, n_layers, growth):
-        super().__init__()
-        self.layers = nn.ModuleList()
-        for i in range(n_layers):
-            dilation = 1 + i % 4
-            layer = nn.Conv3d(1 + i * growth, growth, 3, padding=dilation, dilation=dilation)
-            self.layers.append(layer)
-        self.last = nn.Conv3d(1 + n_layers * growth, 1, 1)
-
-    def forward(self, x):
-        known = x
-        for layer in self.layers:
-            known = torch.cat([known, layer(known).relu()], dim=1)
-        return x + self.last(known)
+    model = Net(
+        forward,
+        stem=nn.Conv3d(1, width, 3, padding=1),
+        a=block(width, width), b=block(2 * width, 2 * width), c=block(4 * width, 4 * width),
+        down_a=nn.Conv3d(width, 2 * width, 2, stride=2),
+        down_b=nn.Conv3d(2 * width, 4 * width, 2, stride=2),
+        up_b=block(6 * width, 2 * width), up_a=block(3 * width, width),
+        last=nn.Conv3d(width, 2, 1),
+    )  # fmt: skip
+    volume = (side, side, side)
+    return Parts(model, images(1, *volume), dice_and_entropy, labels(2, *volume), torch.optim.AdamW)
 
 
 @case(NETWORKS, (1, 1), {"n_layers": 4, "growth": 1, "side": 16},
       {"n_layers": 12, "growth": 2, "side": 96})  # fmt: skip
 def dilated_3d(n_layers, growth, side):
-    """Denoising of volumes by dilated convolutions, densely connected."""
-    volume = (side, side, side)
-    return Parts(DilatedVolume(n_layers, growth), images(1, *volume), nn.L1Loss(), like(1, *volume))
+    """Denoising of volumes by dilated convolutions, each of which sees all before it."""
+
+    def forward(m, x):
+        known = x
+        for layer in m.layers:
+            known = torch.cat([known, layer(known).relu()], dim=1)
+        return x + m.last(known)
+
+    layers = [
+        nn.Conv3d(1 + i * growth, growth, 3, padding=1 + i % 4, dilation=1 + i % 4)
+        for i in range(n_layers)
+    ]
+    last = nn.Conv3d(1 + n_layers * growth, 1, 1)
+    volume = (1, side, side, side)
+    model = Net(forward, layers=nn.ModuleList(layers), last=last)
+    return Parts(model, images(*volume), nn.L1Loss(), like(*volume))
 
 
 # --- Fourier transforms ---------------------------------------------------------------------------
@@ -340,33 +364,26 @@ class SpectralConv1d(nn.Module):
         return torch.fft.irfft(out, n=x.shape[-1])
 
 
-class FNO1d(nn.Module):
-    """The Fourier neural operator on a line, with the coordinate as a second channel."""
-
-    def __init__(self, width, n_modes, n_layers):
-        super().__init__()
-        self.lift = nn.Linear(2, width)
-        self.spectral = nn.ModuleList(SpectralConv1d(width, n_modes) for _ in range(n_layers))
-        self.local = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(n_layers))
-        self.project = nn.Sequential(nn.Linear(width, 128), nn.GELU(), nn.Linear(128, 1))
-
-    def forward(self, x):
-        grid = torch.linspace(0, 1, x.shape[1], device=x.device).view(1, -1, 1)
-        x = self.lift(torch.cat([x, grid.expand(x.shape[0], -1, 1)], dim=-1)).permute(0, 2, 1)
-        for spectral, local in zip(self.spectral, self.local, strict=True):
-            x = functional.gelu(spectral(x) + local(x))
-        return self.project(x.permute(0, 2, 1))
-
-
 @case(NETWORKS, (2, 16), {"width": 8, "n_modes": 4, "n_layers": 2, "length": 64},
       {"width": 64, "n_modes": 16, "n_layers": 4, "length": 8192})  # fmt: skip
 def fno_1d(width, n_modes, n_layers, length):
-    """Fourier neural operator on a line."""
-    model = FNO1d(width, n_modes, n_layers)
-    return Parts(
-        model, lambda n: (torch.randn(n, length, 1),), nn.MSELoss(),
-        lambda n: torch.randn(n, length, 1),
-    )  # fmt: skip
+    """Fourier neural operator on a line, with the coordinate as a second channel."""
+
+    def forward(m, x):
+        grid = torch.linspace(0, 1, x.shape[1], device=x.device).view(1, -1, 1)
+        x = m.lift(torch.cat([x, grid.expand(x.shape[0], -1, 1)], dim=-1)).permute(0, 2, 1)
+        for spectral, local in zip(m.spectral, m.local, strict=True):
+            x = functional.gelu(spectral(x) + local(x))
+        return m.project(x.permute(0, 2, 1))
+
+    model = Net(
+        forward,
+        lift=nn.Linear(2, width),
+        spectral=repeated(n_layers, lambda: SpectralConv1d(width, n_modes)),
+        local=repeated(n_layers, lambda: nn.Conv1d(width, width, 1)),
+        project=mlp(width, 128, 1, act=nn.GELU),
+    )
+    return Parts(model, images(length, 1), nn.MSELoss(), like(length, 1))
 
 
 class SpectralConv2d(nn.Module):
@@ -388,27 +405,6 @@ class SpectralConv2d(nn.Module):
         return torch.fft.irfft2(out, s=x.shape[-2:])
 
 
-class FNO2d(nn.Module):
-    """The Fourier neural operator in the plane, padded as its domain is not periodic."""
-
-    def __init__(self, width, n_modes, n_layers, pad=8):
-        super().__init__()
-        self.pad = pad
-        self.lift = nn.Conv2d(3, width, 1)
-        self.spectral = nn.ModuleList(SpectralConv2d(width, n_modes) for _ in range(n_layers))
-        self.local = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(n_layers))
-        self.project = nn.Sequential(nn.Conv2d(width, 64, 1), nn.GELU(), nn.Conv2d(64, 1, 1))
-
-    def forward(self, x):
-        x = functional.pad(self.lift(x), (0, self.pad, 0, self.pad))
-        last = len(self.local) - 1
-        for i, (spectral, local) in enumerate(zip(self.spectral, self.local, strict=True)):
-            x = spectral(x) + local(x)
-            if i < last:
-                x = functional.gelu(x)
-        return self.project(x[..., : -self.pad, : -self.pad])
-
-
 def relative_error(output, target):
     """Mean of the relative L2 errors of a batch's items."""
     difference = torch.linalg.vector_norm((output - target).flatten(1), dim=1)
@@ -419,40 +415,47 @@ def relative_error(output, target):
       {"width": 32, "n_modes": 12, "n_layers": 4, "side": 192})  # fmt: skip
 def fno_2d(width, n_modes, n_layers, side):
     """Fourier neural operator in the plane, with complex weights."""
-    return Parts(
-        FNO2d(width, n_modes, n_layers), images(3, side, side), relative_error, like(1, side, side)
+    pad = 8  # as the domain is not periodic
+
+    def forward(m, x):
+        x = functional.pad(m.lift(x), (0, pad, 0, pad))
+        for i, (spectral, local) in enumerate(zip(m.spectral, m.local, strict=True)):
+            x = spectral(x) + local(x)
+            if i < n_layers - 1:
+                x = functional.gelu(x)
+        return m.project(x[..., :-pad, :-pad])
+
+    model = Net(
+        forward,
+        lift=nn.Conv2d(3, width, 1),
+        spectral=repeated(n_layers, lambda: SpectralConv2d(width, n_modes)),
+        local=repeated(n_layers, lambda: nn.Conv2d(width, width, 1)),
+        project=nn.Sequential(nn.Conv2d(width, 64, 1), nn.GELU(), nn.Conv2d(64, 1, 1)),
     )
-
-
-class LearnedRamp(nn.Module):
-    """Filters the rows of sinograms by a learned ramp, padded to twice their length."""
-
-    def __init__(self, n_columns, n_filters):
-        super().__init__()
-        self.n_padded = 2 ** math.ceil(math.log2(2 * n_columns))
-        ramp = torch.linspace(0, 1, self.n_padded // 2 + 1)
-        self.filters = nn.Parameter(ramp.repeat(n_filters, 1))
-        self.mix = nn.Conv2d(n_filters, 1, (3, 1), padding=(1, 0))
-
-    def forward(self, sinogram):
-        n_columns = sinogram.shape[-1]
-        before = (self.n_padded - n_columns) // 2
-        after = self.n_padded - n_columns - before
-        padded = functional.pad(sinogram.squeeze(1), (before, after), mode="replicate")
-        spectrum = torch.fft.rfft(padded, dim=-1).unsqueeze(1)
-        filtered = torch.fft.irfft(spectrum * self.filters[:, None], n=self.n_padded, dim=-1)
-        return self.mix(filtered[..., before : before + n_columns])
+    return Parts(model, images(3, side, side), relative_error, like(1, side, side))
 
 
 @case(NETWORKS, (1, 2), {"n_angles": 19, "n_columns": 40, "n_filters": 2},
       {"n_angles": 1801, "n_columns": 2560, "n_filters": 3})  # fmt: skip
 def sinogram_filter(n_angles, n_columns, n_filters):
     """Learned filtering of padded sinograms: rfft, multiply, irfft, crop."""
-    model = LearnedRamp(n_columns, n_filters)
-    return Parts(
-        model, images(1, n_angles, n_columns), nn.MSELoss(), like(1, n_angles, n_columns),
-        optimizer=torch.optim.SGD,
+    n_padded = 2 ** math.ceil(math.log2(2 * n_columns))
+    before = (n_padded - n_columns) // 2
+
+    def forward(m, sinogram):
+        sides = (before, n_padded - n_columns - before)
+        padded = functional.pad(sinogram.squeeze(1), sides, mode="replicate")
+        spectrum = torch.fft.rfft(padded, dim=-1).unsqueeze(1)
+        filtered = torch.fft.irfft(spectrum * m.filters[:, None], n=n_padded, dim=-1)
+        return m.mix(filtered[..., before : before + n_columns])
+
+    ramp = torch.linspace(0, 1, n_padded // 2 + 1)
+    model = Net(
+        forward, filters=nn.Parameter(ramp.repeat(n_filters, 1)),
+        mix=nn.Conv2d(n_filters, 1, (3, 1), padding=(1, 0)),
     )  # fmt: skip
+    shape = (1, n_angles, n_columns)
+    return Parts(model, images(*shape), nn.MSELoss(), like(*shape), torch.optim.SGD)
 
 
 class PhaseRetrieval(nn.Module):
@@ -482,13 +485,19 @@ def complex_propagation(n_layers, side):
     )
 
 
-class FourierOperator:
-    """Sampling of some frequencies of an image, and the adjoint."""
+class LearnedPrimalDual(nn.Module):
+    """Learned primal-dual reconstruction from some frequencies of an image."""
 
-    def __init__(self, mask):
-        self.mask = mask
+    def __init__(self, n_iterations, n_memory, width, side):
+        super().__init__()
+        self.n_memory = n_memory
+        self.dual, self.primal = (
+            repeated(n_iterations, lambda n=n: small_net(2 * n_memory + n, 2 * n_memory, width))
+            for n in (4, 2)
+        )
+        self.register_buffer("mask", (torch.rand(side, side) < 0.3).float())
 
-    def forward(self, image):
+    def measure(self, image):
         spectrum = torch.fft.fft2(torch.complex(image[:, :1], image[:, 1:2]), norm="ortho")
         return torch.view_as_real(spectrum * self.mask).squeeze(1).permute(0, 3, 1, 2)
 
@@ -496,41 +505,21 @@ class FourierOperator:
         spectrum = torch.view_as_complex(data.permute(0, 2, 3, 1).contiguous()) * self.mask
         return torch.view_as_real(torch.fft.ifft2(spectrum, norm="ortho")).permute(0, 3, 1, 2)
 
-
-def small_net(n_in, n_out, width):
-    """Three convolutions with PReLU."""
-    return nn.Sequential(
-        nn.Conv2d(n_in, width, 3, padding=1), nn.PReLU(width),
-        nn.Conv2d(width, width, 3, padding=1), nn.PReLU(width),
-        nn.Conv2d(width, n_out, 3, padding=1),
-    )  # fmt: skip
-
-
-class LearnedPrimalDual(nn.Module):
-    """Learned primal-dual reconstruction from some frequencies."""
-
-    def __init__(self, n_iterations, n_memory, width, side):
-        super().__init__()
-        self.n_memory = n_memory
-        self.dual = nn.ModuleList(
-            small_net(2 * n_memory + 4, 2 * n_memory, width) for _ in range(n_iterations)
-        )
-        self.primal = nn.ModuleList(
-            small_net(2 * n_memory + 2, 2 * n_memory, width) for _ in range(n_iterations)
-        )
-        self.register_buffer("mask", (torch.rand(side, side) < 0.3).float())
-
     def forward(self, data):
-        operator = FourierOperator(self.mask)
         n, _, height, width = data.shape
         primal = data.new_zeros(n, 2 * self.n_memory, height, width)
         dual = torch.zeros_like(primal)
         for update_dual, update_primal in zip(self.dual, self.primal, strict=True):
-            seen = operator.forward(primal[:, 2:4] if self.n_memory > 1 else primal)
+            seen = self.measure(primal[:, 2:4] if self.n_memory > 1 else primal)
             dual = dual + update_dual(torch.cat([dual, seen, data], dim=1))
-            back = operator.adjoint(dual[:, :2])
+            back = self.adjoint(dual[:, :2])
             primal = primal + update_primal(torch.cat([primal, back], dim=1))
         return primal[:, :2]
+
+
+def small_net(n_in, n_out, width):
+    """Three convolutions with PReLU."""
+    return convs(n_in, width, width, n_out, act=lambda: nn.PReLU(width))
 
 
 @case(NETWORKS, (1, 4), {"n_iterations": 2, "n_memory": 2, "width": 4, "side": 24},
@@ -546,23 +535,15 @@ class UnrolledDescent(nn.Module):
 
     def __init__(self, n_iterations, width):
         super().__init__()
-        kernel = torch.ones(1, 1, 9, 9) / 81
-        self.register_buffer("kernel", kernel)
+        self.register_buffer("kernel", torch.ones(1, 1, 9, 9) / 81)
         self.steps = nn.Parameter(torch.full((n_iterations,), 0.5))
-        self.prior = nn.Sequential(  # the same in each iteration
-            nn.Conv2d(1, width, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(width, 1, 3, padding=1),
-        )  # fmt: skip
-
-    def blur(self, x):
-        return functional.conv2d(x, self.kernel, padding=4)
+        self.prior = convs(1, width, width, 1)  # the same in each iteration
 
     def forward(self, blurred):
         x = blurred
         for step in self.steps:
-            gradient = functional.conv_transpose2d(self.blur(x) - blurred, self.kernel, padding=4)
-            x = x - step * gradient
+            rest = functional.conv2d(x, self.kernel, padding=4) - blurred
+            x = x - step * functional.conv_transpose2d(rest, self.kernel, padding=4)
             x = x - self.prior(x)
         return x
 
@@ -578,41 +559,33 @@ def unrolled_descent(n_iterations, width, side):
 # --- Transformers and sequences -------------------------------------------------------------------
 
 
-class EncoderClassifier(nn.Module):
-    """Embeds tokens, runs torch's encoder with a padding mask, and takes the mean."""
-
-    def __init__(self, n_tokens, width, n_heads, n_layers, max_length):
-        super().__init__()
-        self.embed = nn.Embedding(n_tokens, width, padding_idx=0)
-        self.position = nn.Parameter(0.02 * torch.randn(max_length, width))
-        layer = nn.TransformerEncoderLayer(width, n_heads, 4 * width, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
-        self.head = nn.Linear(width, 4)
-
-    def forward(self, tokens):
-        padded = tokens == 0
-        x = self.embed(tokens) + self.position[: tokens.shape[1]]
-        x = self.encoder(x, src_key_padding_mask=padded)
-        kept = (~padded).unsqueeze(-1).to(x.dtype)
-        return self.head((x * kept).sum(1) / kept.sum(1).clamp(min=1))
-
-
 @case(NETWORKS, (2, 16),
       {"n_tokens": 50, "width": 16, "n_heads": 2, "n_layers": 2, "length": 12},
       {"n_tokens": 30000, "width": 512, "n_heads": 8, "n_layers": 6, "length": 256})  # fmt: skip
 def transformer_encoder(n_tokens, width, n_heads, n_layers, length):
     """Classification of texts by nn.TransformerEncoder, with padding."""
-    model = EncoderClassifier(n_tokens, width, n_heads, n_layers, length)
 
-    def tokens(n):
+    def forward(m, tokens):
+        padded = tokens == 0
+        x = m.embed(tokens) + m.position[: tokens.shape[1]]
+        x = m.encoder(x, src_key_padding_mask=padded)
+        kept = (~padded).unsqueeze(-1).to(x.dtype)
+        return m.head((x * kept).sum(1) / kept.sum(1).clamp(min=1))
+
+    embed = nn.Embedding(n_tokens, width, padding_idx=0)
+    position = nn.Parameter(0.02 * torch.randn(length, width))
+    layer = nn.TransformerEncoderLayer(width, n_heads, 4 * width, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
+    head = nn.Linear(width, 4)
+    model = Net(forward, embed=embed, position=position, encoder=encoder, head=head)
+
+    def padded(n):
         made = torch.randint(1, n_tokens, (n, length))
         made[0, length // 2 :] = 0
         return (made,)
 
-    return Parts(
-        model, tokens, nn.CrossEntropyLoss(label_smoothing=0.1), labels(4),
-        optimizer=torch.optim.AdamW,
-    )  # fmt: skip
+    loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+    return Parts(model, padded, loss, labels(4), torch.optim.AdamW)
 
 
 class DecoderBlock(nn.Module):
@@ -649,7 +622,7 @@ class Decoder(nn.Module):
         self.n_new = n_new
         self.embed = nn.Embedding(n_tokens, width)
         self.position = nn.Embedding(max_length, width)
-        self.blocks = nn.ModuleList(DecoderBlock(width, n_heads) for _ in range(n_layers))
+        self.blocks = repeated(n_layers, lambda: DecoderBlock(width, n_heads))
         self.norm = nn.RMSNorm(width)
         self.head = nn.Linear(width, n_tokens, bias=False)
 
@@ -667,18 +640,11 @@ class Decoder(nn.Module):
         if self.training:
             return logits
         start = tokens.shape[1]
-        new = logits[:, -1:].argmax(-1)
-        out = [new]
+        out = [logits[:, -1:].argmax(-1)]
         for i in range(self.n_new - 1):
-            logits, caches = self.logits(new, caches, start + i)
-            new = logits[:, -1:].argmax(-1)
-            out.append(new)
+            logits, caches = self.logits(out[-1], caches, start + i)
+            out.append(logits[:, -1:].argmax(-1))
         return torch.cat(out, dim=1)
-
-
-def next_token_loss(logits, tokens):
-    """Cross entropy of each next token."""
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
 @case(NETWORKS, (2, 8),
@@ -689,104 +655,73 @@ def decoder_with_cache(n_tokens, width, n_heads, n_layers, length, n_new):
     """Language model: teacher forcing in training, greedy decoding with a cache in inference."""
     model = Decoder(n_tokens, width, n_heads, n_layers, length + n_new, n_new)
     return Parts(
-        model, lambda n: (torch.randint(0, n_tokens, (n, length)),), next_token_loss,
-        labels(n_tokens, length), optimizer=torch.optim.AdamW,
+        model, tokens(n_tokens, length), lambda out, target: token_loss(out[:, :-1], target[:, 1:]),
+        labels(n_tokens, length), torch.optim.AdamW,
     )  # fmt: skip
-
-
-class PatchTransformer(nn.Module):
-    """A vision transformer with a class token and nn.MultiheadAttention."""
-
-    def __init__(self, side, patch, width, n_heads, n_layers, n_classes):
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, patch, stride=patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.position = nn.Parameter(0.02 * torch.randn(1, (side // patch) ** 2 + 1, width))
-        self.layers = nn.ModuleList()
-        for _ in range(n_layers):
-            layer = nn.Module()
-            layer.norm_1, layer.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            layer.attention = nn.MultiheadAttention(width, n_heads, dropout=0.1, batch_first=True)
-            layer.mlp = nn.Sequential(
-                nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width)
-            )
-            self.layers.append(layer)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, n_classes)
-
-    def forward(self, x):
-        x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.position
-        for layer in self.layers:
-            y = layer.norm_1(x)
-            x = x + layer.attention(y, y, y, need_weights=False)[0]
-            x = x + layer.mlp(layer.norm_2(x))
-        return self.head(self.norm(x[:, 0]))
 
 
 @case(NETWORKS, (2, 16),
       {"side": 16, "patch": 4, "width": 16, "n_heads": 2, "n_layers": 2},
       {"side": 224, "patch": 16, "width": 384, "n_heads": 6, "n_layers": 12})  # fmt: skip
 def vision_transformer(side, patch, width, n_heads, n_layers):
-    """Classification of images by a vision transformer."""
-    model = PatchTransformer(side, patch, width, n_heads, n_layers, 100)
-    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(100))
+    """Classification of images by a vision transformer with nn.MultiheadAttention."""
 
+    def block(m, x):
+        y = m.norm_1(x)
+        x = x + m.attention(y, y, y, need_weights=False)[0]
+        return x + m.mlp(m.norm_2(x))
 
-class Mixer(nn.Module):
-    """Layers that mix patches and then channels."""
+    def forward(m, x):
+        x = m.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([m.token.expand(x.shape[0], -1, -1), x], dim=1) + m.position
+        for layer in m.layers:
+            x = layer(x)
+        return m.head(m.norm(x[:, 0]))
 
-    def __init__(self, side, patch, width, n_layers):
-        super().__init__()
-        n_patches = (side // patch) ** 2
-        self.unfold = nn.Unfold(patch, stride=patch)
-        self.embed = nn.Linear(3 * patch**2, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * n_layers))
-        self.tokens = nn.ModuleList(self.mlp(n_patches, n_patches * 2) for _ in range(n_layers))
-        self.channels = nn.ModuleList(self.mlp(width, width * 4) for _ in range(n_layers))
-        self.head = nn.Linear(width, 10)
+    def layer():
+        return Net(
+            block, norm_1=nn.LayerNorm(width), norm_2=nn.LayerNorm(width),
+            attention=nn.MultiheadAttention(width, n_heads, dropout=0.1, batch_first=True),
+            mlp=nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width)
+            ),
+        )  # fmt: skip
 
-    @staticmethod
-    def mlp(n, n_hidden):
-        return nn.Sequential(nn.Linear(n, n_hidden), nn.GELU(), nn.Linear(n_hidden, n))
-
-    def forward(self, x):
-        x = self.embed(self.unfold(x).transpose(1, 2))
-        for i, (tokens, channels) in enumerate(zip(self.tokens, self.channels, strict=True)):
-            x = x + tokens(self.norms[2 * i](x).transpose(1, 2)).transpose(1, 2)
-            x = x + channels(self.norms[2 * i + 1](x))
-        return self.head(x.mean(dim=1))
+    model = Net(
+        forward,
+        patches=nn.Conv2d(3, width, patch, stride=patch),
+        token=nn.Parameter(torch.zeros(1, 1, width)),
+        position=nn.Parameter(0.02 * torch.randn(1, (side // patch) ** 2 + 1, width)),
+        layers=repeated(n_layers, layer),
+        norm=nn.LayerNorm(width),
+        head=nn.Linear(width, 100),
+    )
+    return classifies(model, 100, 3, side, side)
 
 
 @case(NETWORKS, (2, 32), {"side": 16, "patch": 4, "width": 8, "n_layers": 2},
       {"side": 224, "patch": 16, "width": 512, "n_layers": 8})  # fmt: skip
 def mlp_mixer(side, patch, width, n_layers):
     """Classification of images by an MLP-Mixer."""
-    model = Mixer(side, patch, width, n_layers)
-    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(10))
 
+    def forward(m, x):
+        x = m.embed(m.unfold(x).transpose(1, 2))
+        for i, (tokens, channels) in enumerate(zip(m.tokens, m.channels, strict=True)):
+            x = x + tokens(m.norms[2 * i](x).transpose(1, 2)).transpose(1, 2)
+            x = x + channels(m.norms[2 * i + 1](x))
+        return m.head(x.mean(dim=1))
 
-class Perceiver(nn.Module):
-    """Few latents that attend to many inputs, and then to each other."""
-
-    def __init__(self, n_in, width, n_latents, n_heads, n_layers):
-        super().__init__()
-        self.latents = nn.Parameter(torch.randn(n_latents, width))
-        self.key, self.value = nn.Linear(n_in, width), nn.Linear(n_in, width)
-        self.cross = nn.MultiheadAttention(width, n_heads, batch_first=True)
-        layer = nn.TransformerEncoderLayer(
-            width, n_heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True
-        )
-        self.inner = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
-        self.n_rounds = 2
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, x):
-        key, value = self.key(x), self.value(x)
-        latents = self.latents.expand(x.shape[0], -1, -1)
-        for _ in range(self.n_rounds):
-            latents = latents + self.cross(latents, key, value)[0]
-            latents = self.inner(latents)
-        return self.head(latents.mean(1))
+    n = (side // patch) ** 2
+    model = Net(
+        forward,
+        unfold=nn.Unfold(patch, stride=patch),
+        embed=nn.Linear(3 * patch**2, width),
+        norms=repeated(2 * n_layers, lambda: nn.LayerNorm(width)),
+        tokens=repeated(n_layers, lambda: mlp(n, 2 * n, n, act=nn.GELU)),
+        channels=repeated(n_layers, lambda: mlp(width, 4 * width, width, act=nn.GELU)),
+        head=nn.Linear(width, 10),
+    )
+    return classifies(model, 10, 3, side, side)
 
 
 @case(NETWORKS, (2, 8),
@@ -795,24 +730,27 @@ class Perceiver(nn.Module):
       )  # fmt: skip
 def perceiver(n_in, width, n_latents, n_heads, n_layers, length):
     """Cross attention of few latents to many inputs, with averaged weights."""
-    model = Perceiver(n_in, width, n_latents, n_heads, n_layers)
-    return Parts(
-        model, lambda n: (torch.randn(n, length, n_in),), nn.CrossEntropyLoss(), labels(10)
+
+    def forward(m, x):
+        key, value = m.key(x), m.value(x)
+        latents = m.latents.expand(x.shape[0], -1, -1)
+        for _ in range(2):
+            latents = latents + m.cross(latents, key, value)[0]
+            latents = m.inner(latents)
+        return m.head(latents.mean(1))
+
+    latents = nn.Parameter(torch.randn(n_latents, width))
+    key, value = nn.Linear(n_in, width), nn.Linear(n_in, width)
+    cross = nn.MultiheadAttention(width, n_heads, batch_first=True)
+    layer = nn.TransformerEncoderLayer(
+        width, n_heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True
     )
-
-
-class ProjectedLSTM(nn.Module):
-    """An LSTM with projected outputs, for the next word."""
-
-    def __init__(self, n_tokens, width, n_hidden, n_layers):
-        super().__init__()
-        self.embed = nn.Embedding(n_tokens, width)
-        self.lstm = nn.LSTM(width, n_hidden, n_layers, proj_size=width, dropout=0.2)
-        self.head = nn.Linear(width, n_tokens)
-
-    def forward(self, tokens):
-        output, _ = self.lstm(self.embed(tokens))
-        return self.head(output)
+    inner = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
+    model = Net(
+        forward, latents=latents, key=key, value=value, cross=cross, inner=inner,
+        head=nn.Linear(width, 10),
+    )  # fmt: skip
+    return classifies(model, 10, length, n_in)
 
 
 @case(NETWORKS, (2, 32), {"n_tokens": 30, "width": 8, "n_hidden": 16, "n_layers": 2, "length": 9},
@@ -820,39 +758,16 @@ class ProjectedLSTM(nn.Module):
       )  # fmt: skip
 def lstm_with_projection(n_tokens, width, n_hidden, n_layers, length):
     """Language model by an LSTM with projections, time first."""
-
-    def loss(output, target):
-        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
-
-    return Parts(
-        ProjectedLSTM(n_tokens, width, n_hidden, n_layers),
-        lambda n: (torch.randint(0, n_tokens, (length, n)),),
-        loss,
-        lambda n: torch.randint(0, n_tokens, (length, n)),
-        optimizer=torch.optim.RMSprop,
+    model = Net(
+        lambda m, tokens: m.head(m.lstm(m.embed(tokens))[0]),
+        embed=nn.Embedding(n_tokens, width),
+        lstm=nn.LSTM(width, n_hidden, n_layers, proj_size=width, dropout=0.2),
+        head=nn.Linear(width, n_tokens),
     )
-
-
-class Translator(nn.Module):
-    """A GRU reads, and cells of a GRU write with attention to what was read."""
-
-    def __init__(self, n_tokens, width):
-        super().__init__()
-        self.embed = nn.Embedding(n_tokens, width)
-        self.reader = nn.GRU(width, width, batch_first=True)
-        self.writer = nn.GRUCell(2 * width, width)
-        self.head = nn.Linear(width, n_tokens)
-
-    def forward(self, source, target):
-        read, state = self.reader(self.embed(source))
-        state = state[0]
-        logits = []
-        for word in self.embed(target).unbind(1):
-            weights = torch.bmm(read, state.unsqueeze(2)).softmax(dim=1)
-            context = (weights * read).sum(dim=1)
-            state = self.writer(torch.cat([word, context], dim=1), state)
-            logits.append(self.head(state))
-        return torch.stack(logits, dim=1)
+    return Parts(
+        model, lambda n: (torch.randint(0, n_tokens, (length, n)),), token_loss,
+        lambda n: torch.randint(0, n_tokens, (length, n)), torch.optim.RMSprop,
+    )  # fmt: skip
 
 
 @case(NETWORKS, (2, 32), {"n_tokens": 30, "width": 8, "length": 7},
@@ -860,30 +775,26 @@ class Translator(nn.Module):
 def gru_translator(n_tokens, width, length):
     """Translation by a GRU and a loop of GRU cells with attention; inputs by name."""
 
-    def inputs(n):
-        shape = (n, length)
-        return {
-            "source": torch.randint(0, n_tokens, shape),
-            "target": torch.randint(0, n_tokens, shape),
-        }
+    def forward(m, source, target):
+        read, state = m.reader(m.embed(source))
+        state = state[0]
+        logits = []
+        for word in m.embed(target).unbind(1):
+            weights = torch.bmm(read, state.unsqueeze(2)).softmax(dim=1)
+            context = (weights * read).sum(dim=1)
+            state = m.writer(torch.cat([word, context], dim=1), state)
+            logits.append(m.head(state))
+        return torch.stack(logits, dim=1)
 
-    def loss(output, target):
-        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
-
-    return Parts(Translator(n_tokens, width), inputs, loss, labels(n_tokens, length))
-
-
-class Tagger(nn.Module):
-    """A bidirectional LSTM on characteristics of frames."""
-
-    def __init__(self, n_in, n_hidden, n_tags):
-        super().__init__()
-        self.lstm = nn.LSTM(n_in, n_hidden, 3, batch_first=True, bidirectional=True)
-        self.norm = nn.LayerNorm(2 * n_hidden)
-        self.head = nn.Linear(2 * n_hidden, n_tags)
-
-    def forward(self, x):
-        return self.head(self.norm(self.lstm(x)[0])).log_softmax(-1)
+    model = Net(
+        forward,
+        embed=nn.Embedding(n_tokens, width),
+        reader=nn.GRU(width, width, batch_first=True),
+        writer=nn.GRUCell(2 * width, width),
+        head=nn.Linear(width, n_tokens),
+    )
+    words = labels(n_tokens, length)
+    return Parts(model, lambda n: {"source": words(n), "target": words(n)}, token_loss, words)
 
 
 @case(NETWORKS, (2, 16), {"n_in": 6, "n_hidden": 8, "length": 20},
@@ -897,50 +808,42 @@ def bidirectional_ctc(n_in, n_hidden, length):
         n_tags = torch.full((n,), target.shape[1], dtype=torch.long)
         return functional.ctc_loss(output.transpose(0, 1), target, lengths, n_tags)
 
-    return Parts(
-        Tagger(n_in, n_hidden, 29),
-        lambda n: (torch.randn(n, length, n_in),),
-        loss,
-        lambda n: torch.randint(1, 29, (n, length // 8)),
+    model = Net(
+        lambda m, x: m.head(m.norm(m.lstm(x)[0])).log_softmax(-1),
+        lstm=nn.LSTM(n_in, n_hidden, 3, batch_first=True, bidirectional=True),
+        norm=nn.LayerNorm(2 * n_hidden),
+        head=nn.Linear(2 * n_hidden, 29),
     )
-
-
-class WaveNet(nn.Module):
-    """Gated causal convolutions whose dilation doubles, with residuals and skips."""
-
-    def __init__(self, width, n_layers, n_levels=64):
-        super().__init__()
-        self.embed = nn.Embedding(n_levels, width)
-        self.gates = nn.ModuleList(
-            nn.Conv1d(width, 2 * width, 2, dilation=2**i) for i in range(n_layers)
-        )
-        self.residual = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(n_layers))
-        self.skip = nn.ModuleList(nn.Conv1d(width, 2 * width, 1) for _ in range(n_layers))
-        self.head = nn.Sequential(
-            nn.ReLU(), nn.Conv1d(2 * width, n_levels, 1), nn.ReLU(),
-            nn.Conv1d(n_levels, n_levels, 1),
-        )  # fmt: skip
-
-    def forward(self, levels):
-        x = self.embed(levels).transpose(1, 2)
-        total = 0
-        for gates, residual, skip in zip(self.gates, self.residual, self.skip, strict=True):
-            padded = functional.pad(x, (gates.dilation[0], 0))
-            filtered, gate = gates(padded).chunk(2, dim=1)
-            y = torch.tanh(filtered) * torch.sigmoid(gate)
-            total = total + skip(y)
-            x = x + residual(y)
-        return self.head(total)
+    return Parts(
+        model, images(length, n_in), loss, lambda n: torch.randint(1, 29, (n, length // 8))
+    )
 
 
 @case(NETWORKS, (2, 4), {"width": 4, "n_layers": 4, "length": 64},
       {"width": 32, "n_layers": 10, "length": 16000})  # fmt: skip
 def wavenet(width, n_layers, length):
-    """Audio, sample by sample, by dilated causal convolutions."""
-    return Parts(
-        WaveNet(width, n_layers), lambda n: (torch.randint(0, 64, (n, length)),),
-        nn.CrossEntropyLoss(), labels(64, length),
-    )  # fmt: skip
+    """Audio, sample by sample, by gated causal convolutions whose dilation doubles."""
+
+    def forward(m, levels):
+        x = m.embed(levels).transpose(1, 2)
+        total = 0
+        for gates, residual, skip in zip(m.gates, m.residual, m.skip, strict=True):
+            padded = functional.pad(x, (gates.dilation[0], 0))
+            filtered, gate = gates(padded).chunk(2, dim=1)
+            y = torch.tanh(filtered) * torch.sigmoid(gate)
+            total = total + skip(y)
+            x = x + residual(y)
+        return m.head(total)
+
+    model = Net(
+        forward,
+        embed=nn.Embedding(64, width),
+        gates=nn.ModuleList(nn.Conv1d(width, 2 * width, 2, dilation=2**i) for i in range(n_layers)),
+        residual=repeated(n_layers, lambda: nn.Conv1d(width, width, 1)),
+        skip=repeated(n_layers, lambda: nn.Conv1d(width, 2 * width, 1)),
+        head=nn.Sequential(nn.ReLU(), nn.Conv1d(2 * width, 64, 1), nn.ReLU(), nn.Conv1d(64, 64, 1)),
+    )
+    return Parts(model, tokens(64, length), nn.CrossEntropyLoss(), labels(64, length))
 
 
 # --- Convolutional classifiers --------------------------------------------------------------------
@@ -962,32 +865,21 @@ class ConvNextBlock(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
-class ConvNext(nn.Module):
-    """Stages of such blocks, each after a strided convolution."""
-
-    def __init__(self, widths, depths):
-        super().__init__()
-        n_in, stages = 3, []
-        for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-            stride = 4 if i == 0 else 2
-            stages.append(nn.Conv2d(n_in, width, stride, stride=stride))
-            stages += [ConvNextBlock(width) for _ in range(depth)]
-            n_in = width
-        self.stages = nn.Sequential(*stages)
-        self.norm, self.head = nn.LayerNorm(n_in), nn.Linear(n_in, 10)
-
-    def forward(self, x):
-        return self.head(self.norm(self.stages(x).mean((2, 3))))
-
-
 @case(NETWORKS, (2, 16), {"widths": (4, 8), "depths": (1, 1), "side": 32},
       {"widths": (96, 192, 384), "depths": (3, 3, 6), "side": 224})  # fmt: skip
 def convnext(widths, depths, side):
     """Classification by depthwise convolutions and MLPs with channels last."""
-    return Parts(
-        ConvNext(widths, depths), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
-        optimizer=torch.optim.AdamW,
+    n_in, stages = 3, []
+    for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        stride = 4 if i == 0 else 2
+        stages.append(nn.Conv2d(n_in, width, stride, stride=stride))
+        stages += [ConvNextBlock(width) for _ in range(depth)]
+        n_in = width
+    model = Net(
+        lambda m, x: m.head(m.norm(m.stages(x).mean((2, 3)))),
+        stages=nn.Sequential(*stages), norm=nn.LayerNorm(n_in), head=nn.Linear(n_in, 10),
     )  # fmt: skip
+    return classifies(model, 10, 3, side, side, optimizer=torch.optim.AdamW)
 
 
 class Bottleneck(nn.Module):
@@ -1020,20 +912,15 @@ class Bottleneck(nn.Module):
 def resnet_group_norm(width, depths, side):
     """Residual network of bottlenecks with group norm, by SGD with momentum."""
     layers = [
-        nn.Conv2d(3, width, 7, 2, 3),
-        nn.GroupNorm(4, width),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-    ]
+        nn.Conv2d(3, width, 7, 2, 3), nn.GroupNorm(4, width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    ]  # fmt: skip
     n_in = width
     for i, depth in enumerate(depths):
         for j in range(depth):
             layers.append(Bottleneck(n_in, width * 2**i, 2 if i and not j else 1))
             n_in = 4 * width * 2**i
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n_in, 10))
-    return Parts(
-        model, images(3, side, side), nn.CrossEntropyLoss(), labels(10),
-        optimizer=torch.optim.SGD,
+    return classifies(
+        nn.Sequential(*layers, *pooled(n_in, 10)), 10, 3, side, side, optimizer=torch.optim.SGD,
         make_optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9),
     )  # fmt: skip
 
@@ -1072,17 +959,8 @@ def densenet(growth, depths, side):
             n //= 2
         layers.append(DenseBlock(n, growth, depth))
         n += depth * growth
-    layers += [
-        nn.BatchNorm2d(n),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(n, 10),
-    ]
-    return Parts(
-        nn.Sequential(*layers), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
-        optimizer=torch.optim.SGD,
-    )  # fmt: skip
+    layers += [nn.BatchNorm2d(n), nn.ReLU(), *pooled(n, 10)]
+    return classifies(nn.Sequential(*layers), 10, 3, side, side, optimizer=torch.optim.SGD)
 
 
 class InvertedResidual(nn.Module):
@@ -1112,14 +990,16 @@ def mobilenet(plan, side):
     for n_out, stride in plan:
         layers.append(InvertedResidual(n_in, n_out, stride, 4))
         n_in = n_out
-    model = nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(n_in, 10)
-    ).to(memory_format=torch.channels_last)
+    mean, flat, last = pooled(n_in, 10)
+    model = nn.Sequential(*layers, mean, flat, nn.Dropout(0.2), last)
 
     def inputs(n):
         return (torch.randn(n, 3, side, side).to(memory_format=torch.channels_last),)
 
-    return Parts(model, inputs, nn.CrossEntropyLoss(), labels(10), optimizer=torch.optim.RMSprop)
+    return Parts(
+        model.to(memory_format=torch.channels_last), inputs, nn.CrossEntropyLoss(), labels(10),
+        torch.optim.RMSprop,
+    )  # fmt: skip
 
 
 class SqueezeExcite(nn.Module):
@@ -1127,10 +1007,8 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.conv = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.SiLU(),
-            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
-        )  # fmt: skip
+        layers = convs(width, width, width, norm=nn.BatchNorm2d, act=nn.SiLU, ends=True)
+        self.conv = layers[:-1]
         self.squeeze = nn.Linear(width, max(width // 8, 1))
         self.excite = nn.Linear(max(width // 8, 1), width)
 
@@ -1144,10 +1022,9 @@ class SqueezeExcite(nn.Module):
       {"width": 64, "n_blocks": 6, "side": 128})  # fmt: skip
 def squeeze_excite(width, n_blocks, side):
     """Squeeze and excite blocks, with several labels for each image."""
-    blocks = (SqueezeExcite(width) for _ in range(n_blocks))
     model = nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1), *blocks, nn.AdaptiveMaxPool2d(1), nn.Flatten(),
-        nn.Linear(width, 20),
+        nn.Conv2d(3, width, 3, padding=1), *(SqueezeExcite(width) for _ in range(n_blocks)),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(width, 20),
     )  # fmt: skip
     return Parts(
         model, images(3, side, side), nn.BCEWithLogitsLoss(),
@@ -1158,41 +1035,27 @@ def squeeze_excite(width, n_blocks, side):
 # --- Images from images ---------------------------------------------------------------------------
 
 
-class SuperResolution(nn.Module):
-    """Residual blocks without norm, then pixel shuffling, beside a bicubic enlargement."""
-
-    def __init__(self, width, n_blocks, scale):
-        super().__init__()
-        self.scale = scale
-        self.head = nn.Conv2d(3, width, 3, padding=1)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(width, width, 3, padding=1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, padding=1),
-            )
-            for _ in range(n_blocks)
-        )  # fmt: skip
-        self.tail = nn.Sequential(
-            nn.Conv2d(width, 3 * scale**2, 3, padding=1), nn.PixelShuffle(scale)
-        )
-
-    def forward(self, x):
-        y = first = self.head(x)
-        for block in self.blocks:
-            y = y + block(y).mul(0.1)
-        enlarged = functional.interpolate(x, scale_factor=self.scale, mode="bicubic")
-        return enlarged + self.tail(y + first)
-
-
 @case(NETWORKS, (2, 8), {"width": 8, "n_blocks": 2, "scale": 2, "side": 16},
       {"width": 64, "n_blocks": 12, "scale": 4, "side": 128})  # fmt: skip
 def super_resolution(width, n_blocks, scale, side):
-    """Super-resolution with pixel shuffling."""
+    """Super-resolution: residual blocks and pixel shuffling, beside a bicubic enlargement."""
+
+    def forward(m, x):
+        y = first = m.head(x)
+        for block in m.blocks:
+            y = y + block(y).mul(0.1)
+        enlarged = functional.interpolate(x, scale_factor=scale, mode="bicubic")
+        return enlarged + m.tail(y + first)
+
+    relu = partial(nn.ReLU, True)
+    model = Net(
+        forward,
+        head=nn.Conv2d(3, width, 3, padding=1),
+        blocks=repeated(n_blocks, lambda: convs(width, width, width, act=relu)),
+        tail=nn.Sequential(*convs(width, 3 * scale**2), nn.PixelShuffle(scale)),
+    )
     big = side * scale
-    return Parts(
-        SuperResolution(width, n_blocks, scale), images(3, side, side), nn.L1Loss(),
-        like(3, big, big),
-    )  # fmt: skip
+    return Parts(model, images(3, side, side), nn.L1Loss(), like(3, big, big))
 
 
 class DeformableConv(nn.Module):
@@ -1226,37 +1089,31 @@ def deformable_sampling(width, side):
     return Parts(model, images(3, side, side), nn.SmoothL1Loss(), like(1, side, side))
 
 
-class SpatialTransformer(nn.Module):
-    """Finds an affine map of the image, applies it, and classifies the result."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.localize = nn.Sequential(
-            nn.Conv2d(1, width, 7), nn.MaxPool2d(2, 2), nn.ReLU(True),
-            nn.Conv2d(width, width, 5), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
-            nn.Linear(16 * width, 32), nn.ReLU(True),
-        )  # fmt: skip
-        self.theta = nn.Linear(32, 6)
-        with torch.no_grad():
-            self.theta.weight.zero_()
-            self.theta.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
-        self.classify = nn.Sequential(
-            nn.Conv2d(1, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(width, width, 5, padding=2), nn.ReLU(), nn.Dropout2d(),
-            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 10),
-        )  # fmt: skip
-
-    def forward(self, x):
-        theta = self.theta(self.localize(x)).view(-1, 2, 3)
-        grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
-        moved = functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
-        return functional.log_softmax(self.classify(moved), dim=1)
-
-
 @case(NETWORKS, (2, 32), {"width": 4, "side": 28}, {"width": 32, "side": 160})
 def spatial_transformer(width, side):
     """Spatial transformer before a classifier, with the negative log likelihood."""
-    return Parts(SpatialTransformer(width), images(1, side, side), nn.NLLLoss(), labels(10))
+
+    def forward(m, x):
+        theta = m.theta(m.localize(x)).view(-1, 2, 3)
+        grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
+        moved = functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+        return functional.log_softmax(m.classify(moved), dim=1)
+
+    localize = nn.Sequential(
+        nn.Conv2d(1, width, 7), nn.MaxPool2d(2, 2), nn.ReLU(True), nn.Conv2d(width, width, 5),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 32), nn.ReLU(True),
+    )  # fmt: skip
+    theta = nn.Linear(32, 6)
+    with torch.no_grad():
+        theta.weight.zero_()
+        theta.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
+    classify = nn.Sequential(
+        nn.Conv2d(1, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(width, width, 5, padding=2), nn.ReLU(), nn.Dropout2d(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 10),
+    )  # fmt: skip
+    model = Net(forward, localize=localize, theta=theta, classify=classify)
+    return Parts(model, images(1, side, side), nn.NLLLoss(), labels(10))
 
 
 @case(NETWORKS, (2, 128), {"n_latent": 8, "width": 4, "n_stages": 2},
@@ -1270,38 +1127,7 @@ def transposed_decoder(n_latent, width, n_stages):
         n //= 2
     layers += [nn.ConvTranspose2d(n, 3, 4, 2, 1), nn.Tanh()]
     side = 4 * 2**n_stages
-    return Parts(
-        nn.Sequential(*layers), lambda n: (torch.randn(n, n_latent),), nn.MSELoss(),
-        like(3, side, side),
-    )  # fmt: skip
-
-
-class ConvVAE(nn.Module):
-    """Convolutions to a mean and a log variance, and back from a sample."""
-
-    def __init__(self, width, n_latent, side):
-        super().__init__()
-        small = side // 4
-        self.encoder = nn.Sequential(
-            nn.Conv2d(1, width, 4, 2, 1), nn.ELU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ELU(),
-            nn.Flatten(),
-        )  # fmt: skip
-        self.mean = nn.Linear(2 * width * small**2, n_latent)
-        self.log_variance = nn.Linear(2 * width * small**2, n_latent)
-        self.decoder = nn.Sequential(
-            nn.Linear(n_latent, 2 * width * small**2), nn.ELU(),
-            nn.Unflatten(1, (2 * width, small, small)),
-            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ELU(),
-            nn.ConvTranspose2d(width, 1, 4, 2, 1),
-        )  # fmt: skip
-
-    def forward(self, x):
-        y = self.encoder(x)
-        mean, log_variance = self.mean(y), self.log_variance(y)
-        z = mean
-        if self.training:
-            z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
-        return self.decoder(z), mean, log_variance
+    return Parts(nn.Sequential(*layers), images(n_latent), nn.MSELoss(), like(3, side, side))
 
 
 def negative_bound(output, target):
@@ -1316,37 +1142,33 @@ def negative_bound(output, target):
       {"width": 32, "n_latent": 64, "side": 128})  # fmt: skip
 def conv_vae(width, n_latent, side):
     """Variational autoencoder."""
-    return Parts(
-        ConvVAE(width, n_latent, side), images(1, side, side), negative_bound,
-        lambda n: torch.rand(n, 1, side, side),
+
+    def forward(m, x):
+        y = m.encoder(x)
+        mean, log_variance = m.mean(y), m.log_variance(y)
+        z = mean
+        if m.training:
+            z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
+        return m.decoder(z), mean, log_variance
+
+    small, n = side // 4, 2 * width * (side // 4) ** 2
+    model = Net(
+        forward,
+        encoder=nn.Sequential(
+            nn.Conv2d(1, width, 4, 2, 1), nn.ELU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ELU(),
+            nn.Flatten(),
+        ),
+        mean=nn.Linear(n, n_latent),
+        log_variance=nn.Linear(n, n_latent),
+        decoder=nn.Sequential(
+            nn.Linear(n_latent, n), nn.ELU(), nn.Unflatten(1, (2 * width, small, small)),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ELU(),
+            nn.ConvTranspose2d(width, 1, 4, 2, 1),
+        ),
     )  # fmt: skip
-
-
-class VectorQuantizedVAE(nn.Module):
-    """An autoencoder whose latents are replaced by the nearest of a codebook."""
-
-    def __init__(self, width, n_codes):
-        super().__init__()
-        self.encoder = nn.Sequential(
-            nn.Conv2d(3, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), nn.ReLU(),
-            nn.Conv2d(width, width, 1),
-        )  # fmt: skip
-        self.codes = nn.Embedding(n_codes, width)
-        nn.init.uniform_(self.codes.weight, -1 / n_codes, 1 / n_codes)
-        self.decoder = nn.Sequential(
-            nn.ConvTranspose2d(width, width, 4, 2, 1), nn.ReLU(),
-            nn.ConvTranspose2d(width, 3, 4, 2, 1),
-        )  # fmt: skip
-
-    def forward(self, x):
-        z = self.encoder(x).permute(0, 2, 3, 1).contiguous()
-        distances = torch.cdist(z.view(-1, z.shape[-1]), self.codes.weight)
-        nearest = distances.argmin(dim=1)
-        quantized = self.codes(nearest).view_as(z)
-        commitment = functional.mse_loss(quantized.detach(), z)
-        codebook = functional.mse_loss(quantized, z.detach())
-        quantized = z + (quantized - z).detach()
-        return self.decoder(quantized.permute(0, 3, 1, 2)), codebook + 0.25 * commitment
+    return Parts(
+        model, images(1, side, side), negative_bound, lambda n: torch.rand(n, 1, side, side)
+    )
 
 
 @case(NETWORKS, (2, 16), {"width": 8, "n_codes": 10, "side": 16},
@@ -1354,11 +1176,30 @@ class VectorQuantizedVAE(nn.Module):
 def vq_vae(width, n_codes, side):
     """Vector-quantized autoencoder, with straight-through gradients."""
 
-    def loss(output, target):
-        return functional.mse_loss(output[0], target) + output[1]
+    def forward(m, x):
+        z = m.encoder(x).permute(0, 2, 3, 1).contiguous()
+        distances = torch.cdist(z.view(-1, z.shape[-1]), m.codes.weight)
+        nearest = distances.argmin(dim=1)
+        quantized = m.codes(nearest).view_as(z)
+        commitment = functional.mse_loss(quantized.detach(), z)
+        codebook = functional.mse_loss(quantized, z.detach())
+        quantized = z + (quantized - z).detach()
+        return m.decoder(quantized.permute(0, 3, 1, 2)), codebook + 0.25 * commitment
 
-    model = VectorQuantizedVAE(width, n_codes)
-    return Parts(model, images(3, side, side), loss, like(3, side, side))
+    encoder = nn.Sequential(
+        nn.Conv2d(3, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), nn.ReLU(),
+        nn.Conv2d(width, width, 1),
+    )  # fmt: skip
+    codes = nn.Embedding(n_codes, width)
+    nn.init.uniform_(codes.weight, -1 / n_codes, 1 / n_codes)
+    decoder = nn.Sequential(
+        nn.ConvTranspose2d(width, width, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(width, 3, 4, 2, 1)
+    )
+    return Parts(
+        Net(forward, encoder=encoder, codes=codes, decoder=decoder), images(3, side, side),
+        lambda output, target: functional.mse_loss(output[0], target) + output[1],
+        like(3, side, side),
+    )  # fmt: skip
 
 
 class TimeBlock(nn.Module):
@@ -1400,7 +1241,7 @@ class DiffusionUNet(nn.Module):
         super().__init__()
         self.width = width
         n_time = 4 * width
-        self.embed = nn.Sequential(nn.Linear(width, n_time), nn.SiLU(), nn.Linear(n_time, n_time))
+        self.embed = mlp(width, n_time, n_time, act=nn.SiLU)
         self.first = nn.Conv2d(3, width, 3, padding=1)
         self.down_1 = TimeBlock(width, width, n_time)
         self.down_2 = TimeBlock(width, 2 * width, n_time)
@@ -1408,9 +1249,7 @@ class DiffusionUNet(nn.Module):
         self.attention = PixelAttention(4 * width)
         self.up_2 = TimeBlock(6 * width, 2 * width, n_time)
         self.up_1 = TimeBlock(3 * width, width, n_time)
-        self.last = nn.Sequential(
-            nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1)
-        )
+        self.last = nn.Sequential(nn.GroupNorm(4, width), nn.SiLU(), *convs(width, 3))
         kept = torch.cumprod(1 - torch.linspace(1e-4, 0.02, n_times), dim=0)
         self.register_buffer("kept", kept)
 
@@ -1437,8 +1276,7 @@ class DiffusionUNet(nn.Module):
 @case(NETWORKS, (2, 8), {"width": 8, "side": 16}, {"width": 64, "side": 128})
 def diffusion_unet(width, side):
     """Noise prediction with time embedding and attention; the model returns its loss."""
-    model = DiffusionUNet(width)
-    return Parts(model, images(3, side, side), optimizer=torch.optim.AdamW)
+    return Parts(DiffusionUNet(width), images(3, side, side), optimizer=torch.optim.AdamW)
 
 
 # --- Coordinates, points and graphs ---------------------------------------------------------------
@@ -1452,15 +1290,10 @@ class NeRF(nn.Module):
         self.n_samples = n_samples
         self.register_buffer("frequencies", 2.0 ** torch.arange(n_frequencies))
         n_in = 3 + 6 * n_frequencies
-        self.first = nn.Sequential(
-            nn.Linear(n_in, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        )
-        self.second = nn.Sequential(
-            nn.Linear(width + n_in, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        )
+        self.first = nn.Sequential(*mlp(n_in, width, width), nn.ReLU())
+        self.second = nn.Sequential(*mlp(width + n_in, width, width), nn.ReLU())
         self.density = nn.Linear(width, 1)
-        self.colour = nn.Sequential(nn.Linear(width + n_in, width // 2), nn.ReLU(),
-                                    nn.Linear(width // 2, 3), nn.Sigmoid())  # fmt: skip
+        self.colour = nn.Sequential(*mlp(width + n_in, width // 2, 3), nn.Sigmoid())
 
     def encode(self, x):
         angles = (x[..., None] * self.frequencies).flatten(-2)
@@ -1516,44 +1349,30 @@ def siren(width, n_layers):
     )
 
 
-class MessagePassing(nn.Module):
-    """Edges make messages of both ends, and nodes add up what they get."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.message = nn.Sequential(
-            nn.Linear(3 * width, width), nn.SiLU(), nn.Linear(width, width)
-        )
-        self.update = nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width))
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, nodes, edges, sources, targets):
-        message = self.message(torch.cat([nodes[sources], nodes[targets], edges], dim=-1))
-        total = torch.zeros_like(nodes).index_add_(0, targets, message)
-        nodes = nodes + self.update(torch.cat([nodes, total], dim=-1))
-        return self.norm(nodes), edges + message
-
-
-class GraphNet(nn.Module):
-    """Layers of messages, and a sum over the nodes of each graph."""
-
-    def __init__(self, width, n_layers):
-        super().__init__()
-        self.node, self.edge = nn.Linear(8, width), nn.Linear(4, width)
-        self.layers = nn.ModuleList(MessagePassing(width) for _ in range(n_layers))
-        self.head = nn.Linear(width, 1)
-
-    def forward(self, nodes, edges, ends, graphs, sums):
-        nodes, edges = self.node(nodes), self.edge(edges)
-        for layer in self.layers:
-            nodes, edges = layer(nodes, edges, ends[0], ends[1])
-        return self.head(sums.new_zeros(sums.shape[0], nodes.shape[1]).index_add_(0, graphs, nodes))
-
-
 @case(NETWORKS, (2, 32), {"width": 8, "n_layers": 2, "n_nodes": 6, "n_edges": 14},
       {"width": 128, "n_layers": 5, "n_nodes": 300, "n_edges": 3000})  # fmt: skip
 def graph_net(width, n_layers, n_nodes, n_edges):
     """Message passing on a batch of graphs, with index_add_."""
+
+    def passes(m, nodes, edges, sources, targets):
+        message = m.message(torch.cat([nodes[sources], nodes[targets], edges], dim=-1))
+        total = torch.zeros_like(nodes).index_add_(0, targets, message)
+        nodes = nodes + m.update(torch.cat([nodes, total], dim=-1))
+        return m.norm(nodes), edges + message
+
+    def forward(m, nodes, edges, ends, graphs, sums):
+        nodes, edges = m.node(nodes), m.edge(edges)
+        for layer in m.layers:
+            nodes, edges = layer(nodes, edges, ends[0], ends[1])
+        return m.head(sums.new_zeros(sums.shape[0], nodes.shape[1]).index_add_(0, graphs, nodes))
+
+    def layer():
+        return Net(
+            passes,
+            message=mlp(3 * width, width, width, act=nn.SiLU),
+            update=mlp(2 * width, width, width, act=nn.SiLU),
+            norm=nn.LayerNorm(width),
+        )
 
     def inputs(n):
         first = torch.arange(n).repeat_interleave(n_edges) * n_nodes
@@ -1565,113 +1384,90 @@ def graph_net(width, n_layers, n_nodes, n_edges):
             torch.zeros(n, 1),
         )
 
-    return Parts(GraphNet(width, n_layers), inputs, nn.L1Loss(), lambda n: torch.randn(n, 1))
-
-
-class PointNet(nn.Module):
-    """Shared layers for each point, the largest over all points, and both for each point's part."""
-
-    def __init__(self, width, n_parts):
-        super().__init__()
-        self.align = nn.Sequential(nn.Conv1d(3, width, 1), nn.ReLU(), nn.Conv1d(width, 9, 1))
-        self.local = nn.Sequential(nn.Conv1d(3, width, 1), nn.BatchNorm1d(width), nn.ReLU())
-        self.wide = nn.Sequential(
-            nn.Conv1d(width, 4 * width, 1), nn.BatchNorm1d(4 * width), nn.ReLU(),
-            nn.Conv1d(4 * width, 8 * width, 1), nn.BatchNorm1d(8 * width),
-        )  # fmt: skip
-        self.head = nn.Sequential(
-            nn.Conv1d(9 * width, 2 * width, 1), nn.BatchNorm1d(2 * width), nn.ReLU(),
-            nn.Conv1d(2 * width, n_parts, 1),
-        )  # fmt: skip
-
-    def forward(self, points):
-        turn = self.align(points).max(dim=2).values.view(-1, 3, 3)
-        turn = turn + torch.eye(3, device=points.device)
-        local = self.local(torch.bmm(turn, points))
-        largest = self.wide(local).max(dim=2, keepdim=True).values
-        return self.head(torch.cat([local, largest.expand(-1, -1, points.shape[2])], dim=1))
+    model = Net(
+        forward, node=nn.Linear(8, width), edge=nn.Linear(4, width),
+        layers=repeated(n_layers, layer), head=nn.Linear(width, 1),
+    )  # fmt: skip
+    return Parts(model, inputs, nn.L1Loss(), like(1))
 
 
 @case(NETWORKS, (2, 16), {"width": 8, "n_points": 32}, {"width": 64, "n_points": 4096})
 def point_net(width, n_points):
     """Parts of point clouds, with max pooling over the points."""
-    model = PointNet(width, 6)
+
+    def forward(m, points):
+        turn = m.align(points).max(dim=2).values.view(-1, 3, 3)
+        turn = turn + torch.eye(3, device=points.device)
+        local = m.local(torch.bmm(turn, points))
+        largest = m.wide(local).max(dim=2, keepdim=True).values
+        return m.head(torch.cat([local, largest.expand(-1, -1, points.shape[2])], dim=1))
+
+    def dense(a, b):
+        return nn.Conv1d(a, b, 1), nn.BatchNorm1d(b), nn.ReLU()
+
+    model = Net(
+        forward,
+        align=nn.Sequential(nn.Conv1d(3, width, 1), nn.ReLU(), nn.Conv1d(width, 9, 1)),
+        local=nn.Sequential(*dense(3, width)),
+        wide=nn.Sequential(*dense(width, 4 * width), *dense(4 * width, 8 * width)[:2]),
+        head=nn.Sequential(*dense(9 * width, 2 * width), nn.Conv1d(2 * width, 6, 1)),
+    )
     return Parts(model, images(3, n_points), nn.CrossEntropyLoss(), labels(6, n_points))
-
-
-class Recommender(nn.Module):
-    """Embeddings of categories, an MLP of numbers, and products of all pairs."""
-
-    def __init__(self, n_tables, n_rows, width):
-        super().__init__()
-        self.tables = nn.ModuleList(
-            nn.EmbeddingBag(n_rows, width, mode="sum") for _ in range(n_tables)
-        )
-        self.bottom = nn.Sequential(
-            nn.Linear(13, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)
-        )
-        n = n_tables + 1
-        self.top = nn.Sequential(
-            nn.Linear(n * (n - 1) // 2 + width, 256), nn.ReLU(), nn.Linear(256, 1)
-        )
-
-    def forward(self, numbers, categories):
-        dense = self.bottom(numbers)
-        bags = [table(categories[:, i]) for i, table in enumerate(self.tables)]
-        vectors = torch.stack([dense, *bags], dim=1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2))
-        n = vectors.shape[1]
-        rows, columns = torch.tril_indices(n, n, offset=-1, device=numbers.device)
-        return self.top(torch.cat([dense, products[:, rows, columns]], dim=1)).squeeze(1)
 
 
 @case(NETWORKS, (4, 4096), {"n_tables": 3, "n_rows": 20, "width": 4},
       {"n_tables": 12, "n_rows": 100000, "width": 64})  # fmt: skip
 def recommender(n_tables, n_rows, width):
-    """Clicks from many large embeddings, by Adagrad."""
-    return Parts(
-        Recommender(n_tables, n_rows, width),
-        lambda n: (torch.randn(n, 13), torch.randint(0, n_rows, (n, n_tables, 5))),
-        nn.BCEWithLogitsLoss(),
-        lambda n: torch.randint(0, 2, (n,)).float(),
-        optimizer=torch.optim.Adagrad,
+    """Clicks from many large embeddings and products of all pairs, by Adagrad."""
+
+    def forward(m, numbers, categories):
+        dense = m.bottom(numbers)
+        bags = [table(categories[:, i]) for i, table in enumerate(m.tables)]
+        vectors = torch.stack([dense, *bags], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        rows, columns = torch.tril_indices(n, n, offset=-1, device=numbers.device)
+        return m.top(torch.cat([dense, products[:, rows, columns]], dim=1)).squeeze(1)
+
+    n = n_tables + 1
+    model = Net(
+        forward,
+        tables=repeated(n_tables, lambda: nn.EmbeddingBag(n_rows, width, mode="sum")),
+        bottom=mlp(13, 4 * width, width),
+        top=mlp(n * (n - 1) // 2 + width, 256, 1),
     )
+    return Parts(
+        model, lambda n: (torch.randn(n, 13), torch.randint(0, n_rows, (n, n_tables, 5))),
+        nn.BCEWithLogitsLoss(), lambda n: torch.randint(0, 2, (n,)).float(), torch.optim.Adagrad,
+    )  # fmt: skip
 
 
 # --- Loops over time ------------------------------------------------------------------------------
-
-
-class ConvLSTM(nn.Module):
-    """An LSTM whose products are convolutions, frame by frame."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.width = width
-        self.gates = nn.Conv2d(1 + width, 4 * width, 3, padding=1)
-        self.last = nn.Conv2d(width, 1, 1)
-
-    def forward(self, film):
-        n, n_frames, _, height, width = film.shape
-        h = film.new_zeros(n, self.width, height, width)
-        c = torch.zeros_like(h)
-        frames = []
-        for t in range(n_frames):
-            i, f, o, g = self.gates(torch.cat([film[:, t], h], dim=1)).chunk(4, dim=1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            h = torch.sigmoid(o) * torch.tanh(c)
-            frames.append(self.last(h))
-        return torch.stack(frames, dim=1)
 
 
 @case(NETWORKS, (2, 4), {"width": 4, "n_frames": 3, "side": 12},
       {"width": 32, "n_frames": 12, "side": 96})  # fmt: skip
 def conv_lstm(width, n_frames, side):
     """The next frames of a film by a convolutional LSTM."""
+
+    def forward(m, film):
+        n, n_frames, _, height, side = film.shape
+        h = film.new_zeros(n, width, height, side)
+        c = torch.zeros_like(h)
+        frames = []
+        for t in range(n_frames):
+            i, f, o, g = m.gates(torch.cat([film[:, t], h], dim=1)).chunk(4, dim=1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            frames.append(m.last(h))
+        return torch.stack(frames, dim=1)
+
+    model = Net(
+        forward, gates=nn.Conv2d(1 + width, 4 * width, 3, padding=1), last=nn.Conv2d(width, 1, 1)
+    )
     shape = (n_frames, 1, side, side)
     return Parts(
-        ConvLSTM(width), lambda n: (torch.rand(n, *shape),), nn.MSELoss(),
-        lambda n: torch.rand(n, *shape),
-    )  # fmt: skip
+        model, lambda n: (torch.rand(n, *shape),), nn.MSELoss(), lambda n: torch.rand(n, *shape)
+    )
 
 
 class Spike(torch.autograd.Function):
@@ -1688,63 +1484,53 @@ class Spike(torch.autograd.Function):
         return gradient / (1 + 10 * x.abs()) ** 2
 
 
-class SpikingNet(nn.Module):
-    """Leaky neurons that fire and are reset, over time steps of the same image."""
-
-    def __init__(self, width, n_times, side):
-        super().__init__()
-        self.n_times = n_times
-        self.conv_1 = nn.Conv2d(1, width, 3, padding=1)
-        self.conv_2 = nn.Conv2d(width, width, 3, stride=2, padding=1)
-        self.head = nn.Linear(width * ((side + 1) // 2) ** 2, 10)
-        self.leak = nn.Parameter(torch.tensor([0.9, 0.8]))
-
-    def forward(self, x):
-        current = self.conv_1(x)
-        v_1, v_2, total = torch.zeros_like(current), 0.0, 0.0
-        for _ in range(self.n_times):
-            v_1 = self.leak[0] * v_1 + current
-            s_1 = Spike.apply(v_1 - 1)
-            v_1 = v_1 * (1 - s_1.detach())
-            v_2 = self.leak[1] * v_2 + self.conv_2(s_1)
-            s_2 = Spike.apply(v_2 - 1)
-            v_2 = v_2 - s_2
-            total = total + self.head(s_2.flatten(1))
-        return total / self.n_times
-
-
 @case(NETWORKS, (2, 32), {"width": 4, "n_times": 3, "side": 12},
       {"width": 32, "n_times": 10, "side": 64})  # fmt: skip
 def spiking_net(width, n_times, side):
-    """Spiking neurons over time steps, with surrogate gradients."""
-    return Parts(
-        SpikingNet(width, n_times, side), images(1, side, side), nn.CrossEntropyLoss(), labels(10)
+    """Leaky neurons that fire and are reset, over time steps, with surrogate gradients."""
+
+    def forward(m, x):
+        current = m.conv_1(x)
+        v_1, v_2, total = torch.zeros_like(current), 0.0, 0.0
+        for _ in range(n_times):
+            v_1 = m.leak[0] * v_1 + current
+            s_1 = Spike.apply(v_1 - 1)
+            v_1 = v_1 * (1 - s_1.detach())
+            v_2 = m.leak[1] * v_2 + m.conv_2(s_1)
+            s_2 = Spike.apply(v_2 - 1)
+            v_2 = v_2 - s_2
+            total = total + m.head(s_2.flatten(1))
+        return total / n_times
+
+    model = Net(
+        forward,
+        conv_1=nn.Conv2d(1, width, 3, padding=1),
+        conv_2=nn.Conv2d(width, width, 3, stride=2, padding=1),
+        head=nn.Linear(width * ((side + 1) // 2) ** 2, 10),
+        leak=nn.Parameter(torch.tensor([0.9, 0.8])),
     )
-
-
-class ReversibleLike(nn.Module):
-    """Two streams that are coupled, with half of the blocks computed again."""
-
-    def __init__(self, width, n_blocks):
-        super().__init__()
-        self.first = nn.Conv2d(3, 2 * width, 3, padding=1)
-        self.f = nn.ModuleList(small_net(width, width, width) for _ in range(n_blocks))
-        self.g = nn.ModuleList(small_net(width, width, width) for _ in range(n_blocks))
-        self.last = nn.Conv2d(2 * width, 3, 1)
-
-    def forward(self, x):
-        a, b = self.first(x).chunk(2, dim=1)
-        for f, g in zip(self.f, self.g, strict=True):
-            a = a + checkpoint.checkpoint(f, b, use_reentrant=False)
-            b = b + g(a)
-        return self.last(torch.cat([a, b], dim=1))
+    return classifies(model, 10, 1, side, side)
 
 
 @case(NETWORKS, (2, 4), {"width": 4, "n_blocks": 2, "side": 16},
       {"width": 32, "n_blocks": 6, "side": 256})  # fmt: skip
 def coupled_streams(width, n_blocks, side):
     """Two coupled streams, one of them with checkpoints."""
-    model = ReversibleLike(width, n_blocks)
+
+    def forward(m, x):
+        a, b = m.first(x).chunk(2, dim=1)
+        for f, g in zip(m.f, m.g, strict=True):
+            a = a + checkpoint.checkpoint(f, b, use_reentrant=False)
+            b = b + g(a)
+        return m.last(torch.cat([a, b], dim=1))
+
+    model = Net(
+        forward,
+        first=nn.Conv2d(3, 2 * width, 3, padding=1),
+        f=repeated(n_blocks, lambda: small_net(width, width, width)),
+        g=repeated(n_blocks, lambda: small_net(width, width, width)),
+        last=nn.Conv2d(2 * width, 3, 1),
+    )
     return Parts(model, images(3, side, side), nn.MSELoss(), like(3, side, side))
 
 
