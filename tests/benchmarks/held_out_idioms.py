@@ -15,6 +15,7 @@ import itertools
 import math
 import random
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -30,7 +31,24 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize, rnn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from .held_out_networks import TRAINING, Case, Parts, case, images, labels, like, run_all
+from .held_out_networks import (
+    TRAINING,
+    Case,
+    Net,
+    Parts,
+    case,
+    classifies,
+    convs,
+    images,
+    labels,
+    like,
+    mlp,
+    pooled,
+    repeated,
+    run_all,
+    token_loss,
+    tokens,
+)
 
 IDIOMS: list[Case] = []
 
@@ -40,66 +58,44 @@ LARGE_IMAGES = {"width": 64, "side": 192}
 
 def conv_net(n_in, n_out, width, n_layers=3):
     """Convolutions with ReLU."""
-    layers = [nn.Conv2d(n_in, width, 3, padding=1), nn.ReLU()]
-    for _ in range(n_layers - 2):
-        layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(width, n_out, 3, padding=1))
+    return convs(n_in, *[width] * (n_layers - 1), n_out)
 
 
 def classifier(n_in, n_classes, width, n_layers=4):
     """Convolutions, the mean over the image, and a linear layer."""
     return nn.Sequential(
-        conv_net(n_in, width, width, n_layers),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(width, n_classes),
+        conv_net(n_in, width, width, n_layers), nn.ReLU(), *pooled(width, n_classes)
     )
 
 
-def mlp(n_in, width, n_out, n_layers=3, activation=nn.Tanh):
-    """Linear layers with an activation between them."""
-    sizes = [n_in, *[width] * (n_layers - 1)]
-    layers = []
-    for a, b in itertools.pairwise(sizes):
-        layers += [nn.Linear(a, b), activation()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], n_out))
+def two_images(side):
+    """A maker of batches of two random images each."""
+    return lambda n: (torch.randn(n, 3, side, side), torch.randn(n, 3, side, side))
 
 
 # --- Chance on the host ---------------------------------------------------------------------------
 
 
-class StochasticDepth(nn.Module):
-    """Residual blocks that are left out by chance in training."""
+def stochastic_depth(chance, width, side, n_blocks):
+    """Residual blocks that are left out by the given chance in training."""
 
-    def __init__(self, width, n_blocks, chance):
-        super().__init__()
-        self.first = nn.Conv2d(3, width, 3, padding=1)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(width, width, 3, padding=1),
-                nn.BatchNorm2d(width),
-                nn.ReLU(),
-                nn.Conv2d(width, width, 3, padding=1),
-            )
-            for _ in range(n_blocks)
-        )
-        self.head = nn.Linear(width, 10)
-        self.chance = chance
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            if self.training and self.chance():
+    def forward(m, x):
+        x = m.first(x)
+        for block in m.blocks:
+            if m.training and m.chance():
                 continue
             x = x + block(x)
-        return self.head(x.mean((2, 3)))
+        return m.head(x.mean((2, 3)))
 
+    def block():
+        conv = partial(nn.Conv2d, width, width, 3, padding=1)
+        return nn.Sequential(conv(), nn.BatchNorm2d(width), nn.ReLU(), conv())
 
-def stochastic_depth(chance, width, side, n_blocks):
-    """Such a network, by the given chance."""
-    model = StochasticDepth(width, n_blocks, chance)
-    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(10))
+    model = Net(
+        forward, first=nn.Conv2d(3, width, 3, padding=1), blocks=repeated(n_blocks, block),
+        head=nn.Linear(width, 10), chance=chance,
+    )  # fmt: skip
+    return classifies(model, 10, 3, side, side)
 
 
 @case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_blocks": 4}, {**LARGE_IMAGES, "n_blocks": 6})
@@ -124,31 +120,21 @@ def stochastic_depth_random(width, side, n_blocks):
 # --- Gradients of gradients -----------------------------------------------------------------------
 
 
-class PenalizedCritic(nn.Module):
-    """A critic that returns its loss with a penalty on the gradient between real and fake."""
+@case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 48, "side": 128})
+def gradient_penalty(width, side):
+    """Gradient penalty by torch.autograd.grad in forward, which returns the critic's loss."""
 
-    def __init__(self, width):
-        super().__init__()
-        self.critic = classifier(3, 1, width)
-
-    def forward(self, real, fake):
+    def forward(m, real, fake):
         share = torch.rand(len(real), 1, 1, 1, device=real.device)
         between = (share * real + (1 - share) * fake).requires_grad_(True)
         (gradient,) = torch.autograd.grad(
-            self.critic(between).sum(), between, create_graph=True, retain_graph=True
+            m.critic(between).sum(), between, create_graph=True, retain_graph=True
         )
         penalty = (gradient.flatten(1).norm(2, dim=1) - 1).square().mean()
-        return self.critic(fake).mean() - self.critic(real).mean() + 10 * penalty
+        return m.critic(fake).mean() - m.critic(real).mean() + 10 * penalty
 
-
-@case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 48, "side": 128})
-def gradient_penalty(width, side):
-    """Gradient penalty by torch.autograd.grad in forward."""
-    return Parts(
-        PenalizedCritic(width),
-        lambda n: (torch.randn(n, 3, side, side), torch.randn(n, 3, side, side)),
-        modes=TRAINING,
-    )
+    model = Net(forward, critic=classifier(3, 1, width))
+    return Parts(model, two_images(side), modes=TRAINING)
 
 
 class ForceField(nn.Module):
@@ -157,7 +143,7 @@ class ForceField(nn.Module):
     def __init__(self, width, n_centers):
         super().__init__()
         self.register_buffer("centers", torch.linspace(0, 5, n_centers))
-        self.pair = mlp(n_centers, width, 1, activation=nn.SiLU)
+        self.pair = mlp(n_centers, width, width, 1, act=nn.SiLU)
 
     def forward(self, positions):
         with torch.enable_grad():
@@ -194,33 +180,25 @@ def force_field(width, n_centers, n_atoms):
     )
 
 
-class InnerLoop(nn.Module):
-    """Adapts to each task by a step of gradient descent, and returns the loss afterwards."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.net = mlp(1, width, 1)
-
-    def task_loss(self, parameters, x, y):
-        return functional.mse_loss(torch.func.functional_call(self.net, parameters, (x,)), y)
-
-    def adapted_loss(self, x, y, x_after, y_after):
-        parameters = dict(self.net.named_parameters())
-        gradients = torch.func.grad(self.task_loss)(parameters, x, y)
-        adapted = {k: p - 0.01 * gradients[k] for k, p in parameters.items()}
-        return self.task_loss(adapted, x_after, y_after)
-
-    def forward(self, x, y, x_after, y_after):
-        return torch.func.vmap(self.adapted_loss)(x, y, x_after, y_after).mean()
-
-
 @case(IDIOMS, (3, 64), {"width": 8, "n_points": 5}, {"width": 512, "n_points": 256})
 def meta_learning(width, n_points):
     """Meta learning by torch.func: grad inside of vmap, and functional_call."""
+
+    def task_loss(m, parameters, x, y):
+        return functional.mse_loss(torch.func.functional_call(m.net, parameters, (x,)), y)
+
+    def forward(m, *given):
+        def adapted_loss(x, y, x_after, y_after):
+            parameters = dict(m.net.named_parameters())
+            gradients = torch.func.grad(partial(task_loss, m))(parameters, x, y)
+            adapted = {k: p - 0.01 * gradients[k] for k, p in parameters.items()}
+            return task_loss(m, adapted, x_after, y_after)
+
+        return torch.func.vmap(adapted_loss)(*given).mean()
+
+    model = Net(forward, net=mlp(1, width, width, 1, act=nn.Tanh))
     return Parts(
-        InnerLoop(width),
-        lambda n: tuple(torch.randn(n, n_points, 1) for _ in range(4)),
-        modes=TRAINING,
+        model, lambda n: tuple(torch.randn(n, n_points, 1) for _ in range(4)), modes=TRAINING
     )
 
 
@@ -278,18 +256,14 @@ def per_sample_gradients(width, side):
         optimizer.zero_grad()
         return norms.mean()
 
-    return Parts(
-        model, images(3, side, side), nn.CrossEntropyLoss(), labels(10), torch.optim.SGD, step=step
-    )
+    return classifies(model, 10, 3, side, side, optimizer=torch.optim.SGD, step=step)
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 48, "side": 128})
 def double_backward(width, side):
     """Sharpness: the norm of the gradient by the parameters is in the loss."""
-    model = nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1), nn.Softplus(), nn.Conv2d(width, width, 3, padding=1),
-        nn.Softplus(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10),
-    )  # fmt: skip
+    layers = convs(3, width, width, act=nn.Softplus, ends=True)
+    model = nn.Sequential(*layers, *pooled(width, 10))
 
     def step(model, optimizer, inputs, targets):
         optimizer.zero_grad(set_to_none=True)
@@ -300,30 +274,23 @@ def double_backward(width, side):
         optimizer.step()
         return loss.item(), norm.item()
 
-    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(10), step=step)
+    return classifies(model, 10, 3, side, side, step=step)
 
 
 @case(IDIOMS, (16, 65536), {"width": 8}, {"width": 128})
 def physics_informed(width):
     """A differential equation in the loss: second derivatives by inputs."""
 
-    class Heat(nn.Module):
-        """The residual of the heat equation."""
-
-        def __init__(self):
-            super().__init__()
-            self.net = mlp(2, width, 1, n_layers=4)
-
-        def forward(self, x, t):
-            x, t = x.requires_grad_(), t.requires_grad_()
-            u = self.net(torch.cat([x, t], dim=1))
-            ones = torch.ones_like(u)
-            u_x, u_t = torch.autograd.grad(u, (x, t), ones, create_graph=True)
-            (u_xx,) = torch.autograd.grad(u_x, x, ones, create_graph=True)
-            return u_t - 0.1 * u_xx
+    def residual(m, x, t):
+        x, t = x.requires_grad_(), t.requires_grad_()
+        u = m.net(torch.cat([x, t], dim=1))
+        ones = torch.ones_like(u)
+        u_x, u_t = torch.autograd.grad(u, (x, t), ones, create_graph=True)
+        (u_xx,) = torch.autograd.grad(u_x, x, ones, create_graph=True)
+        return u_t - 0.1 * u_xx
 
     return Parts(
-        Heat(),
+        Net(residual, net=mlp(2, width, width, width, 1, act=nn.Tanh)),
         lambda n: (torch.rand(n, 1), torch.rand(n, 1)),
         lambda residual: residual.square().mean(),
         modes=TRAINING,
@@ -333,17 +300,17 @@ def physics_informed(width):
 # --- Loops ----------------------------------------------------------------------------------------
 
 
-class TwoHeads(nn.Module):
+def two_heads(width):
     """A trunk with two heads."""
 
-    def __init__(self, width):
-        super().__init__()
-        self.trunk = conv_net(3, width, width, 4)
-        self.depth, self.classes = nn.Conv2d(width, 1, 1), nn.Conv2d(width, 6, 1)
+    def forward(m, x):
+        x = m.trunk(x).relu()
+        return m.depth(x), m.classes(x)
 
-    def forward(self, x):
-        x = self.trunk(x).relu()
-        return self.depth(x), self.classes(x)
+    return Net(
+        forward, trunk=conv_net(3, width, width, 4), depth=nn.Conv2d(width, 1, 1),
+        classes=nn.Conv2d(width, 6, 1),
+    )  # fmt: skip
 
 
 def two_targets(side):
@@ -371,13 +338,13 @@ def retain_graph(width, side):
         optimizer.step()
         return loss_1, loss_2
 
-    return Parts(TwoHeads(width), images(3, side, side), both_losses, two_targets(side), step=step)
+    return Parts(two_heads(width), images(3, side, side), both_losses, two_targets(side), step=step)
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
 def multiple_losses(width, side):
     """A weighted sum of two losses with one backward pass."""
-    return Parts(TwoHeads(width), images(3, side, side), both_losses, two_targets(side))
+    return Parts(two_heads(width), images(3, side, side), both_losses, two_targets(side))
 
 
 @case(IDIOMS, (4, 32), TINY_IMAGES, LARGE_IMAGES)
@@ -396,10 +363,9 @@ def gradient_accumulation(width, side):
         optimizer.zero_grad()
         return total
 
-    return Parts(
-        classifier(3, 10, width), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
-        torch.optim.AdamW, step=step,
-    )  # fmt: skip
+    return classifies(
+        classifier(3, 10, width), 10, 3, side, side, optimizer=torch.optim.AdamW, step=step
+    )
 
 
 @case(IDIOMS, (8, 65536), {"width": 8}, {"width": 256})
@@ -416,7 +382,7 @@ def closure_optimizer(width):
         return optimizer.step(closure)
 
     return Parts(
-        mlp(2, width, 1, n_layers=4), lambda n: (torch.rand(n, 2),), nn.MSELoss(),
+        mlp(2, width, width, width, 1, act=nn.Tanh), lambda n: (torch.rand(n, 2),), nn.MSELoss(),
         lambda n: torch.rand(n, 1), torch.optim.LBFGS, step=step,
         make_optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=5),
     )  # fmt: skip
@@ -521,7 +487,7 @@ def averaged_weights(width, side):
                 slow.lerp_(fast, 0.001)
         return loss
 
-    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(10), step=step)
+    return classifies(model, 10, 3, side, side, step=step)
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
@@ -541,10 +507,7 @@ def logging_by_item(width, side):
             raise RuntimeError("the loss is not finite")
         return history[-1]
 
-    return Parts(
-        classifier(3, 10, width), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
-        step=step,
-    )  # fmt: skip
+    return classifies(classifier(3, 10, width), 10, 3, side, side, step=step)
 
 
 class KeepsState(nn.Module):
@@ -570,11 +533,8 @@ class KeepsState(nn.Module):
 def truncated_time(n_tokens, width, length):
     """Truncated backpropagation: the state is detached and kept between steps."""
 
-    def loss(output, target):
-        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
-
     return Parts(
-        KeepsState(n_tokens, width), lambda n: (torch.randint(0, n_tokens, (n, length)),), loss,
+        KeepsState(n_tokens, width), tokens(n_tokens, length), token_loss,
         labels(n_tokens, length), n_steps=3,
     )  # fmt: skip
 
@@ -610,7 +570,7 @@ def queue_of_keys(width, side, n_queue):
     """A buffer that is replaced from the third step on; the model returns its loss."""
     return Parts(
         WithQueue(width, n_queue),
-        lambda n: (torch.randn(n, 3, side, side), torch.randn(n, 3, side, side)),
+        two_images(side),
         n_steps=4,
     )
 
@@ -618,78 +578,58 @@ def queue_of_keys(width, side, n_queue):
 # --- Inputs, outputs and shapes -------------------------------------------------------------------
 
 
-class PackedReader(nn.Module):
-    """A GRU over sequences of several lengths, packed."""
-
-    def __init__(self, n_in, width):
-        super().__init__()
-        self.gru = nn.GRU(n_in, width, 2, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(2 * width, 5)
-
-    def forward(self, x, lengths):
-        packed = rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        output, _ = rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True)
-        last = output[torch.arange(len(x), device=x.device), lengths.to(x.device) - 1]
-        return self.head(last)
-
-
 @case(IDIOMS, (3, 64), {"n_in": 4, "width": 8, "length": 10},
       {"n_in": 64, "width": 256, "length": 256})  # fmt: skip
 def packed_sequences(n_in, width, length):
     """Packed sequences of several lengths."""
 
+    def forward(m, x, lengths):
+        packed = rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        output, _ = rnn.pad_packed_sequence(m.gru(packed)[0], batch_first=True)
+        return m.head(output[torch.arange(len(x), device=x.device), lengths.to(x.device) - 1])
+
     def inputs(n):
         lengths = torch.linspace(length // 2, length, n, device="cpu").long()
         return torch.randn(n, length, n_in), lengths
 
-    return Parts(PackedReader(n_in, width), inputs, nn.CrossEntropyLoss(), labels(5))
-
-
-class DistributionVAE(nn.Module):
-    """A variational autoencoder that is written with torch.distributions."""
-
-    def __init__(self, n_in, width, n_latent):
-        super().__init__()
-        self.encoder = mlp(n_in, width, 2 * n_latent)
-        self.decoder = mlp(n_latent, width, n_in)
-        self.log_scale = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x):
-        mean, raw = self.encoder(x).chunk(2, dim=-1)
-        posterior = distributions.Normal(mean, functional.softplus(raw) + 1e-4)
-        prior = distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-        z = posterior.rsample()
-        likelihood = distributions.Independent(
-            distributions.Normal(self.decoder(z), self.log_scale.exp()), 1
-        )
-        divergence = distributions.kl_divergence(posterior, prior).sum(-1)
-        return (divergence - likelihood.log_prob(x)).mean()
+    gru = nn.GRU(n_in, width, 2, batch_first=True, bidirectional=True)
+    model = Net(forward, gru=gru, head=nn.Linear(2 * width, 5))
+    return Parts(model, inputs, nn.CrossEntropyLoss(), labels(5))
 
 
 @case(IDIOMS, (4, 16384), {"n_in": 12, "width": 8, "n_latent": 3},
       {"n_in": 784, "width": 1024, "n_latent": 32})  # fmt: skip
 def distribution_vae(n_in, width, n_latent):
-    """torch.distributions: rsample, log_prob and the divergence."""
-    return Parts(DistributionVAE(n_in, width, n_latent), lambda n: (torch.randn(n, n_in),))
+    """torch.distributions in a variational autoencoder: rsample, log_prob and the divergence."""
 
+    def forward(m, x):
+        mean, raw = m.encoder(x).chunk(2, dim=-1)
+        posterior = distributions.Normal(mean, functional.softplus(raw) + 1e-4)
+        prior = distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+        z = posterior.rsample()
+        likelihood = distributions.Independent(
+            distributions.Normal(m.decoder(z), m.log_scale.exp()), 1
+        )
+        divergence = distributions.kl_divergence(posterior, prior).sum(-1)
+        return (divergence - likelihood.log_prob(x)).mean()
 
-class Policy(nn.Module):
-    """The log probabilities of actions, the entropy and the value of states."""
-
-    def __init__(self, n_states, n_actions, width):
-        super().__init__()
-        self.mean, self.value = mlp(n_states, width, n_actions), mlp(n_states, width, 1)
-        self.log_scale = nn.Parameter(torch.zeros(n_actions))
-
-    def forward(self, states, actions):
-        normal = distributions.Normal(self.mean(states), self.log_scale.exp())
-        log_prob = normal.log_prob(actions).sum(-1)
-        return log_prob, normal.entropy().sum(-1), self.value(states).squeeze(-1)
+    model = Net(
+        forward,
+        encoder=mlp(n_in, width, width, 2 * n_latent, act=nn.Tanh),
+        decoder=mlp(n_latent, width, width, n_in, act=nn.Tanh),
+        log_scale=nn.Parameter(torch.zeros(())),
+    )
+    return Parts(model, images(n_in))
 
 
 @case(IDIOMS, (8, 65536), {"width": 8}, {"width": 512})
 def clipped_policy(width):
-    """Policy gradient with clipped ratios, from Normal.log_prob."""
+    """Policy gradient with clipped ratios, from Normal.log_prob, entropy and values of states."""
+
+    def forward(m, states, actions):
+        normal = distributions.Normal(m.mean(states), m.log_scale.exp())
+        log_prob = normal.log_prob(actions).sum(-1)
+        return log_prob, normal.entropy().sum(-1), m.value(states).squeeze(-1)
 
     def loss(output, target):
         log_prob, entropy, value = output
@@ -702,123 +642,95 @@ def clipped_policy(width):
     def targets(n):
         return {"log_prob": -4 + torch.randn(n), "gain": torch.randn(n), "value": torch.randn(n)}
 
-    return Parts(
-        Policy(17, 6, width),
-        lambda n: (torch.randn(n, 17), torch.randn(n, 6)),
-        loss,
-        targets,
+    model = Net(
+        forward,
+        mean=mlp(17, width, width, 6, act=nn.Tanh),
+        value=mlp(17, width, width, 1, act=nn.Tanh),
+        log_scale=nn.Parameter(torch.zeros(6)),
     )
-
-
-class ScatterNet(nn.Module):
-    """Adds points into a grid and into a histogram in place, and reads both."""
-
-    def __init__(self, width, n_cells):
-        super().__init__()
-        self.n_cells = n_cells
-        self.point = mlp(3, width, width, activation=nn.ReLU)
-        self.cell = mlp(2 * width, width, 1, activation=nn.ReLU)
-
-    def forward(self, points, cells):
-        values = self.point(points)
-        grid = values.new_zeros(self.n_cells, values.shape[1])
-        grid.index_add_(0, cells, values)
-        largest = torch.zeros_like(grid)
-        largest.scatter_reduce_(0, cells[:, None].expand_as(values), values, "amax")
-        counts = values.new_zeros(self.n_cells)
-        counts.scatter_add_(0, cells, torch.ones_like(values[:, 0]))
-        mean = grid / counts.clamp(min=1)[:, None]
-        return self.cell(torch.cat([mean, largest], dim=1)).squeeze(1)
+    return Parts(model, lambda n: (torch.randn(n, 17), torch.randn(n, 6)), loss, targets)
 
 
 @case(IDIOMS, (20, 200000), {"width": 4, "n_cells": 6}, {"width": 128, "n_cells": 100000})
 def scatter_in_place(width, n_cells):
-    """index_add_, scatter_add_ and scatter_reduce_ in place."""
+    """index_add_, scatter_add_ and scatter_reduce_ in place, into a grid and a histogram."""
+
+    def forward(m, points, cells):
+        values = m.point(points)
+        grid = values.new_zeros(n_cells, values.shape[1])
+        grid.index_add_(0, cells, values)
+        largest = torch.zeros_like(grid)
+        largest.scatter_reduce_(0, cells[:, None].expand_as(values), values, "amax")
+        counts = values.new_zeros(n_cells)
+        counts.scatter_add_(0, cells, torch.ones_like(values[:, 0]))
+        mean = grid / counts.clamp(min=1)[:, None]
+        return m.cell(torch.cat([mean, largest], dim=1)).squeeze(1)
+
     return Parts(
-        ScatterNet(width, n_cells),
+        Net(forward, point=mlp(3, width, width, width), cell=mlp(2 * width, width, width, 1)),
         lambda n: (torch.randn(n, 3), torch.randint(0, n_cells, (n,))),
         nn.MSELoss(),
         lambda n: torch.randn(n_cells),
     )
 
 
-class Detector(nn.Module):
-    """Several results by name, of which a loop uses some."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.trunk = conv_net(3, width, width, 4)
-        self.heads = nn.ModuleDict({"heat": nn.Conv2d(width, 8, 1), "size": nn.Conv2d(width, 2, 1)})
-
-    def forward(self, image):
-        features = self.trunk(image).relu()
-        output = {name: head(features) for name, head in self.heads.items()}
-        output["features"] = features
-        return output
-
-
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
 def dict_output(width, side):
     """A dictionary as output, and a loss that takes one key of it."""
 
+    def forward(m, image):
+        features = m.trunk(image).relu()
+        output = {name: head(features) for name, head in m.heads.items()}
+        output["features"] = features
+        return output
+
     def loss(output, target):
         return functional.binary_cross_entropy_with_logits(output["heat"], target)
 
+    trunk = conv_net(3, width, width, 4)
+    heads = nn.ModuleDict({"heat": nn.Conv2d(width, 8, 1), "size": nn.Conv2d(width, 2, 1)})
     return Parts(
-        Detector(width), lambda n: {"image": torch.randn(n, 3, side, side)}, loss,
+        Net(forward, trunk=trunk, heads=heads),
+        lambda n: {"image": torch.randn(n, 3, side, side)}, loss,
         lambda n: torch.rand(n, 8, side, side),
     )  # fmt: skip
 
 
-class Pyramid(nn.Module):
-    """Takes a list of images of several sizes."""
+@case(IDIOMS, (2, 4), {**TINY_IMAGES, "n_levels": 2}, {"width": 48, "side": 192, "n_levels": 3})
+def list_input(width, side, n_levels):
+    """A list of tensors as the input: images of several sizes."""
 
-    def __init__(self, width, n_levels):
-        super().__init__()
-        self.levels = nn.ModuleList(conv_net(3, width, width, 3) for _ in range(n_levels))
-        self.last = nn.Conv2d(width, 1, 1)
-
-    def forward(self, pyramid):
+    def forward(m, pyramid):
         size = pyramid[0].shape[-2:]
         results = [
             functional.interpolate(level(x), size=size, mode="bilinear", align_corners=False)
-            for level, x in zip(self.levels, pyramid, strict=True)
+            for level, x in zip(m.levels, pyramid, strict=True)
         ]
-        return self.last(torch.stack(results).sum(0))
-
-
-@case(IDIOMS, (2, 4), {**TINY_IMAGES, "n_levels": 2}, {"width": 48, "side": 192, "n_levels": 3})
-def list_input(width, side, n_levels):
-    """A list of tensors as the input."""
+        return m.last(torch.stack(results).sum(0))
 
     def inputs(n):
         return ([torch.randn(n, 3, side >> i, side >> i) for i in range(n_levels)],)
 
-    return Parts(Pyramid(width, n_levels), inputs, nn.L1Loss(), like(1, side, side))
-
-
-class Inpainting(nn.Module):
-    """Fills what a mask hides, and keeps the rest."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.net = conv_net(4, 3, width, 5)
-
-    def forward(self, image, hidden):
-        seen = image.masked_fill(hidden, 0)
-        filled = self.net(torch.cat([seen, hidden[:, :1].to(image.dtype)], dim=1))
-        return torch.where(hidden, filled, image)
+    levels = repeated(n_levels, lambda: conv_net(3, width, width, 3))
+    model = Net(forward, levels=levels, last=nn.Conv2d(width, 1, 1))
+    return Parts(model, inputs, nn.L1Loss(), like(1, side, side))
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
 def where_masked(width, side):
     """torch.where and masked_fill with boolean masks as inputs."""
 
+    def forward(m, image, hidden):
+        seen = image.masked_fill(hidden, 0)
+        filled = m.net(torch.cat([seen, hidden[:, :1].to(image.dtype)], dim=1))
+        return torch.where(hidden, filled, image)
+
     def inputs(n):
         hidden = (torch.rand(n, 1, side, side) < 0.5).expand(-1, 3, -1, -1)
         return torch.randn(n, 3, side, side), hidden
 
-    return Parts(Inpainting(width), inputs, nn.MSELoss(), like(3, side, side))
+    model = Net(forward, net=conv_net(4, 3, width, 5))
+    return Parts(model, inputs, nn.MSELoss(), like(3, side, side))
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
@@ -911,43 +823,33 @@ def hooks(width, side):
     return Parts(HookedFeatures(width), images(3, side, side), loss, like(3, side, side))
 
 
-class Checkpointed(nn.Module):
-    """Blocks that are computed again in the backward pass, in training alone."""
-
-    def __init__(self, width, n_blocks):
-        super().__init__()
-        self.first = nn.Conv2d(3, width, 3, padding=1)
-        self.blocks = nn.ModuleList(conv_net(width, width, width, 4) for _ in range(n_blocks))
-        self.tail = conv_net(width, 3, width, 6)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            if self.training:
-                x = x + checkpoint(block, x, use_reentrant=False)
-            else:
-                x = x + block(x)
-        if self.training:
-            return checkpoint_sequential(self.tail, 2, x, use_reentrant=False)
-        return self.tail(x)
-
-
 @case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_blocks": 2}, {**LARGE_IMAGES, "n_blocks": 5})
 def checkpoints(width, side, n_blocks):
-    """torch.utils.checkpoint around blocks and along a sequence."""
-    return Parts(
-        Checkpointed(width, n_blocks), images(3, side, side), nn.MSELoss(), like(3, side, side)
+    """torch.utils.checkpoint around blocks and along a sequence, in training alone."""
+
+    def forward(m, x):
+        x = m.first(x)
+        for block in m.blocks:
+            x = x + (checkpoint(block, x, use_reentrant=False) if m.training else block(x))
+        if m.training:
+            return checkpoint_sequential(m.tail, 2, x, use_reentrant=False)
+        return m.tail(x)
+
+    model = Net(
+        forward,
+        first=nn.Conv2d(3, width, 3, padding=1),
+        blocks=repeated(n_blocks, lambda: conv_net(width, width, width, 4)),
+        tail=conv_net(width, 3, width, 6),
     )
+    return Parts(model, images(3, side, side), nn.MSELoss(), like(3, side, side))
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
 def mixed_precision(width, side):
     """Autocast to bfloat16 around model and loss, with a gradient scaler."""
-    model = nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.GELU(),
-        nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.GELU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(width), nn.Linear(width, 10),
-    )  # fmt: skip
+    layers = convs(3, width, width, norm=nn.BatchNorm2d, act=nn.GELU, ends=True)
+    mean, flat, last = pooled(width, 10)
+    model = nn.Sequential(*layers, mean, flat, nn.LayerNorm(width), last)
 
     def step(model, optimizer, inputs, targets):
         device = inputs[0].device.type
@@ -962,85 +864,57 @@ def mixed_precision(width, side):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    return Parts(model, images(3, side, side), nn.CrossEntropyLoss(), labels(10), step=step)
-
-
-class InnerAutocast(nn.Module):
-    """Computes in bfloat16 inside of forward, but its softmax in float32."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.trunk = conv_net(3, width, width, 4)
-        self.query, self.head = nn.Conv2d(width, 1, 1), nn.Linear(width, 10)
-
-    def forward(self, x):
-        with torch.autocast(x.device.type, dtype=torch.bfloat16):
-            features = self.trunk(x)
-            scores = self.query(features)
-        with torch.autocast(x.device.type, enabled=False):
-            weights = scores.float().flatten(2).softmax(dim=-1)
-            pooled = (features.float().flatten(2) * weights).sum(-1)
-        return self.head(pooled)
+    return classifies(model, 10, 3, side, side, step=step)
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
 def autocast_in_forward(width, side):
-    """Autocast inside of forward, and a part where it is off."""
-    return Parts(InnerAutocast(width), images(3, side, side), nn.CrossEntropyLoss(), labels(10))
+    """Autocast to bfloat16 inside of forward, and a softmax in float32 where it is off."""
 
+    def forward(m, x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            features = m.trunk(x)
+            scores = m.query(features)
+        with torch.autocast(x.device.type, enabled=False):
+            weights = scores.float().flatten(2).softmax(dim=-1)
+            pooled = (features.float().flatten(2) * weights).sum(-1)
+        return m.head(pooled)
 
-class ComplexNet(nn.Module):
-    """Complex convolutions with complex weights, and a ReLU of the magnitude."""
-
-    def __init__(self, width, n_layers):
-        super().__init__()
-        self.convs = nn.ModuleList(
-            nn.Conv2d(1 if i == 0 else width, width, 3, padding=1, dtype=torch.complex64)
-            for i in range(n_layers)
-        )
-        self.bias = nn.Parameter(-0.01 * torch.ones(n_layers))
-        self.mix = nn.Parameter(torch.randn(width, dtype=torch.complex64))
-
-    def forward(self, x):
-        for conv, bias in zip(self.convs, self.bias, strict=True):
-            x = conv(x)
-            size = x.abs()
-            x = functional.relu(size + bias) * x / (size + 1e-6)
-        return torch.einsum("nchw,c->nhw", x, self.mix)
+    model = Net(
+        forward, trunk=conv_net(3, width, width, 4), query=nn.Conv2d(width, 1, 1),
+        head=nn.Linear(width, 10),
+    )  # fmt: skip
+    return classifies(model, 10, 3, side, side)
 
 
 @case(IDIOMS, (2, 4), {**TINY_IMAGES, "n_layers": 2}, {"width": 24, "side": 128, "n_layers": 4})
 def complex_parameters(width, side, n_layers):
-    """Complex parameters and inputs, with a real loss."""
+    """Complex parameters and inputs, a ReLU of the magnitude, and a real loss."""
+
+    def forward(m, x):
+        for conv, bias in zip(m.convs, m.bias, strict=True):
+            x = conv(x)
+            size = x.abs()
+            x = functional.relu(size + bias) * x / (size + 1e-6)
+        return torch.einsum("nchw,c->nhw", x, m.mix)
 
     def loss(output, target):
         return torch.view_as_real(output - target).square().mean()
 
+    widths = [1, *[width] * n_layers]
+    conv = partial(nn.Conv2d, kernel_size=3, padding=1, dtype=torch.complex64)
+    model = Net(
+        forward,
+        convs=nn.ModuleList(conv(a, b) for a, b in itertools.pairwise(widths)),
+        bias=nn.Parameter(-0.01 * torch.ones(n_layers)),
+        mix=nn.Parameter(torch.randn(width, dtype=torch.complex64)),
+    )
     return Parts(
-        ComplexNet(width, n_layers),
+        model,
         lambda n: (torch.randn(n, 1, side, side, dtype=torch.complex64),),
         loss,
         lambda n: torch.randn(n, side, side, dtype=torch.complex64),
     )
-
-
-class TiedModel(nn.Module):
-    """A language model whose last layer has the weights of the embedding."""
-
-    def __init__(self, n_tokens, width):
-        super().__init__()
-        self.embed = nn.Embedding(n_tokens, width)
-        self.body = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-        self.head = nn.Linear(width, n_tokens, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        x = x + self.body(x.cumsum(dim=1))
-        x = x + self.body(x)  # the same layers again
-        return self.head(x)
 
 
 @case(IDIOMS, (2, 16), {"n_tokens": 20, "width": 8, "length": 6},
@@ -1048,13 +922,19 @@ class TiedModel(nn.Module):
 def tied_weights(n_tokens, width, length):
     """The embedding is the last layer's weight, and one body is used twice."""
 
-    def loss(output, target):
-        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+    def forward(m, tokens):
+        x = m.embed(tokens)
+        x = x + m.body(x.cumsum(dim=1))
+        return m.head(x + m.body(x))  # the same layers again
 
-    return Parts(
-        TiedModel(n_tokens, width), lambda n: (torch.randint(0, n_tokens, (n, length)),), loss,
-        labels(n_tokens, length), torch.optim.AdamW,
+    model = Net(
+        forward, embed=nn.Embedding(n_tokens, width),
+        body=mlp(width, 4 * width, width, act=nn.GELU), head=nn.Linear(width, n_tokens, bias=False),
     )  # fmt: skip
+    model.head.weight = model.embed.weight
+    return Parts(
+        model, tokens(n_tokens, length), token_loss, labels(n_tokens, length), torch.optim.AdamW
+    )
 
 
 class LowRank(nn.Module):
@@ -1095,12 +975,8 @@ class FrozenTrunk(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.trunk = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
-        )  # fmt: skip
-        for p in self.trunk.parameters():
-            p.requires_grad = False
+        trunk = convs(3, width, width, norm=nn.BatchNorm2d, ends=True)
+        self.trunk = trunk.requires_grad_(False)
         self.head = classifier(width, 10, width, 3)
 
     def train(self, mode=True):
@@ -1115,7 +991,7 @@ class FrozenTrunk(nn.Module):
 @case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
 def frozen_layers(width, side):
     """A frozen trunk that stays in evaluation, and a trained head."""
-    return Parts(FrozenTrunk(width), images(3, side, side), nn.CrossEntropyLoss(), labels(10))
+    return classifies(FrozenTrunk(width), 10, 3, side, side)
 
 
 class MemorySwish(torch.autograd.Function):
@@ -1149,29 +1025,23 @@ class QuantizedWeight(torch.autograd.Function):
         return gradient * in_range, None
 
 
-class FunctionNet(nn.Module):
-    """Convolutions with both functions."""
-
-    def __init__(self, width, n_layers):
-        super().__init__()
-        self.first = nn.Conv2d(3, width, 1)
-        self.convs = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(n_layers))
-        self.last = nn.Conv2d(width, 3, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        for conv in self.convs:
-            weight = QuantizedWeight.apply(conv.weight, 8)
-            x = MemorySwish.apply(functional.conv2d(x, weight, conv.bias, padding=1))
-        return self.last(x)
-
-
 @case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_layers": 2}, {**LARGE_IMAGES, "n_layers": 5})
 def custom_functions(width, side, n_layers):
     """Functions with a backward pass of their own, one of them for weights."""
-    return Parts(
-        FunctionNet(width, n_layers), images(3, side, side), nn.MSELoss(), like(3, side, side)
-    )
+
+    def forward(m, x):
+        x = m.first(x)
+        for conv in m.convs:
+            weight = QuantizedWeight.apply(conv.weight, 8)
+            x = MemorySwish.apply(functional.conv2d(x, weight, conv.bias, padding=1))
+        return m.last(x)
+
+    model = Net(
+        forward, first=nn.Conv2d(3, width, 1),
+        convs=repeated(n_layers, lambda: nn.Conv2d(width, width, 3, padding=1)),
+        last=nn.Conv2d(width, 3, 1),
+    )  # fmt: skip
+    return Parts(model, images(3, side, side), nn.MSELoss(), like(3, side, side))
 
 
 # --- More loops -----------------------------------------------------------------------------------
@@ -1196,10 +1066,9 @@ def adversarial_images(width, side):
         optimizer.step()
         return loss
 
-    return Parts(
-        classifier(3, 10, width), images(3, side, side), nn.CrossEntropyLoss(), labels(10),
-        torch.optim.SGD, step=step,
-    )  # fmt: skip
+    return classifies(
+        classifier(3, 10, width), 10, 3, side, side, optimizer=torch.optim.SGD, step=step
+    )
 
 
 @case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 128, "side": 160})
@@ -1228,9 +1097,9 @@ def scheduled_groups(width, side):
         schedule.step()
         return loss
 
-    return Parts(
-        model, images(3, side, side), nn.CrossEntropyLoss(), labels(10), torch.optim.AdamW,
-        step=step, make_optimizer=optimizer_and_schedule, n_steps=3,
+    return classifies(
+        model, 10, 3, side, side, optimizer=torch.optim.AdamW, step=step,
+        make_optimizer=optimizer_and_schedule, n_steps=3,
     )  # fmt: skip
 
 
