@@ -16,11 +16,11 @@ from maxslices.nn import (
     ModelArgumentError,
     NoDeviceError,
     TooLargeError,
-    VerifiedStep,
     max_batch_size,
     max_patch_shape,
 )
 from maxslices.nn.fit import batch, size_search
+from maxslices.nn.fit.real_step import StepPeak
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
@@ -195,15 +195,14 @@ def device(monkeypatch):
         most = 10**9
         error = None
 
-    def run(step, size, inputs, device, limit_bytes):
-        tried.append(size)
+    def run(step, inputs, device, limit_bytes):
+        tried.append(inputs[0].shape[0])
         if Card.error is not None:
             raise Card.error
-        ran = inputs[0].shape[0] <= Card.most
-        return VerifiedStep(size, ran, limit_bytes, limit_bytes, 0.1)
+        return StepPeak(limit_bytes, limit_bytes) if tried[-1] <= Card.most else None
 
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(size_search, "verified_step", run)
+    monkeypatch.setattr(size_search, "run_within", run)
     monkeypatch.setattr(batch, "device_of", lambda *_: place)
     monkeypatch.setattr(batch, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
     monkeypatch.setattr(size_search, "measured_workspaces", lambda *_: (Workspaces.none(), 0.0))
@@ -266,10 +265,10 @@ def test_a_batch_beyond_a_gap_says_so():
         def fits(self, n, limit_bytes):
             return n <= 26 or n == 29
 
-    (note,) = batch.gap_notes(Gap(), 29, 0)
+    (note,) = size_search.gap_notes(Gap(), 29, 0)
     assert "29 fit" in note
     assert "28 do not" in note
-    assert batch.gap_notes(Gap(), 26, 0) == ()
+    assert size_search.gap_notes(Gap(), 26, 0) == ()
 
 
 def test_workspaces_are_measured_at_the_number_that_is_predicted(device, monkeypatch):

@@ -5,25 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...core.units import parse_bytes
-from ..memory_budget import MemoryBudget, budget_of, capability_of, check_model, device_of
+from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError
-from ..replay import Spec, StepFamily, Workspaces
+from ..replay import Spec
 from ..replay.replay_step import MODES, Mode, StatedState, precision
 from ..step.call_inputs import SAFETY_FACTOR, CallInputs, check_safety, dtype_of, positive, shape_of
 from ..step.model_step import ModelStep, Targets, optimizer_named
-from .answers import BatchSize, VerifiedStep
+from .answers import BatchSize
 from .input_trials import input_channels
 from .size_search import MOST, SizeSearch
-
-NEAR = 2
-"""A larger batch that did not run ends the search if one that is smaller by at most this ran."""
 
 
 def max_batch_size(
@@ -140,7 +137,11 @@ def max_batch_size(
     budget = budget_of(model, cuda_device, memory)
     if samples is None:
         samples = CallInputs((Spec((1, *channels, *shape), dtype),))
-    log = _BatchSearch(whole, budget, samples, shape, bound).answer(safety_factor)
+    batches = samples
+    search = SizeSearch(
+        "batch size", whole, budget, lambda size: batches.batch(size[0]), (1,), (bound,)
+    )
+    log = search.answer(safety_factor)
     found = log.found
     assert isinstance(found, int)
     if found >= bound:
@@ -154,72 +155,6 @@ def max_batch_size(
 
 compute_max_batch_size = max_batch_size
 """torch_em's name."""
-
-
-class _BatchSearch(SizeSearch[int]):
-    """Batches of one sample, which are the numbers of one family."""
-
-    kind = "batch size"
-    smaller = "patch"
-
-    def __init__(
-        self,
-        step: ModelStep,
-        budget: MemoryBudget,
-        samples: CallInputs,
-        shape: tuple[int, ...],
-        bound: int,
-    ) -> None:
-        super().__init__(step, budget, 1)
-        self.samples, self.shape, self.bound = samples, shape, bound
-
-    @cached_property
-    def family(self) -> StepFamily:
-        """Steps of all batches."""
-        made = StepFamily(
-            lambda n: self.step.trace(self.inputs(n), Workspaces.allowance()), most=self.bound
-        )
-        return self.measured(made, self.bound)
-
-    def inputs(self, size: int) -> tuple[Any, ...]:
-        return self.samples.batch(size)
-
-    def largest(self, limit_bytes: int, failed: int | None = None) -> int | None:
-        most = self.bound if failed is None else failed - 1
-        return self.family.largest(limit_bytes, most) or None
-
-    def at_bound(self, size: int) -> bool:
-        return size >= self.bound
-
-    def with_factor(self, predicted: int, safety_factor: float) -> int:
-        limit_bytes = self.budget.limit_bytes
-        asked = self.largest(int(limit_bytes * safety_factor)) or 1
-        asked = max(asked, int(predicted * safety_factor))
-        # The allocator's fragmentation differs from one batch size to the next.
-        while asked < predicted and not self.family.fits(asked, limit_bytes):
-            asked += 1
-        return asked
-
-    def place(self, size: int) -> tuple[StepFamily, int]:
-        return self.family, size
-
-    def least_text(self) -> str:
-        return f"a batch of 1 of {self.shape}" if self.shape else "a batch of 1"
-
-    def notes(self, asked: int) -> tuple[str, ...]:
-        return *self.family.notes, *gap_notes(self.family, asked, self.budget.limit_bytes)
-
-    def try_larger(self, ran: int, failed: int | None, tried: list[VerifiedStep]) -> None:
-        most, apart = min(self.bound, 2 * ran), NEAR
-        while failed is None and ran < most:
-            n = min(ran + apart, most)
-            if self.runs(n, tried):
-                ran, apart = n, 2 * apart
-            else:
-                failed = n
-        while failed is not None and failed - ran > NEAR:
-            middle = (ran + failed) // 2
-            ran, failed = (middle, failed) if self.runs(middle, tried) else (ran, middle)
 
 
 def make_step(
@@ -263,14 +198,4 @@ def make_step(
         keep_output=keep_output,
         accumulate=positive(accumulate, "accumulate"),
         step=step,
-    )
-
-
-def gap_notes(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
-    """Note if a smaller batch does not fit although this one does."""
-    if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
-        return ()
-    return (
-        f"{n} fit, as parts happen to be of the same size, and {n - 1} do not: keep to this "
-        "number, also where a data set ends (drop_last=True)",
     )

@@ -7,7 +7,6 @@ already runs on the model itself, whose weights need not be there twice.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from ...devices.out_of_memory import is_out_of_memory
 from ..memory_budget import foreign_bytes, limit
 from ..replay.meta_copy import materialize, optimizers_in
 from ..step.model_step import ModelStep, meta_optimizer, real_tensors, run_step
-from .answers import VerifiedStep
 
 
 class StepPeak(NamedTuple):
@@ -130,14 +128,3 @@ def _clear(device: torch.device) -> None:
     getattr(torch._C, "_cuda_clearCublasWorkspaces", int)()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-
-
-def verified_step(
-    step: ModelStep, size: Any, inputs: Sequence[Any], device: torch.device, limit_bytes: int
-) -> VerifiedStep:
-    """Run steps of a batch size or patch shape, and return how they went."""
-    began = time.perf_counter()
-    peak = run_within(step, inputs, device, limit_bytes)
-    allocated, reserved = (0, 0) if peak is None else peak
-    duration_s = time.perf_counter() - began
-    return VerifiedStep(size, peak is not None, allocated, reserved, duration_s)

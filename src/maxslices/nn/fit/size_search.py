@@ -1,21 +1,27 @@
-"""Search of the largest size that fits: predicted on one model of bytes, then run on the device."""
+"""Search of the largest size that fits: predicted on one model of bytes, then run on the device.
+
+A size has one number an axis: the batch, or the shape of a patch. It grows by increments along its
+axes, and the sizes along some of them are the numbers of one `StepFamily`.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Literal
 
+from ...core.memory_model import last_true
 from ...core.units import format_bytes
+from ...tuning.garbage_collection import quick_collections
 from ..memory_budget import MemoryBudget
-from ..nn_errors import TooLargeError
-from ..replay import StepFamily
+from ..nn_errors import ModelArgumentError, TooLargeError
+from ..replay import DataDependentError, StepFamily, Trace, TraceError, Workspaces
 from ..replay.measure_workspaces import measured_workspaces
-from ..step.model_step import ModelStep
+from ..step.model_step import ModelStep, shapes_text
 from .answers import SearchLog, VerifiedStep
-from .real_step import verified_step
+from .real_step import run_within
 
 MOST = 2**20
 """Largest number that is searched: beyond it a step does not grow with its batch."""
@@ -27,59 +33,154 @@ STEP_DOWN = 0.005
 """Part of the limit given up when a step that was predicted to fit runs out of memory; twice as
 much each time that it happens again. For VGG16-BN, ResNet50 and ViT-B/16 on an H200, such steps had
 been predicted to leave 3 to 18 MiB; of ResNet50 262 images in 24 GB did not run, and 261 did."""
+NEAR = 2
+"""A larger batch that did not run ends the search if one that is smaller by at most this ran."""
+DOUBLINGS = 10
+"""Sizes that are tried for the smallest patch: 1, 2, 4 ... 512 times the divisors."""
 
-Size = TypeVar("Size", int, tuple[int, ...])
-"""Batch size, or shape of a patch."""
+Size = tuple[int, ...]
 
 
-class SizeSearch(ABC, Generic[Size]):
-    """Sizes of a step's inputs, each of which is a number of some `StepFamily`."""
+class SizeSearch:
+    """Search of the largest batch or patch.
 
-    kind: ClassVar[Literal["batch size", "patch shape"]]
-    smaller: ClassVar[str]
-    """Part of a step that may be smaller where the least size does not fit."""
+    Parameters
+    ----------
+    inputs : callable
+        Function of a size that returns the model's arguments.
+    least : tuple of int
+        Smallest size, of which larger ones differ by multiples.
+    ends : tuple of int
+        Largest size of each axis.
+    has_volume : bool
+        Whether axes may grow alone, where all together have no room.
+    """
 
-    def __init__(self, step: ModelStep, budget: MemoryBudget, least: Size) -> None:
-        self.step, self.budget = step, budget
-        self.least: Size = least
+    def __init__(
+        self,
+        kind: Literal["batch size", "patch shape"],
+        step: ModelStep,
+        budget: MemoryBudget,
+        inputs: Callable[[Size], Sequence[Any]],
+        least: Size,
+        ends: Size,
+        has_volume: bool = False,
+    ) -> None:
+        self.kind, self.step, self.budget = kind, step, budget
+        self.inputs, self.least, self.ends = inputs, least, ends
+        self.increments, self.has_volume = least, has_volume
+        self.is_batch = kind == "batch size"
         self.began = time.perf_counter()
         self.calibration_s = 0.0
+        self._traces: dict[Size, Trace] = {}
+        self._families: dict[tuple[Size, Size], StepFamily] = {}
+        self._places: dict[Size, tuple[StepFamily, int]] = {}
 
-    @abstractmethod
-    def inputs(self, size: Size) -> Sequence[Any]:
-        """Arguments of the model of a size."""
+    def begin(self) -> None:
+        """Begin with the smallest patch that the model accepts.
 
-    @abstractmethod
+        A norm cannot be trained on a single value, and the innermost level of a U-Net has only one
+        for the smallest patch; a convolution without padding needs as much as its kernel. So
+        patches of twice the size are tried, and twice again.
+        """
+        first: TraceError | ModelArgumentError | None = None
+        size, tried = self.least, list[str]()
+        while len(tried) < DOUBLINGS and size not in self._traces:
+            tried.append("x".join(map(str, size)))
+            try:
+                self._trace(size)
+            except DataDependentError:
+                raise
+            except (TraceError, ModelArgumentError) as error:
+                first = first or error
+                if size == self.ends:
+                    break
+                size = tuple(map(min, (2 * n for n in size), self.ends))
+            else:
+                self.least = size
+                return
+        assert first is not None
+        raise type(first)(
+            f"{first}; patches of {', '.join(tried)} do not run: name a size that the model takes "
+            "as min_divisible (--divisible): the smallest patch, and what larger ones are "
+            "multiples of"
+        ) from first
+
+    def _trace(self, size: Size) -> Trace:
+        if size not in self._traces:
+            self._traces[size] = self.step.trace(self.inputs(size), Workspaces.allowance())
+        return self._traces[size]
+
+    def _grown(self, size: Size, axes: Sequence[int], n: int) -> Size:
+        """Size grown by increments along some axes, each up to its end."""
+        grown = [each + n * self.increments[a] * (a in axes) for a, each in enumerate(size)]
+        return tuple(map(min, grown, self.ends))
+
+    def _room(self, size: Size, axis: int) -> int:
+        """Number of increments by which an axis may still grow."""
+        return (self.ends[axis] - size[axis]) // self.increments[axis]
+
+    def _along(self, size: Size, axes: Size, limit_bytes: int, failed: int = 0) -> Size | None:
+        """Largest size that a size can grow to along some axes; None if it does not fit."""
+        most = 1 + max(self._room(size, axis) for axis in axes)
+        if (size, axes) not in self._families:
+            family = StepFamily(lambda n: self._trace(self._grown(size, axes, n - 1)), most=most)
+            self._families[size, axes] = self._measured(family, most)
+        family = self._families[size, axes]
+        self._places.setdefault(size, (family, 1))
+        if self.is_batch:
+            n = family.largest(limit_bytes, failed - 1 if failed else most)
+        else:
+            n, high = 0, 1
+            while high <= most and limit_bytes > 0 and family.lasts(high, limit_bytes):
+                n, high = high, 2 * high
+            if n:
+                n = last_true(lambda n: family.lasts(n, limit_bytes), n, min(high, most + 1))
+        return self._at(size, axes, n) if n else None
+
+    def _at(self, size: Size, axes: Sequence[int], n: int) -> Size:
+        """Size of a number of a family, whose place is known from now on."""
+        made = self._grown(size, axes, n - 1)
+        self._places.setdefault(made, (self._families[size, tuple(axes)], n))
+        return made
+
+    @quick_collections()
     def largest(self, limit_bytes: int, failed: Size | None = None) -> Size | None:
         """Largest size predicted to run within a limit; None if the least does not.
 
         Given one that failed, those below it are searched.
         """
+        axes = tuple(range(len(self.least)))
+        n_failed = failed[0] if failed is not None and self.is_batch else 0
+        size = self._along(self.least, axes, limit_bytes, n_failed)
+        if size is None:
+            return None
+        # One axis may have room where all axes together have none.
+        for _ in axes if self.has_volume else ():
+            open_axes = [axis for axis in axes if self._room(size, axis)]
+            grown = [self._along(size, (axis,), limit_bytes) for axis in open_axes]
+            best = max([size, *filter(None, grown)], key=math.prod)
+            if best == size:
+                break
+            size = best
+        return size if failed is None or math.prod(size) < math.prod(failed) else failed
 
-    @abstractmethod
-    def at_bound(self, size: Size) -> bool:
-        """True if a size is the bound of the search."""
-
-    @abstractmethod
-    def with_factor(self, predicted: Size, safety_factor: float) -> Size:
+    def _with_factor(self, predicted: Size, safety_factor: float) -> Size:
         """Size that leaves a part of the memory, and is that part of the predicted one at least."""
+        limit_bytes = self.budget.limit_bytes
+        asked = self.largest(int(limit_bytes * safety_factor)) or self.least
+        if self.has_volume:
+            return asked
+        family, n = self._places[predicted]
+        more = self.least[0] // self.increments[0] - 1
+        n_asked = self._places[asked][1]
+        part = max(n_asked, int((n + more) * safety_factor) - more)
+        # The allocator's fragmentation differs from one size to the next.
+        while part < n and not family.fits(part, limit_bytes):
+            part += 1
+        return self._at(self.least, range(len(asked)), part) if part > n_asked else asked
 
-    @abstractmethod
-    def place(self, size: Size) -> tuple[StepFamily, int]:
-        """Family of a size, and its number there."""
-
-    @abstractmethod
-    def least_text(self) -> str:
-        """Text for the least size."""
-
-    def notes(self, asked: Size) -> tuple[str, ...]:
-        """Remarks on the answer."""
-        return self.place(asked)[0].notes
-
-    def try_larger(self, ran: Size, failed: Size | None, tried: list[VerifiedStep]) -> None:
-        """Run larger sizes than one that ran, up to one that failed or beyond all bounds."""
-
-    def measured(self, family: StepFamily, bound: int) -> StepFamily:
+    def _measured(self, family: StepFamily, bound: int) -> StepFamily:
         """Family with the workspaces of the device, if there is one.
 
         cuDNN uses other kernels for large batches, so workspaces are measured at the predicted
@@ -100,39 +201,43 @@ class SizeSearch(ABC, Generic[Size]):
     def answer(self, safety_factor: float) -> SearchLog:
         """Predict the largest size, and verify it if there is a device.
 
-        Without a factor, larger ones are tried there too.
+        Without a factor, larger batches are tried there too.
 
         Raises
         ------
         TooLargeError
             If the least size does not fit.
         """
-        predicted = self.largest(self.budget.limit_bytes)
+        limit_bytes = self.budget.limit_bytes
+        predicted = self.largest(limit_bytes)
         if predicted is None:
-            raise self.too_large()
-        at_bound = self.at_bound(predicted)
+            raise self._too_large()
+        at_bound = not self.has_volume and predicted == self.ends
         has_factor = safety_factor < 1 and not at_bound
-        asked = self.with_factor(predicted, safety_factor) if has_factor else predicted
-        family, n = self.place(asked)
+        asked = self._with_factor(predicted, safety_factor) if has_factor else predicted
+        family, n = self._places[asked]
         log = SearchLog(
             self.kind,
             self.step.mode,
-            self.budget.limit_bytes,
+            limit_bytes,
             self.budget.origin,
-            predicted,
-            asked,
+            self._shown(predicted),
+            self._shown(asked),
             family.allocated_bytes(n),
             (),
             family.workspaces.origin,
             time.perf_counter() - self.began - self.calibration_s,
             self.calibration_s,
             at_bound,
-            self.notes(asked),
+            (*family.notes, *(gap_notes(family, n, limit_bytes) if self.is_batch else ())),
             safety_factor if has_factor else 1.0,
         )
         if self.budget.device is None:
             return log
         return replace(log, tried=tuple(self._verified(asked, safety_factor == 1)))
+
+    def _shown(self, size: Size) -> int | Size:
+        return size[0] if self.is_batch else size
 
     def _verified(self, size: Size, has_all: bool) -> list[VerifiedStep]:
         """Run steps of smaller and smaller sizes until one runs."""
@@ -140,30 +245,62 @@ class SizeSearch(ABC, Generic[Size]):
         limit_bytes = self.budget.limit_bytes
         part, step_down = 1.0, STEP_DOWN
         failed: Size | None = None
-        while not self.runs(size, tried):
+        while not self._runs(size, tried):
             if size == self.least:
-                raise self.too_large()
+                raise self._too_large()
             failed = size
             while size == failed:
                 part, step_down = part - step_down, 2 * step_down
                 smaller = self.largest(int(limit_bytes * part), failed) if part > 0 else None
                 size = smaller or self.least
-        if failed is not None or has_all:
-            self.try_larger(size, failed, tried)
+        if self.is_batch and (failed is not None or has_all):
+            self._try_larger(size[0], 0 if failed is None else failed[0], tried)
         return tried
 
-    def runs(self, size: Size, tried: list[VerifiedStep]) -> bool:
-        """Run a step of a size, and enter it among those tried."""
+    def _try_larger(self, ran: int, failed: int, tried: list[VerifiedStep]) -> None:
+        """Run larger batches than one that ran, up to one that failed or beyond all bounds."""
+        most, apart = min(self.ends[0], 2 * ran), NEAR
+        while not failed and ran < most:
+            n = min(ran + apart, most)
+            if self._runs((n,), tried):
+                ran, apart = n, 2 * apart
+            else:
+                failed = n
+        while failed and failed - ran > NEAR:
+            middle = (ran + failed) // 2
+            ran, failed = (middle, failed) if self._runs((middle,), tried) else (ran, middle)
+
+    def _runs(self, size: Size, tried: list[VerifiedStep]) -> bool:
+        """Run steps of a size on the device, and enter them among those tried."""
         device, limit_bytes = self.budget.device, self.budget.limit_bytes
         assert device is not None
-        tried.append(verified_step(self.step, size, self.inputs(size), device, limit_bytes))
+        began = time.perf_counter()
+        peak = run_within(self.step, self.inputs(size), device, limit_bytes)
+        allocated, reserved = (0, 0) if peak is None else peak
+        duration_s = time.perf_counter() - began
+        shown = self._shown(size)
+        tried.append(VerifiedStep(shown, peak is not None, allocated, reserved, duration_s))
         return tried[-1].fits
 
-    def too_large(self) -> TooLargeError:
+    def _too_large(self) -> TooLargeError:
         """Error that the least size does not fit."""
-        family, n = self.place(self.least)
+        family, n = self._places[self.least]
+        what = f"a patch of {'x'.join(map(str, self.least))}, the smallest,"
+        if self.is_batch:
+            what = f"a batch of 1 of {shapes_text(self.inputs(self.least))}"
         return TooLargeError(
-            f"{self.least_text()} does not fit: it needs {format_bytes(family.needed_bytes(n))}, "
+            f"{what} does not fit: it needs {format_bytes(family.needed_bytes(n))}, "
             f"and there are {format_bytes(self.budget.limit_bytes)} ({self.budget.origin}); "
-            f"take a smaller {self.smaller} or model, or a card with more memory"
+            f"take a smaller {'patch' if self.is_batch else 'batch'} or model, or a card with more "
+            "memory"
         )
+
+
+def gap_notes(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
+    """Note if a smaller batch does not fit although this one does."""
+    if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
+        return ()
+    return (
+        f"{n} fit, as parts happen to be of the same size, and {n - 1} do not: keep to this "
+        "number, also where a data set ends (drop_last=True)",
+    )

@@ -182,9 +182,9 @@ class ModelStep:
         name = type(self.model).__name__
         if isinstance(error, TraceError):
             return type(error)(f"{name}: {error}")
-        shapes = _shapes_text(inputs)
+        shapes = shapes_text(inputs)
         if targets and self.targets is not None:
-            shapes += f" with targets of {_shapes_text(targets)}"
+            shapes += f" with targets of {shapes_text(targets)}"
         return ModelArgumentError(f"{name} does not run on {shapes}: {first_line(error)}")
 
     def target_specs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -307,5 +307,6 @@ def shape_text(item: Any) -> str:
     return "x".join(map(str, item.shape)) or "a scalar"
 
 
-def _shapes_text(items: Any) -> str:
+def shapes_text(items: Any) -> str:
+    """Shapes of all tensors and Specs in a container."""
     return " and ".join(shape_text(item) for item in leaves(tuple(items)) if is_sized(item))
