@@ -32,10 +32,9 @@ from .sides import (
     KIND_PROJECTION,
     add_constant_sides,
     frames_of_kind,
-    open_sides,
     read_image_key,
-    side_in_file,
-    side_of_layout,
+    sides_elsewhere,
+    sides_of_file,
 )
 
 logger = logging.getLogger(__name__)
@@ -142,55 +141,21 @@ def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
             _warn_of_other_entries(file, layout)
         frames = file.frames(layout.data)
         frames.written()  # before arrays of its length are made
-        n_frames, keys = frames.spec.shape[0], None
-        if layout.image_key is not None:
-            keys = read_image_key(file, layout.image_key, n_frames)
-            if layout.alignment_key is not None:
-                control = read_image_key(file, layout.alignment_key, n_frames)
-                keys = np.where(control == -1, -1, keys)
-        elif options.dummies and options.image_key_path is None:
-            _warn_of_unused_key(file, options)
+        keys = _kinds(file, layout, options, frames.spec.shape[0])
         data = frames_of_kind(frames, keys, KIND_PROJECTION)
         if data is None:
             raise SourceError(
-                f"{file.name}: {layout.image_key} marks none of the {n_frames} frames as "
-                "a projection (0): give another image_key_path, or null if all are projections"
+                f"{file.name}: {layout.image_key} marks none of the {frames.spec.shape[0]} frames "
+                "as a projection (0): give another image_key_path, or null if all are projections"
             )
-
-        def within(side: SideName, given: SideData) -> Selection | None:
-            is_scan = given.data_path != "auto" and given.image_key_path is None
-            if not is_scan or file.find(given.data_path) != file.find(layout.data):
-                return side_in_file(side, file, given)
-            if options.dummies:
-                return None
-            raise SourceError(
-                f"{file.name}: {layout.data} holds the projections: give the {side} another "
-                "data_path, or an image_key_path"
-            )
-
-        currents = None
-        if options.beam_current is not None:
-            currents = _read_currents(file, layout, options)
-        own = layout
-        sides = open_sides(
-            options, opened, lambda side: side_of_layout(side, file, own, frames, keys), within
-        )
-        for side in SIDE_NAMES:
-            option = options.side(side)
-            if isinstance(option, SideData) and option.file is None and option.data_path != "auto":
-                is_flats = side == "flats"
-                layout = replace(
-                    layout,
-                    flats=option.data_path if is_flats else layout.flats,
-                    darks=layout.darks if is_flats else option.data_path,
-                )
-        angles, stored = find_angles(file, layout, options, data)
-        if not options.dummies:
-            add_constant_sides(sides, stored, options, data)
+        sides = sides_of_file(file, layout, options, frames, keys, opened)
         after = None
         if layout.flats_after is not None and options.side("flats") == "auto":
             has_frames = 0 not in file.array(layout.flats_after, "flats").shape
             after = Selection.of(file.frames(layout.flats_after, "flats")) if has_frames else None
+        angles, stored = find_angles(file, layout, options, data)
+        if not options.dummies:
+            add_constant_sides(sides, stored, options, data)
         source = FrameSource(
             frames.name,
             data,
@@ -199,10 +164,24 @@ def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
             flats_after=after,
             angles=angles,
             stored=stored,
-            currents=currents,
+            currents=_read_currents(file, layout, options),
         )
         opened.pop_all()
     return source
+
+
+def _kinds(
+    file: ScanFile, layout: Layout, options: LoaderOptions, n_frames: int
+) -> NDArray[Any] | None:
+    """Read the kind of each frame; None if all are projections."""
+    if layout.image_key is None:
+        if options.dummies and options.image_key_path is None:
+            _warn_of_unused_key(file, options)
+        return None
+    keys = read_image_key(file, layout.image_key, n_frames)
+    if layout.alignment_key is not None:
+        keys = np.where(read_image_key(file, layout.alignment_key, n_frames) == -1, -1, keys)
+    return keys
 
 
 def plain_source(
@@ -231,12 +210,6 @@ def plain_source(
     angles : ndarray, optional
         Angles in radians, where the options leave them open.
     """
-
-    def within(side: SideName, given: SideData) -> Selection | None:
-        raise SourceError(
-            f"{name}: holds projections alone, so {side} cannot be in it: give their file"
-        )
-
     with ExitStack() as opened:
         opened.callback(data.frames.close)
         keys = options.image_key_path not in ("auto", None)
@@ -245,7 +218,15 @@ def plain_source(
                 f"{name}: is not an HDF5 file, so it has no data_path, no image_key_path and no "
                 "beam_current: leave them out"
             )
-        found = open_sides(options, opened, lambda side: (sides or {}).get(side), within)
+        found = sides_elsewhere(options, opened)
+        for side in SIDE_NAMES:
+            given = options.side(side)
+            if given == "auto":
+                found[side] = (sides or {}).get(side)
+            elif isinstance(given, SideData) and given.file is None:
+                raise SourceError(
+                    f"{name}: holds projections alone, so {side} cannot be in it: give their file"
+                )
         given_angles = angles_option(name, options, data)
         if isinstance(given_angles, str):
             raise SourceError(
@@ -355,8 +336,12 @@ def _array(name: str, given: object) -> NDArray[Any]:
     return given
 
 
-def _read_currents(file: ScanFile, layout: Layout, options: LoaderOptions) -> NDArray[np.float64]:
-    """Read the current of the beam for each frame."""
+def _read_currents(
+    file: ScanFile, layout: Layout, options: LoaderOptions
+) -> NDArray[np.float64] | None:
+    """Read the current of the beam for each frame; None unless it is asked for."""
+    if options.beam_current is None:
+        return None
     where = layout.current if options.beam_current == "auto" else options.beam_current
     if where is None:
         raise SourceError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Sele
     return Selection.of(frames, indices) if indices.size else None
 
 
-def side_of_layout(
+def _side_of_layout(
     side: SideName, file: ScanFile, layout: Layout, frames: Frames, keys: NDArray[Any] | None
 ) -> Selection | None:
     """Select flats or darks as the layout has them."""
@@ -78,7 +77,60 @@ def side_of_layout(
     return Selection.of(file.frames(separate, side))
 
 
-def side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
+def sides_of_file(
+    file: ScanFile,
+    layout: Layout,
+    options: LoaderOptions,
+    frames: Frames,
+    keys: NDArray[Any] | None,
+    opened: ExitStack,
+) -> Sides:
+    """Open the flats and darks of a scan in an HDF5 or Zarr file.
+
+    Parameters
+    ----------
+    file : ScanFile
+        The file.
+    layout : Layout
+        Where they are if the options leave them open.
+    options : LoaderOptions
+        What is given.
+    frames : Frames
+        The stack of the projections.
+    keys : ndarray, optional
+        Kind of each frame of it.
+    opened : ExitStack
+        Closes what is opened here.
+    """
+    sides = sides_elsewhere(options, opened)
+    for side in SIDE_NAMES:
+        given = options.side(side)
+        if given == "auto":
+            sides[side] = _side_of_layout(side, file, layout, frames, keys)
+        elif isinstance(given, SideData) and given.file is None:
+            is_scan = given.data_path != "auto" and given.image_key_path is None
+            if not is_scan or file.find(given.data_path) != file.find(layout.data):
+                sides[side] = _side_in_file(side, file, given)
+            elif not options.dummies:
+                raise SourceError(
+                    f"{file.name}: {layout.data} holds the projections: give the {side} another "
+                    "data_path, or an image_key_path"
+                )
+    return sides
+
+
+def sides_elsewhere(options: LoaderOptions, opened: ExitStack) -> Sides:
+    """Open the flats and darks that are given in files of their own; None for others."""
+    sides: Sides = dict.fromkeys(SIDE_NAMES)
+    for side in SIDE_NAMES:
+        given = options.side(side)
+        if isinstance(given, SideData) and given.file is not None:
+            sides[side] = found = _open(side, given.file, given)
+            opened.callback(found.frames.close)
+    return sides
+
+
+def _side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
     """Select flats or darks in a file as they are given.
 
     Raises
@@ -86,17 +138,17 @@ def side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
     SourceError
         If there are none at that place.
     """
-    layout = Layout(given.data_path, given.image_key_path)
-    if given.data_path == "auto":
-        layout = find_layout(file, LoaderOptions())
     is_auto = given.data_path == "auto"
+    layout = Layout(given.data_path, given.image_key_path)
+    if is_auto:
+        layout = find_layout(file, LoaderOptions())
     frames = file.frames(layout.data, "data_path" if is_auto else side)
     if layout.image_key is None and not is_auto:
         return Selection.of(frames)
     keys = None
     if layout.image_key is not None:
         keys = read_image_key(file, layout.image_key, frames.spec.shape[0])
-    selection = side_of_layout(side, file, layout, frames, keys)
+    selection = _side_of_layout(side, file, layout, frames, keys)
     if selection is None:
         raise SourceError(
             f"{frames.name}: there are no {side} in it: give the {side}' data_path and, if "
@@ -105,41 +157,8 @@ def side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
     return selection
 
 
-def open_sides(
-    options: LoaderOptions,
-    opened: ExitStack,
-    own: Callable[[SideName], Selection | None],
-    within: Callable[[SideName, SideData], Selection | None],
-) -> Sides:
-    """Open the flats and darks of a scan.
-
-    Parameters
-    ----------
-    options : LoaderOptions
-        What is given.
-    opened : ExitStack
-        Closes what is opened here.
-    own : callable
-        Flats or darks that the scan has, where the options leave them open.
-    within : callable
-        Flats or darks at a place in the file of the scan.
-    """
-    sides: Sides = {}
-    for side in SIDE_NAMES:
-        given = options.side(side)
-        if given == "auto":
-            sides[side] = own(side)
-        elif isinstance(given, SideData):
-            found = within(side, given) if given.file is None else _open(side, given, options)
-            sides[side] = found
-            if found is not None:
-                opened.callback(found.frames.close)
-    return sides
-
-
-def _open(side: SideName, given: SideData, options: LoaderOptions) -> Selection:
+def _open(side: SideName, path: Path, given: SideData) -> Selection:
     """Open flats or darks in a file of their own."""
-    path = given.file or Path()
     kind, suffix = check_readable(path), path.suffix.lower()
     file: ScanFile | None = None
     if kind == "file" and is_hdf5(path):
@@ -163,7 +182,7 @@ def _open(side: SideName, given: SideData, options: LoaderOptions) -> Selection:
         )
     with library_errors(file.name), ExitStack() as opened:
         opened.callback(file.close)
-        found = side_in_file(side, file, given)
+        found = _side_in_file(side, file, given)
         opened.pop_all()
     return found
 
