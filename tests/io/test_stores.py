@@ -16,7 +16,7 @@ import maxslices
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
 from maxslices.io import MemoryStore, ScratchStore
-from maxslices.io.stores import scratch
+from maxslices.io.stores import store as scratch
 from maxslices.system import threads
 from maxslices.system.files import pread_all
 

@@ -33,9 +33,9 @@ def on_fake_gpu(monkeypatch):
         """
         with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
             patch.setattr("maxslices.api.carry_out.select_backend", lambda device: gpu)
-            patch.setattr("maxslices.runner.blocks.section_memory.measure_peak", measure)
+            patch.setattr("maxslices.runner.section_run.measure_peak", measure)
             patch.setattr(
-                "maxslices.runner.folder.run_identity.device_name", lambda device: "simulated"
+                "maxslices.runner.folder.unfinished_run.device_name", lambda device: "simulated"
             )
             if between is not None:
                 patch.setattr(

@@ -33,7 +33,7 @@ def gpu(monkeypatch):
         yield Peak(kind, cupy_in_use_bytes=123)
 
     monkeypatch.setattr("maxslices.api.carry_out.select_backend", lambda device: backend)
-    monkeypatch.setattr("maxslices.runner.blocks.section_memory.measure_peak", measure)
+    monkeypatch.setattr("maxslices.runner.section_run.measure_peak", measure)
     return backend
 
 

@@ -11,8 +11,7 @@ import pytest
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
 from maxslices.io import ArrayScan, Sink, Source
-from maxslices.io.stores.scratch import ScratchStore
-from maxslices.io.stores.store import MemoryStore
+from maxslices.io.stores.store import MemoryStore, ScratchStore
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from maxslices.system.threads import WorkThread
 from tests.runner.fake_gpu import FakeGpu

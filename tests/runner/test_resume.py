@@ -292,7 +292,7 @@ class TestChanged:
         stopped(scan, tmp_path / "out", monkeypatch)
         other = {"method": "to_float", "parameters": {"factor": 2.0}}
         assert "factor" in self.refused(scan, tmp_path / "out", [other, "negate"])
-        module = "maxslices.runner.folder.run_identity"
+        module = "maxslices.runner.folder.unfinished_run"
         monkeypatch.setattr(f"{module}.source_hash", lambda function: function.__name__)
         said = self.refused(scan, tmp_path / "out")
         assert "the source of tests.planner.fakes.to_float has changed" in said

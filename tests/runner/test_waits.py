@@ -14,8 +14,7 @@ from maxslices.devices.cpu import CpuBackend
 from maxslices.errors import MaxslicesError, OutOfMemoryError
 from maxslices.runner.blocks import block_feed, result_queue
 from maxslices.runner.blocks.block_feed import ReadAhead, blocks_of
-from maxslices.runner.blocks.result_queue import ResultQueue
-from maxslices.runner.blocks.writer import ResultPiece, Writer
+from maxslices.runner.blocks.result_queue import ResultPiece, ResultQueue, Writer
 from maxslices.runner.report.run_timeline import Timeline
 from maxslices.system.threads import WorkThread, wait_for_event
 from tests.runner.fake_gpu import FakeCopyEngine, FakeGpu
@@ -180,7 +179,7 @@ def test_the_run_ends_with_an_error_and_does_not_hang(tmp_path, monkeypatch, thr
         monkeypatch.setattr(block_feed, "WorkThread", broken_thread)
     else:
         # Events of results alone: the journal's thread would never end without its own.
-        events = SimpleNamespace(Event=Unable)
+        events = SimpleNamespace(**{**vars(threading), "Event": Unable})
         monkeypatch.setattr("maxslices.runner.blocks.result_queue.threading", events)
     np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
     with pytest.raises((OutOfMemoryError, MemoryError)):

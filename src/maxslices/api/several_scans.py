@@ -18,8 +18,7 @@ from ..io.results.result_format import parse_formats
 from ..pipeline import Pipeline
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..runner.folder.folder_place import JOURNAL_NAME, REPORT_NAME, read_report
-from ..runner.folder.run_identity import input_changes, input_state
-from ..runner.folder.unfinished_run import find_unfinished
+from ..runner.folder.unfinished_run import find_unfinished, input_changes, input_state
 from .on_workers import check_for_workers, held_workers
 from .run_request import RunOptions, RunRequest
 from .run_scan import run_requested

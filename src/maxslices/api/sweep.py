@@ -36,7 +36,7 @@ from ..planner import Budgets, Plan
 from ..planner.plan import shown_values, value_text
 from ..runner import Report, RunFolder, SectionReport
 from ..runner.folder.folder_place import RECORD_NAMES
-from ..runner.folder.run_identity import input_state
+from ..runner.folder.unfinished_run import input_state
 from ..runner.report.progress import progress_shown
 from ..runner.report.run_record import RunLog
 from ..runner.report.run_record import provenance as provenance_of

@@ -22,7 +22,7 @@ from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..runner import Results, ResultsInMemory
 from ..runner.execute import RunsSections, execute
-from ..runner.folder.run_identity import changes, run_identity
+from ..runner.folder.unfinished_run import changes, run_identity
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.run_timeline import WallTime
 from .check_run import check_host_free, check_memory, check_plan_here

@@ -7,8 +7,7 @@ from .results.sink import Sink, SinkFormat, SinkStart, incomplete_path, remove_r
 from .results.writers import create_sink, sink_maker
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import ArrayScan, open_source
-from .stores.scratch import ScratchStore
-from .stores.store import MemoryStore
+from .stores.store import MemoryStore, ScratchStore
 
 Store = MemoryStore | ScratchStore
 """Result of a section for the next one, written and read in blocks along either slice dim."""

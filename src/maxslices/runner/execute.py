@@ -22,7 +22,7 @@ from ..estimate import ModelResolver
 from ..io import MemoryStore, Source, Store
 from ..io.access import SIDE_NAMES, FlatWeights
 from ..pipeline import Pipeline, Step
-from ..planner import Plan, SectionPlan
+from ..planner import Plan
 from ..system.plain_records import to_plain
 from .blocks.block_feed import DeviceStore, Readable
 from .blocks.block_runner import BlockRunner
@@ -159,7 +159,8 @@ def execute(
                 before = SectionState()
             store: Store | DeviceStore | None
             if is_last:
-                store, note = _last_store(section, result), ""
+                is_kept = section.destination == "memory"  # pageable: the array is the user's
+                store, note = MemoryStore(section.output, result) if is_kept else None, ""
                 if journal is not None and not keeps_blocks:
                     journal.note("begin", section=number)
             elif keeps_blocks:
@@ -265,15 +266,6 @@ def _look_at_frames(source: Source, pipeline: Pipeline) -> FlatWeights | None:
     for text in texts:
         warnings.warn(text, stacklevel=2)
     return weights
-
-
-def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
-    """Make the store for the last section's output, if that is kept in memory."""
-    if section.destination != "memory":
-        return None
-    if given is not None:
-        return MemoryStore(section.output, lambda shape, dtype: given)
-    return MemoryStore(section.output)  # pageable: the array is the user's
 
 
 def correct_records(

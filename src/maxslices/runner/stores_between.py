@@ -127,7 +127,7 @@ class StoresBetween:
                 pass
             else:
                 note = "" if planned == "memory" else _moved(planned, "memory")
-                return MemoryStore(spec, lambda shape, dtype: array), note
+                return MemoryStore(spec, array), note
         kept_bytes = section.kept_bytes if self._in_memory else 0
         note = "" if planned == "scratch file" else _moved(planned, "a scratch file")
         if kept_bytes < section.kept_bytes:

@@ -15,7 +15,7 @@ from ..core.arrays import ArraySpec
 from ..io import SinkFormat
 from ..io.access import FlatWeights
 from ..io.results.result_info import ResultInfo
-from ..io.stores.scratch import ScratchLayout
+from ..io.stores.store import ScratchLayout
 from ..pipeline import Pipeline
 from ..planner import SectionPlan
 from ..runner.blocks.result_checks import SeenResults

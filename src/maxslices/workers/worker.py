@@ -24,7 +24,7 @@ from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_data import SideFrames, SideResults
-from ..runner.folder.run_identity import changes, run_identity
+from ..runner.folder.unfinished_run import changes, run_identity
 from ..runner.section_run import SectionRun
 from ..system.packages import installed_version
 from ..system.process_state import told_elsewhere

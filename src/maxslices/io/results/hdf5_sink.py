@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +38,7 @@ from ..frames.frames import IndexRange
 from ..hdf5.objects import open_hdf5
 from .nexus_notes import describe_data, notes_bytes, write_notes
 from .result_info import ResultInfo
-from .sink import Sink, SinkStart
+from .sink import Sink
 
 DATA_PATH = "entry/data/data"
 """Path of the data in the file."""
@@ -55,20 +55,12 @@ _LARGE_BYTES = 2**25
 class Hdf5Sink(Sink):
     """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
 
-    def __init__(
-        self,
-        path: Path,
-        spec: ArraySpec,
-        slice_dim: int,
-        start: SinkStart = "new",
-        info: ResultInfo | None = None,
-    ) -> None:
-        info = ResultInfo() if info is None else info
-        self._fd: int | None = None
-        self._ways = [self._write_calls]
-        self._took_s: dict[str, float] = {}
-        needed_bytes = spec.nbytes + notes_bytes(info, spec.shape) + _OVERHEAD_BYTES
-        super().__init__(path, spec, slice_dim, needed_bytes, start, info)
+    _fd: int | None = None
+    _took_s: dict[str, float]
+    _ways: list[Callable[[IndexRange, IndexRange, NDArray[Any]], None]]
+
+    def _disk_bytes(self) -> int:
+        return self.spec.nbytes + notes_bytes(self.info, self.spec.shape) + _OVERHEAD_BYTES
 
     def _create(self) -> None:
         reserve(
@@ -117,6 +109,7 @@ class Hdf5Sink(Sink):
         # On a network, where nothing is mapped, for writing alone: see `_FLAGS` of `ScratchStore`.
         flags = os.O_RDWR if may_map else os.O_WRONLY
         self._fd = os.open(self.path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._ways, self._took_s = [self._write_calls], {}
         if preallocate(self._fd, self.path.stat().st_size) and may_map:
             self._ways = [self._write_calls, self._write_map]
 

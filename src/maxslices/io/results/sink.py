@@ -57,11 +57,9 @@ class Sink(Closing):
         The whole result.
     slice_dim : int
         Axis along which it will be viewed.
-    needed_bytes : int
-        Disk space that the result takes.
     start : {"new", "resume", "join"}
         See `create_sink`.
-    info : ResultInfo
+    info : ResultInfo, optional
         What the result is.
     """
 
@@ -70,15 +68,14 @@ class Sink(Closing):
         path: Path,
         spec: ArraySpec,
         slice_dim: int,
-        needed_bytes: int,
-        start: SinkStart,
-        info: ResultInfo,
+        start: SinkStart = "new",
+        info: ResultInfo | None = None,
     ) -> None:
-        self.info = info
+        self.info = info or ResultInfo()
         self.path = path
         self.spec = spec
         self._slice_dim = slice_dim
-        self._needed_bytes = needed_bytes
+        self._needed_bytes = needed_bytes = self._disk_bytes()
         self._open = False
         if start == "new":
             check_absent(path)
@@ -147,6 +144,10 @@ class Sink(Closing):
             raise LostResultError(
                 f"{self.path}: the unfinished result is not there: start anew with --overwrite"
             )
+
+    @abstractmethod
+    def _disk_bytes(self) -> int:
+        """Disk space that the result takes."""
 
     @abstractmethod
     def _create(self) -> None:

@@ -12,14 +12,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ...core.arrays import ArraySpec
 from ...errors import UsageError
 from ...system.disk_space import sync_file_system
 from ...system.files import check_one_name, pwrite_all, write_rows
 from ...system.threads import parallel_for
 from ..tiff.writing import tiff_tags
-from .result_info import ResultInfo
-from .sink import Sink, SinkStart
+from .sink import Sink
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a file is opened: a block that is tried again writes to files that are there."""
@@ -34,16 +32,8 @@ class TiffSink(Sink):
     Files are named ``<folder>_00000.tif`` and so on, with leading zeros so that they sort.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        spec: ArraySpec,
-        slice_dim: int,
-        start: SinkStart = "new",
-        info: ResultInfo | None = None,
-    ) -> None:
-        needed_bytes = spec.nbytes + spec.shape[slice_dim] * _HEADER_BYTES
-        super().__init__(path, spec, slice_dim, needed_bytes, start, info or ResultInfo())
+    def _disk_bytes(self) -> int:
+        return self.spec.nbytes + self.spec.shape[self._slice_dim] * _HEADER_BYTES
 
     def _create(self) -> None:
         self._make_header()

@@ -26,9 +26,8 @@ from ..folder.journal import Journal
 from ..report.run_timeline import Timeline
 from .block_feed import Block, BlockFeed, DeviceStore, Readable, blocks_of, make_block_feed
 from .result_checks import ResultChecks
-from .result_queue import ResultQueue
+from .result_queue import ResultQueue, Target
 from .side_data import SideFrames, SideResults
-from .writer import Target
 
 
 @dataclass(slots=True)

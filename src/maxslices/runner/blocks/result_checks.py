@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...devices.non_finite import NonFiniteCount
 from ...io import MemoryStore, Sink
 from ...pipeline import Step
-from .writer import Target
+from .result_queue import Target
 
 
 @dataclass(slots=True)

@@ -43,8 +43,7 @@ from .folder_place import (
 )
 from .journal import Journal
 from .result_sinks import LabelledSlice, ResultSinks
-from .run_identity import can_go_on
-from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
+from .unfinished_run import VERSION, UnfinishedRun, can_go_on, find_unfinished
 
 
 class RunFolder:
