@@ -385,6 +385,7 @@ def closure_optimizer(width):
         mlp(2, width, width, width, 1, act=nn.Tanh), lambda n: (torch.rand(n, 2),), nn.MSELoss(),
         lambda n: torch.rand(n, 1), torch.optim.LBFGS, step=step,
         make_optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=5),
+        n_steps=25,  # its history of 100 is full after 20
     )  # fmt: skip
 
 

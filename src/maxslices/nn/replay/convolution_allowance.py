@@ -15,9 +15,15 @@ from ...core.units import MIB
 TILE_BYTES = 128 * 128 * 4
 """Partial sums of one multiprocessor: a kernel that divides a long sum among them keeps tiles of
 128 x 128 numbers, one or two of each. Beside copies, a forward pass was measured to take up
-to 8.25 MiB with 256 channels and 16.5 with 512, on the 132 multiprocessors of an H200."""
-WIDE = 256
-"""Channels from which on sums are divided so; from twice as many on, there are two tiles."""
+to 7.5 MiB with 128 channels and 16.5 with 512, on the 132 multiprocessors of an H200."""
+WIDE = 96, 512
+"""Channels from which on sums are divided into one tile, and into two."""
+FEW = (9, 4), (16, 3)
+"""Places of a kernel, and most channels of images that are read as they are for these: others are
+copied with channels last."""
+PARTIAL_SUMS = 11 * MIB
+"""Partial sums of the gradient of a plane's weights: up to 10.9 MiB beside copies, and to a quarter
+of these. Of copies of more than 256 MiB they are few: 2 MiB."""
 ALIGNED_BYTES = 16
 """Channels of a copy are padded to multiples of this."""
 LONG = 320
@@ -75,25 +81,36 @@ def convolution_bytes(
     is_plane = len(kernel) < 3
     if 1 < groups == n_in:
         return _depthwise_bytes(kind, x, taps, is_strided, item) if channels_last else 0
+    padded = _copies(shapes, item)
+    summed = {"convolution": n_in, "input gradient": n_out}.get(kind, max(n_in, n_out))
+    tiles = sum(summed >= wide for wide in WIDE) * multiprocessors * TILE_BYTES
     if channels_last and groups == 1:
-        return _tiles(n_in, n_out, multiprocessors) if kind == "weight gradient" else 0
+        odd = [part for part, n in zip(padded, (n_in, 0, n_out), strict=True) if n % _step(item)]
+        if odd:
+            return padded[0] + padded[2] if kind == "input gradient" else sum(odd)
+        return tiles if kind == "weight gradient" else 0
     if groups > 1:
         return _grouped_bytes(kind, shapes, groups, item, multiprocessors)
-    padded = _copies(shapes, item)
     if taps == 1 and not is_strided:
         return _pointwise_bytes(kind, shapes, padded, item)
-    if n_in <= 4 and is_plane and 1 < taps <= 9:
-        return 0  # 101 of 105; of gradients of weights 76 of 78
+    is_few = is_plane and any(1 < taps <= most and n_in <= few for most, few in FEW)
     copies = sum(padded)
     if kind == "weight gradient":
+        if is_few and (taps <= 9 or stride[0] < kernel[0]):
+            return 0  # 80 of 83
         is_dilated = any(part != "1" for part in options["dilation"].split("x"))
-        parts = padded[1] * DILATED_PARTS if is_dilated else padded[1] + 4 * MIB
+        parts = padded[1] * DILATED_PARTS
+        if not is_dilated:
+            sums = PARTIAL_SUMS if copies <= 256 * MIB else 4 * MIB
+            parts = padded[1] + (sums if tiles else min(sums, copies // 4))
         if not is_plane:
             parts = max(parts, item * taps * min(PART_ROWS * n_in, PART_PRODUCTS))
-        return copies + max(parts, _tiles(n_in, n_out, multiprocessors))
-    if n_in <= 4 and is_plane and n_out <= 32:
-        return 0  # 28 of 30
-    return copies if taps == 1 else copies + _tiles(n_in, n_out, multiprocessors)
+        return copies + max(parts, tiles)
+    if kind == "convolution" and is_plane and n_out >= WIDE[0] and n_in % _step(item):
+        return padded[0] + padded[1]
+    if is_few or (is_plane and n_in == 1 and n_out <= 32):
+        return 0
+    return copies if taps == 1 else copies + (tiles if is_plane else max(tiles, copies // 32))
 
 
 def _depthwise_bytes(kind: str, x: tuple[int, ...], taps: int, is_strided: bool, item: int) -> int:
@@ -140,8 +157,8 @@ def _pointwise_bytes(
     if (is_odd and n_weights >= 2**16) or n_weights >= 2**18:
         return max(by_image, with_parts)
     # Of few weights, some work on copies: 27 to 162 channels, 64 to 64.
-    is_small = min(n_in, n_out) <= 64 and max(n_in, n_out) <= 192
-    return max(by_image, copies) if is_small or len(x) == 5 else by_image
+    is_small = min(n_in, n_out) <= 64 and (max(n_in, n_out) <= 192 or n_pixels > 2**14)
+    return max(by_image, copies + MIB) if is_small or len(x) == 5 else by_image
 
 
 def _copies(shapes: tuple[tuple[int, ...], ...], item: int) -> tuple[int, int, int]:
@@ -180,11 +197,11 @@ def _grouped_bytes(
     return padded + (tile if widest > 128 and kind == "convolution" and taps > 1 else 0)
 
 
+def _step(item: int) -> int:
+    """Channels of which the channels of a copy are a multiple."""
+    return ALIGNED_BYTES // item
+
+
 def _aligned(n_channels: int, item: int) -> int:
     """Channels with padding."""
-    step = ALIGNED_BYTES // item
-    return -(-n_channels // step) * step
-
-
-def _tiles(n_in: int, n_out: int, multiprocessors: int) -> int:
-    return min(2, max(n_in, n_out) // WIDE) * multiprocessors * TILE_BYTES
+    return -(-n_channels // _step(item)) * _step(item)
