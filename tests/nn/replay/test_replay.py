@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 
@@ -186,8 +187,16 @@ def test_values_asked_for_are_named_by_line():
 
     with pytest.raises(DataDependentError, match=r"test_replay\.py:\d+: this line needs"):
         replay(function, Spec((3,)))
-    with pytest.raises(DataDependentError, match=r"test_replay\.py:\d+"):
-        replay(lambda x: x[x > 0], Spec((3,)))
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda x: x[x > 0], lambda x: x.masked_select(x > 0), lambda x: x.flatten()[x.view(-1) > 0]],
+)
+def test_all_items_are_counted_where_a_mask_takes_some(take):
+    trace = replay(take, Spec((256, 4)), workspaces=Workspaces.none())
+    assert trace.storages[-1].n_bytes == 4 * 1024
+    assert re.search(r"test_replay\.py:\d+ takes the items that a mask tells", trace.notes[0])
 
 
 def test_a_module_that_cannot_take_its_input_is_named_with_the_shape():

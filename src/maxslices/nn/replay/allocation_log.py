@@ -138,6 +138,11 @@ class AllocationLog:
         """Stage of the step that runs."""
         return self._stage
 
+    @property
+    def alive_bytes(self) -> int:
+        """Bytes of all storages that are alive."""
+        return sum(self._storages[index].n_bytes for index in self._index.values())
+
     def index_of(self, tensor: torch.Tensor) -> int | None:
         """Index of a tensor's storage in the trace; None if it is not recorded."""
         return self._index.get(tensor.untyped_storage()._cdata)

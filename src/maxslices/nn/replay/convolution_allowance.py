@@ -23,7 +23,7 @@ FEW = (9, 4), (16, 3)
 copied with channels last."""
 PARTIAL_SUMS = 11 * MIB
 """Partial sums of the gradient of a plane's weights: up to 10.9 MiB beside copies, and to a quarter
-of these. Of copies of more than 256 MiB they are few: 2 MiB."""
+of these. Of few channels, and of copies of more than 256 MiB, they are less than 4 MiB."""
 ALIGNED_BYTES = 16
 """Channels of a copy are padded to multiples of this."""
 LONG = 320
@@ -101,8 +101,9 @@ def convolution_bytes(
         is_dilated = any(part != "1" for part in options["dilation"].split("x"))
         parts = padded[1] * DILATED_PARTS
         if not is_dilated:
-            sums = PARTIAL_SUMS if copies <= 256 * MIB else 4 * MIB
-            parts = padded[1] + (sums if tiles else min(sums, copies // 4))
+            is_narrow = min(n_in, n_out) < 16 or copies > 256 * MIB
+            sums = 4 * MIB if is_narrow else PARTIAL_SUMS
+            parts = padded[1] + (sums if tiles or is_narrow else min(sums, copies // 4))
         if not is_plane:
             parts = max(parts, item * taps * min(PART_ROWS * n_in, PART_PRODUCTS))
         return copies + max(parts, tiles)
@@ -110,7 +111,7 @@ def convolution_bytes(
         return padded[0] + padded[1]
     if is_few or (is_plane and n_in == 1 and n_out <= 32):
         return 0
-    return copies if taps == 1 else copies + (tiles if is_plane else max(tiles, copies // 32))
+    return copies if taps == 1 else copies + tiles
 
 
 def _depthwise_bytes(kind: str, x: tuple[int, ...], taps: int, is_strided: bool, item: int) -> int:

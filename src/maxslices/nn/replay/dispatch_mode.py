@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .allocation_log import AllocationLog
+from .allocation_log import AllocationLog, user_line
 from .host_tensor import ToMeta
 from .known_values import KnownValues
-from .op_handlers import COPIES, HANDLERS, DispatchMode
+from .op_handlers import COPIES, HANDLERS, DispatchMode, masks_in
 from .op_workspaces import IN_PARTS, calls_of, copied_bytes, passing_bytes, results_of
 from .shape_rules import run_operator
 
@@ -78,6 +78,8 @@ class StorageDispatchMode(DispatchMode):
             self.handlers[func] = handler
         made = handler(func, args, kwargs)
         self.values.follow(func, given, kwargs, made)
+        if masks_in(func, args):
+            log.note(f"{user_line()} takes the items that a mask tells: all were counted")
         name = func.name()
         log.n_operators += 1
         log.n_in_python += getattr(func, "_defined_in_python", False)

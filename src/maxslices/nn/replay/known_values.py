@@ -126,7 +126,7 @@ class KnownValues:
         for each, value in zip(
             results, computed if isinstance(made, tuple | list) else (computed,), strict=True
         ):
-            if _can_be_followed(each):
+            if _can_be_followed(each) and each.shape == value.shape:
                 self._keep(each, _Known(value, is_given))
 
     def _keep(self, tensor: torch.Tensor, known: _Known) -> None:

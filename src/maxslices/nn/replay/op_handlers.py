@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -190,6 +191,37 @@ def _yes(func: Any, args: Any, kwargs: Any) -> bool:
     return True
 
 
+def masks_in(func: Any, args: Any) -> list[torch.Tensor]:
+    """Masks without data that tell which items an operator takes: how many is not known."""
+    if func is aten.nonzero.default or func is aten.masked_select.default:
+        found = args[-1:]
+    elif func is aten.index.Tensor:
+        found = [t for t in args[1] if t is not None and t.dtype in (torch.bool, torch.uint8)]
+    else:
+        return []
+    return [mask for mask in found if mask.is_meta]
+
+
+def _take_all(func: Any, args: Any, kwargs: Any) -> Any:
+    """Make the result of an operator that takes the items of a mask as if it took all."""
+    masks = masks_in(func, args)
+    if not masks:
+        return run_operator(func, args, kwargs)
+    if func is not aten.index.Tensor:
+        sizes = torch.broadcast_shapes(*(each.shape for each in args))
+        n_items = math.prod(sizes)
+        if func is aten.masked_select.default:
+            return args[0].new_empty(n_items)
+        return args[0].new_empty((n_items, len(sizes)), dtype=torch.int64)
+    taken = []
+    for index in args[1]:
+        if any(index is mask for mask in masks):
+            taken += [index.new_empty(index.numel(), dtype=torch.int64)] * index.dim()
+        else:
+            taken.append(index)
+    return run_operator(func, (args[0], taken), kwargs)
+
+
 def _lstm_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
     """Make the gradients of a fused step of an LSTM: of the gates, the state and a bias."""
     cx, workspace, has_bias = args[2], args[4], args[5]
@@ -212,6 +244,9 @@ def _gru_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(
+        (aten.nonzero.default, aten.masked_select.default, aten.index.Tensor), _take_all
+    ),
     aten._cudnn_rnn.default: recurrent.forward,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,

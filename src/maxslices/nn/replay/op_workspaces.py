@@ -12,6 +12,7 @@ from torch._prims_common import suggest_memory_format
 
 from . import recurrent
 from .fourier import TRANSFORMS, transform_calls, transform_copies
+from .op_handlers import masks_in
 
 aten = torch.ops.aten
 
@@ -125,6 +126,8 @@ def copied_bytes(func: Any, args: Any) -> list[int]:
         copied = [args[place] for place in _FACTORS[func] if not _is_matrix(args[place])]
     elif func in _COPIED:
         copied = _COPIED[func](args)
+    elif func is aten.index.Tensor:  # numbers of the items that masks tell
+        return [8 * mask.numel() * mask.dim() for mask in masks_in(func, args)]
     elif _is_in_order(func):
         copied = _out_of_order(args)
     else:

@@ -26,6 +26,8 @@ Mode = Literal["inference", "forward", "training"]
 """Forward pass without gradients; forward pass with gradients; steps of training."""
 _STATE: Category = "optimizer state"
 MODES: tuple[Mode, ...] = ("inference", "forward", "training")
+MOST_STEPS = 4
+"""Steps of training that are replayed at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +205,10 @@ def replay(
         An optimizer of the model's parameters, or a class or function that makes one from a list
         of them. None: gradients are computed and not used.
     steps : int, optional
-        Steps of training, or forward passes; by default two and one. The second step has the
-        state of the optimizer, and the second pass the workspaces that the first has left.
+        Forward passes, or steps of training; by default one and two. The second step has the state
+        of the optimizer, and the second pass the workspaces that the first has left. Of two steps
+        or more, others follow while each leaves more in memory than the one before, up to
+        `MOST_STEPS`: some models train more of their parameters later.
     amp : torch.dtype or bool, optional
         Lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True means
         float16.
@@ -256,8 +260,18 @@ def replay(
             assert isinstance(run, torch.nn.Module)
             real = {id(a): b for a, b in zip(target.parameters(), run.parameters(), strict=True)}
             made, n_steps = optimizer_for(optimizer, real, run.parameters()), 2
-        loop.run(run, given, wanted, made, range(n_steps if steps is None else steps), record)
+        n_steps = n_steps if steps is None else steps
+        turns = range(n_steps) if made is None else _until_alike(record, n_steps)
+        loop.run(run, given, wanted, made, turns, record)
     return record.trace()
+
+
+def _until_alike(record: Replay, least: int) -> Iterator[int]:
+    """Yield steps until one leaves no more in memory than the one before."""
+    left: list[int] = []
+    while len(left) < least or (1 < len(left) < MOST_STEPS and left[-1] > left[-2]):
+        yield len(left)
+        left.append(record.alive_bytes)
 
 
 def precision(amp: Any) -> torch.dtype | None:

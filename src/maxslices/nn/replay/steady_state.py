@@ -3,7 +3,7 @@
 Where a step needs nearly the whole limit, the allocator gives unused memory back and takes it from
 the device again, in every step or in the first ones only; and in a later step blocks may lie so
 that the workspace of a convolution finds no room. So more steps are simulated than were replayed:
-the second step is repeated, with the storages alive at its end in place of those at its beginning.
+the last step is repeated, with the storages alive at its end in place of those at its beginning.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .caching_allocator import AllocatorRequest, CachingAllocator
 from .expandable_segments import ExpandableAllocator
-from .trace import Trace
+
+if TYPE_CHECKING:
+    from .trace import Trace
 
 N_STEPS = 10
 """Steps that are simulated at most. On an H200 two plans for ResNet50 ran out of memory in the
@@ -54,7 +56,7 @@ def steady(
     Parameters
     ----------
     trace : Trace
-        Of two steps of training, or of two passes of inference.
+        Of two steps or more of training, or two passes of inference.
     allocator : CachingAllocator or ExpandableAllocator
         A new one, with a limit.
     requests : iterable of sequence of AllocatorRequest, optional
@@ -78,15 +80,15 @@ def each_step(
 ) -> Iterator[Counts | None]:
     """Yield the counts of each step, endlessly; None as the last if one finds no room.
 
-    The second step is repeated if the storages alive at the ends of both steps have the same
-    sizes, apart from those that stay from the first on. Otherwise only two steps are simulated.
+    The last step is repeated if the storages alive at its two ends have the same sizes, apart from
+    those that stay. Otherwise only the replayed steps are simulated.
     """
     ends = [mark.event for mark in trace.marks if mark.name == trace.marks[-1].name]
     if len(ends) < 2:
         ends = [len(trace.events)] * 2
     each_event = list(trace.requests_by_event() if requests is None else requests)
-    following = _following(trace, ends[0], ends[-1])
-    asked = [*chain.from_iterable(each_event[: ends[0]])]
+    following = _following(trace, *ends[-2:])
+    asked = [*chain.from_iterable(each_event[: ends[-2]])]
     for turn in count():
         retries, taken_bytes = allocator.retries, allocator.taken_bytes
         if not allocator.run(asked):
@@ -98,21 +100,21 @@ def each_step(
                 return
             allocator.rename(following)
         else:
-            asked = [*chain.from_iterable(each_event[ends[0] : ends[-1]])]
+            asked = [*chain.from_iterable(each_event[ends[-2] : ends[-1]])]
 
 
 def _following(trace: Trace, begin: int, end: int) -> dict[int, int] | None:
-    """Pair storages alive at the end of the second step with those alive at the end of the first.
+    """Pair storages alive at the end of the last step with those alive at its beginning.
 
     Parameters
     ----------
     begin, end : int
-        Events at which the first and the second step end.
+        Events at which the last step begins and ends.
 
     Returns
     -------
     dict or None
-        Index in the first step by index in the second; None if the sizes differ.
+        Older index by newer index; None if the sizes differ.
     """
     old, new = [], []
     for index, storage in enumerate(trace.storages):

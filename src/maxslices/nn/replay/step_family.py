@@ -235,7 +235,7 @@ class StepFamily:
     def allocated_bytes(self, n: int) -> int:
         """Most bytes handed out for n images."""
         allocator = CachingAllocator()
-        allocator.run(self.requests(n))
+        self._settle(n, allocator)
         return allocator.peak_allocated_bytes
 
     def needed_bytes(self, n: int) -> int:
@@ -257,7 +257,9 @@ class StepFamily:
 
     def lasts(self, n: int, limit_bytes: int) -> bool:
         """True if n images run within a limit step after step, not only in the replayed steps."""
-        allocator = CachingAllocator(limit_bytes)
+        return self._settle(n, CachingAllocator(limit_bytes))
+
+    def _settle(self, n: int, allocator: CachingAllocator) -> bool:
         if self.scaled is None or n == 1:
             return steady(self.trace(n), allocator).runs
         return self.scaled.lasts(n, allocator)

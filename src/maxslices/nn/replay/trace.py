@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from ...core.allocators import round_to_granule
 from ...core.units import MIB
 from .caching_allocator import SMALL_BYTES, AllocatorRequest, CachingAllocator, least_limit
+from .steady_state import steady
 from .workspaces import CONVOLUTIONS, STATED, OperatorCall, Workspace, Workspaces
 
 Category = Literal[
@@ -406,12 +407,12 @@ class Trace:
     @cached_property
     def _simulated(self) -> CachingAllocator:
         allocator = CachingAllocator()
-        allocator.run(self.requests())
+        steady(self, allocator)
         return allocator
 
     @property
     def allocated_bytes(self) -> int:
-        """Most bytes handed out: ``torch.cuda.max_memory_allocated`` to the byte.
+        """Most bytes handed out in any step: ``torch.cuda.max_memory_allocated`` to the byte.
 
         Exceeds `peak_bytes` by the remainders of blocks that the allocator does not split: up to
         1 MiB for each of the larger blocks.
