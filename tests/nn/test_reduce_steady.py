@@ -19,7 +19,7 @@ from maxslices.nn.reduce.search import ReductionPlan, allocator
 from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
-from maxslices.nn.replay.steady_state import Steady, each_step, steady
+from maxslices.nn.replay.trace import Steady, each_step, steady
 from maxslices.nn.step.model_step import ModelStep
 
 from .networks import DEEP_INPUT as SPEC

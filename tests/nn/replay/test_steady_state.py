@@ -12,7 +12,7 @@ from maxslices.nn.replay import (
     CachingAllocator,
 )
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
-from maxslices.nn.replay.steady_state import Counts, each_step, steady
+from maxslices.nn.replay.trace import Counts, each_step, steady
 
 from .traces import trace_of
 

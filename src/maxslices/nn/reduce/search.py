@@ -21,7 +21,7 @@ from ..replay import CachingAllocator, Trace, TraceError, Workspaces
 from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from ..replay.measure_workspaces import measured_workspaces
-from ..replay.steady_state import Steady, steady
+from ..replay.trace import Steady, steady
 from ..step.model_step import ModelStep
 from .candidates import Candidate, candidates
 from .gradient_check import GradientCheck

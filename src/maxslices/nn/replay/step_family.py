@@ -15,8 +15,7 @@ from ...core.memory_model import last_true
 from ...core.units import format_bytes
 from ...tuning.garbage_collection import quick_collections
 from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
-from .steady_state import steady
-from .trace import Trace
+from .trace import Trace, steady
 from .workspaces import OperatorCall, Workspace, Workspaces
 
 _Line = tuple[int, int]

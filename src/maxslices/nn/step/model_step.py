@@ -13,13 +13,15 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 from ..nn_errors import ModelArgumentError, TraceError, first_line
-from ..replay import Replay, Spec, Trace, Workspaces, replay, steady_state
+from ..replay import Replay, Spec, Trace, Workspaces, replay
 from ..replay.cuda_kernels import Capability
 from ..replay.host_draws import PATHS
 from ..replay.meta_copy import meta_copy, optimizer_for, optimizers_in
 from ..replay.nested import leaves, mapped, tensors_in
 from ..replay.replay_step import Mode, StepLoop
 from ..replay.step_family import largest_path
+from ..replay.trace import N_CALM
+from ..replay.trace import N_STEPS as MOST_STEPS
 from . import OPTIMIZERS
 from .call_inputs import called, is_sized
 from .layer_state import reset_before_calls
@@ -251,11 +253,11 @@ def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
         Returns the bytes that the allocator has ever taken from the device.
     """
     calm, taken = 0, taken_bytes()
-    for turn in range(steady_state.N_STEPS):
+    for turn in range(MOST_STEPS):
         yield turn
         before, taken = taken, taken_bytes()
         calm = calm + 1 if taken == before else 0
-        if calm == steady_state.N_CALM:
+        if calm == N_CALM:
             return
 
 
