@@ -1,7 +1,6 @@
 import re
 import subprocess
 import sys
-import threading
 import tracemalloc
 
 import numpy as np
@@ -64,28 +63,6 @@ def test_nested_measurements_keep_each_their_peak():
     assert close(inner.numpy_bytes, 11 * MB)
     assert close(second.numpy_bytes, MB)
     assert kept.size == 2 * MB
-
-
-def test_overlapping_measurements_of_two_threads():
-    started, go_on = threading.Event(), threading.Event()
-    figures = {}
-
-    def work():
-        with measure_peak() as peak:
-            ones(5)
-            started.set()
-            go_on.wait(5)
-        figures["thread"] = peak.numpy_bytes
-
-    thread = threading.Thread(target=work)
-    with measure_peak() as peak:
-        thread.start()
-        started.wait(5)
-        ones(7)
-    go_on.set()
-    thread.join()
-    assert peak.numpy_bytes >= 7 * MB
-    assert figures["thread"] >= 7 * MB
 
 
 def in_force():

@@ -128,11 +128,6 @@ def test_what_no_formula_gives_is_one_bound():
     assert all(1 <= ratio < 1.5 for ratio in found.ratios)
 
 
-def test_of_integers():
-    found = suggest_ledger(registered(padded), "uint16", device="cpu")
-    assert all(0.999 < ratio < 1.2 for ratio in found.ratios)
-
-
 def test_along_the_other_axis():
     found = suggest_ledger(registered(padded), device="cpu", slice_dim=1)
     assert min(found.ratios) > 0.999
@@ -203,10 +198,3 @@ def test_a_ledger_refuses_dtypes_that_it_was_not_tried_with():
     )
     with pytest.raises(EstimatorError, match="suggest a ledger with --dtype uint16"):
         declared.calc_max_slices(0, (50, 60), "uint16", 10**6)
-
-
-def test_a_method_is_given_as_for_the_check():
-    with pytest.raises(UsageError, match="is not a registered method"):
-        suggest_ledger(np.sort, device="cpu")
-    with pytest.raises(UsageError, match="slices along dim 0 or 1, not 2"):
-        suggest_ledger("numpy:sort", device="cpu", slice_dim=2)
