@@ -37,7 +37,7 @@ from .scan_and_output import (
     facts_of,
     opened,
 )
-from .team import RunHere, Team, plan_run
+from .team import Team, plan_run
 
 
 def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
@@ -127,12 +127,12 @@ def _team(
 ) -> Iterator[Team]:
     """Start what carries a run out."""
     if request.is_for_workers:
-        with workers_of(request, pipeline, folder) as team:
+        with workers_of(request, pipeline, source, folder) as team:
             log.add(team.workers.text)
             yield team
     else:
         backend = select_backend(request.device_for(folder))
-        yield RunHere(request, pipeline, source, backend)
+        yield Team(request, pipeline, source, backend)
 
 
 def write_texts(

@@ -9,7 +9,6 @@ from ..core.allocators import Device
 from ..core.json_values import plain
 from ..core.units import format_bytes
 from ..devices import Backend
-from ..devices.cpu import CpuBackend
 from ..errors import PlanError
 from ..estimate.request_key import package_of
 from ..io import Source
@@ -86,11 +85,6 @@ def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> No
             f"the plan's last destination is {destination!r}; the pipeline saves {keeps}: plan "
             "again"
         )
-
-
-def check_memory(plan: Plan, backend: Backend) -> None:
-    """Check that the memory that a plan needs is free here; see `check_free`."""
-    check_free(plan, backend.name, backend.free_bytes(), CpuBackend().free_bytes())
 
 
 def check_free(plan: Plan, place: str, free_bytes: int, host_free_bytes: int) -> None:

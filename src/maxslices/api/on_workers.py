@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.units import parse_bytes
-from ..devices import Backend, select_backend
+from ..devices import select_backend
 from ..devices.cpu import CpuBackend
 from ..devices.cuda_copies import count_devices
 from ..errors import PlanError, UsageError
+from ..io import Source
 from ..io.paths import path_of
 from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
@@ -28,7 +29,7 @@ from .check_run import check_free, check_host_free
 from .resources import check_limits
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened
-from .team import identity_of, plan_source
+from .team import Team, identity_of, plan_source
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def workers_of(request: RunRequest, pipeline: Pipeline, folder: Results) -> Iterator[RunOnWorkers]:
+def workers_of(
+    request: RunRequest, pipeline: Pipeline, source: Source, folder: Results
+) -> Iterator[RunOnWorkers]:
     """Find or start the workers of a run.
 
     Raises
@@ -60,7 +63,7 @@ def workers_of(request: RunRequest, pipeline: Pipeline, folder: Results) -> Iter
         assert isinstance(request.scan, str | os.PathLike)
         path = path_of(request.scan)
         scan = os.fspath(request.scan) if path is None else path.absolute()
-        yield RunOnWorkers(found, request, pipeline, scan)
+        yield RunOnWorkers(request, pipeline, source, CpuBackend(), found, scan)
 
 
 @contextmanager
@@ -122,22 +125,13 @@ def check_for_workers(request: RunRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOnWorkers:
-    """A run whose blocks workers run: what is asked of them on their devices."""
+class RunOnWorkers(Team):
+    """A run whose blocks workers run; this process puts the shares together, on the CPU."""
 
     workers: Workers
     """The workers."""
-    request: RunRequest
-    """What is asked of the run."""
-    pipeline: Pipeline
-    """The pipeline as it runs."""
     scan: Path | str
     """Path of the scan, absolute, or its address."""
-
-    @property
-    def backend(self) -> Backend:
-        """The CPU: shares are put together here."""
-        return CpuBackend()
 
     def device_of(self, plan: Plan) -> str:
         """Kind of device that the plan is for."""

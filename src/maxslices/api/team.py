@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
@@ -25,7 +25,7 @@ from ..runner.execute import RunsSections, execute
 from ..runner.folder.unfinished_run import changes, run_identity
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.run_timeline import WallTime
-from .check_run import check_host_free, check_memory, check_plan_here
+from .check_run import check_free, check_host_free, check_plan_here
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
@@ -34,30 +34,59 @@ from .scan_and_output import files_read, spec_of
 LOGGER = logging.getLogger("maxslices.plan")
 
 
-class Team(Protocol):
-    """What carries a plan out: this process, or workers."""
+@dataclass(frozen=True, slots=True)
+class Team:
+    """What carries a run out: this process; `RunOnWorkers` has workers do it."""
 
-    @property
-    def backend(self) -> Backend:
-        """Device of this process."""
+    request: RunRequest
+    """What is asked of the run."""
+    pipeline: Pipeline
+    """The pipeline as it runs."""
+    source: Source
+    """The scan."""
+    backend: Backend
+    """Device of this process."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function where blocks run, with the pipeline, the scan and the device too."""
+        return function(*args, self.pipeline, self.source, self.backend)
 
     def identity(self) -> dict[str, Any]:
         """Describe the run; see `run_identity`."""
+        has_path = path_of(self.request.scan) is not None
+        read = files_read(self.request.scan, self.pipeline) if has_path else None
+        return identity_of(read, self.pipeline, self.source, self.backend)
 
     def check(self, plan: Plan) -> None:
         """Check that the memory that a plan needs is free."""
+        free_bytes = self.backend.free_bytes(), CpuBackend().free_bytes()
+        check_free(plan, self.backend.name, *free_bytes)
 
     def new_plan(self, folder: Results) -> tuple[Plan, ModelResolver | None]:
         """Plan the run; the resolver's records can be corrected by what the run measures."""
+        request, backend = self.request, self.backend
+        made, resolver = plan_source(
+            budgets_here(backend, request.memory, request.host_memory),
+            self.pipeline,
+            self.source,
+            backend,
+            block=request.block,
+            estimator=request.estimator,
+            scratch=request.scratch,
+            result_in_memory=folder.path is None,
+            result_is_direct=request.given is not None and is_direct(request.given, backend),
+        )
+        if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
+            check_host_free(made, backend.name, CpuBackend().free_bytes())
+        return made, resolver
 
     def begin(self, plan: Plan, folder: Results) -> RunsSections:
         """Begin to carry a plan out; what runs its sections."""
+        return RunsSections()
 
     def device_of(self, plan: Plan) -> str:
         """Name of the device that a plan runs on."""
+        return self.backend.name
 
 
 def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, ModelResolver | None]:
@@ -174,60 +203,6 @@ def plan_source(
         find=finder.find,
     )
     return planned(budgets), resolver
-
-
-@dataclass(frozen=True, slots=True)
-class RunHere:
-    """A run whose blocks this process runs."""
-
-    request: RunRequest
-    """What is asked of the run."""
-    pipeline: Pipeline
-    """The pipeline as it runs."""
-    source: Source
-    """The scan."""
-    backend: Backend
-    """Its device."""
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function with the pipeline, the scan and the device too."""
-        return function(*args, self.pipeline, self.source, self.backend)
-
-    def identity(self) -> dict[str, Any]:
-        """Describe the run; see `run_identity`."""
-        has_path = path_of(self.request.scan) is not None
-        read = files_read(self.request.scan, self.pipeline) if has_path else None
-        return identity_of(read, self.pipeline, self.source, self.backend)
-
-    def check(self, plan: Plan) -> None:
-        """Check that the memory that a plan needs is free."""
-        check_memory(plan, self.backend)
-
-    def new_plan(self, folder: Results) -> tuple[Plan, ModelResolver]:
-        """Plan the run for the device of this process."""
-        request, backend = self.request, self.backend
-        made, resolver = plan_source(
-            budgets_here(backend, request.memory, request.host_memory),
-            self.pipeline,
-            self.source,
-            backend,
-            block=request.block,
-            estimator=request.estimator,
-            scratch=request.scratch,
-            result_in_memory=folder.path is None,
-            result_is_direct=request.given is not None and is_direct(request.given, backend),
-        )
-        if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
-            check_host_free(made, backend.name, CpuBackend().free_bytes())
-        return made, resolver
-
-    def begin(self, plan: Plan, folder: Results) -> RunsSections:
-        """Nothing has to be started."""
-        return RunsSections()
-
-    def device_of(self, plan: Plan) -> str:
-        """The name of the backend."""
-        return self.backend.name
 
 
 def identity_of(
