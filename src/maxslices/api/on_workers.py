@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,17 +78,19 @@ def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
 
 def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
     """Start or find the cluster that a run asks for."""
+    from ..workers.local_cluster import local_client
     from ..workers.slurm_cluster import slurm_client
-    from ..workers.workers import opened_client
+    from ..workers.workers import connected
 
-    workers, gpus = request.workers, request.gpus
+    workers, gpus, engine = request.workers, request.gpus, request.engine
     if request.slurm is not None:
         return slurm_client(request.slurm, workers, gpus, request.announce_workers)
-    engine = "dask" if request.engine == "local" else request.engine
-    if engine == "dask" and workers is None and gpus is None:
+    if engine not in ("local", "dask"):
+        return connected(engine) if isinstance(engine, str) else nullcontext(engine)
+    if workers is None and gpus is None:
         on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
         workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
-    return opened_client(engine, workers, gpus)
+    return local_client(workers, gpus)
 
 
 def check_for_workers(request: RunRequest) -> None:
@@ -108,6 +110,8 @@ def check_for_workers(request: RunRequest) -> None:
         raise UsageError(f"unknown engine {engine!r}: use local, dask or dask:ADDRESS")
     if request.slurm is not None and engine != "local":
         raise UsageError("slurm starts workers of its own: leave the engine out")
+    if engine not in ("local", "dask") and (request.workers, request.gpus) != (None, None):
+        raise UsageError("workers and gpus are for a cluster of this machine alone")
     if importlib.util.find_spec("distributed") is None:
         raise UsageError("several workers need Dask: pip install 'maxslices[dask]'")
     try:

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -109,20 +109,6 @@ def _start_fork_server(on_gpus: bool) -> str:
 
 
 @contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keep Dask from logging workers that are killed or started anew: the run reports what counts.
-
-    Dask sets the level of its logger when it is imported, and when it starts a cluster.
-    """
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-@contextmanager
 def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
     """Start workers on this machine, each with a nanny that starts it anew if it is killed.
 
@@ -140,15 +126,6 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     UsageError
         If neither or both are given, or memory does not suffice for so many.
     """
-    with _without_logs(), _client_of_processes(workers, gpus) as client:
-        yield client
-
-
-@contextmanager
-def _client_of_processes(
-    workers: int | None, gpus: int | Literal["all"] | None
-) -> Iterator[Client]:
-    """Start workers; see `local_client`."""
     if (workers is None) == (gpus is None):
         raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
     least_bytes, free_bytes = (workers or 0) * WORKER_BYTES, CpuBackend().free_bytes()
@@ -159,10 +136,6 @@ def _client_of_processes(
         )
     way = _start_fork_server(on_gpus=gpus is not None)
     names = _gpu_names(gpus) if gpus is not None else []
-    import dask
-    from distributed import Client, Scheduler
-    from tornado.ioloop import PeriodicCallback
-
     count = workers if workers is not None else len(names)
     if count < 1:
         raise UsageError(f"{count} workers cannot do anything: at least one is needed")
@@ -171,43 +144,40 @@ def _client_of_processes(
     for options, name in zip(own, names, strict=False):
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
-    security = temporary_certificates()
-    common = {
-        "nthreads": 1,
-        "memory_limit": 0,
-        "host": _LOOPBACK,
-        "dashboard": False,
-        "dashboard_address": f"{_LOOPBACK}:0",
-        "protocol": "tls://",
-        "security": security,
-        "silence_logs": logging.CRITICAL,
-        "preload": ["maxslices.workers.worker"],
-    }
-    settings = {**SETTINGS, "distributed.worker.multiprocessing-method": way}
-    scheduler = {
-        "cls": Scheduler,
-        "options": {
+    with ExitStack() as held:
+        # Dask sets the level when it is imported, and when it starts a cluster.
+        logger = logging.getLogger("distributed")
+        held.callback(logger.setLevel, logger.level)
+        import dask
+        from distributed import Client, Scheduler
+        from tornado.ioloop import PeriodicCallback
+
+        listening = {
             "host": _LOOPBACK,
             "dashboard": False,
             "dashboard_address": f"{_LOOPBACK}:0",
             "protocol": "tls://",
-            "security": security,
-        },
-    }
-    with (
-        _own_folder() as folder,
-        dask.config.set(settings),
-        _started(_nannies(common, own, folder), scheduler, security) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+            "security": temporary_certificates(),
+        }
+        common = {
+            **listening,
+            "nthreads": 1,
+            "memory_limit": 0,
+            "local_directory": held.enter_context(_own_folder()),
+            "silence_logs": logging.CRITICAL,
+            "preload": ["maxslices.workers.worker"],
+        }
+        settings = {**SETTINGS, "distributed.worker.multiprocessing-method": way}
+        held.enter_context(dask.config.set(settings))
+        scheduler = {"cls": Scheduler, "options": listening}
+        cluster = held.enter_context(_started(_nannies(common, own), scheduler))
+        client = held.enter_context(Client(cluster, set_as_default=False))
         # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
         # 15 s later, and then it can be started anew.
         replacing = PeriodicCallback(lambda: cluster.scale(count), REPLACE_MS)
         cluster.loop.add_callback(replacing.start)
-        try:
-            yield client
-        finally:
-            cluster.loop.add_callback(replacing.stop)
+        held.callback(cluster.loop.add_callback, replacing.stop)
+        yield client
 
 
 def temporary_certificates() -> Security:
@@ -253,9 +223,7 @@ def _own_folder() -> Iterator[str]:
         yield folder
 
 
-def _nannies(
-    common: dict[str, Any], own: list[dict[str, Any]], folder: str
-) -> dict[int, dict[str, Any]]:
+def _nannies(common: dict[str, Any], own: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Describe the nanny of each worker, as a cluster wants it."""
     from distributed import Nanny
 
@@ -274,11 +242,10 @@ def _nannies(
             with suppress(TimeoutError):
                 await super().kill(min(timeout, END_S), reason)
 
-    common = {**common, "local_directory": folder}
     return {i: {"cls": PatientNanny, "options": {**common, **each}} for i, each in enumerate(own)}
 
 
-def _started(workers: dict[int, Any], scheduler: dict[str, Any], security: Security) -> SpecCluster:
+def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
     """Start a cluster.
 
     Raises
@@ -292,7 +259,7 @@ def _started(workers: dict[int, Any], scheduler: dict[str, Any], security: Secur
         return SpecCluster(
             workers=workers,
             scheduler=scheduler,
-            security=security,
+            security=scheduler["options"]["security"],
             silence_logs=logging.CRITICAL,
         )
     except (OSError, RuntimeError) as error:

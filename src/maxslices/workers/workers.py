@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..core.allocators import Device
 from ..errors import DeviceError, UsageError
 from ..pipeline import Pipeline
 from ..runner.execute import RunsSections
 from . import worker
-from .local_cluster import GPU, local_client
+from .local_cluster import GPU
 from .section_job import RunJob, WorkerFacts, machine_here
 from .shared_section import SharedSection
 from .worker_calls import MOST_TRIES, WorkerCalls, call_on_all
@@ -90,38 +90,35 @@ class Workers(RunsSections):
 
 
 @contextmanager
-def opened_client(
-    engine: str | Client,
-    workers: int | None = None,
-    gpus: int | Literal["all"] | None = None,
-) -> Iterator[Client]:
-    """Start workers of this machine, or connect to a scheduler; a client that is given is that.
-
-    Parameters
-    ----------
-    engine : str or Client
-        "dask": workers of this machine; ``"dask:ADDRESS"``: those of a scheduler; or a client.
-    workers, gpus
-        See `local_client`.
+def connected(engine: str) -> Iterator[Client]:
+    """Connect to the scheduler that an engine names.
 
     Raises
     ------
-    DeviceError
-        If no scheduler answers, or there are not as many GPUs.
     UsageError
-        If the options do not go together.
+        If it is not an address, or certificates are missing.
+    DeviceError
+        If no scheduler answers.
     """
-    if isinstance(engine, str) and engine == "dask":
-        with local_client(workers, gpus) as client:
-            yield client
-        return
-    if workers is not None or gpus is not None:
-        raise UsageError("workers and gpus are for a cluster of this machine alone")
-    if isinstance(engine, str):
-        with _at(engine) as client:
-            yield client
-    else:
-        yield engine
+    from distributed import Client, Security
+    from distributed.comm.addressing import get_address_host_port
+
+    address = engine.removeprefix(ADDRESS)
+    try:
+        _, port = get_address_host_port(address)
+        if not 0 < port < 2**16:
+            raise ValueError(f"there is no port {port}")
+        certificates = Security().get_connection_args("client").get("ssl_context")
+        if address.startswith("tls:") and certificates is None:
+            raise ValueError("no certificates are configured (distributed.comm.tls)")
+    except ValueError as error:  # a client that raised it would wait for itself for a minute
+        raise UsageError(f"{engine}: {error}; write {ADDRESS}tcp://HOST:PORT") from None
+    try:
+        client = Client(address, set_as_default=False)
+    except OSError as error:
+        raise DeviceError(f"no scheduler answers at {address}: {error}") from None
+    with client:
+        yield client
 
 
 @contextmanager
@@ -228,27 +225,3 @@ class _Answers:
                 raise ended.answer.error
             else:
                 yield ended.what, ended.answer.value
-
-
-@contextmanager
-def _at(engine: str) -> Iterator[Client]:
-    """Connect to the scheduler that an engine names."""
-    from distributed import Client, Security
-    from distributed.comm.addressing import get_address_host_port
-
-    address = engine.removeprefix(ADDRESS)
-    try:
-        _, port = get_address_host_port(address)
-        if not 0 < port < 2**16:
-            raise ValueError(f"there is no port {port}")
-        certificates = Security().get_connection_args("client").get("ssl_context")
-        if address.startswith("tls:") and certificates is None:
-            raise ValueError("no certificates are configured (distributed.comm.tls)")
-    except ValueError as error:  # a client that raised it would wait for itself for a minute
-        raise UsageError(f"{engine}: {error}; write {ADDRESS}tcp://HOST:PORT") from None
-    try:
-        client = Client(address, set_as_default=False)
-    except OSError as error:
-        raise DeviceError(f"no scheduler answers at {address}: {error}") from None
-    with client:
-        yield client
