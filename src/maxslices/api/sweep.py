@@ -35,7 +35,6 @@ from ..pipeline.sweep import (
 from ..planner import Budgets, Plan
 from ..planner.plan import shown_values, value_text
 from ..runner import Report, RunFolder, SectionReport
-from ..runner.folder.folder_place import RECORD_NAMES
 from ..runner.folder.unfinished_run import input_state
 from ..runner.report.progress import progress_shown
 from ..runner.report.run_record import RunLog
@@ -56,11 +55,7 @@ from .values_first import FindValue, answered
 def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
     """Run a pipeline that has a sweep, as `maxslices.run` says."""
     wall_time = WallTime()
-    scan, folder = request.scan, None
-    if request.folder_path is not None:
-        folder = RunFolder(request.folder_path, "tiff", request.overwrite)
-        for read in files_read(scan, pipeline):
-            folder.check_spares(read)
+    scan, folder = request.scan, replace(request, resume=False).results(pipeline)
     with contextlib.ExitStack() as held:
         log = held.enter_context(RunLog())
         wall_time.begin("opening")
@@ -72,11 +67,11 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
         finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
         cut, rows = _with_rows(pipeline, spec.projections.shape[1], finder.find)
         bar = held.enter_context(progress_shown(request.progress))
-        if folder is not None:
-            held.enter_context(folder)
+        held.enter_context(folder)
         trim_heap()
         process_peak, runs = ResidentPeak(), SweepRuns(request, source, cut, rows, budgets, log)
-        with SweepPictures(cut.name, cut.sweep.values, folder) as pictures:
+        in_folder = folder if isinstance(folder, RunFolder) else None
+        with SweepPictures(cut.name, cut.sweep.values, in_folder) as pictures:
             wall_time.begin("sections")
             for picture, value in zip(runs.pictures(), cut.sweep.values, strict=True):
                 if not pictures.sharpness:
@@ -108,10 +103,9 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
             values=cut.sweep.values,
             sharpness=tuple(pictures.sharpness),
             provenance=provenance,
-            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
+            records=folder.records(False),
         )
-        if folder is not None:
-            folder.conclude(lambda into: write_texts(into, request, pipeline, report, log))
+        folder.conclude(lambda into: write_texts(into, request, pipeline, report, log))
         return report
 
 
