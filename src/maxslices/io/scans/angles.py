@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ...system.files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
-from ..frames.frames import IndexRange, Selection
+from ..frames.frames import Selection
 from ..hdf5.frames import Hdf5File
 from ..paths import check_readable, is_hdf5
 from ..results.result_info import ScanFact
@@ -37,10 +37,8 @@ from .loader import AngleFile, AngleRange, LoaderOptions, Preview
 logger = logging.getLogger(__name__)
 
 
-def previewed(data: Selection, preview: Preview) -> IndexRange:
-    """Range of the projections that a preview is of, which counts frames as they are stored.
-
-    With an `angle_step` not all of them are read.
+def projection_numbers(data: Selection, preview: Preview) -> NDArray[np.int64]:
+    """Numbers of the projections that are read, among all; the preview counts frames as stored.
 
     Raises
     ------
@@ -49,29 +47,35 @@ def previewed(data: Selection, preview: Preview) -> IndexRange:
     """
     name = data.frames.name
     start, stop = preview.bounds(0, data.frames.spec.shape[0], name)
-    first, last = data.n_before(start), data.n_before(stop)
-    if first == last:
+    numbers = np.arange(data.n_before(start), data.n_before(stop), preview.angle_step)
+    if not numbers.size:
         raise SourceError(
             f"{name}: none of the frames {start}:{stop} of preview angles is a projection: it "
             f"counts frames as they are stored, flats and darks included; projections are frames "
             f"{data.indices[0]} to {data.indices[-1]}"
         )
-    return first, last
+    return numbers
 
 
-def check_angle_count(name: str, n_angles: int, data: Selection, preview: Preview) -> None:
-    """Check that there is an angle for each projection, each of the preview, or each frame.
+def angle_indices(name: str, n_angles: int, data: Selection, preview: Preview) -> NDArray[np.int64]:
+    """Indices of the angles of the projections that are read, among those that are given.
+
+    Given is one for each of these, for each projection of the scan, or for each of its frames.
 
     Raises
     ------
     SourceError
         If there are more or fewer.
     """
+    numbers = projection_numbers(data, preview)
     n_projections, n_frames = data.spec.shape[0], data.frames.spec.shape[0]
-    n_read = len(range(*previewed(data, preview), preview.angle_step))
-    if n_angles in (n_read, n_projections, n_frames):
-        return
-    others = [f"{n_read} of them in the preview"] if n_read != n_projections else []
+    if n_angles == numbers.size:
+        return np.arange(n_angles)
+    if n_angles == n_projections:
+        return numbers
+    if n_angles == n_frames:
+        return data.indices[numbers]
+    others = [f"{numbers.size} of them in the preview"] if numbers.size != n_projections else []
     if n_frames != n_projections:
         others.append(f"{n_frames} frames with darks and flats")
     beside = f" ({', '.join(others)})" if others else ""
@@ -81,15 +85,6 @@ def check_angle_count(name: str, n_angles: int, data: Selection, preview: Previe
     )
 
 
-def projections_angles(angles: NDArray[Any], data: Selection, preview: Preview) -> NDArray[Any]:
-    """Angles that `check_angle_count` accepts, without those of flats and darks."""
-    n_read = len(range(*previewed(data, preview), preview.angle_step))
-    if angles.size in (n_read, data.spec.shape[0]):
-        return angles
-    of_projections: NDArray[Any] = angles[data.indices]
-    return of_projections
-
-
 _MAX_TEXT_BYTES = 2**24
 """Largest text file: a million angles have some 10 MB."""
 
@@ -97,7 +92,7 @@ _MAX_TEXT_BYTES = 2**24
 def stored_angles(
     file: ScanFile, where: str, options: LoaderOptions, data: Selection
 ) -> NDArray[np.float32]:
-    """Read angles in radians from a data set, as many as `projections_angles` returns.
+    """Read angles in radians of the projections that are read from a data set.
 
     Raises
     ------
@@ -110,11 +105,11 @@ def stored_angles(
             f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
             "rotation_angles"
         )
-    check_angle_count(name, stored.shape[0], data, options.preview)  # before they are read
+    indices = angle_indices(name, stored.shape[0], data, options.preview)  # before they are read
     values = file.column(where, "rotation_angles")
     convert = check_angles if _in_radians(name, unit_of(stored)) else radians_from_degrees
     # Some beamlines write NaN for flats and darks.
-    return convert(name, projections_angles(values, data, options.preview))
+    return convert(name, values[indices])
 
 
 def find_angles(
@@ -139,7 +134,7 @@ def find_angles(
     Returns
     -------
     (ndarray or None, StoredFacts)
-        Angles in radians, as many as `projections_angles` returns.
+        Angles in radians, as many as `angle_indices` accepts.
     """
     stored, columns = facts_of_file(file, layout, data)
     given = angles_option(file.name, options, data)
@@ -180,7 +175,7 @@ def angles_option(
         return None if given == "auto" else given
     if isinstance(given, AngleRange):
         # Before they are computed: a wrong number may be a huge one.
-        check_angle_count(name, given.count, data, options.preview)
+        angle_indices(name, given.count, data, options.preview)
         return radians_from_degrees(name, given.degrees())
     if isinstance(given, AngleFile):
         return angles_in_file(given, options, data)
@@ -212,7 +207,7 @@ def angles_in_file(
         raise SourceError(
             f"{path}: is neither HDF5 nor a text of angles in degrees ({error})"
         ) from None
-    check_angle_count(str(path), degrees.size, data, options.preview)
+    angle_indices(str(path), degrees.size, data, options.preview)
     return radians_from_degrees(str(path), degrees)
 
 

@@ -21,7 +21,7 @@ from ..access import SIDE_NAMES, FlatWeights, SideName, Source
 from ..check_arrays import check_output_block, warn_of_narrow_angles
 from ..frames.frames import ABORTED, ArrayFrames, JoinedFrames, Selection
 from ..results.result_info import PixelSize
-from .angles import check_angle_count, previewed, projections_angles
+from .angles import angle_indices, projection_numbers
 from .facts import StoredFacts
 from .frame_means import FrameMeans
 from .loader import LoaderOptions
@@ -87,21 +87,17 @@ class FrameSource(Source):
                 after = flats_after if side == "flats" else None
                 chosen, places[side] = _side(side, given, after, data, options)
                 self._sides[side] = chosen.crop(rows, columns)
-        part = slice(*previewed(data, preview), preview.angle_step)
+        numbers = projection_numbers(data, preview)
         self.angles: NDArray[np.float32] | None = None
         """Read-only."""
         if angles is not None:
-            check_angle_count(name, angles.size, data, preview)
-            angles = projections_angles(angles, data, preview)
-            if angles.size == data.spec.shape[0]:  # a preview may be of few degrees
-                warn_of_narrow_angles(name, angles)
-            is_part = angles.size == len(range(data.spec.shape[0])[part])
-            self.angles = (angles if is_part else angles[part]).copy()
+            self.angles = angles[angle_indices(name, angles.size, data, preview)]
             self.angles.flags.writeable = False
+            if numbers[-1] - numbers[0] + preview.angle_step >= data.spec.shape[0]:
+                warn_of_narrow_angles(name, self.angles)  # a preview may be of few degrees
         self.detector_start = rows[0], columns[0]
-        self._data = data.take(part).crop(rows, columns)
+        self._data = data.take(numbers).crop(rows, columns)
         self.spec = self._data.spec
-        numbers = np.arange(data.spec.shape[0])[part]
         scales = None
         if currents is not None:
             scales = _currents(name, currents, self._data, self._sides["flats"])
