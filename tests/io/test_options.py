@@ -99,7 +99,7 @@ def test_both_ends_of_a_range_are_angles():
         ("preview: {detector_y: {start: middle}}", "must be a whole number, begin, mid or end"),
         ("preview: {detector_y: {start: 1.5}}", "must be a whole number, begin, mid or end"),
         ("preview: {detector_y: {start_offset: mid}}", "start_offset must be a whole number"),
-        ("continuous_scan_subset: {start: 3}", "stop must be the number of a frame, not None"),
+        ("continuous_scan_subset: {start: 3}", "continuous_scan_subset of the loader needs stop"),
         ("continuous_scan_subset: 3", "must be given as names and values (start, stop)"),
         ("preview: {detector_y: 1:30}", ", not 90 (YAML reads 1:3 as minutes and seconds, which"),
         ("preview: {angles: mid}", "must be given as names and values (start, start_off"),

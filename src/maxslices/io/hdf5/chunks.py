@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ...system import threads
 from ...system.threads import parallel_for
-from ..frames.frames import FrameIndices, IndexRange, as_slice
-from ..frames.plain_frames import UNWRITTEN, PlainFrames
+from ..frames.frames import UNWRITTEN, FrameIndices, IndexRange, PlainFrames, as_slice
 
 DEFLATE, SHUFFLE = 1, 2
 """Numbers of the filters in HDF5 (H5Z_FILTER_DEFLATE, H5Z_FILTER_SHUFFLE)."""

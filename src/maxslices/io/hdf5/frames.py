@@ -26,10 +26,10 @@ from ..frames.frames import (
     Frames,
     FramesWritten,
     IndexRange,
+    PlainFrames,
     as_slice,
     with_axes,
 )
-from ..frames.plain_frames import PlainFrames
 from ..library_errors import (
     cause_of,
     found_no_memory,

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError
-from ..frames.frames import ABORTED, FramesWritten
-from ..frames.plain_frames import UNWRITTEN
+from ..frames.frames import ABORTED, UNWRITTEN, FramesWritten
 from .chunks import ChunkIndex
 from .objects import look_up, open_file
 

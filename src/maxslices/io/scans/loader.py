@@ -320,33 +320,46 @@ class _Parse:
         return found
 
     def _all(
-        self, what: str, given: Any, keys: _Keys, parsers: Mapping[str, _Parser]
+        self,
+        what: str,
+        given: Any,
+        keys: _Keys,
+        parsers: Mapping[str, _Parser],
+        required: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Parse values that are of use together only."""
         n_before = len(self.faults)
         found = self._fields(what, given, keys, parsers)
+        missing = [each for each in required if each not in given]
+        if missing:
+            self._fault(keys, f"{what} needs {', '.join(missing)}")
         if len(self.faults) > n_before:
             raise _Wrong
         return found
 
     def _angles(self, value: Any, keys: _Keys) -> Any:
+        """Auto, a path in the file of the scan, degrees, a file of their own, or a range."""
         what, path = "rotation_angles of the loader", _path("rotation_angles data_path")
         if isinstance(value, str):
             return _path(what)(value, keys)
         if isinstance(value, Sequence):
-            if all(map(_is_number, value)):
-                return [float(each) for each in value]
-            raise _Wrong(f"{what} must be numbers, in degrees")
+            if not all(map(_is_number, value)):
+                raise _Wrong(f"{what} must be numbers, in degrees")
+            return [float(each) for each in value]
         if isinstance(value, Mapping) and "file" in value:
-            file = _value("rotation_angles need the path of a file", _is_path)
-            parsers = {"file": file, "data_path": _or_none(path)}
-            found = self._all("rotation_angles", value, keys, parsers)
-            return AngleFile(Path(found["file"]), found.get("data_path"))
+            return self._angle_file(value, keys)
         if isinstance(value, Mapping) and len(value) != 1:
             raise _Wrong(f"{what} must have one of data_path and user_defined, not {len(value)}")
         found = self._all(what, value, keys, {"data_path": path, "user_defined": self._range})
-        (angles,) = found.values()
-        return angles
+        return found.popitem()[1]
+
+    def _angle_file(self, value: Any, keys: _Keys) -> AngleFile:
+        parsers = {
+            "file": _value("rotation_angles need the path of a file", _is_path),
+            "data_path": _or_none(_path("rotation_angles data_path")),
+        }
+        found = self._all("rotation_angles", value, keys, parsers)
+        return AngleFile(Path(found["file"]), found.get("data_path"))
 
     def _range(self, value: Any, keys: _Keys) -> AngleRange:
         parsers = {
@@ -354,12 +367,8 @@ class _Parse:
             for name in ("start_angle", "stop_angle")
         }
         parsers["angles_total"] = _count("angles_total")
-        missing = [each for each in parsers if isinstance(value, Mapping) and each not in value]
-        if missing:
-            self._fault(keys, f"user_defined of rotation_angles needs {', '.join(missing)}")
-        found = self._all("user_defined of rotation_angles", value, keys, parsers)
-        if missing:
-            raise _Wrong
+        what = "user_defined of rotation_angles"
+        found = self._all(what, value, keys, parsers, list(parsers))
         first, last = float(found["start_angle"]), float(found["stop_angle"])
         return AngleRange(first, last, found["angles_total"])
 
@@ -405,14 +414,12 @@ class _Parse:
         return (ends, part.get("step", 1)) if axis == "angles" else ends
 
     def _subset(self, value: Any, keys: _Keys) -> tuple[Bound, Bound]:
-        names = ("start", "stop")
-        if isinstance(value, Mapping):
-            value = dict.fromkeys(names) | dict(value)
         parsers = {
             each: _value(f"continuous_scan_subset: {each} must be the number of a frame", _is_int)
-            for each in names
+            for each in ("start", "stop")
         }
-        found = self._all("continuous_scan_subset of the loader", value, keys, parsers)
+        what = "continuous_scan_subset of the loader"
+        found = self._all(what, value, keys, parsers, list(parsers))
         return found["start"], found["stop"]
 
 

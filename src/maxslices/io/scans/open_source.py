@@ -111,7 +111,7 @@ def open_source(
         frames, sides = _tiff_stacks(path, options)
         return plain_source(str(path), Selection.of(frames), options, sides=sides)
     if suffix == ".npy":
-        from ..frames.plain_frames import NpyFrames
+        from ..frames.frames import NpyFrames
 
         return plain_source(str(path), Selection.of(NpyFrames(path)), options)
     if is_hdf5(path):

@@ -172,7 +172,7 @@ def _open(side: SideName, path: Path, given: SideData) -> Selection:
 
         return Selection.of(open_tiffs(path))
     elif suffix == ".npy":
-        from ..frames.plain_frames import NpyFrames
+        from ..frames.frames import NpyFrames
 
         return Selection.of(NpyFrames(path, may_be_one=True))
     else:

@@ -21,8 +21,7 @@ from ...errors import SourceError
 from ...system import threads
 from ...system.threads import parallel_for, parallel_for_box
 from ..check_arrays import check_dtype
-from ..frames.frames import FrameIndices, Frames, IndexRange
-from ..frames.plain_frames import PlainFrames
+from ..frames.frames import FrameIndices, Frames, IndexRange, PlainFrames
 from ..library_errors import raise_if_of_system
 from ..paths import TIFF_SUFFIXES, check_readable
 from .pages import TiffPage, decode_page, read_pages
