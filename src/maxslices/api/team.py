@@ -170,7 +170,7 @@ class ValueFinder:
             self.source,
             self.backend,
             ResultsInMemory(scratch),
-            ProgressOnAll([]),
+            ProgressOnAll(),
             WallTime(),
         )
         return side.by_reference[reference.step_id, reference.name]

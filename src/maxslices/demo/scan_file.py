@@ -86,7 +86,7 @@ def make_scan(
     OSError
         If the file cannot be written, or its disk is full.
     """
-    progress = ProgressOnAll([]) if progress is None else progress
+    progress = ProgressOnAll() if progress is None else progress
     rng = np.random.default_rng(2160)
     shape = (n_angles, phantom.rows, phantom.columns)
     degrees = np.linspace(0, 180, n_angles)

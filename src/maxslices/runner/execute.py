@@ -136,6 +136,7 @@ def execute(
             StoresBetween(plan, backend, scratch_folder, journal, in_memory=sections.share_memory)
         )
         resumed = ResumedSections(plan, folder.unfinished, scratch_folder)
+        known = {index for index, _ in resumed.side_results}
         for index, value in resumed.side_results:
             side_results.keep(pipeline.steps[index], value)
         for number, section in enumerate(plan.sections):
@@ -178,7 +179,7 @@ def execute(
                 {i - position: sink for i, sink in sinks.items()},
                 store,
                 facts,
-                known={i - position for i in resumed.known_steps if position <= i < stop},
+                known={i - position for i in known if position <= i < stop},
                 journal=journal,
                 given_non_finite=non_finite,
             )

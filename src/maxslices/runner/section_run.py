@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ..core.allocators import Device
@@ -219,7 +220,7 @@ class SectionRun:
         try:
             self._run(advance)
             for index, values in self._partial.items() if self.part is None else ():
-                runner.combine(index, [value for _, value in sorted(values, key=first_of)])
+                runner.combine(index, [value for _, value in sorted(values, key=itemgetter(0))])
             runner.close()
         finally:
             self.timeline.end()
@@ -451,11 +452,6 @@ class SectionRun:
     @property
     def _names(self) -> str:
         return ", ".join(step.meta.name for step in self.runner.steps)
-
-
-def first_of(pair: tuple[int, Any]) -> int:
-    """First slice of a block, of a pair of it and the block's side results."""
-    return pair[0]
 
 
 def _halved(size: int, multiple: int) -> int:

@@ -220,7 +220,7 @@ class SweepPictures:
 
     def __enter__(self) -> Self:
         if self.folder is not None:
-            self.folder.begin_without_journal([STACK, SHEET])
+            self.folder.prepare([STACK, SHEET])
         return self
 
     def add(self, picture: NDArray[Any], value: Any) -> None:

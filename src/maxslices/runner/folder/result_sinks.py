@@ -89,11 +89,6 @@ class ResultSinks:
         files += [each.path_of(self.folder / name) for each in self._exported]
         return [path.name for path in files]
 
-    @property
-    def all_names(self) -> list[str]:
-        """Names of the files of all results."""
-        return [name for result in self._results for name in self.names(result.name)]
-
     def export_bytes(self, spec: ArraySpec) -> int:
         """Disk space that the other formats of a result take at most."""
         return sum(each.n_bytes(spec.nbytes, spec.dtype.itemsize) for each in self._exported)
@@ -146,8 +141,8 @@ class ResultSinks:
         for result in self._results:
             result.sink.close()
 
-    def complete(self, found: Mapping[str, Any], progress: Progress) -> None:
-        """Close whole results, and write them in the other formats.
+    def complete(self, found: Mapping[str, Any], progress: Progress) -> list[str]:
+        """Close whole results, and write them in the other formats; names of all their files.
 
         Parameters
         ----------
@@ -157,15 +152,11 @@ class ResultSinks:
             Shows how far other formats are.
         """
         self.close()
-        if self.streamed == "tiff":
-            return
-        for result in self._results:
+        for result in self._results if self.streamed == "hdf5" else ():
             _fill_in(result.sink.path, found)
-        if not self._exported:
-            return
-        from ...io.results.exports import export_result
+        for result in self._results if self._exported else ():
+            from ...io.results.exports import export_result
 
-        for result in self._results:
             base = self.folder / result.name
             with WholeResult(result.sink.path, result.sink.info) as whole:
                 for each in self._exported:
@@ -173,6 +164,7 @@ class ResultSinks:
                     path = export_result(whole, base, each, progress.advance)
                     if each.name == "hdf5":
                         _fill_in(path, found)
+        return [name for result in self._results for name in self.names(result.name)]
 
     def shorten(self, counts: Sequence[int]) -> list[tuple[Path, str, int]]:
         """Close all, and cut those that are not whole to their finished slices.

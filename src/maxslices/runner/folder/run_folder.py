@@ -104,7 +104,9 @@ class RunFolder:
         check_work_folder(self.path)
         found = find_unfinished(self.path)
         if found is None or (overwrite and found.is_whole):
-            self._complete_earlier(found)
+            if find_finished(self.work) is not None:  # killed while its files were moved
+                with locked(self.path):
+                    publish(self.path, None if found is None else found.scratch(self.path))
             found = None
         self._check(found, overwrite=overwrite, resume=resume)
         self._found = found
@@ -115,15 +117,8 @@ class RunFolder:
             formats, self._elsewhere = self.unfinished.formats, self.unfinished.elsewhere
         self._is_begun = self._is_complete = self._has_failed = False
         self._made: list[Path] = []
-        self._names: list[str] = []
         self._held = ExitStack()
         self._results = ResultSinks(self.work, formats)
-
-    def _complete_earlier(self, found: UnfinishedRun | None) -> None:
-        """Publish a whole run that was killed while its files were moved."""
-        if find_finished(self.work) is not None:
-            with locked(self.path):
-                publish(self.path, None if found is None else found.scratch(self.path))
 
     def _check(self, found: UnfinishedRun | None, *, overwrite: bool, resume: bool) -> None:
         """Check that no run would be lost, or mixed up with another."""
@@ -216,7 +211,7 @@ class RunFolder:
             n_bytes += plan.scratch_bytes
         elif self.unfinished is None:
             check_free_space(self.scratch_folder, plan.scratch_bytes)
-        self._prepare(names, n_bytes)
+        self.prepare(names, n_bytes)
         path = self.path / JOURNAL_NAME
         if self.unfinished is not None:
             self.journal = Journal(path, self.unfinished.n_lines)
@@ -238,23 +233,22 @@ class RunFolder:
             with store_errors(self.scratch_folder, 0):
                 self.scratch_folder.mkdir(parents=True, exist_ok=True)
 
-    def begin_without_journal(self, names: Sequence[str]) -> None:
-        """Begin a run whose results are other files than sinks write, and that cannot be resumed.
+    def prepare(self, names: Sequence[str], n_bytes: int = 0) -> None:
+        """Make the hidden folder, or bring it up to date: all of `begin` but the journal.
 
         Parameters
         ----------
         names : sequence of str
-            Names of its results, to be written into the hidden folder.
+            Names of the results. Those that no sink writes are to be written into that folder.
+        n_bytes : int
+            Disk space that they take.
 
         Raises
         ------
         StoreError
-            If one of them exists and is not of the run that is replaced.
+            If one of them exists and is not of the run that is replaced, or the disk has not enough
+            free space; then nothing was changed.
         """
-        self._prepare(names, 0)
-
-    def _prepare(self, names: Sequence[str], n_bytes: int) -> None:
-        """Check names and disk space, then make the hidden folder or bring it up to date."""
         found = find_unfinished(self.path)
         n_lines, n_before = (0 if run is None else run.n_lines for run in (found, self._found))
         if n_lines != n_before:
@@ -268,7 +262,6 @@ class RunFolder:
                     check_absent(self.path / name)
         # The results of a finished run stay until the new ones are whole.
         check_free_space(self.path, n_bytes - sum(map(disk_bytes, reused)))
-        self._names = list(names)
         if self.unfinished is not None:
             self._take_back(earlier)
             return
@@ -326,8 +319,8 @@ class RunFolder:
         progress : Progress, optional
             Shows how far other formats are.
         """
-        self._results.complete(found or {}, progress or ProgressOnAll([]))
-        return tuple(self.path / name for name in self._results.all_names)
+        names = self._results.complete(found or {}, progress or ProgressOnAll())
+        return tuple(self.path / name for name in names)
 
     def write(self, name: str, text: str) -> Path:
         """Write a text into the hidden folder; its path once the run is published.
@@ -381,7 +374,10 @@ class RunFolder:
         MethodError
             Error to raise: the same, with the names of what was kept; `error` itself if nothing is.
         """
-        if not any(counts) or (self.path / REPORT_NAME).exists() or self._would_lose_slices():
+        run = find_unfinished(self.path) if self.streamed == "tiff" else None
+        # A folder of TIFFs has no place for slices that are done behind a gap.
+        has_gaps = run is not None and any(s.done.count > s.done.n_first for s in run.sections)
+        if not any(counts) or (self.path / REPORT_NAME).exists() or has_gaps:
             return error
         try:
             kept = self._results.shorten(counts)
@@ -403,11 +399,6 @@ class RunFolder:
             return type(error)(f"{error}; what was finished could not be kept: {why}")
         files = ", ".join(f"{name} ({count} slices)" for _, name, count in kept)
         return type(error)(f"{error}; kept in {self.path}: {files}")
-
-    def _would_lose_slices(self) -> bool:
-        """True if slices are done behind a gap, which a folder of TIFFs has no place for."""
-        run = find_unfinished(self.path) if self.streamed == "tiff" else None
-        return run is not None and any(s.done.count > s.done.n_first for s in run.sections)
 
     def __exit__(
         self,
@@ -453,7 +444,9 @@ class RunFolder:
             return True
         if run is None:
             return not self.path.exists()  # removed or renamed, as `resume_hint` says
-        return run.is_computed or (run.has_progress and can_go_on(self.identity))
+        return run.is_computed or (
+            can_go_on(self.identity) and any(s.has_slices for s in run.sections)
+        )
 
     @property
     def resume_hint(self) -> str:

@@ -150,11 +150,6 @@ class UnfinishedRun:
         return all(section.report is not None for section in self.sections)
 
     @property
-    def has_progress(self) -> bool:
-        """True if any slices on disk, or any section, are done."""
-        return any(section.has_slices for section in self.sections)
-
-    @property
     def progress(self) -> str:
         """How far it has come, in words."""
         total = len(self.sections)
@@ -212,11 +207,6 @@ class ResumedSections:
         for number in reversed(range(len(self._runs) - 1)):
             if self._runs[number + 1] and not self._is_stored[number]:
                 self._runs[number] = True
-
-    @property
-    def known_steps(self) -> set[int]:
-        """Indices, in the pipeline, of the steps whose side results are known."""
-        return {index for index, _ in self.side_results}
 
     def state(self, number: int) -> SectionState:
         """How far a section came."""
@@ -283,15 +273,11 @@ def _read(lines: list[bytes]) -> UnfinishedRun:
     # A machine that stops may leave half a line. On one that did not, a broken line is damage.
     if is_same_boot and len(entries) < len(lines):
         raise ValueError(f"its line {len(entries) + 1} is damaged")
-    n_safe = len(entries) if is_same_boot else _count_synced(entries)
+    synced = [int(each["n_lines"]) for each in entries[1:] if each["event"] == "synced"]
+    n_safe = len(entries) if is_same_boot else max([1, *synced])
     run = _run_of(entries[:n_safe])
     run.was_moving = "moving" in (entry["event"] for entry in entries[n_safe:]) or run.is_whole
     return run
-
-
-def _count_synced(entries: list[dict[str, Any]]) -> int:
-    """Lines whose data were on disk before the machine was started again."""
-    return max([1, *(int(each["n_lines"]) for each in entries[1:] if each["event"] == "synced")])
 
 
 def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
