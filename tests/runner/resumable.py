@@ -9,6 +9,7 @@ import h5py
 
 from maxslices import Pipeline
 from maxslices.core.block_memory import PYTHON_BYTES
+from maxslices.runner.folder.folder_place import RECORD_NAMES
 from maxslices.runner.folder.journal import Journal
 from tests.planner.fakes import fakes
 
@@ -33,6 +34,11 @@ CASES = {
 
 def of(steps):
     return Pipeline.from_steps(steps, fakes)
+
+
+def results_in(folder: Path):
+    """Names in the folder of a finished run, without the texts that each run leaves."""
+    return {path.name for path in folder.iterdir()} - {"report.json", *RECORD_NAMES}
 
 
 def content(folder: Path):

@@ -10,8 +10,8 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import StoreError
-from maxslices.runner.folder.folder_place import RECORD_NAMES
 from tests.io import scans
+from tests.runner.resumable import results_in
 
 N_ANGLES = int((scans.KEYS == 0).sum())
 FRAMES = np.random.default_rng(4).integers(500, 3000, (scans.KEYS.size, 6, 16), np.uint16)
@@ -27,11 +27,6 @@ def scan(tmp_path):
     return scans.write_dls(tmp_path / "scan.nxs", FRAMES)
 
 
-def names(folder):
-    beside = {"report.json", *RECORD_NAMES}
-    return {path.name for path in folder.iterdir()} - beside
-
-
 def two(slice_dim, other_dims, dtype, available_memory):
     return available_memory // (other_dims[0] * other_dims[1] * 24), np.float32
 
@@ -43,7 +38,7 @@ def data(path):
 
 def test_a_reconstruction_is_saved_beside_the_last_result(tmp_path, scan):
     run(scan, STEPS, tmp_path / "out", **OPTIONS)
-    assert names(tmp_path / "out") == {"03_fbp.h5", "result.h5"}
+    assert results_in(tmp_path / "out") == {"03_fbp.h5", "result.h5"}
     alone = run(scan, STEPS[:3], **OPTIONS)
     saved = data(tmp_path / "out" / "03_fbp.h5")
     assert saved.dtype == np.float32
@@ -53,14 +48,14 @@ def test_a_reconstruction_is_saved_beside_the_last_result(tmp_path, scan):
 def test_a_reconstruction_is_not_saved_where_its_step_says_so(tmp_path, scan):
     steps = [*STEPS[:2], {**RECON, "save_result": False}, STEPS[3]]
     run(scan, steps, tmp_path / "out", **OPTIONS)
-    assert names(tmp_path / "out") == {"result.h5"}
+    assert results_in(tmp_path / "out") == {"result.h5"}
 
 
 def test_all_is_saved_on_demand(tmp_path, scan):
     find = {"method": "find_center_vo", "id": "c", "side_outputs": {"cor": "cor"}}
     steps = [*STEPS[:2], find, {**RECON, "save_result": False}, STEPS[3]]
     run(scan, steps, tmp_path / "out", **OPTIONS, save_all=True)
-    assert names(tmp_path / "out") == {
+    assert results_in(tmp_path / "out") == {
         "01_dark_flat_field_correction.h5", "02_minus_log.h5", "04_fbp.h5", "result.h5"
     }  # fmt: skip
 
@@ -92,7 +87,7 @@ class TestProvenance:
         text = path.read_text()
         assert "filter_type: shepp-logan" in text  # a default that the steps do not give
         run(scan, path, tmp_path / "again", **OPTIONS)
-        assert names(tmp_path / "again") == names(tmp_path / "out")
+        assert results_in(tmp_path / "again") == results_in(tmp_path / "out")
         assert np.array_equal(*(data(tmp_path / f / "result.h5") for f in ("out", "again")))
 
     @pytest.mark.parametrize("module", ["maxslices.io", "httomo.data.hdf.loaders"])
