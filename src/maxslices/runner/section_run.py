@@ -137,16 +137,6 @@ class PoolCache:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Retry:
-    """Why a block is tried again."""
-
-    ran_out: bool
-    """Whether memory ran out; if not, a method asks for input that it may write to."""
-    message: str = ""
-    """Text of the error, if memory ran out."""
-
-
 @dataclass(slots=True)
 class SectionRun:
     """A section while it runs."""
@@ -289,17 +279,17 @@ class SectionRun:
             try:
                 self.runner.find_ahead(self.reader, self._wants_copies)
             except Exception as error:
-                retry = self._retry_after(error)
-                if retry is None:
+                ran_out = self._retry_after(error)
+                if ran_out is None:
                     raise
             else:
                 return
-            if retry.ran_out and is_retry:
+            if ran_out and is_retry:
                 raise OutOfMemoryError(
                     f"memory ran out before the first block, in the section of {self._names}: "
-                    f"{retry.message}"
+                    f"{ran_out}"
                 )
-            is_retry = is_retry or retry.ran_out
+            is_retry = is_retry or bool(ran_out)
             self._pool.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
@@ -313,13 +303,13 @@ class SectionRun:
             blocks = blocks_of(self._left(start, total), size, plan.halo, plan.n_slices)
             if not self._sizes or self._sizes[-1].block != size:
                 self._sizes.append(BlockUse(start, size, why))
-            retry = self._blocks_of_one_size(blocks, size, advance, meter)
+            ran_out = self._blocks_of_one_size(blocks, size, advance, meter)
             is_retry = is_retry and self.n_done == start
-            if retry is None:
+            if ran_out is None:
                 break
             # Only here, outside of the `except` clause, is the memory of what failed unused.
             self._pool.free()
-            if not retry.ran_out:
+            if not ran_out:
                 continue
             if self.runner.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool may have been fragmented; now it is empty
@@ -336,7 +326,7 @@ class SectionRun:
             else:
                 raise OutOfMemoryError(
                     f"memory ran out on a single {SLICE_NAMES[plan.slice_dim]}, number "
-                    f"{self.n_done}, in the section of {self._names}: {retry.message}"
+                    f"{self.n_done}, in the section of {self._names}: {ran_out}"
                 )
         if self.part is None:
             self.n_done = plan.n_slices
@@ -352,13 +342,13 @@ class SectionRun:
         size: int,
         advance: Callable[[int], None],
         meter: SectionMeter,
-    ) -> _Retry | None:
+    ) -> str | None:
         """Run blocks of one size, until all are done or an error ends them.
 
         Returns
         -------
-        _Retry or None
-            Why blocks may be tried again; None if all are done.
+        str or None
+            None if all are done; else why blocks may be tried again, see `_retry_after`.
         """
         plan, runner, begin = self.plan, self.runner, self.n_done
         overlaps = self._overlaps and len(blocks) > 1
@@ -406,9 +396,9 @@ class SectionRun:
         except Exception as error:
             results.settle()  # write what was computed before
             self._uncount_lost(results, begin, advance)
-            retry = self._retry_after(error)
-            if retry is not None:
-                return retry
+            ran_out = self._retry_after(error)
+            if ran_out is not None:
+                return ran_out
             if runner.backend.kind == "cuda" and isinstance(error, RuntimeError):
                 # CUDA reports a failed kernel at some later call, whatever that call does.
                 raise MethodError(
@@ -439,14 +429,20 @@ class SectionRun:
             kept = [each for each in values if not any(each[0] in part for part in lost)]
             self._partial[index] = kept
 
-    def _retry_after(self, error: Exception) -> _Retry | None:
-        """Whether a block may be tried again after an error, and why; None if not."""
+    def _retry_after(self, error: Exception) -> str | None:
+        """Whether a block may be tried again after an error.
+
+        Returns
+        -------
+        str or None
+            The error, if memory ran out; "" if a method asks for input that it may write to; None
+            if it may not.
+        """
         if self._pool.is_out_of_memory(error):
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return _Retry(ran_out=True, message=text)
+            return str(error).partition("\n")[0] or type(error).__name__
         if isinstance(error, ReadOnlyInputError) and not self._wants_copies:
             self._wants_copies = True
-            return _Retry(ran_out=False)
+            return ""
         return None
 
     @property

@@ -53,7 +53,7 @@ _LARGE_BYTES = 2**25
 
 
 class Hdf5Sink(Sink):
-    """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
+    """A `Sink` that writes an HDF5 file; see `Sink` for the parameters."""
 
     _fd: int | None = None
     _took_s: dict[str, float]

@@ -21,8 +21,7 @@ from .result_info import ResultInfo
 INCOMPLETE = ".incomplete"
 """Part of the name of an incomplete result."""
 SinkStart = Literal["new", "resume", "join"]
-"""Whether a result is new, continues what another process left, or is written together with
-another process, which made it."""
+"""How writing a result begins; see `Sink`."""
 SinkFormat = Literal["hdf5", "tiff"]
 """File formats of results."""
 _RESULT = re.compile(
@@ -52,15 +51,25 @@ class Sink(Closing):
     Parameters
     ----------
     path : Path
-        Path of the result.
+        An HDF5 file in NeXus style with the data at ``/entry/data/data``, or a folder of TIFFs, one
+        a slice. Missing parent folders are made.
     spec : ArraySpec
         The whole result.
     slice_dim : int
         Axis along which it will be viewed.
     start : {"new", "resume", "join"}
-        See `create_sink`.
+        "new": nothing may have its name. "resume": continue what another process wrote. "join":
+        write at the same time as other processes to a result that one of them made.
     info : ResultInfo, optional
-        What the result is.
+        What the result is. HDF5 keeps all of it, and the data in the order of its axes: a
+        reconstruction as (z, y, x). With angles the result is a scan again. TIFFs keep the pixel
+        size.
+
+    Raises
+    ------
+    StoreError
+        If `path` exists already or cannot be made, or the disk has less free space than the result
+        needs.
     """
 
     def __init__(

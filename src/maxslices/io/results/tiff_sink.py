@@ -27,7 +27,7 @@ bytes and what is left of the last block."""
 
 
 class TiffSink(Sink):
-    """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
+    """A `Sink` that writes TIFFs; see `Sink` for the parameters.
 
     Files are named ``<folder>_00000.tif`` and so on, with leading zeros so that they sort.
     """
