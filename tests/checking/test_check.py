@@ -130,7 +130,7 @@ def test_a_wrong_estimate_raises_with_the_result_in_it():
         f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
         "memory that 60 slices took (2.000, allowed 0.80 to 1.00); 1.51 MB in place of "
         f"{format_bytes(result.peak_bytes)} at checking/test_check.py:{result.where.line}: "
-        f"{result.where.code}; not in your ledger: an array, line {result.where.line}"
+        f"{result.where.code}; not in your ledger: line {result.where.line} ({result.where.code})"
     )
     text = "\n".join(table)
     assert "60x70x90 float32, slices along dim 0, on cpu" in text
@@ -378,8 +378,9 @@ def test_an_underestimate_names_what_the_ledger_lacks():
     with pytest.raises(EstimateError) as caught:
         check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
     line = with_edges.__code__.co_firstlineno + 2
-    assert caught.value.result.missing[0] == f"edges, line {line}"
-    assert f"not in your ledger: edges, line {line}" in caught.value.result.headline
+    said = f"line {line} (edges = np.abs(result).astype(np.float64))"
+    assert caught.value.result.missing[0] == said
+    assert f"not in your ledger: {said}" in caught.value.result.headline
 
 
 def with_a_second_result(data):

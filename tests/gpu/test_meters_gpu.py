@@ -139,10 +139,7 @@ def test_a_recorded_peak_has_what_was_alive(cupy):
         doubled = data * 2
         del data
         half = doubled[:5] + 1
-    assert [(row.n_bytes, row.what) for row in peak.alive] == [
-        (400_000, "data"),
-        (400_000, "doubled"),
-    ]
+    assert [row.n_bytes for row in peak.alive] == [400_000, 400_000]
     assert peak.alive[-1].where.code == "doubled = data * 2"
     assert half.size
 

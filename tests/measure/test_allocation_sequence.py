@@ -11,7 +11,7 @@ def a_sequence():
     building = SequenceBuilder(3)
     first = building.site(CallSite("a.py", 7, "f", "p1"))
     second = building.site(CallSite("a.py", 9, "f", "p2"))
-    kept = building.alloc(1000, first, "padded")  # 1024 in granules
+    kept = building.alloc(1000, first)  # 1024 in granules
     building.free(building.alloc(5, second))  # 512
     building.alloc(2049, second)  # 2560
     building.free(kept)
@@ -26,9 +26,9 @@ def test_the_peak_adds_up_whole_granules():
 
 def test_what_is_alive_at_the_peak():
     rows = a_sequence().alive_at_peak()
-    assert [(row.n_bytes, row.where.line, row.what) for row in rows] == [
-        (1000, 7, "padded"),
-        (2049, 9, ""),
+    assert [(row.n_bytes, row.where.line) for row in rows] == [
+        (1000, 7),
+        (2049, 9),
     ]
 
 

@@ -82,7 +82,7 @@ class CheckResult:
     wrong_output: str = ""
     """How the output differs from what the method declares; empty if it does not."""
     missing: tuple[str, ...] = ()
-    """Arrays alive at the peak that a ledger lacks, by name and line, the largest first."""
+    """Lines of arrays alive at the peak that a ledger lacks, in order."""
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute."""
     notes: tuple[str, ...] = ()
@@ -214,12 +214,7 @@ class CheckResult:
             "message": self.headline,
             "notes": list(self.notes),
             "alive": [
-                {
-                    "bytes": row.n_bytes,
-                    "where": str(row.where),
-                    "code": row.where.code,
-                    "what": row.what,
-                }
+                {"bytes": row.n_bytes, "where": str(row.where), "code": row.where.code}
                 for row in self.alive
             ],
         }
@@ -243,25 +238,24 @@ class EstimateError(AssertionError):
 
 
 def alive_rows(rows: Iterable[Alive]) -> list[str]:
-    """Lines of a table: size, share, place, code and kind of each allocation at the peak.
+    """Lines of a table: size, share, place and code of each allocation at the peak.
 
     The largest come first, and the smaller ones are one row; empty without allocations.
     """
     rows = sorted(rows, key=lambda row: -row.n_bytes)
     if not rows:
         return []
-    cells = [(row.n_bytes, *_line_of(row.where), row.what) for row in rows[:_MAX_ROWS]]
+    cells = [(row.n_bytes, *_line_of(row.where)) for row in rows[:_MAX_ROWS]]
     if rest := rows[_MAX_ROWS:]:
-        cells.append((sum(row.n_bytes for row in rest), "", f"{len(rest)} more", ""))
+        cells.append((sum(row.n_bytes for row in rest), "", f"{len(rest)} more"))
     total = sum(row.n_bytes for row in rows) or 1
-    where_width = max(len(where) for _, where, _, _ in cells)
-    code_width = min(_MAX_CODE, max(len(code) for _, _, code, _ in cells))
+    width = max(len(where) for _, where, _ in cells)
     return [
         "  alive at the peak",
         *(
-            f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{where_width}}  "
-            f"{code[:_MAX_CODE]:<{code_width}}  {what}".rstrip()
-            for n_bytes, where, code, what in cells
+            f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{width}}  "
+            f"{code[:_MAX_CODE]}".rstrip()
+            for n_bytes, where, code in cells
         ),
     ]
 

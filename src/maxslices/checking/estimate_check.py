@@ -324,8 +324,8 @@ def missing_from_ledger(
         if match is not None:
             ledger.at_peak[match] -= 1
         elif size > NOISE_BYTES["cpu"]:
-            name = row.what or "an array"
-            missing.append(f"{name}, line {row.where.line}" if row.where.line else name)
+            line, code = row.where.line, row.where.code
+            missing.append(f"line {line} ({code})" if code else "an array")
     return tuple(missing)
 
 

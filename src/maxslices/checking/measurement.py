@@ -149,8 +149,7 @@ def explained_peak(peaks: PeakModel, n: int) -> list[str]:
             small_bytes += n_bytes
             continue
         number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
-        parts = dict.fromkeys((_name(peaks, term.path), place_of(peaks, term.path)))
-        place = " ".join(filter(None, parts))
+        place = place_of(peaks, term.path)
         share = f"{n_bytes / total:.0%}"
         cells.append(
             (
@@ -170,11 +169,6 @@ def explained_peak(peaks: PeakModel, n: int) -> list[str]:
         f"{size:>10} {share:>4}  {formula:<{wide[0]}}  {place:<{wide[1]}}  {code}".rstrip()
         for size, share, formula, place, code in cells
     ]
-
-
-def _name(peaks: PeakModel, path: str) -> str:
-    """Name and dtype of an array, without its shape, which changes with the slices."""
-    return " ".join(peaks.names.get(path, "").split(" ")[:2])
 
 
 def place_of(peaks: PeakModel, path: str) -> str:

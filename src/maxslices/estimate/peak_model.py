@@ -49,8 +49,6 @@ class Observation:
     """By the path of the call site that allocates at that moment: the requested bytes of what is
     alive, in order, by the path of its call site."""
     sites: Mapping[str, CallSite]
-    names: Mapping[str, str]
-    """What is in an allocation, where known, by the path of its site."""
     outside: Mapping[str, int] = field(default_factory=dict)
     """Most bytes that were read outside the pool at moments of their own, by these labels."""
 
@@ -95,15 +93,12 @@ class Observation:
         for label, i in event_of.items():
             labels.setdefault(i, []).append(label)
         moments: dict[str, Mapping[str, Sizes]] = {}
-        names: dict[str, str] = {}
         now: dict[int, Any] = {}
         for i, event in enumerate(sequence.events):
             if event.site is None:
                 del now[event.which]
             else:
                 now[i] = event
-                if event.what:
-                    names.setdefault(paths[event.site], event.what)
             if i in labels:
                 groups: dict[str, list[int]] = {}
                 for each in now.values():
@@ -112,7 +107,7 @@ class Observation:
                 moments |= dict.fromkeys(labels[i], alive_now)
         sites = {site.path: site for site in sequence.sites}
         sites |= {label: sites[label.removeprefix(BESIDE)] for label in outside}
-        return cls(sequence.n_slices, max(sizes, default=0), moments, sites, names, outside)
+        return cls(sequence.n_slices, max(sizes, default=0), moments, sites, outside)
 
 
 class Term(NamedTuple):
@@ -147,8 +142,6 @@ class PeakModel:
     """Terms alive at each moment, by the path of the call site that allocates then."""
     sites: Mapping[str, CallSite]
     """Call sites by their paths."""
-    names: Mapping[str, str]
-    """What is in the allocations of a call site, where known."""
     measured: Mapping[int, int]
     """Peaks of the calls, by their slices."""
     granule_bytes: int = CUDA_GRANULE_BYTES
@@ -191,8 +184,7 @@ class PeakModel:
             moments[label] = tuple(terms)
         measured = {each.n_slices: each.n_bytes for each in ordered}
         sites = {path: site for each in ordered for path, site in each.sites.items()}
-        names = {path: what for each in ordered for path, what in each.names.items()}
-        return cls(moments, sites, names, measured, granule_bytes)
+        return cls(moments, sites, measured, granule_bytes)
 
     @cached_property
     def _numbered(self) -> tuple[list[Term], dict[str, list[int]]]:
@@ -307,7 +299,6 @@ class PeakModel:
             self,
             moments=moments,
             sites={path: site for path, site in self.sites.items() if path in paths},
-            names={path: what for path, what in self.names.items() if path in paths},
         )
 
 

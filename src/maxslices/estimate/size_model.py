@@ -154,8 +154,6 @@ class SizeModel:
     """Terms of all moments, each once."""
     sites: Mapping[str, CallSite]
     """Call sites by their paths."""
-    names: Mapping[str, str]
-    """What is in the allocations of a call site, where known."""
     granule_bytes: int
     """What allocations are rounded up to."""
     recorded: tuple[Dims, ...]
@@ -183,7 +181,7 @@ class SizeModel:
             for term, start, step in self.terms
         ]
         moments = {label: tuple(terms[i] for i in alive) for label, alive in self.moments.items()}
-        return PeakModel(moments, self.sites, self.names, {}, self.granule_bytes)
+        return PeakModel(moments, self.sites, {}, self.granule_bytes)
 
     @classmethod
     def fit(cls, peaks: Mapping[Dims, PeakModel]) -> SizeModel | None:
@@ -209,8 +207,7 @@ class SizeModel:
         if not sized:
             return None
         sites = {path: site for model in models for path, site in model.sites.items()}
-        names = {path: what for model in models for path, what in model.names.items()}
-        found = _numbered(sized, sites, names, models[0].granule_bytes, tuple(peaks))
+        found = _numbered(sized, sites, models[0].granule_bytes, tuple(peaks))
         near: dict[str, None] = {}
         for dims, model in peaks.items():
             at = found.at(dims)
@@ -218,13 +215,12 @@ class SizeModel:
                 return None
             near |= dict.fromkeys(at.pruned().moments)
         kept = {label: sized[label] for label in near}
-        return _numbered(kept, sites, names, models[0].granule_bytes, tuple(peaks))
+        return _numbered(kept, sites, models[0].granule_bytes, tuple(peaks))
 
 
 def _numbered(
     sized: Mapping[str, tuple[SizedTerm, ...]],
     sites: Mapping[str, CallSite],
-    names: Mapping[str, str],
     granule_bytes: int,
     recorded: tuple[Dims, ...],
 ) -> SizeModel:
@@ -239,7 +235,6 @@ def _numbered(
         moments,
         tuple(numbers),
         {path: site for path, site in sites.items() if path in paths},
-        {path: what for path, what in names.items() if path in paths},
         granule_bytes,
         recorded,
     )

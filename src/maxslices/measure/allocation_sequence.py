@@ -52,8 +52,6 @@ class Alive(NamedTuple):
     """Bytes requested."""
     where: CallSite
     """Line that allocated it."""
-    what: str
-    """Name that its statement assigns it to, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ class Allocated:
     """Bytes requested, before the allocator rounds them."""
     site: int
     """Index of its call site in `AllocationSequence.sites`."""
-    what: str = ""
-    """Name that its statement assigns it to, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +110,18 @@ class AllocationSequence:
         alive: dict[int, Alive] = {}
         for i, event in enumerate(self.events[: totals.index(max(totals)) + 1 if totals else 0]):
             if isinstance(event, Allocated):
-                alive[i] = Alive(event.n_bytes, self.sites[event.site], event.what)
+                alive[i] = Alive(event.n_bytes, self.sites[event.site])
             else:
                 del alive[event.which]
         return tuple(alive.values())
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON: an allocation is [bytes, site, what], a free [-1, event]."""
+        """Plain values for JSON: an allocation is [bytes, site], a free [-1, event]."""
         return {
             "n_slices": self.n_slices,
             "sites": [list(site) for site in self.sites],
             "events": [
-                [-1, event.which]
-                if isinstance(event, Freed)
-                else [event.n_bytes, event.site, *([event.what] if event.what else ())]
+                [-1, event.which] if isinstance(event, Freed) else [event.n_bytes, event.site]
                 for event in self.events
             ],
         }
@@ -144,14 +138,14 @@ class AllocationSequence:
         sites = tuple(CallSite(*site) for site in plain["sites"])
         events: list[Allocated | Freed] = []
         alive: set[int] = set()
-        for first, second, *what in plain["events"]:
+        for first, second, *_ in plain["events"]:
             if first < 0:
                 alive.remove(int(second))
                 events.append(Freed(int(second)))
             else:
                 sites[second]  # raises if there is none
                 alive.add(len(events))
-                events.append(Allocated(int(first), int(second), *map(str, what)))
+                events.append(Allocated(int(first), int(second)))
         return cls(int(plain["n_slices"]), sites, tuple(events))
 
 
@@ -178,9 +172,9 @@ class SequenceBuilder:
         """Index of a call site, which is entered if it is new."""
         return self._sites.setdefault(site, len(self._sites))
 
-    def alloc(self, n_bytes: int, site: int, what: str = "") -> int:
-        """Enter an allocation; the index of its event is for `free` and `name`."""
-        self._events.append(Allocated(n_bytes, site, what))
+    def alloc(self, n_bytes: int, site: int) -> int:
+        """Enter an allocation; the index of its event is for `free`."""
+        self._events.append(Allocated(n_bytes, site))
         return len(self._events) - 1
 
     def free(self, which: int) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import linecache
 import os
 import sys
 import sysconfig
@@ -67,35 +65,6 @@ def _tail(filename: str) -> str:
     return "/".join(filename.split(os.sep)[-2:])
 
 
-@lru_cache(maxsize=64)
-def _statements(text: str) -> tuple[ast.stmt, ...]:
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return ()
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
-
-
-def assigned_name(site: CallSite) -> str:
-    """Name that the statement of a site assigns to; "result" where it returns; else ""."""
-    if site.function == "<lambda>":
-        return ""
-    covering = [
-        node
-        for node in _statements("".join(linecache.getlines(site.filename)))
-        if node.lineno <= site.line <= (node.end_lineno or node.lineno)
-    ]
-    statement = max(covering, key=lambda node: node.lineno, default=None)
-    if isinstance(statement, ast.Return):
-        return "result"
-    target: ast.expr | None = None
-    if isinstance(statement, ast.Assign):
-        target = statement.targets[0]
-    elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
-        target = statement.target
-    return target.id if isinstance(target, ast.Name) else ""
-
-
 class SequenceRecorder(PoolListener):
     """Records allocations and frees of the current device's pool or of NumPy, in all threads.
 
@@ -109,7 +78,7 @@ class SequenceRecorder(PoolListener):
         if input_bytes:
             self._building.alloc(input_bytes, self._building.site(INPUT))
         self._alive: dict[int, int] = {}
-        self._site_of: dict[int, tuple[int, str]] = {}
+        self._site_of: dict[int, int] = {}
         self._refused: AllocationSequence | None = None
         """What was recorded when memory ran out, with the request that was refused."""
         self.is_disturbed = False
@@ -130,15 +99,13 @@ class SequenceRecorder(PoolListener):
         """Enter an allocation."""
         frame = sys._getframe(2)  # without this function and the hook's
         self._refused = None  # it was given in the end, or the method goes on without
-        self._alive[pointer] = self._building.alloc(requested_bytes, *self._site(frame))
+        self._alive[pointer] = self._building.alloc(requested_bytes, self._site(frame))
 
     def refused(self, requested_bytes: int) -> None:
         """Enter the request at which memory ran out: the last one, unless the method goes on."""
-        site, what = self._site(sys._getframe(2))
+        site = self._site(sys._getframe(2))
         before = self._building.sequence()
-        self._refused = replace(
-            before, events=(*before.events, Allocated(requested_bytes, site, what))
-        )
+        self._refused = replace(before, events=(*before.events, Allocated(requested_bytes, site)))
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Enter a free."""
@@ -146,8 +113,8 @@ class SequenceRecorder(PoolListener):
         if which is not None:
             self._building.free(which)
 
-    def _site(self, frame: FrameType) -> tuple[int, str]:
-        """Index of the call site of an allocation, and what its line calls the array."""
+    def _site(self, frame: FrameType) -> int:
+        """Index of the call site of an allocation."""
         key = 0
         for found in self._frames(frame):
             key = hash((key, found.f_code, found.f_lineno))
@@ -158,7 +125,7 @@ class SequenceRecorder(PoolListener):
                     for each in self._frames(frame)
                 ]
             )
-            self._site_of[key] = self._building.site(site), assigned_name(site)
+            self._site_of[key] = self._building.site(site)
         return self._site_of[key]
 
     def _frames(self, frame: FrameType) -> Iterator[FrameType]:

@@ -269,7 +269,7 @@ class _Suggestion:
             reasons = "; ".join(call.unseen)
             raise DeviceError(f"{self.meta.full_name}: no meter gives its memory: {reasons}")
         peak_bytes = call.n_bytes - call.outside_bytes + cached_bytes
-        alive = trial.peak.alive or (Alive(trial.nbytes(n_slices), INPUT, ""),)
+        alive = trial.peak.alive or (Alive(trial.nbytes(n_slices), INPUT),)
         return _Run(trial.n_slices, dims, peak_bytes, _by_site(alive))
 
     def _formula(self, site: CallSite, sizes: Sequence[int], runs: Sequence[_Run]) -> str | None:
