@@ -1,4 +1,7 @@
-"""Probes by peaks alone, on a GPU that is made up and records no allocations."""
+"""Probes by peaks alone, on a GPU that is made up and records no allocations.
+
+What is in use stays within the budget, and memory outside the pool counts.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from maxslices.core.block_memory import MODULES_BYTES
+
 from .conftest import install_gpu
-from .made_up_gpu import ALONE, INPUT_BYTES, MB, Gpu, needs_of, probed_on
+from .made_up_gpu import ALONE, INPUT_BYTES, MB, Gpu, check, needs_of, probed_on
 from .measured_teeth import MIB, teeth
 
 TOTAL = 2160
@@ -73,7 +78,8 @@ def test_memory_that_rises_and_falls_never_gives_too_many(monkeypatch, n):
         return {"inside": int(teeth(k) * MIB) - INPUT_BYTES * k}
 
     available = teeth(n) * MIB
-    _, found = searched(monkeypatch, take, available)
+    gpu, found = searched(monkeypatch, take, available)
+    assert gpu.most <= available
     right = right_answer(needs_of(take), available)
     assert 0.75 * right <= found.answer <= right
 
@@ -128,3 +134,197 @@ def test_calls_of_many_seconds_are_few(monkeypatch):
     assert "a call takes 15.0 s, so that few were made" in found.notes
     assert found.answer <= 8
     assert not found.sure
+
+
+def toothed(n):
+    """LPRec3d_tomobar without its options that save memory."""
+    inside = int(teeth(n) * MIB) - INPUT_BYTES * n
+    return {"inside": inside, "seconds": 0.035 + 0.0037 * n}
+
+
+@pytest.mark.parametrize("flats", [442, 2300, 2450, 2500, 2560])
+def test_what_flats_and_darks_leave_is_answered_as_if_it_were_all(gpu, flats):
+    def take(n):
+        return {"inside": 44 * MB + 22 * MB * n, "seconds": 0.004}
+
+    available = needs_of(take)(64)
+    room = available - flats * MB
+    alone = probed_on(gpu, take, room)
+    assert alone.model().bytes(1) == needs_of(take)(1)
+    gpu.flats_bytes = flats * MB
+    found = probed_on(gpu, take, available)
+    assert gpu.most <= max(available, flats * MB + needs_of(take)(1))
+    assert found.model().max_slices(room, 2160) == alone.answer
+    assert alone.answer <= found.answer <= 64
+    assert found.model().bytes(1) == needs_of(take)(1)
+
+
+def test_one_slice_that_is_too_large_is_told_with_its_bytes(gpu):
+    def take(n):
+        return {"inside": 900 * MB * n}
+
+    found = probed_on(gpu, take, 500 * MB)
+    assert found.answer == 0
+    assert found.model().bytes(1) == needs_of(take)(1)
+    assert set(gpu.counts) == {1}
+    assert found.notes == (ALONE,)
+
+
+@pytest.mark.parametrize("n", [64, 70, 74])
+def test_memory_outside_the_pool_which_nothing_limits_is_not_overrun(gpu, n):
+    def take(k):
+        outside = 26.2 * MB * k + 300 * MB * ((k - 1) % 8)
+        return {"inside": 228.1 * MB * k, "outside": outside, "seconds": 0.02 + 0.01 * k}
+
+    available = int(needs_of(take)(n)) + 3 * MB
+    found = probed_on(gpu, take, available)
+    assert gpu.most <= available
+    assert 0.6 * n <= found.answer < right_answer(needs_of(take), available) + 1
+
+
+@pytest.mark.parametrize("slices", [3, 2, 1, 0])
+def test_data_that_take_more_than_the_budget_are_what_it_is_estimated_with(gpu, slices):
+    def take(n):
+        times = 1 if gpu.kind_of_data == "even" else 3
+        return {"inside": 200 * MB * n * times}
+
+    one = 600 * MB + INPUT_BYTES
+    available = slices * one + 50 * MB if slices else one // 2
+    found = probed_on(gpu, take, available)
+    assert found.answer == slices
+    assert found.model().bytes(1) == one
+    assert any("its memory depends on the data" in note for note in found.notes)
+
+
+def test_what_was_stopped_says_nothing_of_more_memory(gpu):
+    available = int(teeth(61) * MIB)
+    found = probed_on(gpu, toothed, available)
+    assert found.covers(available, 2160)
+    assert found.covers(available // 2, 2160)
+    assert not found.covers(2 * available, 2160)
+
+
+def test_one_fewer_is_tried_at_once_where_the_pool_loses_less_than_a_slice(gpu):
+    def take(n):
+        return {"inside": 2000 * MB + 150 * MB * n, "lost": 20 * MB, "seconds": 0.01}
+
+    available = needs_of(take)(64)
+    found = probed_on(gpu, take, available)
+    assert gpu.most <= available
+    assert found.answer == 63
+    assert gpu.counts[-2:] == [64, 63]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.3, 0.5])
+def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds):
+    def take(n):
+        return {"inside": 120 * MB * n, "outside": 26.2 * MB * n, "seconds": seconds * (1 + n / 99)}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+    assert any("were outside the pool: counted" in note for note in found.notes)
+    assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
+
+
+@pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])
+def test_what_a_library_loads_once_is_counted_once(gpu, call):
+    def take(n):
+        stays = 514 * MB if len(gpu.counts) + 1 == call else 0
+        return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    counted = 514 * MB - MODULES_BYTES
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
+    assert any("stay outside the pool" in note for note in found.notes)
+
+
+def test_kernels_that_other_slice_counts_load_are_what_the_reserve_is_for(gpu):
+    def take(n):  # as raven_filter and remove_stripe_ti on an H200: 17 to 60 MB in all
+        stays = 0 if n in gpu.counts else 12 * MB
+        return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=1.0)
+    assert found.notes == (ALONE,)
+
+
+def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
+    def take(n):
+        stays = max(0, 40 * MB * n - gpu.outside)
+        return {"inside": 100 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+
+    def needs(n):
+        return INPUT_BYTES * n + 100 * MB * n + max(0, 40 * MB * n - MODULES_BYTES)
+
+    check(found, needs, 24 * 10**9, least=0.95)
+    assert any("stay outside the pool" in note for note in found.notes)
+
+
+def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
+    def take(n):
+        outside = 500 * MB if len(gpu.counts) == 6 else 0
+        return {"inside": 100 * MB * n, "outside": outside, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
+    assert found.notes == (ALONE,)
+
+
+@pytest.mark.parametrize("n", [23, 61])
+def test_a_workspace_that_is_replaced_by_a_larger_one_counts_once(gpu, n):
+    """It is freed before the larger one is allocated, and stays in the pool."""
+
+    def take(k):
+        larger = INPUT_BYTES * k > gpu.kept
+        gpu.freed = gpu.kept if larger else 0
+        gpu.kept = max(gpu.kept, INPUT_BYTES * k)
+        return {"inside": INPUT_BYTES * k + (gpu.kept if larger else 0)}
+
+    found = probed_on(gpu, take, 3 * INPUT_BYTES * n)
+    assert found.answer == n
+
+
+@pytest.mark.parametrize("n", [23, 61])
+def test_the_entry_of_the_first_call_in_a_cache_is_no_constant(gpu, n):
+    entries = set()
+
+    def take(k):
+        fresh = k not in entries
+        entries.add(k)
+        gpu.kept = sum(INPUT_BYTES // 3 * each for each in entries)
+        return {"inside": INPUT_BYTES * k + fresh * INPUT_BYTES // 3 * k}
+
+    found = probed_on(gpu, take, (2 * INPUT_BYTES + INPUT_BYTES // 3) * n)
+    assert found.answer == n
+
+
+@pytest.mark.parametrize("n", [23, 61])
+def test_a_leak_is_counted_for_all_blocks_of_a_scan(gpu, n):
+    lost = INPUT_BYTES // 40
+
+    def take(k):
+        gpu.kept += lost * k
+        return {"inside": (INPUT_BYTES + lost) * k}
+
+    further_blocks = -(-2160 // n) - 1
+    found = probed_on(gpu, take, (2 * INPUT_BYTES + lost) * n + lost * n * further_blocks)
+    assert n - 1 <= found.answer <= n
+    assert any(note.startswith("each call loses memory") for note in found.notes)
+
+
+@pytest.mark.parametrize("n", [61, 130, 240])
+def test_a_leak_of_each_call_is_counted_for_as_many_blocks_as_the_answer_makes(gpu, n):
+    lost = 30 * MB
+
+    def take(k):
+        gpu.kept += lost
+        return {"inside": INPUT_BYTES * k + lost}
+
+    def needs(k):
+        return 2 * INPUT_BYTES * k + lost * -(-2160 // k)
+
+    found = probed_on(gpu, take, needs(n))
+    assert found.model().bytes(found.answer) == needs(found.answer)
+    assert found.answer == n
