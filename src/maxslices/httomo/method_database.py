@@ -41,43 +41,25 @@ class DatabaseEntry:
         """``module.name``."""
         return f"{self.module}.{self.name}"
 
-    def output_dims(self) -> Callable[..., Any] | None:
+    def output_dims(self) -> Callable[..., tuple[int, int]] | None:
         """Make the function of the result's other two dims; None if they do not change."""
-        if not self.output_dims_change:
-            return None
-        function = self._supporting("_calc_output_dim_")
+        return self._supporting("_calc_output_dim_") if self.output_dims_change else None
 
-        def output_dims(other_dims: tuple[int, int], **parameters: Any) -> tuple[int, int]:
-            first, second = function(tuple(other_dims), **parameters)
-            return int(first), int(second)
-
-        return output_dims
-
-    def halo(self) -> Callable[..., Any] | int:
+    def halo(self) -> Callable[..., tuple[int, int]] | int:
         """Make the function of the halo (slices before, after); 0 without one."""
-        if not self.padding:
-            return 0
-        function = self._supporting("_calc_padding_")
+        return self._supporting("_calc_padding_") if self.padding else 0
 
-        def halo(**parameters: Any) -> tuple[int, int]:
-            before, after = function(**parameters)
-            return int(before), int(after)
-
-        return halo
-
-    def _supporting(self, prefix: str) -> Callable[..., Any]:
+    def _supporting(self, prefix: str) -> Callable[..., tuple[int, int]]:
         """Get a supporting function of httomo-backends, whose module is read on first use."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **parameters: Any) -> tuple[int, int]:
             package, _, rest = self.module.partition(".")
             module = f"{_DATABASE}.packages.backends.{package}.supporting_funcs.{rest}"
-            try:
-                function = namespace_of(module)[f"{prefix}{self.name}"]
-            except KeyError:
-                raise RegistrationError(
-                    f"httomo-backends has no {prefix}{self.name} in {module}"
-                ) from None
-            return function(*args, **kwargs)
+            function = namespace_of(module).get(f"{prefix}{self.name}")
+            if function is None:
+                raise RegistrationError(f"httomo-backends has no {prefix}{self.name} in {module}")
+            first, second = function(*args, **parameters)
+            return int(first), int(second)
 
         return call
 
