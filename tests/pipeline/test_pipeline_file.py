@@ -43,28 +43,15 @@ BOMB = "- method: to_float\n  parameters:\n    a: &a [x, x, x, x, x, x, x, x, x,
     f"    {b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij")
 )
 
-TWO_VERSIONS = {
-    "010": ("the number 8", "the number 10"),
-    "1:3": ("the number 63", "text"),
-    "1_000": ("the number 1000", "text"),
-    "0b11": ("the number 3", "text"),
-    "0o17": ("text", "the number 15"),
-    "08": ("text", "the number 8"),
-    "1e-3": ("text", "the number 0.001"),
-    "1.5e3": ("text", "the number 1500.0"),
-    "yes": ("true", "text"),
-    "Off": ("false", "text"),
-}
-"""Unquoted text -> what YAML 1.1 and 1.2 read."""
+TWO_VERSIONS = ("010", "1:3", "1_000", "0b11", "1e-3", "1.5e3", "yes", "Off")
+"""Unquoted text that YAML 1.1 and 1.2 read differently."""
 
 
 @pytest.mark.parametrize("text", TWO_VERSIONS)
 def test_values_that_two_versions_of_yaml_read_differently_are_refused(tmp_path, text):
-    old, new = TWO_VERSIONS[text]
-    message = f"p.yaml:3:13: {text} means {old} in YAML 1.1 and {new} in YAML 1.2: write"
-    with pytest.raises(PipelineError, match=re.escape(message)):
+    with pytest.raises(PipelineError, match=rf"p.yaml:3:13: '{text}' is read differently by YAML"):
         read(tmp_path, f"- method: to_float\n  parameters:\n    factor: {text}\n")
-    with pytest.raises(UsageError, match="in YAML 1"):
+    with pytest.raises(UsageError, match="read differently"):
         parse_parameters([f"factor={text}"])
     assert parse_parameters([f"factor='{text}'"]) == {"factor": text}
 
@@ -84,6 +71,8 @@ def test_values_that_two_versions_of_yaml_read_differently_are_refused(tmp_path,
         ("1990-01-01", "1990-01-01"),
         ("1-3", "1-3"),
         ("y", "y"),
+        ("08", "08"),
+        ("0o17", "0o17"),
     ],
 )
 def test_values_that_both_versions_read_alike_are_read(text, value):
@@ -115,7 +104,7 @@ FAULTS = {
     ),
     "yes as name": (
         "- method: to_float\n  parameters:\n    yes: 0.0\n",
-        "p.yaml:3: the key yes must be a name; quotes make it one",
+        "p.yaml:3: 'yes' is read differently by YAML 1.1",
     ),
     "list as name": ("- [a, b]: 1\n", "p.yaml:1: the key that is not text must be a name"),
     "sweep of one value": (
@@ -161,14 +150,6 @@ FAULTS = {
     "long number": (
         "- method: to_float\n  parameters:\n    factor: " + "1" * 5000,
         "p.yaml:3: the number '111111111111111111111111111111'... is too large",
-    ),
-    "number of base 60": (
-        "- method: to_float\n  parameters:\n    factor: " + ":".join(["59"] * 100),
-        "p.yaml:3: the number '59:59:59:59:59:59:59:59:59:59:'... is too large",
-    ),
-    "no digits": (
-        "- method: to_float\n  parameters:\n    factor: !!int 0x_\n",
-        "p.yaml:3: '0x_' is not a number",
     ),
     "half a character": (
         '- method: to_float\n  parameters:\n    factor: "\\ud800"\n',

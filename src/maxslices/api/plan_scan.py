@@ -15,7 +15,7 @@ from ..io.check_arrays import check_dtype
 from ..io.scans.chosen_part import PartLike
 from ..pipeline import Pipeline, ScanSpec, Section, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..pipeline.requirements import check_supplied
+from ..pipeline.requirements import check_known_shapes, check_supplied
 from ..pipeline.sweep import cut_at_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
@@ -223,6 +223,7 @@ def check(
     with opened(scan, checked) as source:
         spec = spec_of(source)
         check_supplied(checked, spec)
+        check_known_shapes(_sections_of(checked, reads_rows=spec.reads_rows), spec)
         lines += _about_steps(checked, reads_rows=spec.reads_rows)
         lines.append(f"{spec.name}: {spec.projections}")
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):

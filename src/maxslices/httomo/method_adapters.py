@@ -63,6 +63,7 @@ def _plain(
         return call(data, call.arguments(data, parameters))
 
     side_data = SIDE_DATA.get(entry.name)
+    halo: Callable[..., Any] | int
     dims: Callable[..., Any] | None
     if is_tomopy(entry.module):
         halo, dims = HALOS.get(entry.name, 0), OUTPUT_DIMS.get(entry.name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.arrays import ArraySpec
-from ..errors import SourceError
-from .pipeline import Pipeline
+from ..core.arrays import ArraySpec, block_shape
+from ..errors import SourceError, UnknownReferenceError
+from .pipeline import Pipeline, Section
 from .steps import Step
 
 
@@ -123,6 +123,33 @@ def check_shapes(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
             f"{step.meta.name} is given {n_angles} angles for {data.shape[0]} projections: put "
             "it before the method that changes their number"
         )
+
+
+def check_known_shapes(sections: Iterable[Section], scan: ScanSpec) -> None:
+    """Check flats, darks and angles as `check_shapes` does, as far as shapes are declared.
+
+    Raises
+    ------
+    SourceError
+        If an earlier method changed the shape.
+    """
+    current = scan.projections
+    for section in sections:
+        slice_dim = section.slice_dim
+        for step in section.steps:
+            check_shapes(step, current, scan)
+            if step.meta.side_results:
+                continue
+            if not step.meta.declares_dims:
+                return
+            try:
+                dims = step.meta.output_other_dims(
+                    slice_dim, current.other_dims(slice_dim), **step.known_parameters()
+                )
+            except UnknownReferenceError:
+                return
+            shape = block_shape(slice_dim, current.shape[slice_dim], dims)
+            current = ArraySpec(shape, current.dtype)
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -16,7 +16,6 @@ from .yaml_values import (
     FAULTY,
     SWEEP_LIST,
     SWEEP_RANGE,
-    JsonLoader,
     NodeCheck,
     PlainLoader,
     place_of,
@@ -144,7 +143,7 @@ def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[Pipeli
     Returns, and raises, what `read_pipeline_file` does.
     """
     try:
-        loader = JsonLoader(text) if is_json(text) else SweepLoader(text, name)
+        loader = PlainLoader(text) if is_json(text) else SweepLoader(text, name)
         root = loader.get_single_node()
         if root is None:
             raise PipelineError("the file is empty; a pipeline is a list of methods", name)
@@ -155,7 +154,7 @@ def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[Pipeli
                 place.where,
                 place.pointer,
             )
-        check = NodeCheck(name, loader)
+        check = NodeCheck(name, loader, is_json=is_json(text))
         check.check(root)
         read = [_read_step(loader, node, name, check.faults) for node in root.value]
         steps = [step for step in read if step is not None]

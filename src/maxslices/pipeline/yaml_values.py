@@ -21,8 +21,7 @@ to be read at once. Aliases of aliases can stand for billions."""
 _LARGEST = 2**63
 """Whole numbers of this size and more are refused: NumPy's largest have 64 bits."""
 _MAX_LETTERS = 400
-"""Most letters of a number. The largest one that a computer has (1.8e308) has 309 digits; numbers
-of base 60, which YAML has too, are computed digit by digit."""
+"""Most letters of a number. The largest one that a computer has (1.8e308) has 309 digits."""
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {
     f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
@@ -54,26 +53,31 @@ class PlainLoader(yaml.SafeLoader):
             return FAULTY
         return super().construct_object(node, deep)
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  (declared so by PyYAML)
-        first: [(tag, pattern) for tag, pattern in entries if tag in _PLAIN_TAGS]
-        for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    def resolved(self, text: str) -> str:
+        """Tag of unquoted text."""
+        tag: str = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+        return tag
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012  (declared so by PyYAML)
 
 
-class JsonLoader(PlainLoader):
-    """Loader of JSON, whose numbers may have an exponent without a point or a sign: 1e-3."""
-
-
-JsonLoader.add_implicit_resolver(
-    f"{_TAG}float", re.compile(r"-?\d+(\.\d+)?[eE][-+]?\d+$"), list("-0123456789")
-)
+for _name, _pattern, _first in (
+    ("null", r"(~|null|Null|NULL|)$", ("~", "n", "N", "")),
+    ("bool", r"(true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("int", r"([-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+)$", "-+0123456789"),
+    ("float", r"[-+]?(\.\d+|\d+\.\d*|\d+(?=[eE]))([eE][-+]?\d+)?$", "-+.0123456789"),
+    ("float", r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$", "-+."),
+    ("merge", r"<<$", "<"),
+):
+    # The core schema of YAML 1.2, without octal numbers and leading zeros.
+    PlainLoader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(_pattern), list(_first))
 
 
 class NodeCheck:
     """Check of every node of a file, before any is turned into a value."""
 
-    def __init__(self, file: str, loader: PlainLoader) -> None:
-        self._file = file
+    def __init__(self, file: str, loader: PlainLoader, *, is_json: bool = False) -> None:
+        self._file, self._is_json = file, is_json
         self._loader = loader
         self._sizes: dict[yaml.Node, int] = {}
         self.faults: list[PipelineError] = []
@@ -120,18 +124,22 @@ class NodeCheck:
         if tag not in _PLAIN_TAGS:
             shown = tag.replace(_TAG, "!!")
             raise self._error(f"the tag {shown} is not supported: give plain values", node)
-        if isinstance(node, yaml.ScalarNode):
-            self._check_text(node)
-        if isinstance(node, yaml.ScalarNode) and tag != f"{_TAG}str":
-            plain = self._loader.resolve(  # type: ignore[no-untyped-call]
-                yaml.ScalarNode, node.value, (True, False)
-            )
+        if not isinstance(node, yaml.ScalarNode):
+            return
+        self._check_text(node)
+        plain = self._loader.resolved(node.value)
+        if tag != f"{_TAG}str":
             if tag != plain and not (tag == f"{_TAG}float" and plain == f"{_TAG}int"):
                 shown = tag.replace(_TAG, "!!")
                 raise self._error(f"{_short(node.value)} is not of the type {shown}", node)
             self._check_number(node)
-        if isinstance(node, yaml.ScalarNode):
-            self._check_versions(node)
+        is_plain = node.style is None and not self._is_json
+        if is_plain and _resolved_in_yaml_1_1(node.value) != plain:
+            raise self._error(
+                f"{_short(node.value)} is read differently by YAML 1.1, as httomo does, and 1.2: "
+                "write a plain number, true or false, or text in quotes",
+                node,
+            )
 
     def _check_text(self, node: yaml.ScalarNode) -> None:
         """Check that text is text: YAML's escapes can also write half a character."""
@@ -139,19 +147,6 @@ class NodeCheck:
             if character == "\0" or 0xD800 <= ord(character) < 0xE000:
                 what = f"a character is written that no text has ({character!a})"
                 raise self._error(what, node)
-
-    def _check_versions(self, node: yaml.ScalarNode) -> None:
-        """Check that YAML 1.1, which is read here and in httomo, and 1.2 agree on a value."""
-        is_plain = node.style is None and node.tag != f"{_TAG}merge"
-        if not is_plain or node.tag not in _PLAIN_TAGS or len(node.value) > _MAX_LETTERS:
-            return
-        old, new = self._loader.construct_object(node), value_in_yaml_1_2(node.value)
-        if type(old) is not type(new) or repr(old) != repr(new):
-            raise self._error(
-                f"{node.value} means {_meaning(old)} in YAML 1.1 and {_meaning(new)} in YAML 1.2: "
-                "write a plain number, true or false, or text in quotes",
-                node,
-            )
 
     def _check_number(self, node: yaml.ScalarNode) -> None:
         """Check that a number is one that the computer has."""
@@ -162,7 +157,7 @@ class NodeCheck:
             raise too_large
         try:
             value = self._loader.construct_object(node)
-        except (ValueError, OverflowError):  # such as 0x without digits, or 59:59:... without end
+        except (ValueError, OverflowError):
             raise self._error(f"{_short(node.value)} is not a number", node) from None
         if isinstance(value, int) and abs(value) >= _LARGEST:
             raise too_large
@@ -190,33 +185,16 @@ class NodeCheck:
         return PipelineError(text, place.where, place.pointer)
 
 
-def value_in_yaml_1_2(text: str) -> Any:
-    """Value of unquoted text by the core schema of YAML 1.2."""
-    if text in ("", "~", "null", "Null", "NULL"):
-        return None
-    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
-        return text.lower() == "true"
-    if re.fullmatch(r"[-+]?[0-9]+", text):
-        return int(text)
-    if re.fullmatch(r"0o[0-7]+|0x[0-9a-fA-F]+", text):
-        return int(text, 0)
-    if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", text):
-        return float(text)
-    if re.fullmatch(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", text):
-        return float(text.replace(".", ""))
-    return text
+def _resolved_in_yaml_1_1(text: str) -> str:
+    """Tag that PyYAML gives unquoted text by itself; dates are text."""
+    resolver = yaml.resolver.Resolver()
+    tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return tag if tag in _PLAIN_TAGS else f"{_TAG}str"
 
 
 def is_ambiguous(text: str) -> bool:
-    """True if YAML 1.2 does not read unquoted text as text."""
-    return not isinstance(value_in_yaml_1_2(text), str)
-
-
-def _meaning(value: Any) -> str:
-    """Name a value for a message."""
-    if isinstance(value, str):
-        return "text"
-    return str(value).lower() if isinstance(value, bool) else f"the number {value!r}"
+    """True if unquoted text is not read as text."""
+    return PlainLoader("").resolved(text) != f"{_TAG}str"
 
 
 def read_value(text: str, name: str) -> Any:
