@@ -132,6 +132,11 @@ class ModuleOrder:
             self._stretch[path] = ends
         return self._stretch[path]
 
+    def modules_of(self, path: str) -> list[str]:
+        """Path of a module, or those of the modules of a range."""
+        run = range_at(path)
+        return [path] if path in self.modules or run is None else children_of(run, self.modules)
+
     def is_inside(self, inner: str, outer: str) -> bool:
         """True if a module or range is a proper part of another."""
         (a, b), (c, d) = self.stretch(inner), self.stretch(outer)

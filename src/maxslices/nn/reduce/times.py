@@ -23,7 +23,7 @@ from ..replay.module_calls import module_flops
 from ..replay.trace import Storage
 from ..step.model_step import ModelStep, real_tensors
 from .candidates import Candidate
-from .study import EXPENSIVE_LAYERS, ForwardCall, ModuleOrder, StepStudy, children_of, range_at
+from .study import EXPENSIVE_LAYERS, ForwardCall, ModuleOrder, StepStudy
 
 N_TIMED = 3
 """Timed forward passes, of which the shortest counts, as a host may be slower for a while."""
@@ -91,7 +91,8 @@ def measure_times(
     dropped, so it takes little memory; the real model is not touched. Given the inputs of one
     of several parts, the times are those of all parts together.
     """
-    device_s, host_s = _forward_s(step, inputs, device, parts)
+    device_s, host_s = _forward_s(step, inputs, device)
+    device_s, host_s = ({p: parts * s for p, s in each.items()} for each in (device_s, host_s))
     rates = replace(
         DeviceRates.stated(step.amp), link_bytes_per_s=measure_link(device), origin="measured"
     )
@@ -102,83 +103,57 @@ def measure_times(
 
 
 def _forward_s(
-    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int
+    step: ModelStep, inputs: Sequence[Any], device: torch.device
 ) -> tuple[dict[str, float], dict[str, float]]:
+    """Device and host times of the forward passes of each module: the shortest of some runs."""
     model = step.meta_copy()
     materialize(model, device)
     given = real_tensors(tuple(inputs), device)
-
-    def run() -> None:
-        with torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp)):
-            model(*given)
-        torch.cuda.synchronize(device)
-
-    def event() -> torch.cuda.Event:
-        made = torch.cuda.Event(enable_timing=True)
-        made.record()
-        return made
-
-    with torch.cuda.device(device), saved_tensors_hooks(_dropped, _dropped):
-        run()  # kernels are loaded and chosen
-        host_s = seconds_by_module(model, run, time.perf_counter, lambda a, b: b - a, parts)
-
-        def run_behind() -> None:
-            # The device waits first, or events would show the host's time where that is longer.
-            torch.cuda._sleep(int(2 * host_s[""] / parts * CYCLES_PER_S))
-            run()
-
-        device_s = seconds_by_module(
-            model, run_behind, event, lambda a, b: a.elapsed_time(b) * 1e-3, parts
-        )
-    return device_s, host_s
-
-
-def seconds_by_module(
-    model: nn.Module,
-    run: Callable[[], None],
-    mark: Callable[[], Any],
-    between: Callable[[Any, Any], float],
-    times: int = 1,
-) -> dict[str, float]:
-    """Measure the forward passes of each module in a run, the shortest of `N_TIMED` runs.
-
-    Parameters
-    ----------
-    run : callable
-        Function that calls the model, and returns when the device is done.
-    mark, between : callable
-        Function called where a module begins and ends, and one for the seconds between two of
-        its results.
-    times : int
-        Factor of the returned seconds.
-    """
+    opened: list[tuple[float, torch.cuda.Event]] = []
     spans: list[tuple[str, Any, Any]] = []
-    opened: list[Any] = []
+
+    def mark() -> tuple[float, torch.cuda.Event]:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return time.perf_counter(), event
 
     def enter(_m: nn.Module, _args: Any) -> None:
         opened.append(mark())
 
     def leave(path: str) -> Callable[..., None]:
-        def hook(_m: nn.Module, _args: Any, _made: Any) -> None:
-            spans.append((path, opened.pop(), mark()))
+        return lambda *_: spans.append((path, opened.pop(), mark()))
 
-        return hook
+    def run() -> float:
+        began = time.perf_counter()
+        with torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp)):
+            model(*given)
+        host_s = time.perf_counter() - began
+        torch.cuda.synchronize(device)
+        return host_s
 
-    hooks = []
-    for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(enter))
-        hooks.append(module.register_forward_hook(leave(path)))
-    least: dict[str, float] = {}
-    for _ in range(N_TIMED):
-        spans.clear()
-        run()
-        now: dict[str, float] = {}
-        for path, first, last in spans:
-            now[path] = now.get(path, 0.0) + times * between(first, last)
-        least = {path: min(seconds, least.get(path, math.inf)) for path, seconds in now.items()}
-    for hook in hooks:
-        hook.remove()
-    return least
+    device_s: dict[str, float] = {}
+    host_s: dict[str, float] = {}
+    with torch.cuda.device(device), saved_tensors_hooks(_dropped, _dropped):
+        run()  # kernels are loaded and chosen
+        plain_s = min(run() for _ in range(N_TIMED))
+        for path, module in model.named_modules():
+            module.register_forward_pre_hook(enter)
+            module.register_forward_hook(leave(path))
+        for _ in range(N_TIMED):
+            spans.clear()
+            # The device waits first, or events would show the host's time where that is longer.
+            torch.cuda._sleep(int(2 * plain_s * CYCLES_PER_S))
+            run()
+            now: dict[str, tuple[float, float]] = {}
+            for path, (first, begin), (last, end) in spans:
+                on_device, on_host = now.get(path, (0.0, 0.0))
+                seconds = begin.elapsed_time(end) * 1e-3
+                now[path] = on_device + seconds, on_host + last - first
+            for path, (on_device, on_host) in now.items():
+                device_s[path] = min(on_device, device_s.get(path, math.inf))
+                host_s[path] = min(on_host, host_s.get(path, math.inf))
+    # Events take the host time of their own, which a run without them does not have.
+    return device_s, {path: s * plain_s / host_s[""] for path, s in host_s.items()}
 
 
 def _dropped(_: Any) -> Any:
@@ -263,8 +238,9 @@ class StepTimes:
         moving = moving.cumsum()
         device_of, host_of = {}, {}
         for path, its in calls.items():
-            device_of[path] = _known(times.forward_s, path, order)
-            host_of[path] = _known(times.host_forward_s, path, order)
+            inside = order.modules_of(path)
+            device_of[path] = sum(times.forward_s.get(each, 0.0) for each in inside)
+            host_of[path] = sum(times.host_forward_s.get(each, 0.0) for each in inside)
             if not times.forward_s:
                 moved_s = parts * sum(moving[c.end] - moving[c.first] for c in its)
                 of_flops = flops_of(flops, path, order).seconds(times.rates)
@@ -317,19 +293,9 @@ def traffic_s(storage: Storage, rates: DeviceRates) -> float:
     return seconds
 
 
-def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
-    """Measured time of a module, or of the modules of a range."""
-    run = range_at(path)
-    if path in of or run is None:
-        return of.get(path, 0.0)
-    return sum(of.get(each, 0.0) for each in children_of(run, order.modules))
-
-
 def flops_of(flops: Mapping[str, Flops], path: str, order: ModuleOrder) -> Flops:
     """Operations of a module, or of the modules of a range."""
-    run = range_at(path)
-    paths = [path] if path in flops or run is None else children_of(run, order.modules)
-    known = [flops[each] for each in paths if each in flops]
+    known = [flops[each] for each in order.modules_of(path) if each in flops]
     return Flops(sum(f.convolutions for f in known), sum(f.products for f in known))
 
 
