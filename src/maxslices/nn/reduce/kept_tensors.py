@@ -8,12 +8,11 @@ device when they are packed, without a synchronization.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
@@ -42,11 +41,16 @@ class PackedTensor:
         return made.data.permute(back)  # `data`: nobody changed it in place yet
 
 
-class Compressor(ABC):
-    """Base class of compressors."""
+@dataclass(frozen=True, slots=True)
+class Compressor:
+    """A way to keep tensors of some values in less memory."""
 
-    name: ClassVar[str]
-    """Name by which a compressor is asked for."""
+    name: str
+    shrink: Callable[[torch.Tensor], tuple[tuple[torch.Tensor, ...], torch.Tensor]]
+    """Compresses a contiguous tensor; also returns whether all values can be restored, as a boolean
+    tensor on the device."""
+    expand: Callable[[tuple[torch.Tensor, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+    """Restores the contiguous tensor of a shape and dtype."""
 
     def pack(self, tensor: torch.Tensor) -> PackedTensor:
         """Compress a tensor.
@@ -62,56 +66,35 @@ class Compressor(ABC):
             order = tuple(sorted(axes, key=lambda axis: (-strides[axis], axis)))
             dense = tensor.detach().permute(order).contiguous()
             data, is_exact = self.shrink(dense)
-            torch._assert_async(is_exact, self.refusal())
+            torch._assert_async(
+                is_exact,
+                f"a tensor was to be kept by the compressor {self.name!r}, which cannot bring its "
+                "values back: reduce the model again with inputs like these, or with "
+                "compress_x=False",
+            )
         return PackedTensor(data, tuple(dense.shape), order, tensor.dtype, self)
 
-    def refusal(self) -> str:
-        """Message of the error where values would be lost."""
-        return (
-            f"a tensor was to be kept by the compressor {self.name!r}, which cannot bring its "
-            "values back: reduce the model again with inputs like these, or with compress_x=False"
-        )
 
-    @abstractmethod
-    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Compress a contiguous tensor; also return whether all values can be restored.
-
-        The latter is a boolean tensor on the device.
-        """
-
-    @abstractmethod
-    def expand(
-        self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Restore the contiguous tensor."""
+def _to_bits(tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """Pack eight items into a byte, the first in the lowest bit."""
+    # Few operators with temporaries of one byte an item: spikes come in many small tensors.
+    flat = tensor.view(-1)
+    ones = flat == 1
+    known = flat == 0
+    is_exact = known.logical_or_(ones).all()
+    n_more = -flat.numel() % 8
+    if n_more:
+        ones = nn.functional.pad(ones, (0, n_more))
+    bits = ones.view(torch.uint8).view(-1, 8)
+    bits *= _weights(flat.device)
+    return (bits.sum(1, dtype=torch.uint8),), is_exact
 
 
-class BitCompressor(Compressor):
-    """0 and 1 in one bit each: 1/32 of single precision."""
-
-    name = "bit"
-
-    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Pack eight items into a byte, the first in the lowest bit."""
-        # Few operators with temporaries of one byte an item: spikes come in many small tensors.
-        flat = tensor.view(-1)
-        ones = flat == 1
-        known = flat == 0
-        is_exact = known.logical_or_(ones).all()
-        n_more = -flat.numel() % 8
-        if n_more:
-            ones = nn.functional.pad(ones, (0, n_more))
-        bits = ones.view(torch.uint8).view(-1, 8)
-        bits *= _weights(flat.device)
-        return (bits.sum(1, dtype=torch.uint8),), is_exact
-
-    def expand(
-        self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Unpack the items."""
-        (kept,) = data
-        bits = kept[:, None] & _weights(kept.device)
-        return bits.view(-1)[: math.prod(shape)].view(shape).ne(0).to(dtype)
+def _from_bits(
+    data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    bits = data[0][:, None] & _weights(data[0].device)
+    return bits.view(-1)[: math.prod(shape)].view(shape).ne(0).to(dtype)
 
 
 @lru_cache(maxsize=16)
@@ -122,68 +105,45 @@ def _weights(device: torch.device) -> torch.Tensor:
 _weights(torch.device("meta"))  # cached now, or the first replay that packs would count them
 
 
-class _CastCompressor(Compressor):
-    kept_as: ClassVar[torch.dtype]
-
-    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Convert the values to another dtype."""
-        kept = tensor.to(self.kept_as)
+def _cast(name: str, kept_as: torch.dtype) -> Compressor:
+    def shrink(tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        kept = tensor.to(kept_as)
         return (kept,), kept.to(tensor.dtype).eq(tensor).all()
 
-    def expand(
-        self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Convert the values back."""
-        return data[0].to(dtype)
+    return Compressor(name, shrink, lambda data, _shape, dtype: data[0].to(dtype))
 
 
-class BooleanCompressor(_CastCompressor):
-    """0 and 1 in one byte each."""
-
-    name = "boolean"
-    kept_as = torch.bool
-
-
-class Uint8Compressor(_CastCompressor):
-    """Integers from 0 to 255 in one byte each."""
-
-    name = "uint8"
-    kept_as = torch.uint8
+def _to_indices(tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """Indices and values of the items that are not 0, as many as there are items in a replay."""
+    flat = tensor.view(-1)
+    is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
+    if flat.is_meta:  # nobody knows how many
+        return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
+    indices = flat.nonzero()[:, 0]
+    return (indices, flat[indices]), is_exact
 
 
-class SparseCompressor(Compressor):
-    """Indices and values of the items that are not 0, eight bytes and an item each.
-
-    Its size depends on the data and cannot be predicted: it is used only where it is asked for,
-    and counted as if no item were 0.
-    """
-
-    name = "sparse"
-
-    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Find the indices and values."""
-        flat = tensor.view(-1)
-        is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
-        if flat.is_meta:  # nobody knows how many
-            return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
-        indices = flat.nonzero()[:, 0]
-        return (indices, flat[indices]), is_exact
-
-    def expand(
-        self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Scatter the values into zeros."""
-        indices, values = data
-        made = torch.zeros(shape, dtype=dtype, device=values.device)
-        made.view(-1)[indices] = values
-        return made
+def _from_indices(
+    data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    indices, values = data
+    made = torch.zeros(shape, dtype=dtype, device=values.device)
+    made.view(-1)[indices] = values
+    return made
 
 
-COMPRESSORS: dict[str, type[Compressor]] = {
+COMPRESSORS = {
     each.name: each
-    for each in (BitCompressor, BooleanCompressor, Uint8Compressor, SparseCompressor)
+    for each in (
+        Compressor("bit", _to_bits, _from_bits),
+        _cast("boolean", torch.bool),
+        _cast("uint8", torch.uint8),
+        Compressor("sparse", _to_indices, _from_indices),
+    )
 }
-"""Compressors by name; the name "none" keeps tensors as they are."""
+"""Compressors by name: one bit for each 0 or 1, 1/32 of single precision; one byte; one byte for
+each integer from 0 to 255; index and value of each item that is not 0. The size of the last depends
+on the data, so it is used only where it is asked for. The name "none" keeps tensors unchanged."""
 
 _OTHER_NAMES = {
     "BitSpikeCompressor": "bit",
@@ -195,26 +155,19 @@ _OTHER_NAMES = {
 """Names of the same compressors in spikingjelly."""
 
 
-def compressor_named(spec: Any) -> Compressor | None:
-    """Compressor of a name; None for "none".
+def compressor_named(name: str) -> Compressor | None:
+    """Compressor of a name, here or in spikingjelly; None for "none".
 
     Raises
     ------
     UsageError
         If there is none of that name.
     """
-    if spec is None or isinstance(spec, Compressor):
-        return spec
-    if isinstance(spec, type) and issubclass(spec, Compressor):
-        return spec()
-    name = spec if isinstance(spec, str) else type(spec).__name__
     name = _OTHER_NAMES.get(name, name)
-    if name == "none":
-        return None
-    if name not in COMPRESSORS:
+    if name != "none" and name not in COMPRESSORS:
         known = ", ".join([*COMPRESSORS, "none"])
-        raise UsageError(f"{spec!r} is no compressor: one of {known}, or a Compressor")
-    return COMPRESSORS[name]()
+        raise UsageError(f"{name!r} is not a compressor: one of {known}")
+    return COMPRESSORS.get(name)
 
 
 SMALL_BYTES = 2**20
