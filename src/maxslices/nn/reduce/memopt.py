@@ -27,7 +27,7 @@ from .binary_inputs import names_of_compressors, probe_binary
 from .candidates import Candidate
 from .gradient_check import OTHER_DRAWS, GradientCheck
 from .parts import batch_statistics
-from .reduction import fill_summary, with_integers, with_targets
+from .reduction import fill_summary, with_integers
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
 from .run_on_device import describe_holders
@@ -180,11 +180,9 @@ def memory_optimization(
     binary: dict[str, tuple[bool, ...]] = {}
     if dummy_input is not None:
         call = CallInputs.of(dummy_input)
-        step = with_targets(
-            ModelStep(
-                net, "training", optimizer_named(optimizer), loss, targets, precision(amp),
-                names=call.names,
-            )
+        step = ModelStep(
+            net, "training", optimizer_named(optimizer), loss, targets, precision(amp),
+            names=call.names,
         )  # fmt: skip
         if memory is not None:
             budget = budget_of(net, device_of(net, "cpu", memory), memory)

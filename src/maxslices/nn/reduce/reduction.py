@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -117,11 +116,9 @@ def reduce_memory(
     undo_rewrites(model)
     cuda_device = device_of(model, device or _own_device(model), memory)
     budget = budget_of(model, cuda_device, memory)
-    step = with_targets(
-        ModelStep(
-            model, "training", optimizer_named(optimizer), loss, targets, precision(amp),
-            prediction_function, names=call.names, capability=capability_of(cuda_device, memory),
-        )
+    step = ModelStep(
+        model, "training", optimizer_named(optimizer), loss, targets, precision(amp),
+        prediction_function, names=call.names, capability=capability_of(cuda_device, memory),
     )  # fmt: skip
     began = time.perf_counter()
     search = PlanSearch(step, given, budget.limit_bytes, max_replays, means, cuda_device)
@@ -215,19 +212,3 @@ def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
         return Spec(tuple(item.shape), item.dtype, item.requires_grad)
 
     return tuple(mapped(converted, value) for value in values)
-
-
-def with_targets(step: ModelStep) -> ModelStep:
-    """Step that computes its targets only once for each shape of inputs."""
-    if step.loss is None:
-        return step
-    known: dict[Any, tuple[Any, ...]] = {}
-
-    def targets(*inputs: Any) -> tuple[Any, ...]:
-        specs = CallInputs(inputs).specs
-        key = str(specs)
-        if key not in known:
-            known[key] = step.target_specs(specs)
-        return known[key]
-
-    return replace(step, targets=targets)

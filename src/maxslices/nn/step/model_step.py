@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -82,6 +82,8 @@ class ModelStep:
     """Forward and backward passes for a step of the optimizer."""
     step: Callable[..., Any] | None = None
     """``step(model, optimizer, *inputs)`` in place of the usual step of training."""
+    _predictions: dict[str, Spec] = field(default_factory=dict, init=False)
+    """What the loss compares with targets, by the shapes of the inputs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", completed(self.loss))
@@ -196,7 +198,10 @@ class ModelStep:
         if self.targets is not None:
             made = self.targets(*inputs)
             return tuple(made) if isinstance(made, list | tuple) else (made,)
-        return (targets_like(self.loss, self._prediction(inputs)),)
+        key = shapes_text(inputs)
+        if key not in self._predictions:
+            self._predictions[key] = self._prediction(inputs)
+        return (targets_like(self.loss, self._predictions[key]),)
 
     def _prediction(self, inputs: Sequence[Any]) -> Spec:
         """Tensor that the loss compares with targets."""
