@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -75,39 +75,6 @@ class Passes(nn.Module):
             state["x"] = each(state)
             state["scale"] *= 0.5
         return state["x"]
-
-
-class _HeldItems(MutableMapping[str, Any]):
-    __slots__ = ()
-    _items: dict[str, Any]
-
-    def __init__(self, items: dict[str, Any]) -> None:
-        self._items = dict(items)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._items[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._items[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._items[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-class Items(_HeldItems):
-    """Mapping of an own class."""
-
-
-class SlottedItems(_HeldItems):
-    """Mapping that keeps its items in a slot."""
-
-    __slots__ = ("_items",)
 
 
 class Holder:

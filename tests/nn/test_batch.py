@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from dataclasses import replace
 
@@ -35,16 +34,6 @@ def fits(model, n, mode="inference", **options):
     model = model.eval() if mode == "inference" else model
     trace = replay(model, Spec((n, 1, 64, 64)), mode=mode, steps=2, **options)
     return trace.fits(LIMIT)
-
-
-def test_the_arguments_are_those_of_the_search_that_it_replaces():
-    names = list(inspect.signature(max_batch_size).parameters.values())
-    assert [p.name for p in names[:8]] == [
-        "model", "patch_shape", "in_channels", "device", "dtype", "safety_factor",
-        "max_batch_size", "prediction_function",
-    ]  # fmt: skip
-    # Without a bound, the search goes up to the memory; the dtype is the model's, there float32.
-    assert [p.default for p in names[2:8]] == [None, None, None, 0.9, None, None]
 
 
 @pytest.mark.parametrize(

@@ -209,84 +209,64 @@ def test_steps_may_be_of_several_batches_and_of_an_unknown_optimizer(cli):
     assert "give one of them" in cli(f"{shared} --train adam --optimizer-state 5MiB")[2]
 
 
+SHORT = {
+    "REPORT": "report OWN:network --input 1x1x8x8",
+    "BATCH": "batch OWN:network --patch 8x8 --channels 1 --memory 1GB",
+    "OWN": "own_networks",
+}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("report own_networks --input 1x1x8x8", "write module:callable"),
         ("report own_networks.py:network --input 1x1x8x8", "the module, own_networks:network"),
-        ("report own_networks:Hidden --input 1x1x8x8", "own_networks has no Hidden\n"),
+        ("report OWN:Hidden --input 1x1x8x8", "own_networks has no Hidden\n"),
         ("report not_there.models:resnet50 --input 1x1x8x8", "'not_there': install its package"),
         ("report needs_more:network --input 1x1x8x8", "needs the module 'not_there_at_all'"),
-        ("report own_networks:net --input 1x1x8x8", "has no net; there is network"),
-        ("report own_networks:network --input 1,2", "'1,2' is no input"),
-        ("report own_networks:WIDTH --input 1x1x8x8", "neither a model nor what makes one"),
-        ("report own_networks:broken --input 1x1x8x8", "cannot be made: OSError: no weights"),
-        ("report own_networks:ends --input 1x1x8x8", "cannot be made: SystemExit: 3"),
+        ("report OWN:net --input 1x1x8x8", "has no net; there is network"),
+        ("report OWN:network --input 1,2", "'1,2' is no input"),
+        ("report OWN:WIDTH --input 1x1x8x8", "neither a model nor what makes one"),
+        ("report OWN:broken --input 1x1x8x8", "cannot be made: OSError: no weights"),
+        ("report OWN:ends --input 1x1x8x8", "cannot be made: SystemExit: 3"),
         ("report ends:network --input 1x1x8x8", "cannot be imported: SystemExit: 4"),
-        ("report own_networks:network --input 1x2x8x8", "cannot take 1x2x8x8"),
-        ("report own_networks:network --input 1x1x8x8:float7", "no dtype of torch"),
-        ("report own_networks:network --input 1x1x8x8 --train adam --forward", "one of them"),
-        ("report own_networks:network --input 1x1x8x8 --memory 24", "did you mean 24GB"),
-        ("batch own_networks:network --patch 8y8 --memory 1GB", "'8y8' is no shape"),
-        ("batch own_networks:network --patch 8 --memory 1GB", "channels: pass in_channels"),
-        ("report own_networks:made --input 1x1x8x8 -p width=3", "takes no width"),
-        ("report own_networks:Asks --input 1x1x8x8", "raised KeyError: 'key' ("),
-        ("report own_networks:Ends --input 1x1x8x8", "raised SystemExit: 3 (own_networks.py:"),
+        ("report OWN:network --input 1x2x8x8", "cannot take 1x2x8x8"),
+        ("REPORT:float7", "no dtype of torch"),
+        ("REPORT --train adam --forward", "one of them"),
+        ("REPORT --memory 24", "did you mean 24GB"),
+        ("batch OWN:network --patch 8y8 --memory 1GB", "'8y8' is no shape"),
+        ("batch OWN:network --patch 8 --memory 1GB", "channels: pass in_channels"),
+        ("report OWN:made --input 1x1x8x8 -p width=3", "takes no width"),
+        ("report OWN:Asks --input 1x1x8x8", "raised KeyError: 'key' ("),
+        ("report OWN:Ends --input 1x1x8x8", "raised SystemExit: 3 (own_networks.py:"),
         ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no parameters that are trained"),
-        (
-            "batch own_networks:made --patch 8x8 --channels 1 --memory 8GB --device hpu",
-            "unknown device 'hpu': use auto, cpu, cuda or cuda:N",
-        ),
-        ("report own_networks:made --input 1x1x8x8 --device cuda:99", "no device cuda:99: torch"),
-        ("report own_networks:network --input 1x1x8x8 -p width=2 -p width=3", "is given twice"),
-        ("report own_networks:network --input 1x1x8x8 --loss mse", "--loss goes with --train"),
-        ("report own_networks:network --input 1x1x8x8 --train sgd --loss msse", "there is MSELoss"),
-        (
-            "report own_networks:network --input 1x1x8x8 --train sgd --loss own_networks:WIDTH",
-            "of type int, not a loss",
-        ),
-        (
-            "report own_networks:network --input 1x1x8x8 --train sgd --loss CrossEntropyLoss "
-            "--targets 4x7:int64",
-            "with targets of 1x7",
-        ),
-        (
-            "report own_networks:network --input 1x1x8x8 --train sgd --loss mse --targets y=4x7",
-            "leave y= out",
-        ),
-        ("report own_networks:network --input 1x1x8x8 --card RTX4091", "that of RTX 4090"),
-        ("report own_networks:Text --input ids=2x3:int64 --input 2x3", "has no name"),
-        ("report own_networks:Text --input ids=2x3:int64 --input ids=2x3", "is given twice"),
-        ("report own_networks:Text --input idz=2x3:int64", "unexpected keyword argument 'idz'"),
-        ("report own_networks:Text --input 2x3:int64 --call emb", "its own methods are embed"),
-        ("report own_networks:NoForward --input 2x3", "own methods are encode: say what is called"),
-        (
-            "batch own_networks:Text --input 1x3:int64 --channels 3 --memory 1GB",
-            "goes with --patch",
-        ),
-        ("batch own_networks:Text --memory 1GB", "by --patch, or by --input: give one of them"),
-        (
-            "batch own_networks:network --patch 8x8 --channels 1 --memory 1GB --dtype float7",
-            "'float7' is no dtype",
-        ),
-        (
-            "batch own_networks:network --patch 8x8 --channels 1 --memory 1GB --safety-factor 1.5",
-            "above 0 and at most 1",
-        ),
-        (
-            "patch own_networks:network --ndim 2 --channels 1 --memory 1GB --train sgd --loss mse "
-            "--targets 1x2",
-            "patches have many",
-        ),
-        (
-            "reduce own_networks:network --input 4x1x8x8 --memory 1GB --means pac",
-            "'checkpoint', 'split', 'offload'), not 'pac'",
-        ),
-        ("reduce own_networks:network --input 4x1x8x8", "or --card on the command line"),
-        ("reduce own_networks:network --input 4x1x512x512 --memory 605MB", "no plan fits"),
+        ("BATCH --device hpu", "unknown device 'hpu': use auto, cpu, cuda or cuda:N"),
+        ("report OWN:made --input 1x1x8x8 --device cuda:99", "no device cuda:99: torch"),
+        ("REPORT -p width=2 -p width=3", "is given twice"),
+        ("REPORT --loss mse", "--loss goes with --train"),
+        ("REPORT --train sgd --loss msse", "there is MSELoss"),
+        ("REPORT --train sgd --loss OWN:WIDTH", "of type int, not a loss"),
+        ("REPORT --train sgd --loss CrossEntropyLoss --targets 4x7:int64", "with targets of 1x7"),
+        ("REPORT --train sgd --loss mse --targets y=4x7", "leave y= out"),
+        ("REPORT --card RTX4091", "that of RTX 4090"),
+        ("report OWN:Text --input ids=2x3:int64 --input 2x3", "has no name"),
+        ("report OWN:Text --input ids=2x3:int64 --input ids=2x3", "is given twice"),
+        ("report OWN:Text --input idz=2x3:int64", "unexpected keyword argument 'idz'"),
+        ("report OWN:Text --input 2x3:int64 --call emb", "its own methods are embed"),
+        ("report OWN:NoForward --input 2x3", "own methods are encode: say what is called"),
+        ("batch OWN:Text --input 1x3:int64 --channels 3 --memory 1GB", "goes with --patch"),
+        ("batch OWN:Text --memory 1GB", "by --patch, or by --input: give one of them"),
+        ("BATCH --dtype float7", "'float7' is no dtype"),
+        ("BATCH --safety-factor 1.5", "above 0 and at most 1"),
+        ("patch OWN:network --memory 1GB --train sgd --loss mse --targets 1x2", "have many"),
+        ("reduce OWN:network --input 4x1x8x8 --memory 1GB --means pac", "'offload'), not 'pac'"),
+        ("reduce OWN:network --input 4x1x8x8", "or --card on the command line"),
+        ("reduce OWN:network --input 4x1x512x512 --memory 605MB", "no plan fits"),
     ],
 )
 def test_what_is_wrong_is_one_line(cli, text, message):
+    for name, whole in SHORT.items():
+        text = text.replace(name, whole)
     status, out, err = cli(text)
     assert status not in (0, None)
     assert out == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import pytest
@@ -23,15 +22,6 @@ MEMORY = CONTEXT_BYTES + LIMIT
 def fits(shape, model=None):
     model = (model or Small(len(shape))).eval()
     return replay(model, Spec((1, 1, *shape)), steps=2).fits(LIMIT)
-
-
-def test_the_arguments_are_those_of_the_search_that_it_replaces():
-    parameters = list(inspect.signature(max_patch_shape).parameters.values())
-    assert [p.name for p in parameters[:10]] == [
-        "model", "ndim", "batch_size", "min_divisible", "in_channels", "device", "dtype",
-        "safety_factor", "max_scale_factor", "prediction_function",
-    ]  # fmt: skip
-    assert parameters[8].default is None  # up to the memory
 
 
 @pytest.mark.parametrize("ndim", [2, 3])

@@ -39,7 +39,7 @@ from . import gradient_idioms as own
 from .networks import Calls
 
 INPUT = Spec((4, own.N, 16, 16))
-KINDS = (own.Items, UserDict, own.Holder, own.Slots, own.SlottedItems, own.SelfDict)
+KINDS = (UserDict, own.Holder, own.Slots, own.SelfDict)
 RECOMPUTED = [
     own.Dense,
     own.Passes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -38,6 +40,28 @@ def test_torch_em_s_names_are_the_same_functions():
     assert fits.compute_max_patch_shape is fits.max_patch_shape
     found = fits.compute_max_batch_size(Small(), (64, 64), memory="700MB")
     assert found == fits.max_batch_size(Small(), (64, 64), memory="700MB")
+
+
+@pytest.mark.parametrize(
+    ("search", "arguments"),
+    [
+        (
+            fits.max_batch_size,
+            "model patch_shape in_channels device dtype safety_factor max_batch_size "
+            "prediction_function",
+        ),
+        (
+            fits.max_patch_shape,
+            "model ndim batch_size min_divisible in_channels device dtype safety_factor "
+            "max_scale_factor prediction_function",
+        ),
+    ],
+)
+def test_torch_em_s_arguments_are_the_first_and_without_a_bound_memory_decides(search, arguments):
+    given = inspect.signature(search).parameters
+    assert [*given][: len(arguments.split())] == arguments.split()
+    assert (given["safety_factor"].default, given["dtype"].default) == (0.9, None)
+    assert all(given[name].default is None for name in given if name.startswith("max_"))
 
 
 def test_a_table_has_what_is_counted_by_hand():
