@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,10 @@ class Hdf5Frames(Frames):
                 f"detector_x){without_ones(shape)}{file.stacks()}"
             )
         self.spec = ArraySpec(shape, check_dtype(self.name, dtype))
+        # Absolute: a method may change the current folder.
+        self._place = os.path.abspath(self._data.file.filename)
         self._written: FramesWritten | None = None
-        self._locations: PlainFrames | Chunks | None = None
-        self._fd: int | None = None
-        self._located = self._closed = False
-        self._lock = threading.Lock()
+        self._is_closed = False
 
     @property
     def files(self) -> Iterable[Path]:
@@ -95,7 +94,7 @@ class Hdf5Frames(Frames):
     @property
     def reads_rows(self) -> bool:
         """True if frames are in one piece each, and are read by offset."""
-        return isinstance(self._locate(), PlainFrames)
+        return isinstance(self._locations, PlainFrames)
 
     def written(self) -> FramesWritten:
         """Find which frames were written; see `frames_written`."""
@@ -153,38 +152,27 @@ class Hdf5Frames(Frames):
         bool
             False if the library must read it.
         """
-        locations = self._locate()
-        with self._lock:
-            if self._closed:
-                raise SourceError(f"{self.name}: is closed")
-            if self._fd is None or locations is None:
-                return False
-            fd = os.dup(self._fd)
+        if self._is_closed:
+            raise SourceError(f"{self.name}: is closed")
+        if self._locations is None:
+            return False
+        fd = os.open(self._place, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            locations.read(fd, frames, rows, columns, out)
+            self._locations.read(fd, frames, rows, columns, out)
         except (ChunkError, zlib.error):
             return False  # the library knows more ways to store a chunk, or names the damage
         finally:
             os.close(fd)
         return True
 
-    def _locate(self) -> PlainFrames | Chunks | None:
-        """Locate the pixels in the file, once; None if the library must read them."""
-        with self._lock:
-            if not self._located and not self._closed:
-                self._locations = locate_data(self._data)
-                if self._locations is not None:
-                    self._fd = os.dup(self._data.file.id.get_vfd_handle())
-                self._located = True
-            return self._locations
+    @cached_property
+    def _locations(self) -> PlainFrames | Chunks | None:
+        """Where the pixels are in the file; None if the library must read them."""
+        return locate_data(self._data)
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._closed = True
-            fd, self._fd = self._fd, None
-            if fd is not None:
-                os.close(fd)
+        self._is_closed = True
         self._file.close()
 
 
