@@ -122,16 +122,16 @@ def _source_frames(
     Notes in `found` the file of the source, and why frames are missing. HDF5 (2.0.0) does not check
     that the source has the size that is mapped, and reads pixels of other places.
     """
-    nothing, where = np.zeros(n_frames, bool), mapping.dset_name
-    here = Path(data.file.filename)
-    if "%b" in mapping.file_name + where:
+    nothing, here = np.zeros(n_frames, bool), Path(data.file.filename)
+    file_name, where = (each.replace("%%", "%") for each in (mapping.file_name, mapping.dset_name))
+    if "%b" in (mapping.file_name + mapping.dset_name).replace("%%", ""):
         raise SourceError(
             f"{name}: its files are numbered by a pattern ({mapping.file_name}), and whether they "
             "are there is not stored: write it again with their names"
         )
-    path = _virtual_file(mapping.file_name, here)
+    path = _virtual_file(file_name, here)
     if path is None:
-        found.why = found.why or _absent(here.parent / mapping.file_name)
+        found.why = found.why or _absent(here.parent / file_name)
         return nothing
     with ExitStack() as opened:
         file = data.file
