@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from maxslices.errors import MethodError
 from maxslices.workers.dealing import MOST_BLOCKS, Dealer, ShareSizes
-from maxslices.workers.section_job import Share
 from maxslices.workers.worker_calls import WorkerCalls, sendable
 
 
@@ -40,10 +39,10 @@ def count_tasks(dask_scheduler):
 
 
 def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
-    dealer, running, known = Dealer(WorkerCalls(client), {}, most_blocks=1), [], []
+    dealer, running, known = Dealer(WorkerCalls(client), {}), [], []
     for number, _ in enumerate(dealer.deal(nothing, 1, [range(200)], 1)):
         running.append(len(dealer.calls.running))
-        if number % 20 == 0:
+        if number % 3 == 0:
             known.append(client.run_on_scheduler(count_tasks))
     assert max(running) <= 2
     assert max(known) <= 2 * 2 + 2  # of those that are done, the last are just being forgotten
@@ -57,7 +56,7 @@ def is_profiled(job, share):
 
 
 def test_workers_are_not_profiled(client):
-    assert not Dealer(WorkerCalls(client), {}).once(is_profiled, 0, Share(0, 1))
+    assert not Dealer(WorkerCalls(client), {}).once(is_profiled, 0, range(1))
 
 
 class Array:
@@ -84,13 +83,13 @@ def test_an_error_that_is_sent_does_not_keep_the_arrays_of_the_block(cause):
     assert kept[0]() is None
 
 
-def simulate(n_blocks, block_s, ends_s=0.0, most_blocks=MOST_BLOCKS):
+def simulate(n_blocks, block_s, ends_s=0.0):
     """Deal blocks out to workers; the sizes of all shares, and when each worker ends.
 
     A share takes `ends_s` beside what its blocks take.
     """
     names = [str(number) for number in range(len(block_s))]
-    sizes, left, shares = ShareSizes(most_blocks), n_blocks, []
+    sizes, left, shares = ShareSizes(), n_blocks, []
     free, ended = [(0.0, name) for name in names], dict.fromkeys(names, 0.0)
     begun = {}
     while left:
@@ -107,14 +106,12 @@ def simulate(n_blocks, block_s, ends_s=0.0, most_blocks=MOST_BLOCKS):
     return shares, ended
 
 
-@given(
-    st.integers(1, 3000), st.lists(st.floats(0.01, 10), min_size=1, max_size=9), st.integers(1, 40)
-)
-def test_all_blocks_are_dealt_out_in_shares_of_at_most_so_many(n_blocks, block_s, most):
-    shares, _ = simulate(n_blocks, block_s, 0.5, most)
+@given(st.integers(1, 3000), st.lists(st.floats(0.01, 10), min_size=1, max_size=9))
+def test_all_blocks_are_dealt_out_in_shares_of_at_most_so_many(n_blocks, block_s):
+    shares, _ = simulate(n_blocks, block_s, 0.5)
     assert sum(shares) == n_blocks
     assert min(shares) >= 1
-    assert max(shares) <= most
+    assert max(shares) <= MOST_BLOCKS
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])

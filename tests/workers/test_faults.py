@@ -19,7 +19,6 @@ from maxslices.errors import DeviceError, MethodError
 from maxslices.workers import worker_calls
 from maxslices.workers.dealing import Dealer
 from maxslices.workers.local_cluster import local_client
-from maxslices.workers.section_job import Share
 from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import opened_workers, wait_for_workers
 from tests.runner.resumable import content
@@ -123,7 +122,7 @@ def locked(job, share):
 
 def test_what_cannot_be_sent_is_an_error_of_the_method(client):
     with pytest.raises(MethodError, match=r"slice 3 failed 3 times.* cannot be sent: .*pickle"):
-        Dealer(WorkerCalls(client), {}).once(locked, 1, Share(3, 4))
+        Dealer(WorkerCalls(client), {}).once(locked, 1, range(3, 4))
 
 
 def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):

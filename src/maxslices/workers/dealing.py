@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import DeviceError, MethodError, PlanError
-from .section_job import Share
 from .worker_calls import MOST_TRIES, EndedCall, WorkerAnswer, WorkerCalls
 
 NO_WORKER_S = 120.0
@@ -43,8 +42,6 @@ class ShareSizes:
     some are slower than they were.
     """
 
-    most_blocks: int = MOST_BLOCKS
-    """Most blocks of a share."""
     _block_s: dict[Hashable, float] = field(default_factory=dict)
     """Seconds that a worker took for a block of its last share."""
     _begun: dict[Hashable, tuple[int, float]] = field(default_factory=dict)
@@ -80,7 +77,7 @@ class ShareSizes:
         return self._within(end_s / known.get(worker, usual_s) / MARGIN, n_left)
 
     def _within(self, n_blocks: float, n_left: int) -> int:
-        return max(1, min(ceil(n_blocks), self.most_blocks, n_left))
+        return max(1, min(ceil(n_blocks), MOST_BLOCKS, n_left))
 
     def begin(self, worker: Hashable, n_blocks: int, now_s: float) -> None:
         """Note that a worker is given a share."""
@@ -106,22 +103,19 @@ class Dealer:
     """What a worker must have, such as ``{"GPU": 1}``."""
     unit: str = "slice"
     """What the slices are, for messages."""
-    most_blocks: int = MOST_BLOCKS
-    """Most blocks of a share."""
-    _again: deque[Share] = field(default_factory=deque)
+    _again: deque[range] = field(default_factory=deque)
     """Shares that failed, or whose worker ended."""
-    _failed: dict[Share, list[EndedCall]] = field(default_factory=dict)
+    _failed: dict[range, list[EndedCall]] = field(default_factory=dict)
     """How each of these ended, each time."""
 
-    def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> Any:
+    def once(self, work: Callable[[Any, range], Any], job: Any, share: range) -> Any:
         """Have one share done, on any worker; what it returns."""
-        block = share.stop - share.start
-        ((_, _, answer),) = self.deal(work, job, [range(share.start, share.stop)], block)
+        ((_, _, answer),) = self.deal(work, job, [share], len(share))
         return answer.value
 
     def deal(
-        self, work: Callable[[Any, Share], Any], job: Any, parts: Sequence[range], block: int
-    ) -> Generator[tuple[Share, str, WorkerAnswer], None, None]:
+        self, work: Callable[[Any, range], Any], job: Any, parts: Sequence[range], block: int
+    ) -> Generator[tuple[range, str, WorkerAnswer], None, None]:
         """Deal out slices, and yield each share when it is done, in any order.
 
         With it come the address of the worker and its answer.
@@ -129,7 +123,7 @@ class Dealer:
         Parameters
         ----------
         work : callable
-            Called on a worker with the job and a `Share`; it may be called again for a share that
+            Called on a worker with the job and some slices; it may be called again for a share that
             was done, if the answer is lost.
         job : object
             What it is called with.
@@ -147,7 +141,7 @@ class Dealer:
         DeviceError
             If there is no worker, or the scheduler is lost.
         """
-        sizes, left, seen_s = ShareSizes(self.most_blocks), deque(parts), time.monotonic()
+        sizes, left, seen_s = ShareSizes(), deque(parts), time.monotonic()
         try:
             while left or self._again or self.calls.running:
                 workers, now_s = self._workers(), time.monotonic()
@@ -166,13 +160,13 @@ class Dealer:
                         n_left = sum(-(-len(each) // block) for each in left)
                         n = sizes.next_blocks(n_left, worker, workers, now_s) * block
                         part = left.popleft()
-                        share = Share(part.start, min(part.stop, part.start + n))
-                        if share.stop < part.stop:
-                            left.appendleft(range(share.stop, part.stop))
+                        share = part[:n]
+                        if part[n:]:
+                            left.appendleft(part[n:])
                     if share is not None:
                         # The job, some 10 kB, goes with each share: so it cannot be lost apart.
                         self.calls.begin(worker, share, work, job, share)
-                        sizes.begin(worker, -(-(share.stop - share.start) // block), now_s)
+                        sizes.begin(worker, -(-len(share) // block), now_s)
                 for ended in self.calls.ended():
                     answer = ended.answer
                     if answer is None or answer.error is not None:
@@ -194,7 +188,7 @@ class Dealer:
             if all(each["resources"].get(name, 0) >= n for name, n in self.resources.items())
         ]
 
-    def _share_again(self, worker: str, workers: list[str]) -> Share | None:
+    def _share_again(self, worker: str, workers: list[str]) -> range | None:
         """A share to be done again that this worker has not tried, or that all have tried."""
         for share in self._again:
             tried = {each.worker for each in self._failed[share]}
@@ -214,7 +208,7 @@ class Dealer:
             self._again.append(share)
             return
         named = f"{self.unit} {share.start}"
-        if share.stop - share.start > 1:
+        if len(share) > 1:
             named = f"{self.unit}s {share.start} to {share.stop - 1}"
         if answer is None:
             raise MethodError(

@@ -92,16 +92,6 @@ class SectionJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Slices that a worker runs at one time: whole blocks of the plan, one after the other."""
-
-    start: int
-    """First slice."""
-    stop: int
-    """One past the last."""
-
-
-@dataclass(frozen=True, slots=True)
 class DoneBlock:
     """A block whose results are written."""
 

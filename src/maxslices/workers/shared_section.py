@@ -17,7 +17,7 @@ from ..runner.report.run_report import SectionReport
 from ..runner.section_run import SectionRun
 from . import worker
 from .dealing import Dealer
-from .section_job import DoneShare, JobResult, RunJob, SectionJob, Share
+from .section_job import DoneShare, JobResult, RunJob, SectionJob
 from .worker_calls import WorkerAnswer, WorkerCalls
 
 
@@ -49,7 +49,7 @@ class SharedSection(SectionRun):
     """What a worker must have."""
     _done: DoneSlices = field(init=False)
     """Slices that are done."""
-    _reports: list[tuple[Share, SectionReport]] = field(default_factory=list)
+    _reports: list[tuple[range, SectionReport]] = field(default_factory=list)
     _uses: dict[str, WorkerUse] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class SharedSection(SectionRun):
         dealer = Dealer(self.calls, self.resources, SLICE_NAMES[plan.slice_dim])
         if self.looks_ahead:
             job = self._job(f"{name}-ahead")
-            for position, value in dealer.once(worker.look_ahead, job, Share(0, 1)):
+            for position, value in dealer.once(worker.look_ahead, job, range(1)):
                 runner.keep(position, value)
                 runner.known.add(position)
         if not plan.on_blocks:
@@ -73,7 +73,7 @@ class SharedSection(SectionRun):
         with closing(dealer.deal(worker.run_share, job, self._parts, block)) as answers:
             for share, address, answer in answers:
                 self._take(share, address, answer)
-                advance(share.stop - share.start)
+                advance(len(share))
         reports = [each for _, each in sorted(self._reports, key=lambda pair: pair[0].start)]
         self.smallest_block = min([plan.block, *(each.smallest_block for each in reports)])
         self.n_splits = sum(each.n_splits for each in reports)
@@ -83,11 +83,11 @@ class SharedSection(SectionRun):
             if not self._sizes or self._sizes[-1].block != use.block:
                 self._sizes.append(use)
 
-    def _take(self, share: Share, address: str, answer: WorkerAnswer) -> None:
+    def _take(self, share: range, address: str, answer: WorkerAnswer) -> None:
         """Take what a worker did, and note it."""
         done: DoneShare = answer.value
         use = self._uses.setdefault(address, WorkerUse(answer.host))
-        use.n_slices += share.stop - share.start
+        use.n_slices += len(share)
         use.busy_s += answer.took_s
         self.runner.checks.add_seen(done.seen)
         self._reports.append((share, done.report))

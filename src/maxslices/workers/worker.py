@@ -30,7 +30,7 @@ from ..system.packages import installed_version
 from ..system.process_state import told_elsewhere
 from ..system.resource_limits import memory_limits
 from ..system.threads import HANG_S, N_THREADS, WorkThread
-from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts, machine_here
+from .section_job import DoneBlock, DoneShare, SectionJob, WorkerFacts, machine_here
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -90,13 +90,13 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
     )
 
 
-def run_share(job: SectionJob, share: Share) -> DoneShare:
+def run_share(job: SectionJob, share: range) -> DoneShare:
     """Run the blocks of a share; all that it makes is written when it returns."""
     with _opened(job) as section:
         return section.run(share)
 
 
-def look_ahead(job: SectionJob, share: Share) -> list[tuple[int, Any]]:
+def look_ahead(job: SectionJob, share: range) -> list[tuple[int, Any]]:
     """Find the side results of a section that depend on a few slices.
 
     Returns
@@ -181,7 +181,7 @@ class _OpenSection:
             found.held = held.pop_all()
         return found
 
-    def run(self, share: Share) -> DoneShare:
+    def run(self, share: range) -> DoneShare:
         """Run a share."""
         runner = self._runner()
         blocks: list[DoneBlock] = []
@@ -189,8 +189,7 @@ class _OpenSection:
         def note(start: int, stop: int, size: int, values: dict[int, Any]) -> None:
             blocks.append(DoneBlock(start, stop, size, values))
 
-        part = range(share.start, share.stop)
-        section = SectionRun(runner, self.reader, on_block=note, part=part)
+        section = SectionRun(runner, self.reader, on_block=note, part=share)
         with self._within_budget():
             report = section.run(lambda n_slices: None)
         if self.job.run.syncs:
