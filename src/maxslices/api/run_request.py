@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
@@ -16,7 +16,7 @@ from ..core.method_meta import with_type
 from ..core.units import parse_bytes
 from ..errors import UsageError
 from ..io import Source
-from ..io.results.result_format import FormatLike, ResultFormat, parse_formats
+from ..io.results.result_format import FormatLike, parse_formats
 from ..io.results.result_info import PixelSize
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.facts import parse_pixel_size
@@ -229,21 +229,15 @@ class RunRequest(PlanRequest):
         return checked, cut
 
     def _check_sweep(self) -> None:
-        if self.is_for_workers:
-            raise UsageError(
-                "a sweep runs in one process: leave out engine, workers, gpus and slurm"
-            )
-        if self.save_all:
-            raise UsageError("a sweep saves a picture for each value, and nothing on the way")
-        if self.plan is not None:
-            raise UsageError("a sweep cannot carry out a plan made before: leave the plan out")
+        names = {"engine", "workers", "gpus", "slurm", "save_all", "plan", "picture", "format"}
+        options = [each for each in fields(self) if each.name in names]
+        refused = [each.name for each in options if getattr(self, each.name) != each.default]
         if self.given is not None:
-            raise UsageError("a sweep fills no array: name a folder, or leave it out")
-        if self.picture or self.format != "hdf5":
-            what = "picture" if self.picture else "format"
+            refused.append("an array to be filled")
+        if refused:
             raise UsageError(
-                f"{what} cannot be given with a sweep, which writes a TIFF stack and a contact "
-                "sheet: leave it out"
+                f"a sweep runs in one process, and writes a TIFF stack and a contact sheet: leave "
+                f"out {', '.join(refused)}"
             )
 
     def results(self, pipeline: Pipeline) -> Results:
@@ -269,33 +263,25 @@ class RunRequest(PlanRequest):
         """Pixel size that is given, else that of the scan; None if neither is known."""
         if self.pixel_size is not None:
             return parse_pixel_size(self.pixel_size)
-        for scan in (self.scan, source):
-            if isinstance(scan, Source):
-                return scan.pixel_size
-        return None
+        scan = self.scan if isinstance(self.scan, Source) else source
+        return scan.pixel_size
 
     @property
     def choices(self) -> dict[str, Any]:
         """Options that differ from their defaults, as the journal of a run keeps them."""
-        memory = {
-            name: value if value is None else parse_bytes(value)
-            for name, value in (("memory", self.memory), ("host_memory", self.host_memory))
-        }
+        host_memory, formats = self.host_memory, ", ".join(map(str, parse_formats(self.format)))
         given: dict[str, Any] = {
-            **memory,
+            "memory": None if self.memory is None else parse_bytes(self.memory),
+            "host_memory": None if host_memory is None else parse_bytes(host_memory),
             "block": None if self.block == "auto" else self.block,
             "estimator": self.estimator,
-            "format": None if self.format == "hdf5" else ", ".join(map(str, self._formats)),
+            "format": None if formats == "hdf5" else formats,
             "scratch": None if self.scratch is None else os.path.abspath(self.scratch),
             "pixel_size": None if self.pixel_size is None else str(self.pixel_size),
             "save_all": self.save_all or None,
             **{name: _plain_part(part) for name, part in self.chosen.items()},
         }
         return {name: value for name, value in given.items() if value is not None}
-
-    @property
-    def _formats(self) -> tuple[ResultFormat, ...]:
-        return parse_formats(self.format)
 
     def _check_no_choices(self) -> None:
         """Check that nothing that the plan holds is given with it."""
