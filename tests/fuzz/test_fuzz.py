@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import time
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from maxslices.errors import EstimatorError, SourceError
+from maxslices.errors import SourceError
 
 from . import child
 from .__main__ import KINDS
-from .estimators import plan_with
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,14 +41,6 @@ def test_attacks_find_nothing(kinds, n_cases):
     assert done.returncode == 0, done.stdout[-4000:]
     for kind in kinds:
         assert f"{kind:<12}{n_cases:>7}" in done.stdout or f"{kind}: left out" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "case", ["estimators 771942 3427", "estimators 771942 6140", "estimators 903317 1505"]
-)
-def test_an_estimator_that_dips_where_few_slices_fit_is_refused(case):
-    with pytest.raises(EstimatorError, match="more memory can never fit fewer"):
-        plan_with(random.Random(case))
 
 
 def fails():

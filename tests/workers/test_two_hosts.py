@@ -50,20 +50,7 @@ def hosts():
     steps = [
         ["netns", "add", one],
         ["netns", "add", two],
-        [
-            "link",
-            "add",
-            ends[0],
-            "netns",
-            one,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            ends[1],
-            "netns",
-            two,
-        ],
+        f"link add {ends[0]} netns {one} type veth peer name {ends[1]} netns {two}".split(),
     ]
     for host, end in zip(("one", "two"), ends, strict=True):
         inside = ["-n", name_of(host)]

@@ -12,13 +12,12 @@ from ..devices import Backend
 from ..errors import PlanError
 from ..estimate.request_key import package_of
 from ..io import Source
-from ..pipeline import Pipeline, ScanSpec, cut_into_sections
+from ..pipeline import Pipeline, Reference, ScanSpec, cut_into_sections
 from ..planner import MadeFor, Plan
 from ..planner.section_plan import check_sections
 from ..system.packages import installed_version
 from ..system.threads import N_CORES
 from .scan_and_output import spec_of
-from .values_first import as_planned
 
 if TYPE_CHECKING:
     pass
@@ -52,7 +51,7 @@ def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
             f"the plan's first section reads {plan.sections[0].input}; the scan is "
             f"{scan.projections}: plan again"
         )
-    pipeline = as_planned(pipeline, plan)
+    pipeline = _as_planned(pipeline, plan)
     given = [step for section in plan.sections for step in section.steps]
     values = [dict(step.parameters) for step in given]
     wanted = [{name: plain(v) for name, v in step.parameters.items()} for step in pipeline.steps]
@@ -67,6 +66,27 @@ def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
     ]
     if planned not in ways or values != wanted:
         raise PlanError("the plan's sections are not those of the pipeline: plan again")
+
+
+def _as_planned(pipeline: Pipeline, plan: Plan) -> Pipeline:
+    """Pipeline with the values that a plan was made with, in place of references.
+
+    Raises
+    ------
+    PlanError
+        If the plan names a parameter that is not a reference.
+    """
+    planned = [step for section in plan.sections for step in section.steps]
+    for step, each in zip(pipeline.steps, planned, strict=False):
+        for name, value in each.planned_values.items():
+            reference = step.parameters.get(name)
+            if not isinstance(reference, Reference):
+                raise PlanError(
+                    f"the plan has a value for {name} of {step.meta.name}, which is not a "
+                    "reference: plan again"
+                )
+            pipeline = pipeline.with_planned(reference, value)
+    return pipeline
 
 
 def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> None:

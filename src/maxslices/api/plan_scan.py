@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from typing import TypeVar, Unpack
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from .check_run import made_for
 from .resources import budgets_of, card_here, check_limits, chooser_for, measures
 from .run_request import PlanOptions, PlanRequest
 from .scan_and_output import Scan, chosen_part, opened, spec_of
-from .values_first import FindValue, answered, assumed_values, with_default
 
 ASSUMED_FRAMES = 20
 """Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
@@ -112,6 +111,59 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         block=request.block,
         notes=notes,
     )
+
+
+Answer = TypeVar("Answer")
+
+
+FindValue = Callable[[Pipeline, UnknownReferenceError], Pipeline]
+"""Returns the pipeline planned with the value that an error asks for."""
+
+
+def answered(
+    ask: Callable[[Pipeline], Answer], pipeline: Pipeline, find: FindValue
+) -> tuple[Answer, Pipeline]:
+    """Ask about a pipeline, again with each value that the answer turns out to depend on.
+
+    Returns
+    -------
+    (Answer, Pipeline)
+        The answer, and the pipeline planned with those values.
+    """
+    while True:
+        try:
+            return ask(pipeline), pipeline
+        except UnknownReferenceError as error:
+            pipeline = find(pipeline, error)
+
+
+def with_default(pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
+    """Return the pipeline planned with the method's default for a value that only a run can find.
+
+    Raises
+    ------
+    UnknownReferenceError
+        If the parameter has none.
+    """
+    default = next(
+        step.default_of(name)
+        for step in pipeline.steps
+        for name, value in step.parameters.items()
+        if value == error.reference and name not in step.planned_values
+    )
+    if default is None:
+        raise error
+    return pipeline.with_planned(error.reference, default)
+
+
+def assumed_values(pipeline: Pipeline) -> list[str]:
+    """Notes on the defaults that a pipeline is planned with; see `with_default`."""
+    return [
+        f"{step.meta.name}: {name} is {step.parameters[name]}, which a run finds; planned with "
+        f"{value!r}, the default, and a run that finds another value refuses this plan"
+        for step in pipeline.steps
+        for name, value in step.planned_values.items()
+    ]
 
 
 def plan_pipeline(

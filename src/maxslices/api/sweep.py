@@ -45,11 +45,11 @@ from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
 from .carry_out import carry_out, write_texts
 from .check_run import made_for
+from .plan_scan import FindValue, answered
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 from .team import ValueFinder
-from .values_first import FindValue, answered
 
 
 def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
