@@ -6,7 +6,6 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from ..core.allocators import Device
-from ..core.json_values import plain
 from ..core.units import format_bytes
 from ..devices import Backend
 from ..errors import PlanError
@@ -16,6 +15,7 @@ from ..pipeline import Pipeline, Reference, ScanSpec, cut_into_sections
 from ..planner import MadeFor, Plan
 from ..planner.section_plan import check_sections
 from ..system.packages import installed_version
+from ..system.plain_records import plain
 from ..system.threads import N_CORES
 from .scan_and_output import spec_of
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 import numpy as np
 
 from ..core.arrays import ArraySpec
-from ..core.json_values import plain
 from ..core.method_meta import with_type
 from ..core.units import parse_bytes
 from ..errors import UsageError
@@ -25,6 +24,7 @@ from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
+from ..system.plain_records import plain
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
 if TYPE_CHECKING:

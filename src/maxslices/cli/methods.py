@@ -132,7 +132,7 @@ def _yaml(value: Any) -> str:
     """Default value as YAML writes it."""
     import yaml
 
-    from ..core.json_values import plain
+    from ..system.plain_records import plain
 
     text: str = yaml.safe_dump(plain(value), default_flow_style=True, width=10**6)
     return text.removesuffix("...\n").strip()

@@ -147,23 +147,16 @@ def make_callback(
     if not callable(function):
         raise RegistrationError(f"{owner}: {what} is {function!r}, not a function")
     label = f"{owner}: {what} {name_of(function) or repr(function)}"
+    checked, names, facts = function, leading, told
     if isinstance(function, LedgerEstimator):
         # The function that the author wrote is checked; the estimator made of it is called.
+        checked, names, facts = function.function, ("m", "shape", "dtype"), ("slice_dim",)
         if "device" in function.keywords:
             raise RegistrationError(
                 f"{label} names 'device': a ledger's is m.device, and it is given no parameter of "
                 "this name"
             )
-        _check(
-            label,
-            function.function,
-            ("m", "shape", "dtype"),
-            parameters,
-            ("slice_dim",),
-            accepts_any,
-        )
-    else:
-        _check(label, function, leading, parameters, told, accepts_any)
+    _check(label, checked, names, parameters, facts, accepts_any)
     positional, others = _split(label, function, len(leading))
     named = {p.name for p in others if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     taken = {p.name for p in positional if p.kind is p.POSITIONAL_OR_KEYWORD}

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.json_values import plain
 from ..core.method_meta import MethodMeta
 from ..core.method_registry import Registry, registry
 from ..errors import PipelineError
 from ..io import LoaderOptions, Preview
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
+from ..system.plain_records import plain
 from .check_steps import check_steps, is_loader
 from .steps import RawStep, Reference, Step, TextPlace
 

@@ -6,13 +6,13 @@ from functools import partial
 
 from ..core.allocators import ArrayAllocator
 from ..core.arrays import ArraySpec, block_shape
-from ..core.json_values import plain
 from ..core.memory_model import MemoryModel
 from ..estimate.declared import declared_model
 from ..estimate.model_request import ModelRequest
 from ..estimate.model_resolver import ModelResolver
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.requirements import check_shapes, check_supplied, scan_after
+from ..system.plain_records import plain
 from .section_model import SectionModel, StepModel
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.angles import angle_table
-from ..core.json_values import plain
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError, SourceError
 from ..estimate import ModelResolver
@@ -23,7 +22,7 @@ from ..io import MemoryStore, Source, Store
 from ..io.access import SIDE_NAMES, FlatWeights
 from ..pipeline import Pipeline, Step
 from ..planner import Plan
-from ..system.plain_records import to_plain
+from ..system.plain_records import plain, to_plain
 from .blocks.block_feed import DeviceStore, Readable
 from .blocks.block_runner import BlockRunner
 from .blocks.side_data import SideFrames, SideResults

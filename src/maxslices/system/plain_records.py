@@ -1,4 +1,6 @@
-"""Records as JSON and back, by msgspec: the annotations of a record's fields are the format.
+"""Records as JSON and back, by msgspec, and values of all kinds as JSON, by `plain`.
+
+The annotations of a record's fields are its format.
 
 A record is a dataclass, written as an object, or a named tuple, written as a list. Both are plain
 classes, so modules that define records import nothing for it.
@@ -7,6 +9,8 @@ classes, so modules that define records import nothing for it.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from itertools import repeat
 from typing import Any, TypeVar, get_origin
 
@@ -63,6 +67,23 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
         raise UsageError(f"{where}: {error}") from None
     _check_numbers(value, where)
     return record
+
+
+def plain(value: Any) -> Any:
+    """Turn a value into one of JSON; what JSON lacks (infinities, objects) becomes text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):  # sorted: the order of strings in it is another each run
+        return sorted((plain(item) for item in value), key=repr)
+    return str(value)
 
 
 def json_text(value: Any, indent: int = 0) -> str:

@@ -21,9 +21,9 @@ from ..checking.case import Case, Situation
 from ..checking.estimate_check import check_trial, trial_of
 from ..checking.result_in_blocks import differences_between_blocks, proposed_halo
 from ..core.allocators import Device
+from ..core.declaration import ReturnedOutput
 from ..core.method_meta import MethodMeta, with_type
 from ..core.method_registry import Registry, registry
-from ..core.returned_output import ReturnedOutput
 from ..devices import require_libraries
 from ..errors import DeviceError, MaxslicesError, UsageError
 from ..estimate import ModelRequest, declared_model

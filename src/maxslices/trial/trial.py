@@ -17,9 +17,9 @@ import numpy as np
 from ..core.allocators import CUDA_GRANULE_BYTES, round_to_granule
 from ..core.arrays import ArraySpec, block_shape, cut, side_of_block
 from ..core.compare_arrays import compare_arrays
+from ..core.declaration import ReturnedOutput
 from ..core.method_meta import MethodMeta
 from ..core.parameters import SUPPLIED, check_parameters
-from ..core.returned_output import ReturnedOutput
 from ..devices import Backend, call_method, require_libraries
 from ..errors import ParameterError, RecordingError, UsageError
 from ..measure import CallSite, Peak, measure_peak

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.json_values import plain
+from ...system.plain_records import plain
 from ..hdf5.objects import open_hdf5
 from .result_info import SCAN_AXES, ResultInfo
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from ...core.arrays import SLICE_NAMES
 from ...core.author_code import defined_at, raised_at, what_raised
-from ...core.json_values import plain
-from ...core.returned_output import ReturnedOutput
+from ...core.declaration import ReturnedOutput
 from ...devices import Backend, call_method, is_copyable
 from ...errors import MaxslicesError, MethodError, PlanError, ReadOnlyInputError
 from ...io import SideName, Sink, Store
 from ...io.access import SIDE_NAMES
 from ...pipeline import Step
 from ...planner import SectionPlan
+from ...system.plain_records import plain
 from ..folder.journal import Journal
 from ..report.run_timeline import Timeline
 from .block_feed import Block, BlockFeed, DeviceStore, Readable, blocks_of, make_block_feed

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.json_values import plain
 from ...core.units import format_bytes
 from ...io.results.result_info import ResultInfo
 from ...planner import Plan
 from ...planner.plan import value_text
 from ...planner.section_plan import WIDTH, wrapped
+from ...system.plain_records import plain
 from .run_record import Provenance
 from .run_timeline import STAGES, Stage, StageUse
 
