@@ -21,6 +21,9 @@ WIDE = 96, 512
 FEW = (9, 4), (16, 3)
 """Places of a kernel, and most channels of images that are read as they are for these: others are
 copied with channels last."""
+NARROW = 32
+"""Channels below which gradients of weights are computed from copies, with channels last too. Then
+all of kernels of more than 16 places are, in single precision: 15 of 22."""
 PARTIAL_SUMS = 11 * MIB
 """Partial sums of the gradient of a plane's weights: up to 10.9 MiB beside copies, and to a quarter
 of these. Of few channels, and of copies of more than 256 MiB, they are less than 4 MiB."""
@@ -84,17 +87,22 @@ def convolution_bytes(
     padded = _copies(shapes, item)
     summed = {"convolution": n_in, "input gradient": n_out}.get(kind, max(n_in, n_out))
     tiles = sum(summed >= wide for wide in WIDE) * multiprocessors * TILE_BYTES
+    copies = sum(padded)
     if channels_last and groups == 1:
+        of_weights = kind == "weight gradient"
+        is_narrow = of_weights and min(n_in, n_out) < NARROW
+        if item == 4 and (taps > 16 or (is_narrow and taps > 1)):
+            return copies
         odd = [part for part, n in zip(padded, (n_in, 0, n_out), strict=True) if n % _step(item)]
         if odd:
             return padded[0] + padded[2] if kind == "input gradient" else sum(odd)
-        return tiles if kind == "weight gradient" else 0
+        return tiles if of_weights else 0
     if groups > 1:
         return _grouped_bytes(kind, shapes, groups, item, multiprocessors)
     if taps == 1 and not is_strided:
         return _pointwise_bytes(kind, shapes, padded, item)
     is_few = is_plane and any(1 < taps <= most and n_in <= few for most, few in FEW)
-    copies = sum(padded)
+    is_few = is_few and (item == 4 or kind == "convolution")  # half precision copies for gradients
     if kind == "weight gradient":
         if is_few and (taps <= 9 or stride[0] < kernel[0]):
             return 0  # 80 of 83

@@ -235,6 +235,13 @@ def _cdist_items(args: Any) -> torch.Tensor:
     return made
 
 
+def _as_integers(args: Any) -> list[torch.Tensor]:
+    """Operand of a sum as integers of 8 bytes, of which masks and other integers are made."""
+    x = args[0]
+    is_exact = not (x.is_floating_point() or x.is_complex())
+    return [x.new_empty(x.shape, dtype=torch.int64)] if is_exact and x.element_size() < 8 else []
+
+
 def _roll(args: Any) -> list[tuple[str, int]]:
     """Result of the first axis, where several are rolled one after the other."""
     return _times(1)(args) if len(args) > 2 and len(args[2]) > 1 else []
@@ -269,6 +276,7 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
             aten.linalg_inv_ex.default,
             aten._linalg_solve_ex.default,
             aten.linalg_solve_triangular.default,
+            aten.linalg_lu_solve.default,
             aten._linalg_det.default,
         ),
         _by_cublas,
@@ -281,6 +289,8 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
 }
 
 _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
+    aten.sum.default: _as_integers,
+    aten.sum.dim_IntList: _as_integers,
     aten._cudnn_rnn.default: recurrent.copied_by_forward,
     aten._cdist_backward.default: lambda args: [_cdist_items(args)],
     aten.native_batch_norm_backward.default: _of_batch_norm_backward,
@@ -294,9 +304,16 @@ _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     # Probabilities of paths from the end, next to those from the beginning.
     aten._ctc_loss_backward.default: _times(1, 6),
     aten._ctc_loss_backward.Tensor: _times(1, 6),
-    # Powers of a matrix and products of them: five each at a time.
-    aten.linalg_matrix_exp.default: _times(10),
+    # Powers of a matrix and products of them, five each at a time; one alone is copied, and so is
+    # its result. The norm decides, and a small one takes less.
+    aten.linalg_matrix_exp.default: lambda args: _times(12 if args[0].dim() == 2 else 10)(args),
     aten.linalg_inv_ex.default: _times(2),
+    # Copies, and workspaces of cuSOLVER as 8 matrices of 256 x 128 took them.
+    aten._linalg_svd.default: _times(4),
+    aten.linalg_qr.default: _times(3),
+    aten._linalg_eigh.default: _times(1),
+    aten._linalg_solve_ex.default: _times(1, 1),
+    aten.multinomial.default: _times(1),
     aten.roll.default: _roll,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,
