@@ -220,28 +220,6 @@ def test_one_command_makes_a_right_slice(name, tmp_path, capsys):
     )
 
 
-def test_a_log_of_desy_says_where_its_frames_are(tmp_path, capsys):
-    """DESY P05, P07 (Hereon): *_nexus.h5 has names of TIFFs, image key and angles of each frame, as
-    readers of these logs take them: /entry/scan/data/{image_file,image_key,s_rot}/value."""
-    names = [f"scan_{n:05d}.tif".encode() for n in range(67)]
-    with h5py.File(tmp_path / "scan_nexus.h5", "w") as file:
-        put(
-            file,
-            {
-                "entry/scan/data/image_file/value": np.array(names),
-                "entry/scan/data/image_key/value": KEY,
-                "entry/scan/data/s_rot/value": ALL_ANGLES,
-                "entry/hardware/camera1/pixelsize": [3.45],
-                "entry/hardware/camera1/magnification": [5.0],
-            },
-        )
-    assert main(["try", str(tmp_path / "scan_nexus.h5")]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert "/entry/scan/data/image_file/value" in lines[0]
-    assert "give the folder of the TIFFs" in lines[0]
-
-
 def test_what_a_facility_stores_is_described(tmp_path):
     text = str(describe(esrf_bliss(tmp_path / "scan.h5")))
     assert "25 keV  (/1.1/technique/scan/energy)" in text

@@ -57,8 +57,6 @@ _GENERIC = re.compile(
     r"value|data|rbv|readback|value_set|set|setpoint|demand|target(_value)?", re.IGNORECASE
 )
 """Names that say nothing of their own: the group's name counts."""
-_FILE_NAMES = "/entry/scan/data/image_file/value"
-"""Names of the files of frames, in the logs of DESY's P05 and P07."""
 
 
 ScanFile = Hdf5File | ZarrFile
@@ -132,12 +130,6 @@ def find_layout(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
     if options.data_path == "auto":
         if layout is None and (guess or file.is_guessed):
             layout = _likely(file)
-        if layout is None and _is_array(file.find(_FILE_NAMES)):
-            raise SourceError(
-                f"{file.name}: has no frames, and their files by name ({_FILE_NAMES}): give the "
-                "folder of the TIFFs as the scan, and this file for rotation_angles (file and "
-                "data_path)"
-            )
         if layout is None:
             known = [f"{entry}/{name}" for entry in _ENTRIES for name in _NXTOMO["data"]]
             tried = ", ".join([*known, *(paths["data"][0] for paths in _SEPARATE)])
