@@ -71,9 +71,6 @@ class Gpu:
         finally:
             self.limit = before
 
-    def is_out_of_memory(self, error):
-        return isinstance(error, MemoryError)
-
     def release(self):
         self.pool = 0
 

@@ -281,9 +281,6 @@ class FakeGpu:
     def release(self) -> None:
         self.events.append("release")
 
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, MemoryError)
-
 
 def _poisoned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     array = np.empty(shape, dtype)

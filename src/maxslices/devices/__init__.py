@@ -1,6 +1,7 @@
 """The devices that methods run on: the CPU with NumPy, or a GPU with CuPy."""
 
-from .backend import Backend, as_block, is_copyable, select_backend
+from .backend import as_block, is_copyable, select_backend
+from .cpu import Backend
 from .cuda_copies import CopyEngine, DeviceEvent, pinned_empty
 from .method_call import call_method, require_libraries
 from .torch_shared_pool import shared_allocator

@@ -15,8 +15,8 @@ from ..core import block_memory
 from ..core.allocators import Device
 from ..errors import DeviceError
 from ..tuning.garbage_collection import quick_collections
+from .cpu import Backend
 from .cuda_copies import CopyEngine, count_devices, pinned
-from .out_of_memory import is_out_of_memory
 from .torch_shared_pool import cached_bytes, release_cache
 
 
@@ -70,7 +70,7 @@ FREE_SHARE = 0.95
 margin for what other programs and libraries take meanwhile; it was chosen, not measured."""
 
 
-class CudaBackend:
+class CudaBackend(Backend):
     """CuPy on one GPU; see `Backend`.
 
     Parameters
@@ -159,9 +159,6 @@ class CudaBackend:
         """True if the address ranges of two arrays overlap."""
         return bool(self._cupy.may_share_memory(first, second))
 
-    def retain_freed(self, largest_bytes: int) -> None:
-        """Do nothing: CuPy's pool retains what is freed."""
-
     def forget_plans(self) -> None:
         """Take all plans out of CuPy's cache of FFT plans.
 
@@ -177,10 +174,6 @@ class CudaBackend:
         self.forget_plans()
         self._cupy.get_default_memory_pool().free_all_blocks()
         release_cache()
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """True if CuPy or one of CUDA's libraries says that memory ran out."""
-        return is_out_of_memory(error)
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ..core.author_code import what_raised
 from ..core.method_meta import MethodMeta
 from ..errors import DeviceError
-from .backend import Backend
+from .cpu import Backend
 
 
 def call_method(

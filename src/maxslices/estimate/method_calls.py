@@ -10,6 +10,7 @@ from ..core.allocators import CUDA_GRANULE_BYTES
 from ..core.author_code import defined_at, raised_at, what_raised
 from ..core.memory_model import MemoryModel, last_true
 from ..core.units import format_bytes
+from ..devices.out_of_memory import is_out_of_memory
 from ..errors import DeviceError, EstimatorError, MethodError
 from ..trial.trial import MeasuredCall, Trial
 
@@ -74,7 +75,7 @@ class MethodCalls:
                 raise
             except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
                 errors.append(error)
-                if isinstance(error, _NOT_SIZES) or self.backend.is_out_of_memory(error):
+                if isinstance(error, _NOT_SIZES) or is_out_of_memory(error):
                     break
             else:
                 self._leave_room()
@@ -82,7 +83,7 @@ class MethodCalls:
                     why = what_raised(errors[-1])
                     self.notes.append(f"it cannot be run on fewer than {n} slices ({why})")
                 return
-        worst = errors[-1] if self.backend.is_out_of_memory(errors[-1]) else errors[0]
+        worst = errors[-1] if is_out_of_memory(errors[-1]) else errors[0]
         raise self._cannot(worst, tried[: len(errors)]) from worst
 
     def measured(self, n: int, run: Callable[[int], MeasuredCall]) -> MeasuredCall | None:
@@ -91,7 +92,7 @@ class MethodCalls:
             with self._limit(n):
                 rung = self._checked(run(n))
         except Exception as error:
-            if self.backend.is_out_of_memory(error):
+            if is_out_of_memory(error):
                 return None
             raise self._cannot(error, [n]) from error
         self._leave_room()
@@ -164,7 +165,7 @@ class MethodCalls:
 
     def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
         slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"
-        if self.backend.is_out_of_memory(error):
+        if is_out_of_memory(error):
             why = f" ({error})" if str(error) else ""
             said = f"{self.backend.name} has not the memory for {slices}{why}"
         elif isinstance(error, MethodError):

@@ -15,6 +15,7 @@ from ..core.arrays import SLICE_NAMES
 from ..core.author_code import what_raised
 from ..core.block_memory import is_roomy
 from ..devices import Backend
+from ..devices.out_of_memory import is_out_of_memory
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..measure import measure_peak
 from ..planner import SectionPlan
@@ -131,7 +132,7 @@ class PoolCache:
     def is_out_of_memory(self, error: BaseException | None) -> bool:
         """True if memory ran out: by the error, or by the cause of one of our errors."""
         while error is not None:
-            if self.backend.is_out_of_memory(error):
+            if is_out_of_memory(error):
                 return True
             error = error.__cause__ if isinstance(error, MaxslicesError) else None
         return False

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from ..devices import Backend
+from ..devices.out_of_memory import is_out_of_memory
 from ..io import MemoryStore, ScratchStore, Store
 from ..planner import Plan
 from ..system import threads
@@ -116,7 +117,7 @@ class StoresBetween:
             try:
                 return DeviceStore(spec, self._backend), ""
             except Exception as error:
-                if not self._backend.is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
         largest = max(section.host_bytes, following.host_bytes)
         host_bytes = self._plan.host_budget_bytes - largest

@@ -13,6 +13,7 @@ import numpy as np
 from ..core.arrays import ArraySpec
 from ..core.method_meta import MethodMeta
 from ..devices import Backend
+from ..devices.out_of_memory import is_out_of_memory
 from ..errors import OutOfMemoryError
 
 DataKind = Literal["even", "dark", "highest", "lowest"]
@@ -67,7 +68,7 @@ def repeated(shape: tuple[int, ...], values: np.ndarray, backend: Backend) -> An
     try:
         data = array_module(backend).empty(shape, values.dtype)
     except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
-        if backend.is_out_of_memory(error) and backend.kind != "cpu":
+        if is_out_of_memory(error) and backend.kind != "cpu":
             raise
         raise OutOfMemoryError(
             f"{'x'.join(map(str, shape))} {values.dtype}, the input to measure with, is more than "
