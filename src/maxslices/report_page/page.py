@@ -176,62 +176,6 @@ def _counted(n: int, what: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBar:
-    """Memory of one section, or of one call."""
-
-    label: str
-    """What it is of."""
-    estimated_bytes: int
-    """By the plan."""
-    measured_bytes: int | None
-    """By a meter; None if it was not measured, or not yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryScale:
-    """Bars and the bytes of their full width."""
-
-    bars: tuple[MemoryBar, ...]
-    """The bars, in order."""
-    full_bytes: int
-    """Bytes of the full width."""
-    is_measured: bool
-    """Whether any bar has a measurement."""
-
-    def percent(self, n_bytes: int | None) -> str:
-        """Part of the full width, in percent."""
-        return f"{100 * (n_bytes or 0) / self.full_bytes:.2f}"
-
-
-def memory_scale(bars: Sequence[MemoryBar]) -> MemoryScale:
-    """Choose the scale for some bars."""
-    longest = max((max(b.estimated_bytes, b.measured_bytes or 0) for b in bars), default=0)
-    return MemoryScale(
-        bars=tuple(bars),
-        full_bytes=max(1, longest),
-        is_measured=any(bar.measured_bytes is not None for bar in bars),
-    )
-
-
-def section_bars(sections: Sequence[SectionView]) -> MemoryScale:
-    """Bars of the sections of a plan or of a run."""
-    return memory_scale(
-        [
-            MemoryBar(
-                label=f"{each.number} {', '.join(_names(each))}",
-                estimated_bytes=each.plan["estimated_bytes"],
-                measured_bytes=None if each.run is None else each.run["measured_bytes"],
-            )
-            for each in sections
-        ]
-    )
-
-
-def _names(section: SectionView) -> list[str]:
-    return [plain_name(step["method"]) for step in section.plan["steps"]]
-
-
-@dataclass(frozen=True, slots=True)
 class SideValue:
     """One side result."""
 
@@ -325,7 +269,7 @@ def run_fragment(report: Mapping[str, Any], pictures: Sequence[SlicePicture] = (
 
 def _of_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
     sections = section_views(plan)
-    return {"plan": plan, "report": None, "sections": sections, "memory": section_bars(sections)}
+    return {"plan": plan, "report": None, "sections": sections}
 
 
 def _of_run(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,7 +278,6 @@ def _of_run(report: Mapping[str, Any]) -> dict[str, Any]:
         "plan": report["plan"],
         "report": report,
         "sections": sections,
-        "memory": section_bars(sections),
         "side_values": side_values(report),
         "warnings": [
             f"Section {each.number}: {text}"
