@@ -7,7 +7,7 @@ import tifffile
 
 from maxslices.core.arrays import ArraySpec
 from maxslices.devices import select_backend
-from maxslices.devices.backend import slices_in_place
+from maxslices.devices.in_place import slices_in_place
 from maxslices.io import MemoryStore, SupportsWindow, open_source
 
 SPEC = ArraySpec((4, 6, 5), np.dtype("uint16"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..devices import Backend
-from ..devices.backend import slices_in_place
+from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import ArrayScan, Source, open_source
 from ..io.paths import path_of

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..devices import Backend
-from ..devices.backend import is_direct
 from ..devices.cpu import CpuBackend
+from ..devices.in_place import is_direct
 from ..errors import PlanError, UnknownReferenceError
 from ..estimate import ModelResolver
 from ..io import Source

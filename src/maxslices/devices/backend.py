@@ -1,4 +1,4 @@
-"""Devices by their names, and slices that a device can use or copy where they lie."""
+"""Devices by their names, and arrays that they can copy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from ..errors import UsageError
-from ..io import SupportsWindow
-from ..io.check_arrays import read_only
 from .cpu import Backend, CpuBackend
 from .cuda import CudaBackend
-from .cuda_copies import CopyEngine, count_devices
+from .cuda_copies import count_devices
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
@@ -91,52 +89,3 @@ def as_block(memory: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
     dtype = np.dtype(dtype)
     n_bytes = int(np.prod(shape)) * dtype.itemsize
     return memory[:n_bytes].view(dtype).reshape(shape)
-
-
-def slices_in_place(
-    holder: object, backend: Backend, slice_dim: int, start: int, stop: int
-) -> NDArray[Any] | None:
-    """View of slices in host memory, if the device can use it.
-
-    Parameters
-    ----------
-    holder : object
-        A source or a store to read from, or a store or a sink to write to.
-    backend : Backend
-        The device. On the CPU methods use the slices themselves, C-contiguous and read-only;
-        another device copies from them or to them.
-    slice_dim : int
-        0 for projections, 1 for sinograms.
-    start, stop : int
-        The slices, `stop` excluded.
-
-    Returns
-    -------
-    ndarray or None
-        None if the slices have to go through other memory.
-    """
-    engine = backend.copy_engine()
-    if engine is None:
-        window = _window(holder, slice_dim, start, stop)
-        return None if window is None else read_only(window)
-    return slices_to_copy(holder, engine, slice_dim, start, stop)
-
-
-def slices_to_copy(
-    holder: object, engine: CopyEngine, slice_dim: int, start: int, stop: int
-) -> NDArray[Any] | None:
-    """View of slices that a device copies from or to, or None; see `slices_in_place`."""
-    window = _window(holder, slice_dim, start, stop)
-    if window is None or not is_copyable(window) or not engine.is_direct(window):
-        return None
-    return window
-
-
-def _window(holder: object, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-    return holder.window(slice_dim, start, stop) if isinstance(holder, SupportsWindow) else None
-
-
-def is_direct(array: np.ndarray, backend: Backend) -> bool:
-    """True if a device copies from and to an array at full speed; always on the CPU."""
-    engine = backend.copy_engine()
-    return engine is None or engine.is_direct(array)

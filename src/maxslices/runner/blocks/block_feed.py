@@ -17,7 +17,7 @@ from ...core import block_memory
 from ...core.arrays import ArraySpec
 from ...core.block_memory import InputWay
 from ...devices import Backend, CopyEngine, DeviceEvent, as_block
-from ...devices.backend import slices_in_place
+from ...devices.in_place import slices_in_place
 from ...io import Source, Store
 from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, next_of
 from ..report.run_timeline import Timeline

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...core import block_memory
 from ...devices import Backend, CopyEngine, DeviceEvent, as_block, is_copyable
-from ...devices.backend import slices_to_copy
+from ...devices.in_place import slices_to_copy
 from ...io import Sink, Store
 from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, next_of, wait_for_event
 from ..report.run_timeline import Timeline
