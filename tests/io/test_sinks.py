@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from maxslices.core.arrays import ArraySpec
 from maxslices.errors import LostResultError, StoreError, UsageError
-from maxslices.io import create_sink, remove_result
+from maxslices.io import create_sink
 from maxslices.io.results import hdf5_sink
 from maxslices.system.disk_space import check_free_space, preallocate
 from maxslices.tuning.file_transfer import is_safe_to_map
@@ -237,14 +237,6 @@ def test_a_block_that_does_not_fit_in(tmp_path, format):
             sink.write(0, 4, DATA[:2])
         with pytest.raises(UsageError, match="float64"):
             sink.write(0, 0, DATA[:2].astype("f8"))
-
-
-def test_a_folder_with_other_things_is_not_removed(tmp_path):
-    path = written(tmp_path / "a", "tiff", 0)
-    (path / "notes.txt").touch()
-    with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
-        remove_result(path)
-    assert len(list(path.iterdir())) == 6
 
 
 def test_a_file_that_hdf5_had_open_when_it_was_killed_opens_again(tmp_path):

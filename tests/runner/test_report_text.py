@@ -8,11 +8,29 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Report, run
+from maxslices.runner import SectionReport
 from maxslices.runner.report.run_report import BlockUse
 from maxslices.runner.report.run_timeline import StageUse
 from tests.planner.fakes import fakes
 
-from .made_reports import GB, section
+GB = 10**9
+
+
+def section(**fields):
+    known = {
+        "methods": ("dark_flat_field_correction", "minus_log"),
+        "slice_dim": 0,
+        "n_slices": 64,
+        "block": 32,
+        "smallest_block": 32,
+        "n_splits": 0,
+        "duration_s": 2.0,
+        "estimated_bytes": 4 * GB,
+        "measured_bytes": 3 * GB,
+        "blocks": (BlockUse(0, 32, "as planned"),),
+    }
+    return SectionReport(**{**known, **fields})
+
 
 STAGES = {
     "read": StageUse(0.24, 0.12, 3 * GB, 2),
