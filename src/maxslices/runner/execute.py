@@ -200,7 +200,9 @@ def execute(
             except MethodError as error:
                 done |= dict.fromkeys(sinks, section_run.n_done)
                 counts = [done.get(index, 0) for index in all_sinks]
-                failed = folder.keep_finished(error, counts, _entries(plan, reports))
+                ran = [plain(dataclasses.asdict(report)) for report in reports]
+                entries = {"sections": ran, "plan": plan.to_dict()}
+                failed = folder.keep_finished(error, counts, entries)
                 if failed is error:
                     raise
                 raise failed from error.__cause__
@@ -219,12 +221,6 @@ def execute(
             if not is_last:
                 backend.release()
     return tuple(reports), side_results, result
-
-
-def _entries(plan: Plan, reports: Sequence[SectionReport]) -> dict[str, Any]:
-    """What the report of a failed run holds of its sections."""
-    sections = [plain(dataclasses.asdict(report)) for report in reports]
-    return {"sections": sections, "plan": plan.to_dict()}
 
 
 def _warn_of_order(

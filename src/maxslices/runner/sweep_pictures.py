@@ -99,7 +99,7 @@ class ContactSheet:
     shape: tuple[int, int]
     """Rows and columns of each picture."""
     title: str
-    """Line above all; the sheet is at least as wide."""
+    """Line above all."""
     suggestion: str = ""
     """Line below it."""
     _small: list[NDArray[np.float32]] = field(default_factory=list)
@@ -175,10 +175,7 @@ class ContactSheet:
     def _sheet_size(self) -> tuple[int, int]:
         wide, high = self._cell()
         n_rows = -(-self.n_pictures // self.n_columns)
-        font = ImageFont.load_default(size=_FONT_PIXELS)
-        title = max(font.getlength(line) for line in (self.title, self.suggestion))
-        width = max(_GAP + self.n_columns * wide, 2 * _GAP + math.ceil(title))
-        return width, 2 * _LABEL + _GAP + n_rows * high
+        return _GAP + self.n_columns * wide, 2 * _LABEL + _GAP + n_rows * high
 
 
 def _fitting(text: str, width: int, font: Any) -> str:

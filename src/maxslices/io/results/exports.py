@@ -121,12 +121,9 @@ def _write_slices(
     compressed: bool,
     advance: Callable[[int], None],
 ) -> None:
-    some: list[NDArray[np.generic]] = []
-    for number, image in enumerate(whole.slices(levels)):
-        some.append(image)
-        if len(some) < threads.N_DECODERS and number < whole.shape[0] - 1:
-            continue
-        first = number + 1 - len(some)
+    for first in range(0, whole.shape[0], threads.N_DECODERS):
+        stop = min(first + threads.N_DECODERS, whole.shape[0])
+        some = list(whole.slices(levels, range(first, stop)))
         chunks: list[bytes | memoryview] = [image.data.cast("B") for image in some]
         if compressed:
 
@@ -137,7 +134,6 @@ def _write_slices(
         for i, chunk in enumerate(chunks):
             data.id.write_direct_chunk((first + i, 0, 0), chunk)
         advance(len(some))
-        some = []
 
 
 def _shuffled(image: NDArray[np.generic]) -> bytes:

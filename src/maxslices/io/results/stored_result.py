@@ -109,9 +109,11 @@ class WholeResult(Closing):
             self._levels[key] = self._find_levels(*key)
         return self._levels[key]
 
-    def slices(self, levels: GreyLevels | None) -> Iterator[NDArray[Any]]:
-        """Read slice after slice along the first axis, as grey levels if given."""
-        for number in range(self.shape[0]):
+    def slices(
+        self, levels: GreyLevels | None, numbers: range | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Read slice after slice along the first axis, all or some, as grey levels if given."""
+        for number in numbers or range(self.shape[0]):
             values = np.ascontiguousarray(self._data[number])
             yield values if levels is None else levels.numbers(values)
 

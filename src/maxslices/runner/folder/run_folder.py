@@ -43,7 +43,7 @@ from .folder_place import (
 )
 from .journal import Journal
 from .result_sinks import LabelledSlice, ResultSinks
-from .unfinished_run import VERSION, UnfinishedRun, can_go_on, find_unfinished
+from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
 
 
 class RunFolder:
@@ -444,9 +444,9 @@ class RunFolder:
             return True
         if run is None:
             return not self.path.exists()  # removed or renamed, as `resume_hint` says
-        return run.is_computed or (
-            can_go_on(self.identity) and any(s.has_slices for s in run.sections)
-        )
+        # Without its state, a later run could not see whether the input is the same.
+        is_known = self.identity.get("input") is not None
+        return run.is_computed or (is_known and any(s.has_slices for s in run.sections))
 
     @property
     def resume_hint(self) -> str:

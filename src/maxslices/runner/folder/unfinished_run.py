@@ -373,11 +373,6 @@ def run_identity(
     }
 
 
-def can_go_on(identity: dict[str, Any]) -> bool:
-    """True if it can be told whether the input of a run is the same as before."""
-    return identity.get("input") is not None
-
-
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Differences of a run from what it was before it was stopped, a phrase each."""
     found = []
