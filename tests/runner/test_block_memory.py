@@ -129,55 +129,30 @@ def test_the_plan_adds_up_what_is_allocated(on_fake_gpu, tmp_path, between, in_t
             a_file(tmp_path), pipeline, tmp_path / "out", device="cuda", block=BLOCK, memory="9MB"
         )
         sections = report.plan.sections
-        for number, section in enumerate(sections):
-            one = expected_of(report.plan, number)
-            staging = sum(n * count for (what, n), count in one.items() if what == "staging")
-            stores = sum(n * count for (what, n), count in one.items() if "host" in what)
-            if number:
-                before = expected_of(report.plan, number - 1)
-                stores += sum(n * count for (what, n), count in before.items() if "host" in what)
-            threads = 0
+
+        def total(what, of=lambda n_bytes: n_bytes):
+            return sum(count * of(n) for (name, n), count in allocated(gpu).items() if name == what)
+
+        threads = 0
+        for section in sections:
             if section.destination in ("result", "scratch file"):
                 out = section.output.with_slices(section.slice_dim, section.block)
                 threads += block_memory.thread_buffer_bytes(section.slice_dim, out.nbytes, 1)
-            assert section.host_bytes - section.kept_bytes - (
-                sections[number - 1].kept_bytes if number else 0
-            ) == (staging + stores + threads + block_memory.PYTHON_BYTES)
-            # On the device: the methods' own peak, which has the first block in it, and the rest.
-            n_given = min(section.block, section.n_slices)
-            own = section.steps[0].estimated_bytes
-            buffers = [
-                n for (what, n), c in one.items() if what == "input buffer" for _ in range(c)
-            ]
-            others = sum(map(round_to_granule, buffers[1:]))
-            leaving = section.output.with_slices(section.slice_dim, n_given).nbytes
-            if section.destination == "device" or not section.overlaps:
-                leaving = 0
-            assert section.estimated_bytes == own + others + leaving
+        # What is between two sections counts for both.
+        stores = 2 * (total("store on the host") + sum(each.kept_bytes for each in sections))
+        own = threads + len(sections) * block_memory.PYTHON_BYTES
+        assert sum(each.host_bytes for each in sections) == total("staging") + stores + own
+        # On the device: the methods' own peaks, which have the first block in them, and the rest.
+        found = total("input buffer", round_to_granule)
+        for section in sections:
+            found += section.steps[0].estimated_bytes
+            if section.origin != "device":
+                found -= round_to_granule(given_bytes(section))
+            if section.destination != "device" and section.overlaps:  # the result that leaves
+                n_given = min(section.block, section.n_slices)
+                found += section.output.with_slices(section.slice_dim, n_given).nbytes
+        assert sum(each.estimated_bytes for each in sections) == found
         assert gpu.faults == []
-
-
-def expected_of(plan, number):
-    """The account of one section alone."""
-
-    class One:
-        sections = (plan.sections[number],)
-
-    saved = {plan.sections[number].steps[-1].index} if number == len(plan.sections) - 1 else set()
-    section = plan.sections[number]
-    found = expected(One, False, False, saved)
-    if number < len(plan.sections) - 1:
-        if section.destination == "memory":  # which the device copies to by itself
-            slice_bytes = section.output.with_slices(section.slice_dim, 1).nbytes
-            overlaps = section.overlaps and n_blocks(section) > 1
-            pieces = block_memory.result_staging(
-                section.block, slice_bytes, overlaps=overlaps
-            ).usual
-            found["staging", pieces.n_bytes] -= pieces.count
-            found["store on the host", section.output.nbytes] += 1
-        elif section.destination == "device":
-            found["store on the device", section.output.nbytes] += 1
-    return +found
 
 
 @pytest.mark.parametrize("origin", ["file", "array"])
