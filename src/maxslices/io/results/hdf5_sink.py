@@ -174,7 +174,7 @@ class Hdf5Sink(Sink):
     def _shorten(self, n_slices: int) -> None:
         """Show the first slices alone, as a virtual data set of the whole one in the file."""
         reserve(self.path, _OVERHEAD_BYTES)
-        axis = self.info.file_axis(self._slice_dim)
+        axis = self.info.file_axis(self.slice_dim)
         whole = self._file_spec
         with _os_errors(), open_hdf5(self.path, "r+") as file:
             group = file[DATA_PATH].parent
@@ -188,7 +188,7 @@ class Hdf5Sink(Sink):
             axes = list(self.info.axes)
             axes[axis] = "."  # its positions are more than the slices that are left
             group.attrs["axes"] = axes
-            data.attrs["incomplete"] = f"{n_slices} of {self.spec.shape[self._slice_dim]} slices"
+            data.attrs["incomplete"] = f"{n_slices} of {self.spec.shape[self.slice_dim]} slices"
 
     def _remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -83,7 +83,7 @@ class Sink(Closing):
         self.info = info or ResultInfo()
         self.path = path
         self.spec = spec
-        self._slice_dim = slice_dim
+        self.slice_dim = slice_dim
         self._needed_bytes = needed_bytes = self._disk_bytes()
         self._open = False
         if start == "new":

@@ -33,7 +33,7 @@ class TiffSink(Sink):
     """
 
     def _disk_bytes(self) -> int:
-        return self.spec.nbytes + self.spec.shape[self._slice_dim] * _HEADER_BYTES
+        return self.spec.nbytes + self.spec.shape[self.slice_dim] * _HEADER_BYTES
 
     def _create(self) -> None:
         self._make_header()
@@ -45,10 +45,10 @@ class TiffSink(Sink):
 
     def _make_header(self) -> None:
         """Make the first bytes of a TIFF, which its pixels follow up to the end of the file."""
-        shape = self.spec.with_slices(self._slice_dim, 1).shape
-        image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
+        shape = self.spec.with_slices(self.slice_dim, 1).shape
+        image = tuple(n for dim, n in enumerate(shape) if dim != self.slice_dim)
         axes = self.info.axes
-        rows = axes[1 - self.info.file_axis(self._slice_dim)]
+        rows = axes[1 - self.info.file_axis(self.slice_dim)]
         file = BytesIO()
         # All files have this one: an image of their shape that takes the memory of one pixel.
         pixels = np.broadcast_to(np.zeros((), self.spec.dtype), image)
@@ -58,9 +58,9 @@ class TiffSink(Sink):
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write the slices of a block along the sink's own slice dim."""
-        if slice_dim != self._slice_dim:
+        if slice_dim != self.slice_dim:
             raise UsageError(
-                f"{self.path}: has a TIFF for each slice along dim {self._slice_dim}, a block "
+                f"{self.path}: has a TIFF for each slice along dim {self.slice_dim}, a block "
                 f"along dim {slice_dim} would be parts of all of them: write HDF5"
             )
 
@@ -78,10 +78,10 @@ class TiffSink(Sink):
         parallel_for(block.shape[slice_dim], work)
 
     def _file_name(self, number: int) -> str:
-        return tiff_name(self.path.name, number, self.spec.shape[self._slice_dim])
+        return tiff_name(self.path.name, number, self.spec.shape[self.slice_dim])
 
     def _shorten(self, n_slices: int) -> None:
-        for number in range(n_slices, self.spec.shape[self._slice_dim]):
+        for number in range(n_slices, self.spec.shape[self.slice_dim]):
             (self.path / self._file_name(number)).unlink(missing_ok=True)
 
     def _sync(self) -> None:

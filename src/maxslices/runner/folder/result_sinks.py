@@ -32,18 +32,6 @@ LabelledSlice = tuple[str, NDArray[Any]]
 """What a slice is, such as "row 42", and the slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """One result of a run."""
-
-    name: str
-    """Its name without a suffix."""
-    slice_dim: int
-    """Axis of the slices."""
-    sink: Sink
-    """Writes it."""
-
-
 @dataclass(slots=True)
 class ResultSinks:
     """Results of a run, in the order in which they were made.
@@ -57,7 +45,8 @@ class ResultSinks:
     """Folder in which they are written."""
     formats: tuple[ResultFormat, ...]
     """The formats that are asked for."""
-    _results: list[_Result] = field(default_factory=list)
+    _sinks: dict[str, Sink] = field(default_factory=dict)
+    """Name of a result, without a suffix -> what writes it."""
 
     def __post_init__(self) -> None:
         sink_maker(self.streamed)  # its library is no part of what the run takes
@@ -96,28 +85,13 @@ class ResultSinks:
     def add(
         self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
     ) -> Sink:
-        """Make a sink.
-
-        Parameters
-        ----------
-        name : str
-            Name of the result, without a suffix.
-        spec : ArraySpec
-            The whole result.
-        slice_dim : int
-            Axis of the slices.
-        info : ResultInfo
-            What it is.
-        has_slices : bool
-            Whether slices of it were written before the run was stopped.
-        """
+        """Make the sink of a result; see `RunFolder.sink`."""
         path = self._path(name)
         if not has_slices:
             remove_result(path)  # a run that was killed before its first slice left it
         start: SinkStart = "resume" if has_slices else "new"
-        sink = create_sink(path, spec, slice_dim, self.streamed, start, info)
-        self._results.append(_Result(name, slice_dim, sink))
-        return sink
+        self._sinks[name] = create_sink(path, spec, slice_dim, self.streamed, start, info)
+        return self._sinks[name]
 
     def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
         """Read some slices of each whole result that can be read, of the last one first.
@@ -127,19 +101,18 @@ class ResultSinks:
         (str, list of (str, ndarray))
             Name of the result's file; what each slice is, such as "row 42", and the slice.
         """
-        for result in reversed(self._results):
-            info = result.sink.info
+        for name, sink in reversed(self._sinks.items()):
             # TIFFs are slices of blocks, and HDF5 files have the slices that viewers show first.
-            axis = info.file_axis(result.slice_dim) if self.streamed == "tiff" else 0
+            axis = sink.info.file_axis(sink.slice_dim) if self.streamed == "tiff" else 0
             with suppress(SourceError):
-                found = some_slices(result.sink.path, choose)
-                named = [(info.slice_name(axis, index), image) for index, image in found]
-                yield self.names(result.name)[0], named
+                found = some_slices(sink.path, choose)
+                named = [(sink.info.slice_name(axis, index), image) for index, image in found]
+                yield self.names(name)[0], named
 
     def close(self) -> None:
         """Close all."""
-        for result in self._results:
-            result.sink.close()
+        for sink in self._sinks.values():
+            sink.close()
 
     def complete(self, found: Mapping[str, Any], progress: Progress) -> list[str]:
         """Close whole results, and write them in the other formats; names of all their files.
@@ -152,19 +125,19 @@ class ResultSinks:
             Shows how far other formats are.
         """
         self.close()
-        for result in self._results if self.streamed == "hdf5" else ():
-            _fill_in(result.sink.path, found)
-        for result in self._results if self._exported else ():
+        for name, sink in self._sinks.items() if self.streamed == "hdf5" else ():
+            _fill_in(sink.path, found)
+            if not self._exported:
+                continue
             from ...io.results.exports import export_result
 
-            base = self.folder / result.name
-            with WholeResult(result.sink.path, result.sink.info) as whole:
+            with WholeResult(sink.path, sink.info) as whole:
                 for each in self._exported:
-                    progress.start(each.path_of(base).name, whole.shape[0])
-                    path = export_result(whole, base, each, progress.advance)
+                    progress.start(each.path_of(self.folder / name).name, whole.shape[0])
+                    path = export_result(whole, self.folder / name, each, progress.advance)
                     if each.name == "hdf5":
                         _fill_in(path, found)
-        return [name for result in self._results for name in self.names(result.name)]
+        return [file for name in self._sinks for file in self.names(name)]
 
     def shorten(self, counts: Sequence[int]) -> list[tuple[Path, str, int]]:
         """Close all, and cut those that are not whole to their finished slices.
@@ -182,10 +155,9 @@ class ResultSinks:
         """
         self.close()
         found = []
-        for result, count in zip(self._results, counts, strict=True):
-            sink = result.sink
-            final = ResultFormat(self.streamed).path_of(self.folder / result.name)
-            if count and count < sink.spec.shape[result.slice_dim]:
+        for (name, sink), count in zip(self._sinks.items(), counts, strict=True):
+            final = ResultFormat(self.streamed).path_of(self.folder / name)
+            if count and count < sink.spec.shape[sink.slice_dim]:
                 sink.shorten(count)
                 final = incomplete_path(final)
             if count:

@@ -287,20 +287,23 @@ class RunFolder:
             earlier.remove()  # its report, and its log
 
     def sink(
-        self,
-        name: str,
-        spec: ArraySpec,
-        slice_dim: int,
-        *,
-        has_slices: bool = False,
-        info: ResultInfo | None = None,
+        self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
     ) -> Sink:
-        """Make the sink for a result called `name`.
+        """Make the sink of a result.
 
-        With slices that were written before the run was stopped, it continues that result. `info`
-        is kept with it as far as its format can.
+        Parameters
+        ----------
+        name : str
+            Name of the result, without a suffix.
+        spec : ArraySpec
+            The whole result.
+        slice_dim : int
+            Axis of the slices.
+        info : ResultInfo
+            What it is, which is kept with it as far as its format can.
+        has_slices : bool
+            Whether slices of it were written before the run was stopped, which the sink continues.
         """
-        info = info or self.origin
         return self._results.add(name, spec, slice_dim, info, has_slices=has_slices)
 
     def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:

@@ -63,13 +63,7 @@ class ResultsInMemory:
         """There is nothing to prepare."""
 
     def sink(
-        self,
-        name: str,
-        spec: ArraySpec,
-        slice_dim: int,
-        *,
-        has_slices: bool = False,
-        info: ResultInfo | None = None,
+        self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
     ) -> Sink | None:
         """No result is written."""
         return None
@@ -145,12 +139,13 @@ def make_sinks(
         state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
         for step in section.steps:
             if step.index in names:
+                info = replace(infos[step.index], steps=tuple(notes[: step.index + 1]))
                 found[step.index] = folder.sink(
                     names[step.index],
                     step.output,
                     section.slice_dim,
+                    info,
                     has_slices=state.has_slices,
-                    info=replace(infos[step.index], steps=tuple(notes[: step.index + 1])),
                 )
     return {index: sink for index, sink in found.items() if sink is not None}
 

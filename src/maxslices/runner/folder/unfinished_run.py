@@ -1,7 +1,7 @@
 """The state of a run that was stopped, read from its journal, and where it resumes.
 
 `find_unfinished` reads the journal. `ResumedSections` decides which sections run again, and from
-which slice on. `run_identity` describes what a run is made for, and `changes` compares two of these.
+which slice on. `run_identity` describes what a run is made for, and `changes` compares two of them.
 """
 
 from __future__ import annotations
