@@ -46,6 +46,7 @@ class Projector:
 
         self.size = size
         self.columns = size.detector + 2 * size.pad
+        self.image_shape = (size.size, size.size)
         self.period = period_of(size)
         n_waves = self.period // 2 + 1
         omega = np.arange(n_waves) * (2 * np.pi / self.period)

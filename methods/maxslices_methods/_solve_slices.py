@@ -1,9 +1,10 @@
-"""Slices of a block, each solved by a thread with a projector of its own."""
+"""Slices of a block: each solved by a thread with a projector of its own, or four on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ from numpy.typing import NDArray
 
 from maxslices.core.ledger import Ledger
 
-from . import _fbp_cpu, _projector_cpu, _tv_cpu
+from . import _fbp_cpu, _projector_cpu, _projector_cuda, _tv_cpu, _tv_cuda
 from ._fbp_geometry import Lengths, axis_of, host_angles, lengths
 from ._projector_cpu import Projector
 from ._threads import THREAD_BYTES, n_workers_for
-from .namespaces import to_device_of, to_host
+from .namespaces import on_gpu
 
-Image = NDArray[np.float32]
-Rows = NDArray[np.float32]
-Solver = Callable[[Projector, Rows], Image]
+Image = Any
+"""Slice (side, side), float32; on a GPU four of them, (side, side, 4)."""
+Rows = Any
+"""Its projections (angles, columns), or those of the four."""
+Solver = Callable[[Any, Rows], Image]
 
 
 def account(
@@ -30,16 +33,19 @@ def account(
     *,
     n_rows: int,
     n_images: int,
-    n_subsets: int,
+    n_passing: int = 0,
+    n_subsets: int = 1,
     smoothed: bool = False,
 ) -> None:
-    """Enter the allocations of `solved` with `n_rows` and `n_images` arrays in each thread.
+    """Enter the allocations of `solved` with `n_rows` and `n_images` arrays for each slice.
 
-    Where the images are `smoothed`, the total variation's memory too.
+    Beside them are `n_passing` images, and where the images are `smoothed`, the total variation's
+    memory after these.
     """
     m.alloc(shape, dtype)
     m.alloc((size.size, shape[1], size.size), np.float32)
-    if m.device == "cuda":  # it works on the host
+    if m.device == "cuda":
+        _account_cuda(m, size, n_rows, n_images, n_passing, smoothed)
         return
     _projector_cpu.account_library(m)
     if np.isfinite(size.radius):
@@ -51,11 +57,29 @@ def account(
             m.alloc((size.n_angles, size.detector + 2 * size.pad), np.float32)
         for _ in range(n_images):
             m.alloc((size.size, size.size), np.float32)
+        m.free(*[m.alloc((size.size, size.size), np.float32) for _ in range(n_passing)])
         smoothing = Ledger("cpu")
         if smoothed:
             _tv_cpu.account_pd(smoothing, (1, size.size, size.size))
         m.alloc_bytes(smoothing.peak_bytes)  # while it smooths, FINUFFT has nothing
         m.library(max(0, _projector_cpu.work_of_a_call(size) - smoothing.peak_bytes))
+
+
+def _account_cuda(
+    m: Ledger, size: Lengths, n_rows: int, n_images: int, n_passing: int, smoothed: bool
+) -> None:
+    images = (size.size, size.size, _projector_cuda.SLICES)
+    if np.isfinite(size.radius):
+        m.alloc((size.size, size.size), np.bool_)
+    _projector_cuda.account(m, size)
+    for _ in range(n_rows):
+        m.alloc((size.n_angles, size.detector + 2 * size.pad, images[2]), np.float32)
+    for _ in range(n_images):
+        m.alloc(images, np.float32)
+    m.free(*[m.alloc(images, np.float32) for _ in range(n_passing)])
+    if smoothed:
+        m.alloc((1, size.size, size.size), np.float32)
+        _tv_cuda.account_pd(m, (1, size.size, size.size))
 
 
 def solved(
@@ -67,25 +91,23 @@ def solved(
     recon_mask_radius: float | None,
     solve: Solver,
 ) -> Any:
-    """Reconstruct all slices, each by a thread with a projector of its own."""
-    source = to_host(data)
-    size = lengths(source.shape, detector_pad, recon_size, recon_mask_radius)
+    """Reconstruct all slices on the device of the data."""
+    size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
     middle = axis_of(center, size.detector)
     radians = host_angles(angles, size.n_angles)
-    n_slices = source.shape[1]
-    result = np.empty((size.size, n_slices, size.size), np.float32)
     outside = _fbp_cpu.outside_of(size)
+    if on_gpu(data):
+        return _solved_on_gpu(data, radians, middle, size, outside, solve)
+    n_slices = data.shape[1]
+    result = np.empty((size.size, n_slices, size.size), np.float32)
     n_workers = n_workers_for(n_slices)
     _fbp_cpu.load_library()
 
     def work(worker: int) -> None:
         projector = projectors[worker]
-        measured = np.empty((size.n_angles, size.detector + 2 * size.pad), np.float32)
+        measured = np.empty((size.n_angles, projector.columns), np.float32)
         for index in range(worker, n_slices, n_workers):
-            measured[:, size.pad : size.pad + size.detector] = source[:, index]
-            if size.pad:
-                measured[:, : size.pad] = source[:, index, :1]
-                measured[:, size.pad + size.detector :] = source[:, index, -1:]
+            _pad_into(measured, data[:, index], size.pad)
             np.copyto(result[:, index], solve(projector, measured))
             if outside is not None:
                 np.copyto(result[:, index], np.float32(0), where=outside)
@@ -93,10 +115,68 @@ def solved(
     with ThreadPoolExecutor(n_workers) as pool:
         projectors = list(pool.map(lambda _: Projector(radians, middle, size), range(n_workers)))
         list(pool.map(work, range(n_workers)))
-    return to_device_of(data, result)
+    return result
 
 
-def square(values: NDArray[Any]) -> float:
-    """Sum of squares."""
+def _solved_on_gpu(
+    data: Any,
+    radians: NDArray[np.float64],
+    middle: float,
+    size: Lengths,
+    outside: NDArray[np.bool_] | None,
+    solve: Solver,
+) -> Any:
+    """Four slices at a time; those that are missing in the last four are zero."""
+    import cupy as cp
+
+    n_slices, together = data.shape[1], _projector_cuda.SLICES
+    result = cp.empty((size.size, n_slices, size.size), np.float32)
+    masked = None if outside is None else cp.asarray(outside)
+    projector = _projector_cuda.Projector(radians, middle, size)
+    measured = cp.zeros((size.n_angles, projector.columns, together), np.float32)
+    for first in range(0, n_slices, together):
+        n = min(together, n_slices - first)
+        measured[..., n:] = 0
+        for k in range(n):
+            _pad_into(measured[..., k], data[:, first + k], size.pad)
+        images = solve(projector, measured)
+        for k in range(n):
+            result[:, first + k] = images[..., k]
+            if masked is not None:
+                cp.copyto(result[:, first + k], np.float32(0), where=masked)
+        del images
+    return result
+
+
+def _pad_into(padded: Any, rows: Any, pad: int) -> None:
+    """Write rows into longer ones, and their edges beside them."""
+    edge = pad + rows.shape[1]
+    padded[:, pad:edge] = rows
+    if pad:
+        padded[:, :pad] = rows[:, :1]
+        padded[:, edge:] = rows[:, -1:]
+
+
+def square(values: Any) -> Any:
+    """Sum of squares: a float, or on a GPU one for each of the four slices."""
+    if on_gpu(values):
+        return _squares()(values, axis=0).sum(axis=0)
     flat = values.reshape(-1)
     return float(np.dot(flat, flat))
+
+
+def ratio(numerator: Any, denominator: Any) -> Any:
+    """Quotient as float32; 0 where both vanish, for a slice that is solved already."""
+    if on_gpu(numerator):
+        known = denominator > 0
+        return (known * numerator / (denominator + ~known)).astype(np.float32)
+    return np.float32(numerator / denominator if denominator else 0)
+
+
+@lru_cache(maxsize=1)
+def _squares() -> Any:
+    import cupy as cp
+
+    return cp.ReductionKernel(
+        "float32 x", "float64 y", "(double)x * x", "a + b", "y = a", "0", "squares"
+    )

@@ -1,4 +1,4 @@
-"""FISTA on a CPU, under httomolibgpu's name."""
+"""FISTA under httomolibgpu's name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from maxslices import Ledger, from_ledger, method
 
-from . import _tv_cpu
+from . import _tv_cpu, _tv_cuda
 from ._fbp_geometry import check_geometry, lengths
-from ._projector_cpu import Projector
 from ._solve_slices import Image, Rows, account, solved, square
 from .httomo_names import log_unused
+from .namespaces import array_namespace, on_gpu
 from .recon import slice_dims
 
 POWER_ITERATIONS = 15
@@ -34,17 +34,14 @@ def _fista_bytes(
     subsets_number: int,
     regularisation_parameter: float,
 ) -> None:
-    smoothed = regularisation_parameter > 0
-    # The slice, the one before, the extrapolated one; a term and the next slice, before smoothing.
-    n_images = 3 if smoothed else 5
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
-    n_subsets = min(subsets_number, shape[0])
     account(
         *(m, shape, dtype, size),
         n_rows=2,
-        n_images=n_images,
-        n_subsets=n_subsets,
-        smoothed=smoothed,
+        n_images=3,  # the slice, the one before, the extrapolated one
+        n_passing=2,  # a term and the next slice, before smoothing
+        n_subsets=min(subsets_number, shape[0]),
+        smoothed=regularisation_parameter > 0,
     )
 
 
@@ -77,7 +74,6 @@ def _check_fista(
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=_check_fista,
-    host_only=True,
     takes=("line integrals", "thickness"),
     gives="slices",
 )
@@ -98,7 +94,7 @@ def FISTA3d_tomobar(
     nonnegativity: bool = True,
     gpu_id: int = 0,
 ) -> Any:
-    """Reconstruct slices by FISTA with ordered subsets and total variation. It works on the CPU.
+    """Reconstruct slices by FISTA with ordered subsets and total variation.
 
     Parameters
     ----------
@@ -156,17 +152,17 @@ def FISTA3d_tomobar(
         regularisation_half_precision=(regularisation_half_precision, True),
     )
 
-    steps: dict[Projector, np.float32] = {}
+    steps: dict[Any, np.float32] = {}
 
-    def solve(projector: Projector, measured: Rows) -> Image:
+    def solve(projector: Any, measured: Rows) -> Image:
         n_subsets = min(subsets_number, len(measured))
         subsets = [slice(first, None, n_subsets) for first in range(n_subsets)]
-        rows = np.empty_like(measured)
-        side = projector.size.size
+        xp = array_namespace(measured)
+        rows = xp.empty_like(measured)
         if projector not in steps:
             steps[projector] = np.float32(1 / _lipschitz(projector, rows, subsets[0]))
         step = steps[projector]
-        image, ahead = np.zeros((side, side), np.float32), np.zeros((side, side), np.float32)
+        image, ahead = (xp.zeros(projector.image_shape, dtype=np.float32) for _ in range(2))
         momentum = 1.0
         for _ in range(iterations):
             for subset in subsets:
@@ -175,11 +171,11 @@ def FISTA3d_tomobar(
                 residual -= measured[subset]
                 before, image = image, ahead - step * projector.transpose(residual, subset)
                 if nonnegativity:
-                    np.maximum(image, 0, out=image)
+                    xp.maximum(image, 0, out=image)
                 if regularisation_parameter > 0:
                     image = _smoothed(image, regularisation_parameter, regularisation_iterations)
                 following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-                np.subtract(image, before, out=ahead)
+                xp.subtract(image, before, out=ahead)
                 ahead *= np.float32((momentum - 1) / following)
                 ahead += image
                 momentum = following
@@ -188,30 +184,31 @@ def FISTA3d_tomobar(
     return solved(data, angles, center, detector_pad, recon_size, recon_mask_radius, solve)
 
 
-def _lipschitz(projector: Projector, rows: Rows, subset: slice) -> float:
+def _lipschitz(projector: Any, rows: Rows, subset: slice) -> float:
     """Largest eigenvalue of the transpose after the projection, for a subset of the angles."""
-    side = projector.size.size
-    image = np.ones((side, side), np.float32)
-    rows = rows[: len(rows[subset])]
+    image = array_namespace(rows).ones(projector.image_shape, dtype=np.float32)
+    rows = rows[: len(range(*subset.indices(len(rows))))]
     largest = 1.0
     for _ in range(POWER_ITERATIONS):
         projector.forward(image, rows, subset)
         image[...] = projector.transpose(rows, subset)
-        largest = np.sqrt(square(image))
+        largest = float(np.sqrt(np.max(square(image))))  # of four equal ones on a GPU
         image /= np.float32(largest)
-    return float(largest) * LIPSCHITZ_MARGIN
+    return largest * LIPSCHITZ_MARGIN
 
 
 def _smoothed(image: Image, strength: float, iterations: int) -> Image:
     tau = 0.1 * strength
-    smoothed = _tv_cpu.primal_dual(
-        image[np.newaxis],
-        iterations=iterations,
-        tau=tau,
-        sigma=1 / (TV_LIPSCHITZ * tau),
-        pull=tau / strength,
-        isotropic=True,
-        nonnegativity=False,
-    )
-    plane: Image = smoothed[0]
-    return plane
+    back = _tv_cuda if on_gpu(image) else _tv_cpu
+    planes = [image] if image.ndim == 2 else [image[..., k] for k in range(image.shape[2])]
+    for plane in planes:  # each alone
+        plane[...] = back.primal_dual(
+            plane[np.newaxis],
+            iterations=iterations,
+            tau=tau,
+            sigma=1 / (TV_LIPSCHITZ * tau),
+            pull=tau / strength,
+            isotropic=True,
+            nonnegativity=False,
+        )[0]
+    return image

@@ -1,4 +1,4 @@
-"""Iterative reconstruction on a CPU, under httomolibgpu's names: SIRT and CGLS."""
+"""Iterative reconstruction under httomolibgpu's names: SIRT and CGLS."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from maxslices import Ledger, from_ledger, method
 
 from ._fbp_geometry import check_geometry, lengths
-from ._projector_cpu import Projector
-from ._solve_slices import Image, Rows, account, solved, square
+from ._solve_slices import Image, Rows, account, ratio, solved, square
 from .httomo_names import log_unused
+from .namespaces import array_namespace
 from .recon import slice_dims
 
 LEAST_RAY = 0.5
@@ -30,7 +30,7 @@ def _direct_bytes(
 ) -> None:
     # Rows: measured, residual, projected or per ray. Images: the slice, two more.
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
-    account(m, shape, dtype, size, n_rows=3, n_images=3, n_subsets=1)
+    account(m, shape, dtype, size, n_rows=3, n_images=3)
 
 
 def _check(
@@ -56,7 +56,6 @@ def _check_iterations(iterations: int) -> None:
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=_check,
-    host_only=True,
     takes=("line integrals", "thickness"),
     gives="slices",
 )
@@ -71,7 +70,7 @@ def SIRT3d_tomobar(
     nonnegativity: bool = True,
     gpu_id: int = 0,
 ) -> Any:
-    """Reconstruct slices by simultaneous iterations (SIRT). It works on the CPU.
+    """Reconstruct slices by simultaneous iterations (SIRT).
 
     Parameters
     ----------
@@ -97,29 +96,30 @@ def SIRT3d_tomobar(
     Notes
     -----
     Each residual is divided by the length of its ray in the slice, and each correction by the
-    number of rays through its pixel. Projections are by non-uniform FFTs: see `_projector_cpu`.
+    number of rays through its pixel. Projections are by non-uniform FFTs on a CPU and along rays
+    on a GPU: see `_projector_cpu` and `_projector_cuda`.
     """
     _check_iterations(iterations)
     log_unused("SIRT3d_tomobar", gpu_id=(gpu_id, 0))
 
-    def solve(projector: Projector, measured: Rows) -> Image:
-        side = projector.size.size
-        image = np.ones((side, side), np.float32)
-        residual = np.empty_like(measured)
+    def solve(projector: Any, measured: Rows) -> Image:
+        xp = array_namespace(measured)
+        image = xp.ones(projector.image_shape, dtype=np.float32)
+        residual = xp.empty_like(measured)
         projector.forward(image, residual)
-        per_ray = np.divide(1, residual, out=np.zeros_like(residual), where=residual > LEAST_RAY)
-        seen = projector.transpose(np.ones_like(measured))
-        per_pixel = np.divide(1, seen, out=np.zeros_like(image), where=seen > LEAST_RAY)
+        per_ray = _inverse(xp, residual)
+        residual[...] = 1
+        per_pixel = _inverse(xp, projector.transpose(residual))
         image[...] = 0
         for _ in range(iterations):
             projector.forward(image, residual)
-            np.subtract(measured, residual, out=residual)
+            xp.subtract(measured, residual, out=residual)
             residual *= per_ray
             correction = projector.transpose(residual)
             correction *= per_pixel
             image += correction
             if nonnegativity:
-                np.maximum(image, 0, out=image)
+                xp.maximum(image, 0, out=image)
         return image
 
     return solved(data, angles, center, detector_pad, recon_size, recon_mask_radius, solve)
@@ -132,7 +132,6 @@ def SIRT3d_tomobar(
     output_dtype=np.float32,
     saved_by_default=True,
     check_values=_check,
-    host_only=True,
     takes=("line integrals", "thickness"),
     gives="slices",
 )
@@ -147,7 +146,7 @@ def CGLS3d_tomobar(
     nonnegativity: bool = True,
     gpu_id: int = 0,
 ) -> Any:
-    """Reconstruct slices by conjugate gradients for least squares (CGLS). It works on the CPU.
+    """Reconstruct slices by conjugate gradients for least squares (CGLS).
 
     Parameters
     ----------
@@ -173,24 +172,30 @@ def CGLS3d_tomobar(
     _check_iterations(iterations)
     log_unused("CGLS3d_tomobar", gpu_id=(gpu_id, 0))
 
-    def solve(projector: Projector, measured: Rows) -> Image:
-        residual, projected = measured.copy(), np.empty_like(measured)
+    def solve(projector: Any, measured: Rows) -> Image:
+        xp = array_namespace(measured)
+        residual, projected = measured.copy(), xp.empty_like(measured)
         direction = projector.transpose(residual).copy()
-        image = np.zeros_like(direction)
+        image = xp.zeros_like(direction)
         slope = square(direction)
         for _ in range(iterations):
             projector.forward(direction, projected)
-            length = square(projected)
-            if slope == 0 or length == 0:
-                break
-            step = np.float32(slope / length)
+            step = ratio(slope, square(projected))
             image += step * direction
             projected *= step
             residual -= projected
             gradient = projector.transpose(residual)
             before, slope = slope, square(gradient)
-            direction *= np.float32(slope / before)
+            direction *= ratio(slope, before)
             direction += gradient
-        return np.maximum(image, 0, out=image) if nonnegativity else image
+        return xp.maximum(image, 0, out=image) if nonnegativity else image
 
     return solved(data, angles, center, detector_pad, recon_size, recon_mask_radius, solve)
+
+
+def _inverse(xp: Any, lengths: Any) -> Any:
+    """1 over lengths, and 0 where they are too short to count."""
+    inverse = xp.maximum(lengths, np.float32(LEAST_RAY))
+    xp.divide(1, inverse, out=inverse)
+    inverse[lengths <= LEAST_RAY] = 0
+    return inverse
