@@ -1,7 +1,7 @@
 """Workspaces of cuFFT plans, in bytes.
 
-cuFFT does not document them. The rules here were fitted to 1761 plans that CuPy 14.2 made
-on an NVIDIA H200 with CUDA 13 (2026-11-21). They are below none of the measured sizes, and at
+cuFFT does not document them. The rules here were fitted to 7833 plans that CuPy 14.2 made
+on an NVIDIA H200 with CUDA 13 (2026-11-21 and 28). They are below none of the measured sizes, and at
 most 2 % (or 2 KiB) above all but 36. Those 36 are lengths for which no simple rule tells whether
 an array is needed. They are counted as needing one, as are lengths beyond those measured.
 """
@@ -13,6 +13,11 @@ from functools import lru_cache
 from typing import Literal
 
 Kind = Literal["c2c", "r2c", "c2r"]
+
+WITHOUT_KERNEL = frozenset(
+    {75, 98, 154, 196, 242, 294, 484, 500, 686, 700, 726, 882, 900, 968, 980}
+)
+"""Lengths of real transforms that need an array, unlike all others up to 1083 of their primes."""
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +44,9 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     * A real transform works in place for some lengths (`_real_works_in_place`). Otherwise, if
       its length is even, it works in an array of the spectrum's size. If half its length has a
       prime over 127, it needs more: the arrays of Bluestein's algorithm if that half is above
-      `_fused_limit`, and a second such array if it is above half of that.
+      `_fused_limit`, and a second such array if it is above half of that. It also needs a second
+      one if the number of transforms is above `_fused_limit` and has such a prime. It is counted
+      for every number above, so that fewer transforms never need more.
     * A real transform of odd length does two rows as one complex transform, in two complex
       arrays of half the batch. The second array grows to what Bluestein's algorithm needs.
     """
@@ -52,14 +59,11 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
         return _complex_bytes(rows * length, dims, single)
     spectrum_bytes, half = rows * (length // 2 + 1) * itemsize, length // 2
     if _real_works_in_place(length, single):
-        # For 253 rows of 500 values an array was taken (H200, 2026-11-27), though complex ones of
-        # 253 need none. Other multiples of 11 are counted alike, unmeasured, above the 128 up to
-        # which `_works_in_place` has a rule of its own.
-        lacks = any(n % 11 == 0 and n > 128 for n in outer)
-        return _complex_bytes(spectrum_bytes // itemsize, outer, single, lacks)
+        return _complex_bytes(spectrum_bytes // itemsize, outer, single)
     if length % 2 == 0:
         more = max(_bluestein_bytes(spectrum_bytes // itemsize, n, single) for n in (*outer, half))
-        if not more and _largest_prime(half) > 127 and half > _fused_limit(single) // 2:
+        large = _largest_prime(half) > 127 and half > _fused_limit(single) // 2
+        if not more and (large or batch > _fused_limit(single)):
             more = spectrum_bytes
         return spectrum_bytes + (more + 2048 if more else 0)
     paired_rows = -(-batch // 2) * math.prod(outer)
@@ -68,14 +72,11 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     return paired_rows * length * itemsize + max(n_items * itemsize, inner) + 2048
 
 
-def _complex_bytes(n_items: int, dims: tuple[int, ...], single: bool, lacks: bool = False) -> int:
-    """Workspace of `n_items` elements in complex transforms along `dims`.
-
-    `lacks` says that kernels are lacking, so that an array is needed in any case.
-    """
+def _complex_bytes(n_items: int, dims: tuple[int, ...], single: bool) -> int:
+    """Workspace of `n_items` elements in complex transforms along `dims`."""
     bluestein = max((_bluestein_bytes(n_items, n, single) for n in dims), default=0)
     in_place = all(_works_in_place(n, single) or _takes_bluestein(n, single) for n in dims)
-    if in_place and not lacks:
+    if in_place:
         return bluestein
     return n_items * (8 if single else 16) + bluestein
 
@@ -129,10 +130,13 @@ def _works_in_place(length: int, single: bool) -> bool:
 
 
 def _real_works_in_place(length: int, single: bool) -> bool:
-    if length % 2 == 0 and length <= 1024 and _largest_prime(length) <= 11:
+    if length in WITHOUT_KERNEL:
+        return False
+    prime = _largest_prime(length)
+    if length % 2 == 0 and length <= 1024 and prime <= 11:
         return True
     if single and length % 2 and length <= 128:
-        return True
+        return prime <= 11 or prime == length
     return (16_384 if single else 2048) % length == 0 or (2187 if single else 729) % length == 0
 
 

@@ -133,9 +133,6 @@ CUBLASLT_BYTES = MIB
 DROPOUT_BYTES = 1024 * 48
 """State of cuDNN's random generator for each multiprocessor: 1024 generators of 48 bytes (an H200,
 cuDNN 9.19, 2026-11-26). torch makes it once, and keeps it."""
-MOST_ROWS = 4096
-"""Rows of real transforms that take one array in torch's plans, where they take any. 2,703 rows of
-3,000 took one, 37,821 and 142,279 of 2,560 two (2026-11-28); those between are counted as two."""
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
 
@@ -240,9 +237,7 @@ class Workspaces:
             ((batch, *lengths),) = call.shapes
             is_single = call.dtype not in ("float64", "complex128")
             kind: Any = call.options
-            twice = 1 + (kind != "c2c" and batch > MOST_ROWS)
-            n_bytes = twice * work_bytes(batch, tuple(lengths), kind, is_single)
-            workspaces.append(Workspace(n_bytes))
+            workspaces.append(Workspace(work_bytes(batch, tuple(lengths), kind, is_single)))
         elif self.multiprocessors:
             item = ITEM_BYTES.get(call.dtype, 4)
             shape, strides, axes = call.shapes
