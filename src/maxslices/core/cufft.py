@@ -1,8 +1,8 @@
 """Workspaces of cuFFT plans, in bytes.
 
 cuFFT does not document them. The rules here were fitted to 7833 plans that CuPy 14.2 made
-on an NVIDIA H200 with CUDA 13 (2026-11-21 and 28). They are below none of the measured sizes, and at
-most 2 % (or 2 KiB) above all but 36. Those 36 are lengths for which no simple rule tells whether
+on an NVIDIA H200 with CUDA 13 (2026-11-21 and 28). They are below none of the measured sizes, and
+at most 2 % (or 2 KiB) above most. The others are lengths for which no simple rule tells whether
 an array is needed. They are counted as needing one, as are lengths beyond those measured.
 """
 
@@ -18,6 +18,14 @@ WITHOUT_KERNEL = frozenset(
     {75, 98, 154, 196, 242, 294, 484, 500, 686, 700, 726, 882, 900, 968, 980}
 )
 """Lengths of real transforms that need an array, unlike all others up to 1083 of their primes."""
+WITHOUT_COMPLEX_KERNEL = frozenset({782, 1054})
+"""The same for complex transforms along the last axis, in single precision."""
+WITHOUT_DOUBLE_KERNEL = frozenset(
+    {221, 253, 323, 342, 391, 429, 437, 456, 460, 483, 506, 520, 561, 572}
+)
+"""The same in double precision, of all lengths up to 580."""
+WITHOUT_STRIDED_KERNEL = frozenset({882, 968, 1080, 1210, 1296, 1568})
+"""The same along other axes in single precision, of every third even length up to 1600."""
 
 
 @lru_cache(maxsize=4096)
@@ -56,10 +64,10 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     if rows * length == 0:
         return 0
     if kind == "c2c":
-        return _complex_bytes(rows * length, dims, single)
+        return _complex_bytes(rows * length, outer, length, single)
     spectrum_bytes, half = rows * (length // 2 + 1) * itemsize, length // 2
     if _real_works_in_place(length, single):
-        return _complex_bytes(spectrum_bytes // itemsize, outer, single)
+        return _complex_bytes(spectrum_bytes // itemsize, outer, 1, single)
     if length % 2 == 0:
         more = max(_bluestein_bytes(spectrum_bytes // itemsize, n, single) for n in (*outer, half))
         large = _largest_prime(half) > 127 and half > _fused_limit(single) // 2
@@ -72,11 +80,13 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     return paired_rows * length * itemsize + max(n_items * itemsize, inner) + 2048
 
 
-def _complex_bytes(n_items: int, dims: tuple[int, ...], single: bool) -> int:
-    """Workspace of `n_items` elements in complex transforms along `dims`."""
-    bluestein = max((_bluestein_bytes(n_items, n, single) for n in dims), default=0)
-    in_place = all(_works_in_place(n, single) or _takes_bluestein(n, single) for n in dims)
-    if in_place:
+def _complex_bytes(n_items: int, outer: tuple[int, ...], last: int, single: bool) -> int:
+    """Workspace of `n_items` elements in complex transforms along several axes."""
+    bluestein = max(_bluestein_bytes(n_items, n, single) for n in (*outer, last))
+    if all(
+        _works_in_place(n, single, strided) or _takes_bluestein(n, single)
+        for n, strided in [*((n, True) for n in outer), (last, False)]
+    ):
         return bluestein
     return n_items * (8 if single else 16) + bluestein
 
@@ -107,26 +117,31 @@ def _bluestein_bytes(n_items: int, length: int, single: bool) -> int:
     return -(-n_bytes // 2048) * 2048
 
 
-def _works_in_place(length: int, single: bool) -> bool:
+def _works_in_place(length: int, single: bool, strided: bool) -> bool:
     """True if no measured complex transform of such a length needed an array.
 
     For primes over 13 (in double precision, over 5) that depends on which kernels NVIDIA built.
-    Kernels for multiples of 11 are often missing.
+    Kernels for multiples of 11 are often missing, and in double precision those of all but the
+    last axis (`strided`).
     """
     prime = _largest_prime(length)
     if prime > 127:
         return length <= _fused_limit(single)
-    if length <= 128 and single:
+    if not single:
+        if strided and length > 480:
+            return length in (512, 1024)
+        if prime <= 5:
+            return length <= 6000
+        return length <= 580 and prime <= 23 and length not in WITHOUT_DOUBLE_KERNEL
+    if length in (WITHOUT_STRIDED_KERNEL if strided else WITHOUT_COMPLEX_KERNEL):
+        return False
+    if length <= 128:
         return prime in (length, *range(32))  # 122 = 2 * 61 has none, 101 and 103 have
-    if prime <= (13 if single else 5):
-        if single:
-            return length <= 11_000 or (length % 4096 == 0 and length <= 20_480)
-        return length <= 6000
+    if prime <= 13:
+        return length <= 11_000 or (length % 4096 == 0 and length <= 20_480)
     if length % 11 == 0:  # up to 319 all of them were measured
-        return single and length <= 319
-    if length <= 1024:
-        return prime <= 23
-    return single and length <= 4096 and prime <= 31
+        return length <= 319
+    return length <= 4096 and prime <= (23 if length <= 1024 else 31)
 
 
 def _real_works_in_place(length: int, single: bool) -> bool:
