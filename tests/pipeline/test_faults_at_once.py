@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from maxslices import Pipeline, Registry
@@ -227,14 +225,3 @@ def test_a_loader_of_httomo_that_is_not_the_first_step_is_no_missing_package(mon
     loader = "- method: standard_tomo\n  module_path: httomo.data.hdf.loaders\n"
     _, (_, _, said) = faults("- method: smooth\n  parameters: {level: 0}\n" + loader)
     assert "it can only be the first step" in said
-
-
-def test_json_is_read_with_its_numbers():
-    steps = [{"method": "smooth", "parameters": {"limits": [1e-07, 2.5, 3]}}]
-    pipeline = Pipeline.from_json(json.dumps(steps), methods)
-    assert pipeline.steps[0].parameters["limits"] == [1e-07, 2.5, 3]
-
-
-def test_json_that_is_none_is_told_with_its_place():
-    with pytest.raises(PipelineError, match=r"^pipeline:1:\d+: not valid YAML"):
-        Pipeline.from_json('[{"method": "smooth"', methods)

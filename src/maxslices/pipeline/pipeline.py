@@ -56,20 +56,6 @@ class Pipeline:
         return cls._checked(raw, methods, os.path.basename(path), faults)
 
     @classmethod
-    def from_json(cls, text: str, methods: Registry = registry) -> Pipeline:
-        """Read a pipeline from JSON: a list of steps with a pipeline file's keys.
-
-        Raises
-        ------
-        PipelineError
-            If it is not well formed; each fault with its line in the text.
-        """
-        from .yaml_file import read_pipeline_text
-
-        raw, faults = read_pipeline_text(text, "pipeline")
-        return cls._checked(raw, methods, "pipeline", faults)
-
-    @classmethod
     def from_steps(cls, steps: Iterable[StepLike], methods: Registry = registry) -> Pipeline:
         """Make a pipeline from steps.
 
@@ -266,15 +252,13 @@ def _line_of(fault: PipelineError) -> tuple[int, int]:
 
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[StepLike]
-"""A pipeline, its YAML file, JSON, or steps as `Pipeline.from_steps` takes them."""
+"""A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them."""
 
 
 def as_pipeline(pipeline: PipelineLike) -> Pipeline:
     """Make a `Pipeline` of any `PipelineLike`."""
     if isinstance(pipeline, Pipeline):
         return pipeline
-    if isinstance(pipeline, str) and pipeline.lstrip().startswith("["):
-        return Pipeline.from_json(pipeline)
     if isinstance(pipeline, str | os.PathLike):
         return Pipeline.from_file(pipeline)
     return Pipeline.from_steps(pipeline)

@@ -131,19 +131,12 @@ def read_pipeline_file(
 
 
 def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[PipelineError]]:
-    """Read the steps of a pipeline from the text of a file, or from JSON.
-
-    Parameters
-    ----------
-    text : str
-        YAML or JSON; the latter if it begins with a bracket.
-    name : str
-        For messages.
+    """Read the steps of a pipeline from the text of a file, whose name is for messages.
 
     Returns, and raises, what `read_pipeline_file` does.
     """
     try:
-        loader = PlainLoader(text) if is_json(text) else SweepLoader(text, name)
+        loader = SweepLoader(text, name)
         root = loader.get_single_node()
         if root is None:
             raise PipelineError("the file is empty; a pipeline is a list of methods", name)
@@ -154,24 +147,17 @@ def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[Pipeli
                 place.where,
                 place.pointer,
             )
-        check = NodeCheck(name, loader, is_json=is_json(text))
+        check = NodeCheck(name, loader)
         check.check(root)
         read = [_read_step(loader, node, name, check.faults) for node in root.value]
         steps = [step for step in read if step is not None]
-        if isinstance(loader, SweepLoader):
-            check.faults += loader.faults_in(steps)
-        return steps, check.faults
+        return steps, check.faults + loader.faults_in(steps)
     except yaml.YAMLError as error:
         place = place_of_error(name, error)
         text = f"not valid YAML: {problem_of(error)}"
         raise PipelineError(text, place.where, place.pointer) from None
     except RecursionError:
         raise PipelineError("its lists and mappings are nested too deeply", name) from None
-
-
-def is_json(text: str) -> bool:
-    """True if text is a list in brackets, as JSON has it."""
-    return text.lstrip().startswith("[")
 
 
 def _read_step(

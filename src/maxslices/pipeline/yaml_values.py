@@ -76,8 +76,8 @@ for _name, _pattern, _first in (
 class NodeCheck:
     """Check of every node of a file, before any is turned into a value."""
 
-    def __init__(self, file: str, loader: PlainLoader, *, is_json: bool = False) -> None:
-        self._file, self._is_json = file, is_json
+    def __init__(self, file: str, loader: PlainLoader) -> None:
+        self._file = file
         self._loader = loader
         self._sizes: dict[yaml.Node, int] = {}
         self.faults: list[PipelineError] = []
@@ -133,8 +133,7 @@ class NodeCheck:
                 shown = tag.replace(_TAG, "!!")
                 raise self._error(f"{_short(node.value)} is not of the type {shown}", node)
             self._check_number(node)
-        is_plain = node.style is None and not self._is_json
-        if is_plain and _resolved_in_yaml_1_1(node.value) != plain:
+        if node.style is None and _resolved_in_yaml_1_1(node.value) != plain:
             raise self._error(
                 f"{_short(node.value)} is read differently by YAML 1.1, as httomo does, and 1.2: "
                 "write a plain number, true or false, or text in quotes",
