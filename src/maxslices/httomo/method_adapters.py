@@ -73,7 +73,7 @@ def _plain(
     return method, {
         "halo": halo,
         "output_dims": dims,
-        "output_dtype": _output_dtype(entry, call),
+        "output_dtype": _host_dtype(entry, call) if entry.implementation == "cpu" else None,
         "row_reach": _row_reach(entry, call.names),
         "saved_by_default": entry.save_result,
         "host_only": entry.implementation == "cpu",
@@ -132,25 +132,18 @@ SIDE_DATA = {"remove_outlier": "too", "data_reducer": "alone"}
 """Methods that they call with flats and darks."""
 
 
-_MODULES_TO_FLOAT = ("normalize", "phase", "algorithm")
-"""Modules whose methods turn integers into float32."""
-_METHODS_TO_FLOAT = ("data_resampler",)
-"""Further methods that do; they interpolate."""
 _METHODS_TO_MASK = ("binary_thresholding",)
 """Methods whose result is a mask of 8-bit integers."""
 
 
-def _output_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
-    """Make the function that guesses the dtype of the result, which the database does not have.
+def _host_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
+    """Make the function that guesses the dtype of a result that is computed on the host.
 
-    The guess is used until the method has been measured.
-
-    Floats keep their dtype. Integers become float32 in `_MODULES_TO_FLOAT` and
-    `_METHODS_TO_FLOAT`, and keep their dtype in all other methods. With a parameter ``bits`` the
-    result has unsigned integers of that size; masks have 8 bits.
+    The database does not have it. The guess serves plans for a GPU that is not here, for which such
+    methods are not measured. Filters of phase and most of tomopy's make float32 of integers. With a
+    parameter ``bits`` the result has unsigned integers of that size; masks have 8 bits.
     """
-    module = entry.module.rpartition(".")[2]
-    to_float = module in _MODULES_TO_FLOAT or entry.name in _METHODS_TO_FLOAT
+    to_float = entry.name == "paganin_filter"
     if is_tomopy(entry.module):
         to_float = makes_float(entry.name)
 
