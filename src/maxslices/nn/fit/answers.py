@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from ...core.units import format_bytes
 
@@ -108,32 +107,26 @@ FEWER = " where there is room, and runs without: convolutions then use less work
 """Added to the text about a step that fits although its preferred kernels need more memory."""
 
 
-class BatchSize(int):
+class _Answer:
+    """Base of the answers: plain values with the log of their search."""
+
+    result: SearchLog
+
+    def __new__(cls, value: Any, result: SearchLog) -> Self:
+        made: Any = super().__new__(cls, value)  # type: ignore[call-arg]
+        made.result = result
+        return cast(Self, made)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.result.found, self.result
+
+
+class BatchSize(_Answer, int):
     """Batch size: an `int` with the log of its search in `result`."""
 
-    result: SearchLog
 
-    def __new__(cls, value: int, result: SearchLog) -> Self:  # noqa: D102
-        made = super().__new__(cls, value)
-        made.result = result
-        return made
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return int(self), self.result
-
-
-class PatchShape(tuple[int, ...]):
+class PatchShape(_Answer, tuple[int, ...]):
     """Patch shape: a `tuple` of `int` with the log of its search in `result`."""
-
-    result: SearchLog
-
-    def __new__(cls, value: Sequence[int], result: SearchLog) -> Self:  # noqa: D102
-        made = super().__new__(cls, value)
-        made.result = result
-        return made
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self), self.result
 
 
 def _shown(size: int | tuple[int, ...]) -> str:

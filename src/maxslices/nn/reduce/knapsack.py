@@ -181,7 +181,6 @@ class Knapsack:
         n = len(self.candidates)
         if not n:
             return None
-        room = np.empty_like(self.changes)
         allowed = np.ones(n, bool)
         allowed[list(banned)] = False
         chosen = np.zeros(n, bool)
@@ -192,7 +191,7 @@ class Knapsack:
             if top <= 0:
                 return [int(i) for i in np.flatnonzero(chosen)]
             picked = np.flatnonzero(chosen)
-            trials, price = self.with_one_more(picked, curve, room)
+            trials, price = self.with_one_more(picked, curve)
             trials -= limit_bytes
             left = np.maximum(trials, 0, out=trials)
             # The area above the limit counts; the height only breaks near ties, so a tenth of it.
@@ -207,9 +206,7 @@ class Knapsack:
             curve = self.curve(np.flatnonzero(chosen).tolist())
         return None
 
-    def with_one_more(
-        self, picked: Rows, curve: Curve, room: Curve | None = None
-    ) -> tuple[Curve, Curve]:
+    def with_one_more(self, picked: Rows, curve: Curve) -> tuple[Curve, Curve]:
         """Memory in use and added cost with each candidate beside a set.
 
         Candidates that it excludes are left out.
@@ -220,8 +217,6 @@ class Knapsack:
             Rows of the chosen candidates.
         curve : numpy.ndarray
             (n_stretches,): memory in use with them.
-        room : numpy.ndarray, optional
-            Array for the first result, of its shape.
 
         Returns
         -------
@@ -231,7 +226,7 @@ class Knapsack:
             (n_candidates,)
         """
         since = self._from(np.arange(len(self.candidates)), picked)
-        trials = np.add(curve, self.changes, out=room)
+        trials = curve + self.changes
         for inner in np.flatnonzero(since):
             trials[inner, : since[inner]] = curve[: since[inner]]
         price = self.costs.copy()
