@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -116,28 +116,20 @@ def layer_table(
     check_model(model)
     call = CallInputs.of(inputs)
     step = ModelStep(model, "forward", prediction_function=prediction_function, names=call.names)
-    seen: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = {}
-    order: list[str] = []
+    found: dict[str, LayerRow | None] = {}
     # A first replay tells whether the model runs, with the errors that say why not.
     step.trace(call.values, Workspaces.none())
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
         made = record.model(step.meta_copy(), is_on_meta=True)
         for path, module in made.named_modules():
-            module.register_forward_pre_hook(_entered(path, order))
-            module.register_forward_hook(_left(path, seen), with_kwargs=True)
+            _watch(module, path, found)
         given = record.input(call.values)
         counted = module_flops(made, lambda: made(*given))
     flops = {path: sum(by_op.values()) for path, by_op in counted.items()}
     modules = dict(model.named_modules())
     rows = tuple(
-        LayerRow(
-            path, kind, path.count(".") + 1 if path else 0, before, after, kernel,
-            *_counts(modules[path]), flops.get(path, 0) // 2, size,
-        )
-        for path in order
-        if path in seen
-        for kind, before, after, kernel, size in (seen[path],)
-    )  # fmt: skip
+        replace(row, mult_adds=flops.get(path, 0) // 2) for path, row in found.items() if row
+    )
     leaves = [row for row in rows if row.n_parameters and not any(modules[row.path].children())]
     return LayerTable(
         tuple(row for row in rows if row.depth <= depth),
@@ -155,30 +147,29 @@ def _counts(module: nn.Module) -> tuple[int, int]:
     return sum(n for n, _ in sizes), sum(n for n, is_trained in sizes if is_trained)
 
 
-def _entered(path: str, order: list[str]) -> Any:
-    def hook(_module: nn.Module, _args: Any) -> None:
-        if path not in order:
-            order.append(path)
+def _watch(module: nn.Module, path: str, found: dict[str, LayerRow | None]) -> None:
+    """Enter a row for the first call of a module, at the place where the call begins."""
 
-    return hook
+    def enter(_module: nn.Module, _args: Any) -> None:
+        found.setdefault(path, None)
 
-
-def _left(path: str, seen: dict[str, Any]) -> Any:
-    def hook(module: nn.Module, args: Any, named: Any, result: Any) -> None:
+    def leave(_module: nn.Module, args: Any, named: Any, result: Any) -> None:
         before, after = tensors_in((args, named)), tensors_in(result)
         kernel = getattr(module, "kernel_size", ())
-        seen.setdefault(
+        found[path] = found[path] or LayerRow(
             path,
-            (
-                type(module).__name__,
-                tuple(before[0].shape) if before else (),
-                tuple(after[0].shape) if after else (),
-                (kernel,) if isinstance(kernel, int) else tuple(kernel),
-                sum(t.numel() * t.element_size() for t in after),
-            ),
+            type(module).__name__,
+            path.count(".") + 1 if path else 0,
+            tuple(before[0].shape) if before else (),
+            tuple(after[0].shape) if after else (),
+            (kernel,) if isinstance(kernel, int) else tuple(kernel),
+            *_counts(module),
+            0,
+            sum(t.numel() * t.element_size() for t in after),
         )
 
-    return hook
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, with_kwargs=True)
 
 
 def _cells(row: LayerRow) -> tuple[str, ...]:
