@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from .networks import Calls
+
 N = 8
 """Channels of all features."""
 
@@ -25,56 +27,43 @@ def block(n: int = N, norm: type[nn.Module] | None = nn.BatchNorm2d) -> nn.Seque
     return nn.Sequential(*layers)
 
 
-class _Joins(nn.Module):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.body = block(n)
-
-    def forward(self, features: list[torch.Tensor]) -> torch.Tensor:
-        return self.body(torch.cat(features, 1))
+def blocks(n: int, make: Callable[[int], nn.Module]) -> nn.ModuleList:
+    """List of n blocks."""
+    return nn.ModuleList(make(i) for i in range(n))
 
 
-class Dense(nn.Module):
-    """A list that grows from block to block, as DenseNet's."""
+def dense() -> nn.Module:
+    """Return blocks with a list that grows from one to the next, as DenseNet's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Joins(N * (i + 1)) for i in range(5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Append each block's result."""
+    def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         features = [x]
-        for each in self.blocks:
+        for each in model.blocks:
             features.append(each(features))
         return features[-1]
 
+    def joins(i: int) -> nn.Module:
+        return Calls(lambda m, given: m.body(torch.cat(given, 1)), body=block(N * (i + 1)))
 
-class _Reads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = block(norm=None)
+    return Calls(forward, blocks=blocks(5, joins))
 
-    def forward(self, state: dict[str, Any]) -> torch.Tensor:
-        made = self.body(state["x"]) * state["scale"]
+
+def passes() -> nn.Module:
+    """Return blocks to which a dict is handed on that they and the caller change."""
+
+    def reads(model: nn.Module, state: dict[str, Any]) -> torch.Tensor:
+        made = model.body(state["x"]) * state["scale"]
         state["calls"] += 1
         state["seen"] = made
         return made + state["seen"].mean() * state["calls"]
 
-
-class Passes(nn.Module):
-    """A dict that is handed on, and changed by blocks and by the caller."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Reads() for _ in range(5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Hand the dict from block to block."""
+    def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         state: dict[str, Any] = {"x": x, "scale": 1.0, "calls": 0}
-        for each in self.blocks:
+        for each in model.blocks:
             state["x"] = each(state)
             state["scale"] *= 0.5
         return state["x"]
+
+    return Calls(forward, blocks=blocks(5, lambda _: Calls(reads, body=block(norm=None))))
 
 
 class Holder:
@@ -120,30 +109,20 @@ class Uncopied(Holder):
         return self
 
 
-class _ReadsItems(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = block(norm=None)
+def hands_on(kind: Callable[[dict[str, Any]], Any]) -> nn.Module:
+    """Return blocks to which an object of some class is handed on that the caller changes."""
 
-    def forward(self, items: Any) -> torch.Tensor:
-        return self.body(items["x"]) * items["scale"] * items["x"]
+    def reads(model: nn.Module, items: Any) -> torch.Tensor:
+        return model.body(items["x"]) * items["scale"] * items["x"]
 
-
-class HandsOn(nn.Module):
-    """An object of some class that is handed on, and changed by the caller."""
-
-    def __init__(self, kind: Callable[[dict[str, Any]], Any]) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_ReadsItems() for _ in range(4))
-        self.kind = kind
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Hand the object from block to block."""
-        items = self.kind({"x": x * 1, "scale": torch.ones(1)})
-        for each in self.blocks:
+    def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        items = kind({"x": x * 1, "scale": torch.ones(1)})
+        for each in model.blocks:
             items["x"] = each(items)
             items["scale"] = items["scale"] * 0.5
         return items["x"]
+
+    return Calls(forward, blocks=blocks(4, lambda _: Calls(reads, body=block(norm=None))))
 
 
 class _Remembers(nn.Module):
@@ -164,20 +143,17 @@ def remembers(kind: Callable[[dict[str, Any]], Any]) -> nn.Module:
     return nn.Sequential(*(_Remembers(kind) for _ in range(3)))
 
 
-class Adds(nn.Module):
-    """Features that are added to in place."""
+def adds() -> nn.Module:
+    """Return blocks whose features are added to in place."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(N, N, 1)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.ReLU(), block(norm=None)) for _ in range(5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add each block's result."""
-        x = self.first(x)
-        for each in self.blocks:
+    def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = model.first(x)
+        for each in model.blocks:
             x += each(x)
         return x
+
+    made = blocks(5, lambda _: nn.Sequential(nn.ReLU(), block(norm=None)))
+    return Calls(forward, first=nn.Conv2d(N, N, 1), blocks=made)
 
 
 def spectral(norm: Callable[[nn.Module], nn.Module] = parametrizations.spectral_norm) -> nn.Module:
@@ -262,45 +238,33 @@ class _Scaled(nn.Module):
         return self.body(x * self.scale.clone())
 
 
-class Scales(nn.Module):
-    """A buffer of a block that the caller changes when the block has returned."""
+def scales() -> nn.Module:
+    """Return blocks with a buffer that the caller changes when the block has returned."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_Scaled() for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Change each block's scale when it has been used."""
-        for each in self.blocks:
+    def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for each in model.blocks:
             x = each(x)
             each.scale.mul_(0.9)
         return x
 
+    return Calls(forward, blocks=blocks(4, lambda _: _Scaled()))
 
-class _ByName(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = block(norm=None)
 
-    def forward(self, *, features: dict[str, list[tuple[torch.Tensor, int]]]) -> torch.Tensor:
+def nested() -> nn.Module:
+    """Return blocks that get tuples in a list in a dict by name, and change them."""
+
+    def by_name(model: nn.Module, *, features: dict[str, list[Any]]) -> torch.Tensor:
         x, n = features["all"].pop()
         features["all"].append((x, n))
-        return self.body(x) + sum(t.mean() * i for t, i in features["all"])
+        return model.body(x) + sum(t.mean() * i for t, i in features["all"])
 
-
-class Nested(nn.Module):
-    """Tuples in a list in a dict, given by name and changed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(_ByName() for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Append each block's result to what it was given."""
+    def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         features = {"all": [(x, 1)]}
-        for i, each in enumerate(self.blocks):
+        for i, each in enumerate(model.blocks):
             features["all"].append((each(features=features), i))
         return features["all"][-1][0]
+
+    return Calls(forward, blocks=blocks(4, lambda _: Calls(by_name, body=block(norm=None))))
 
 
 class Renorm(nn.BatchNorm2d):
@@ -366,18 +330,14 @@ def bounded() -> nn.Module:
     return nn.Sequential(*made)
 
 
-class _ScalesByChance(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = block()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.body(x) * random.random() * float(numpy.random.rand())  # noqa: NPY002 - as users write it
-
-
 def host_draws() -> nn.Module:
     """Blocks that are scaled by random numbers of Python and of NumPy."""
-    return nn.Sequential(*(_ScalesByChance() for _ in range(4)))
+
+    def scaled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        chance = random.random() * float(numpy.random.rand())  # noqa: NPY002 - as users write it
+        return x + model.body(x) * chance
+
+    return nn.Sequential(*(Calls(scaled, body=block()) for _ in range(4)))
 
 
 class Hooks(nn.Module):

@@ -41,9 +41,9 @@ from .networks import Calls
 INPUT = Spec((4, own.N, 16, 16))
 KINDS = (UserDict, own.Holder, own.Slots, own.SelfDict)
 RECOMPUTED = [
-    own.Dense,
-    own.Passes,
-    own.Nested,
+    own.dense,
+    own.passes,
+    own.nested,
     own.averages,
     own.counts,
     own.quantizes,
@@ -51,7 +51,7 @@ RECOMPUTED = [
     own.spectral,
     own.spectral_by_hooks,
     own.host_draws,
-    *(partial(own.HandsOn, kind) for kind in KINDS),
+    *(partial(own.hands_on, kind) for kind in KINDS),
     *(partial(own.remembers, kind) for kind in (dict, *KINDS)),
 ]
 """Networks that can be computed again, as their containers and their state are restored."""
@@ -261,10 +261,10 @@ def test_a_buffer_that_never_changed_before_is_an_error_once():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (own.Adds, "modified by an inplace operation"),
-        (own.Scales, "its scale is changed"),
+        (own.adds, "modified by an inplace operation"),
+        (own.scales, "its scale is changed"),
         (own.bounded, "weight is changed"),
-        (lambda: own.HandsOn(own.Uncopied), "the Uncopied that it was given is changed"),
+        (lambda: own.hands_on(own.Uncopied), "the Uncopied that it was given is changed"),
     ],
 )
 def test_what_is_changed_after_it_was_used_is_an_error_and_never_a_wrong_gradient(make, reason):
@@ -273,7 +273,7 @@ def test_what_is_changed_after_it_was_used_is_an_error_and_never_a_wrong_gradien
 
 
 def test_an_object_that_stays_as_it_is_may_be_given_to_a_block():
-    model = own.HandsOn(own.Holder)
+    model = own.hands_on(own.Holder)
     model.blocks = model.blocks[:1]
     model.forward = lambda x: model.blocks[0](own.Holder({"x": x * 1, "scale": x.mean()}))
     assert difference(model, {"blocks.0": Rewrite("checkpoint")}) == ""
@@ -281,7 +281,7 @@ def test_an_object_that_stays_as_it_is_may_be_given_to_a_block():
 
 def test_inside_of_parts_too_an_argument_that_is_changed_in_place_is_an_error():
     # Autograd does not compare the versions of what another checkpoint keeps.
-    model = own.Adds()
+    model = own.adds()
     rewrites = {"": Rewrite("checkpoint", (), 2)}
     assert difference(model, rewrites) == ""
     rewrites |= {path: Rewrite("checkpoint") for path in blocks_of(model)}
@@ -496,14 +496,14 @@ def test_levels_leave_out_what_changes_gradients(monkeypatch):
 
 
 def test_a_network_that_kept_a_result_can_be_compared():
-    model = own.Passes()
+    model = own.passes()
     model.seen = model(torch.randn(INPUT.shape))
     assert difference(model, {path: Rewrite("checkpoint") for path in blocks_of(model)}) == ""
 
 
 def test_probing_leaves_attributes_and_buffers_as_they_were():
     model = own.counts()
-    scale = own.Scales()
+    scale = own.scales()
     probe_binary(model, (INPUT,))
     assert model[0].n_calls == 0
     assert model[0].history == []
