@@ -107,7 +107,7 @@ FEWER = " where there is room, and runs without: convolutions then use less work
 """Added to the text about a step that fits although its preferred kernels need more memory."""
 
 
-class _Answer:
+class _LoggedAnswer:
     """Base of the answers: plain values with the log of their search."""
 
     result: SearchLog
@@ -121,11 +121,11 @@ class _Answer:
         return self.result.found, self.result
 
 
-class BatchSize(_Answer, int):
+class BatchSize(_LoggedAnswer, int):
     """Batch size: an `int` with the log of its search in `result`."""
 
 
-class PatchShape(_Answer, tuple[int, ...]):
+class PatchShape(_LoggedAnswer, tuple[int, ...]):
     """Patch shape: a `tuple` of `int` with the log of its search in `result`."""
 
 
