@@ -15,7 +15,7 @@ import pytest
 from maxslices import describe
 from maxslices.errors import SourceError
 from maxslices.io import open_source
-from maxslices.io.library_errors import library_errors
+from maxslices.io.files import library_errors
 
 from . import scans
 

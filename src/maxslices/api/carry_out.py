@@ -13,7 +13,7 @@ from ..devices import select_backend
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import LostResultError, MaxslicesError
 from ..io import Source
-from ..io.paths import path_of
+from ..io.files import path_of
 from ..io.results.result_info import ResultInfo
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline, Reference

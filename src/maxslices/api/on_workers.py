@@ -19,7 +19,7 @@ from ..devices.cpu import CpuBackend
 from ..devices.cuda_copies import count_devices
 from ..errors import PlanError, UsageError
 from ..io import Source
-from ..io.paths import path_of
+from ..io.files import path_of
 from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
 from ..runner import Results, RunFolder

@@ -14,7 +14,7 @@ from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import ArrayScan, Source, open_source
-from ..io.paths import path_of
+from ..io.files import path_of
 from ..io.results.result_format import ResultFormat
 from ..io.scans.chosen_part import PartLike
 from ..io.scans.facts import CONFLICT, StoredFacts, one_fact, one_number

@@ -20,7 +20,7 @@ from ..devices.backend import device_name
 from ..errors import DoesNotFitError, ParameterError
 from ..io import ArrayScan, LoaderOptions, Source
 from ..io.access import SIDE_NAMES
-from ..io.paths import path_of
+from ..io.files import path_of
 from ..io.scans.frame_source import FrameSource
 from ..measure.resident_memory import ResidentPeak
 from ..pipeline import Pipeline

@@ -16,7 +16,7 @@ from ..devices.in_place import is_direct
 from ..errors import PlanError, UnknownReferenceError
 from ..estimate import ModelResolver
 from ..io import Source
-from ..io.paths import path_of
+from ..io.files import path_of
 from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice

@@ -19,7 +19,7 @@ from ...system.files import bytes_of, pread_all
 from ...system.threads import fit_in_buffer, parallel_copy, parallel_for_box
 from ...tuning.file_transfer import pread_pieces
 from ..check_arrays import check_dtype, without_ones
-from ..library_errors import cause_of, raise_if_of_system, raised_by_library
+from ..files import cause_of, raise_if_of_system, raised_by_library
 
 IndexRange = tuple[int, int]
 """First index, and the index after the last."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..check_arrays import check_dtype, without_ones
-from ..library_errors import library_errors
-from ..paths import is_url
+from ..files import is_url, library_errors
 from .frames import (
     ArrayFrames,
     FrameIndices,

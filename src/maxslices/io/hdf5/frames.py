@@ -20,6 +20,13 @@ from ...core.arrays import ArraySpec
 from ...errors import SourceError
 from ..access import Closing
 from ..check_arrays import check_dtype, without_ones
+from ..files import (
+    cause_of,
+    found_no_memory,
+    library_errors,
+    raise_if_of_system,
+    raised_by_library,
+)
 from ..frames.frames import (
     ArrayFrames,
     FrameIndices,
@@ -29,13 +36,6 @@ from ..frames.frames import (
     PlainFrames,
     as_slice,
     with_axes,
-)
-from ..library_errors import (
-    cause_of,
-    found_no_memory,
-    library_errors,
-    raise_if_of_system,
-    raised_by_library,
 )
 from . import objects
 from .chunks import ChunkError, Chunks, OversizeError, filters, locate_data

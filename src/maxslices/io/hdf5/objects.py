@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ...errors import SourceError
-from ..library_errors import cause_of, raise_if_of_system, raised_by_library
+from ..files import cause_of, raise_if_of_system, raised_by_library
 
 OPENING_BYTES = 2**22
 """Memory that must be free before a file is opened: HDF5 takes 2 MB for its caches, and ends the

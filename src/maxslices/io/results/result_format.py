@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ...errors import UsageError
-from ..paths import HDF5_SUFFIXES
+from ..files import HDF5_SUFFIXES
 
 FormatName = Literal["hdf5", "tiff", "tiff-stack", "ome-zarr"]
 """Kinds of files: HDF5; a folder of TIFFs; one TIFF; OME-Zarr with a pyramid."""

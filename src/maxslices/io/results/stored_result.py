@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError, StoreError
 from ..access import Closing
+from ..files import library_errors
 from ..hdf5.objects import open_hdf5
-from ..library_errors import library_errors
 from .hdf5_sink import DATA_PATH
 from .result_format import ResultFormat
 from .result_info import ResultInfo

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ...system.files import read_small_text
 from ..check_arrays import check_angles, radians_from_degrees
+from ..files import check_readable, is_hdf5
 from ..frames.frames import Selection
 from ..hdf5.frames import Hdf5File
-from ..paths import check_readable, is_hdf5
 from ..results.result_info import ScanFact
 from .facts import (
     StoredFacts,

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SourceError, UsageError
+from ..files import library_errors
 from ..frames.frames import Selection
 from ..hdf5.objects import read_attribute
-from ..library_errors import library_errors
 from ..results.result_info import VOLUME_AXES, PixelSize, ScanFact
 from .layout import Layout, ScanFile, own_name
 

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName, Source
 from ..check_arrays import check_angles
+from ..files import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr, library_errors
 from ..frames.frames import ArrayFrames, Frames, JoinedFrames, Selection
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
-from ..library_errors import library_errors
-from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .angles import angles_option, find_angles
 from .facts import ome_pixel_size, parse_pixel_size
 from .frame_source import FrameSource

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
+from ..files import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr, library_errors
 from ..frames.frames import ArrayFrames, Frames, Selection
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
-from ..library_errors import library_errors
-from ..paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr
 from .facts import StoredFacts, one_fact, one_number
 from .layout import Layout, ScanFile, find_layout
 from .loader import LoaderOptions, SideData
