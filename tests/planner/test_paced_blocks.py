@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from maxslices import ArraySpec, Pipeline, Registry, from_ledger
-from maxslices.api.plan_scan import plan_pipeline
+from maxslices import ArraySpec
 from maxslices.core.allocators import ArrayAllocator
 from maxslices.core.memory_model import MemoryModel
 from maxslices.estimate.probe_result import Probe
-from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets, make_plan
 from maxslices.planner.block_size import AUTO_SLICES, wanted_block
 from maxslices.planner.section_model import SectionModel, StepModel
-from maxslices.runner.blocks.block_feed import blocks_of
 from tests.estimate.record_cases import PROBE
-from tests.planner.ledgers import two
 
 TOTAL = 1000
 
@@ -70,37 +65,6 @@ def test_a_plan_says_what_takes_hours(slice_s, halo, note):
     made = make_plan([cost(2.0, slice_s, halo)], budgets, scan="a scan", block=10)
     assert len(made.notes) == bool(note)
     assert note in "".join(made.notes)
-
-
-@from_ledger
-def _with_plan(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.fft((*shape[:2], 2560), "float32", (2,), "r2c")
-    m.alloc(shape, dtype)
-
-
-registry = Registry()
-for name, estimator, halo in (("same", two, 0), ("wide", two, 1), ("plans", _with_plan, 0)):
-
-    def same(data):
-        return data.copy()
-
-    same.__name__ = name
-    registry.register(same, pattern="projection", calc_max_slices=estimator, halo=halo)
-
-
-def section_of(*steps, n_slices=1024, **kwargs):
-    budget = kwargs.pop("budget", 10**9)
-    in_memory = kwargs.pop("in_memory", True)
-    scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=in_memory)
-    budgets = Budgets("cuda", budget, 10**9)
-    return plan_pipeline(Pipeline.from_steps(steps, registry), scan, budgets, **kwargs).sections[0]
-
-
-@pytest.mark.parametrize(("block", "n_blocks"), [(32, 32), (33, 32), (31, 34), (np.uint8(31), 34)])
-def test_a_plan_counts_the_blocks(block, n_blocks):
-    section = section_of("same", block=block)
-    assert section.n_blocks == len(blocks_of([range(1024)], int(block), (0, 0), 1024)) == n_blocks
 
 
 def probe(times):

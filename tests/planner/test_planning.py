@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.api.plan_scan import plan_pipeline
-from maxslices.core import block_memory
 from maxslices.core.block_memory import PYTHON_BYTES
 from maxslices.core.units import format_bytes
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
@@ -201,15 +200,6 @@ def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_staging():
     assert staged.host_bytes - direct.sections[0].host_bytes == (2 * 10 + 3 * 5) * 4 * FRAME
 
 
-def test_on_a_card_host_memory_includes_what_arrays_go_through_that_are_not_blocks():
-    frames = ArraySpec((5000, 67, 53), "uint16")
-    of = scan("uint16", flats=frames, darks=frames)
-    section = planned("flat_field", of=of, device="cuda", block=1, host=200 * MB).sections[0]
-    staging = 2 * FRAME * 2 + 3 * FRAME * 4
-    staging += block_memory.upload_staging(section.side_bytes).total_bytes
-    assert section.host_bytes == PYTHON_BYTES + section.side_bytes + staging
-
-
 def looking_at_fifty():
     """Return a pipeline of a method that looks at fifty slices."""
     registry = Registry()
@@ -345,22 +335,6 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
     assert name in text
     assert path in text.replace("\n    ", "")
     assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_what_is_on_its_way_is_counted_with_its_halo():
-    steps = "find_middle", "neighbours", "to_float"
-    section = planned(*steps, of=scan("uint8"), block=10).sections[0]
-    # With a halo of 2+1: two blocks that are read by turns, in and out of the second method,
-    # and the last result, of which the part without halo is written; a buffer each way.
-    in_bytes, out_bytes = 13 * SINO, 13 * SINO * 4
-    needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes + in_bytes + out_bytes
-    assert section.estimated_bytes == PYTHON_BYTES + needed
-    assert section.steps[2].estimated_bytes == in_bytes + out_bytes
-    # Projections go to files as they lie in memory.
-    section = planned("neighbours", "to_float", of=scan("uint8"), block=10).sections[0]
-    in_bytes, out_bytes = 13 * FRAME, 13 * FRAME * 4
-    needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes
-    assert section.estimated_bytes == PYTHON_BYTES + needed
 
 
 def test_between_sections_is_never_more_than_half_of_the_memory():
