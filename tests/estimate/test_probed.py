@@ -82,12 +82,16 @@ def probed_on(
 @pytest.mark.parametrize("n", [40, 64, 211])
 @pytest.mark.parametrize("hard", HARD, ids=str)
 def test_hard_methods_are_safe_and_close(hard, n):
-    found = probed_on(hard.function, hard.bytes(n) + ROOM_BYTES)
+    available = hard.bytes(n) + ROOM_BYTES
+    found = probed_on(hard.function, available)
     model = found.model()
+    # A step can only be found by stepping on it; one slice more than the answer may be tried.
+    above = 1.1 if "step" in str(hard) or "padded" in str(hard) else 1.0
+    assert max(rung.n_bytes for rung in found.rungs) <= available * above
     # Where memory falls between two calls, nothing is known but that all fits.
     counts = range(1, found.answer + 1) if hard.rising else [r.n_slices for r in found.rungs]
     assert [k for k in counts if model.bytes(k) < hard.bytes(k)] == []
-    assert max(hard.bytes(k) for k in range(1, found.answer + 1)) <= hard.bytes(n) + ROOM_BYTES
+    assert max(hard.bytes(k) for k in range(1, found.answer + 1)) <= available
     assert 0.95 * n <= found.answer <= n
 
 
@@ -102,18 +106,6 @@ def test_time_that_allows_few_rungs_makes_the_answer_small_never_large(hard, mon
     largest = max(rung.n_slices for rung in found.rungs)
     for n in range(1, largest + 1) if hard.rising else [r.n_slices for r in found.rungs]:
         assert found.model().bytes(n) >= hard.bytes(n)
-
-
-@pytest.mark.parametrize("hard", HARD, ids=str)
-def test_no_rung_takes_more_than_there_is(hard):
-    # A step can only be found by stepping on it; one slice more than the answer may be tried.
-    above = 1.1 if "step" in str(hard) or "padded" in str(hard) else 1.0
-    for n in (20, 33, 100):
-        CACHE.clear()
-        available = hard.bytes(n) + ROOM_BYTES
-        found = probed_on(hard.function, available)
-        assert max(rung.n_bytes for rung in found.rungs) <= available * above
-        assert found.answer >= 0.9 * n
 
 
 def leaks(data, per_slice=0.0):
@@ -220,19 +212,6 @@ def test_a_first_call_that_compiles_is_not_taken_for_a_slow_method(clock):
     assert found.answer == 50
     assert found.sure
     assert found.notes == ()
-
-
-def test_a_method_of_a_third_of_a_second_stays_within_the_limit(clock):
-    def heavy(data):
-        clock.now_s += 0.3 + 0.01 * len(data)
-        work = slices(20)
-        work[0] = 0
-        return np.multiply(data, 2)
-
-    found = probed_on(heavy, 100 * SLICE_BYTES + ROOM_BYTES)
-    assert clock.now_s <= 8.5
-    assert found.duration_s == clock.now_s
-    assert found.answer == 40
 
 
 def test_a_cheap_method_with_much_memory_is_not_run_to_the_end_of_it(clock):

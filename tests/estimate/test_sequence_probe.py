@@ -225,14 +225,6 @@ def test_a_reading_of_the_answer_that_lies_off_costs_no_slice(sequences, n):
     assert found.model().bytes(n) == needs
 
 
-def test_memory_outside_the_pool_that_rises_in_steps_is_bisected(sequences):
-    sequences.outside_of = lambda k: 40_000_001 * (-(-k // 16) * 16)
-    available = sequences.most_bytes(line, 61) + sequences.outside_of(61)
-    found = probed_program(sequences, line, available)
-    assert 0.98 * 61 <= found.answer <= 61
-    assert len(sequences.counts) <= 32
-
-
 def test_memory_outside_the_pool_that_is_no_array_is_measured_as_before(sequences):
     sequences.outside_of = lambda k: 100 * MB + 33 * MB * k
     available = sequences.most_bytes(line, 40) + 100 * MB + 33 * MB * 40
@@ -355,17 +347,3 @@ def test_what_the_pool_holds_free_counts_beside_memory_outside_it(sequences, giv
     needs = 4 * INPUT_BYTES * 40 + (0 if gives_back else 150 * MB)
     found = probed_program(sequences, method, needs)
     assert needs <= found.model().bytes(40) <= 1.001 * needs
-
-
-def test_workspaces_of_a_library_that_works_slice_by_slice_are_a_constant(sequences):
-    """FBP2d_astra's way: beside the input, and the result comes later."""
-
-    def method(p):
-        p.alloc(2560 * 2560 * 4 * p.n, 1)
-
-    sequences.outside_of, sequences.outside_at = lambda k: 174 * MB, lambda sequence: 0
-    found = probed_program(sequences, method, 3_000 * MB)
-    assert found.peaks is not None
-    for k in (1, 2, 5, 8, 40, 60):
-        needs = max(sequences.most_bytes(method, k), INPUT_BYTES * k + 174 * MB)
-        assert needs <= found.model().bytes(k) <= needs + 2 * MB
