@@ -263,27 +263,14 @@ def _place_of_mark(file: str, mark: yaml.Mark) -> TextPlace:
     return TextPlace(where, _pointer(mark))
 
 
-_MOST_SHOWN = 75
-"""Most characters of a line that are shown before and after a fault."""
+_MOST_SHOWN = 150
+"""Most characters of a line that are shown around a fault."""
 
 
 def _pointer(mark: yaml.Mark) -> str:
-    """The line of a mark, and a caret below it."""
-    text = mark.buffer or ""
-    begin = max(_line_begin(text, mark.pointer), mark.pointer - _MOST_SHOWN)
-    end = mark.pointer
-    while end < len(text) and text[end] not in "\0\r\n\x85\u2028\u2029":
-        end += 1
-    line = text[begin : min(end, mark.pointer + _MOST_SHOWN)].rstrip()
-    if not line.isprintable():
-        return ""
-    return f"    {line}\n    {' ' * (mark.pointer - begin)}^"
-
-
-def _line_begin(text: str, position: int) -> int:
-    while position > 0 and text[position - 1] not in "\0\r\n\x85\u2028\u2029":
-        position -= 1
-    return position
+    """The line of a mark, and a caret below it; empty if it cannot be printed."""
+    line, _, caret = (mark.get_snippet(max_length=_MOST_SHOWN) or "").partition("\n")
+    return f"{line.rstrip()}\n{caret}" if line.isprintable() and caret else ""
 
 
 def _short(text: str) -> str:
