@@ -132,15 +132,6 @@ def test_a_pipe_behind_a_link_is_not_opened(tmp_path):
     assert done.stdout.strip() == "uint16"
 
 
-def test_a_file_without_3d_data_is_an_error_of_one_line(cli, tmp_path):
-    path = tmp_path / "flat.h5"
-    with h5py.File(path, "w") as file:
-        file["a"] = np.zeros(5)
-    status, out, err = cli("info", path)
-    assert (status, out) == (1, "")
-    assert len(err.splitlines()) == 1
-
-
 @pytest.mark.parametrize("signature", [b"SNOD", b"HEAP"])
 def test_a_damaged_file_is_an_error_of_one_line(cli, tmp_path, signature):
     path = with_facts(tmp_path / "scan.nxs")

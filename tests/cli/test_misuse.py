@@ -66,13 +66,6 @@ def test_a_dtype_that_a_method_refuses_says_what_to_do(cli, tmp_path, pipeline):
         assert "or save the scan as float32" in err
 
 
-def test_a_new_shape_that_cannot_be_is_found_by_check(cli, pipeline):
-    path = pipeline("{method: data_resampler, parameters: {newshape: [0, 5]}}")
-    status, _, err = cli("check", path)
-    assert status == 1
-    assert "pipeline.yaml:1:41: data_resampler refuses this: newshape must be two numbers" in err
-
-
 def test_a_method_that_changes_the_shape_before_flats_is_found_by_check(cli, scan, pipeline):
     path = pipeline(
         "{method: data_resampler, parameters: {newshape: [5, 6]}}",

@@ -25,19 +25,6 @@ def package(cli, tmp_path, monkeypatch):
     return tmp_path / "Beamline-Filters"
 
 
-def test_its_files(package):
-    files = {str(p.relative_to(package)) for p in package.rglob("*") if p.is_file()}
-    assert files == {
-        "README.md",
-        "pyproject.toml",
-        "beamline_filters/__init__.py",
-        "beamline_filters/methods.py",
-        "tests/test_methods.py",
-    }
-    for path in package.rglob("*.*"):
-        assert path.is_dir() or "$" not in path.read_text()
-
-
 def test_its_project_has_the_entry_point_and_takes_this_version(package):
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["maxslices.methods"] == {"beamline_filters": "beamline_filters"}
@@ -65,19 +52,6 @@ def test_its_tests_pass_and_its_method_runs(package):
     assert "normalize_to_air" in run("maxslices", "methods").stdout.split()
     (package / "p.yaml").write_text("- method: normalize_to_air\n")
     assert "well formed" in run("maxslices", "check", "p.yaml").stdout
-
-
-def test_its_tests_are_its_own_in_the_folder_of_another_project(package):
-    (package.parent / "pyproject.toml").write_text(
-        '[tool.pytest.ini_options]\naddopts = "--nosuch"'
-    )
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", package.name],
-        cwd=package.parent, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package), *sys.path])},
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    assert "Beamline-Filters/tests/test_methods.py" in found.stdout or "tests/test_" in found.stdout
 
 
 @pytest.mark.parametrize(

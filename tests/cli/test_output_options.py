@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 
 import pytest
 
@@ -73,15 +72,6 @@ def test_a_page_that_cannot_be_written(cli, scan, pipeline, tmp_path, name, said
     assert said in found[2]
     assert found[1] == ""
     assert steps.read_bytes() == before
-
-
-def test_a_name_that_is_not_text_is_shown_all_the_same(cli, scan, pipeline, tmp_path):
-    if sys.getfilesystemencoding() != "utf-8":
-        pytest.skip("names of files are not UTF-8")
-    odd = scan.rename(tmp_path / "scan-\udcff<b>.nxs")
-    status, _, err = cli("run", odd, pipeline(LOG), tmp_path / "out", "--device", "cpu")
-    assert (status, err) == (0, "")
-    assert "scan-\\udcff&lt;b&gt;.nxs" in (tmp_path / "out" / "report.html").read_text()
 
 
 MEASURED = "maxslices: median_filter: its memory is measured, by runs on a few slices\n"

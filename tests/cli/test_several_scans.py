@@ -207,15 +207,6 @@ def test_names_of_folders(tmp_path, monkeypatch):
         find_scans([], tmp_path)
 
 
-def test_a_report_is_read_within_a_bound(scan, pipeline, tmp_path):
-    report = tmp_path / "out" / scan.stem / "report.json"
-    report.parent.mkdir(parents=True)
-    report.touch()
-    os.truncate(report, 2**40)
-    done = run_scans(scan, pipeline(*STEPS), tmp_path / "out", resume=True, device="cpu")
-    assert "has more than 67,108,864 bytes" in done.scans[0].error
-
-
 def test_folders_are_checked_before_the_first_scan(scans, pipeline, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "s4").write_text("a file")

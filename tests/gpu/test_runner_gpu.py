@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -121,46 +120,6 @@ def test_pinned_arrays_are_used_as_they_are():
     first, last = report.sections
     assert "read" not in first.stages
     assert "write" not in last.stages
-
-
-@pytest.mark.parametrize("n_failures", [1, 2])
-@pytest.mark.parametrize("where", ["device", "memory"])
-def test_any_allocation_on_the_device_may_fail(between, where, n_failures):
-    import cupy
-
-    between(where)
-    scan = data((24, 12, 64))
-    want = expected(scan)
-    pool = cupy.get_default_memory_pool()
-    lock, count, fails_at = threading.Lock(), [0], range(0)
-
-    def malloc(n_bytes):
-        with lock:
-            number, count[0] = count[0], count[0] + 1
-        if number in fails_at:
-            raise cupy.cuda.memory.OutOfMemoryError(n_bytes, 0, 0)
-        return pool.malloc(n_bytes)
-
-    before = cupy.cuda.get_allocator()
-    names = ["to_float", "on_the_host", "blur"]
-    single = np.negative(scan * np.float32(0.5))
-    want = single.copy()
-    want[:, 1:] += single[:, :-1]
-    want[:, :-1] += single[:, 1:]
-    try:
-        cupy.cuda.set_allocator(malloc)
-        run(scan, pipeline(names), device="cuda", block=6)
-        total, splits = count[0], 0
-        assert total > 10
-        for k in range(total):
-            count[0], fails_at = 0, range(k, k + n_failures)
-            report = run(scan, pipeline(names), device="cuda", block=6)
-            assert count[0] > k
-            np.testing.assert_array_equal(report.result, want)
-            splits += sum(section.n_splits for section in report.sections)
-    finally:
-        cupy.cuda.set_allocator(before)
-    assert (splits > 0) == (n_failures > 1)
 
 
 TAKES = """
