@@ -364,7 +364,8 @@ class TestSharpness:
         assert sharpness(np.full((2, 9), value)) == 0
 
 
-def test_a_sweep_is_not_planned_without_a_run():
+def test_a_pipeline_with_a_sweep_is_planned_with_its_first_value_on_the_rows_that_are_read():
     pipeline = with_sweep(Pipeline.from_steps([*NORMALIZE, "fbp"]), "fbp.center=30:32:1")
-    with pytest.raises(UsageError, match=r"give fbp\.center one value for a plan"):
-        plan(source(), pipeline, device="cpu")
+    made = plan(source(100), pipeline, device="cpu")
+    assert "4 rows in the middle, 48 to 51, are read: as few as methods are" in made.notes[1]
+    assert made.sections[-1].n_slices == 4

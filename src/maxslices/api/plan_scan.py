@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar, Unpack
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..io.scans.chosen_part import PartLike
 from ..pipeline import Pipeline, ScanSpec, Section, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_known_shapes, check_supplied
-from ..pipeline.sweep import cut_at_sweep
+from ..pipeline.sweep import SweepRows, SweptPipeline, cut_at_sweep, rows_of_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.plan import shown_values
@@ -66,7 +67,8 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     Returns
     -------
     Plan
-        Its sections and blocks, and the memory that they take.
+        Its sections and blocks, and the memory that they take. Of a sweep, that of its first
+        value.
 
     Raises
     ------
@@ -83,9 +85,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     """
     request = PlanRequest(scan=scan, pipeline=pipeline, **options)
     checked = request.read_pipeline()
-    if (cut := cut_at_sweep(checked)) is not None:
-        raise UsageError(f"a sweep is planned when it runs: give {cut.name} one value for a plan")
-    workers = request.workers
+    swept, workers = cut_at_sweep(checked) is not None, request.workers
     is_here = not isinstance(scan, ArraySpec)
     budgets, backend = budgets_of(request.device, request.memory, request.host_memory, is_here)
     if backend is None and measures(checked, request.estimator):
@@ -93,6 +93,8 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     if workers is not None:
         if workers < 1:
             raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
+        if swept:
+            raise UsageError("a sweep runs in one process: leave out workers")
         budgets = budgets.of_each(workers, is_given=request.memory is not None)
         if budgets.kind == "cpu" and request.memory is not None:
             check_limits(budgets.budget_bytes, memory_limits(), n_processes=workers)
@@ -102,6 +104,9 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     else:
         with opened(scan, checked) as source:
             spec, notes = spec_of(source, backend), []
+    if swept:
+        checked, spec, more = first_of_sweep(checked, spec)
+        notes = [*notes, *more]
     resolver = chooser_for(spec, budgets, backend, request.estimator)
     return plan_pipeline(
         checked,
@@ -109,6 +114,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         budgets,
         resolver,
         block=request.block,
+        result_in_memory=swept,
         notes=notes,
     )
 
@@ -212,6 +218,56 @@ def plan_pipeline(
     )
     check_planned(models, made.sections)
     return made
+
+
+def with_rows(pipeline: Pipeline, n_rows: int, find: FindValue) -> tuple[SweptPipeline, SweepRows]:
+    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
+
+    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
+        cut = cut_at_sweep(known)
+        assert cut is not None  # it has a sweep
+        return cut, rows_of_sweep(cut, n_rows)
+
+    return answered(chosen, pipeline, find)[0]
+
+
+def sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
+    """Values, rows, and steps that are left out, in words."""
+    values = cut.sweep.values
+    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    notes = [
+        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
+        "runs, and the steps before run once",
+        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
+        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
+    ]
+    if cut.left_out:
+        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
+    if rows.elsewhere:
+        assert cut.before is not None
+        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
+        notes.append(f"other rows are read for {names}, as in a run without a sweep")
+    return tuple(notes)
+
+
+def first_of_sweep(
+    pipeline: Pipeline, scan: ScanSpec
+) -> tuple[Pipeline, ScanSpec, tuple[str, ...]]:
+    """What a plan of a sweep is made for: its first value, on the rows that are read; with notes.
+
+    Steps that look at other rows are left out: they run alone.
+    """
+    cut, rows = with_rows(pipeline, scan.projections.shape[1], with_default)
+    swept = cut.with_value(cut.sweep.values[0], {})
+    before = () if cut.before is None else cut.before.steps
+    steps = [replace(s, save_result=False) for i, s in enumerate(before) if i not in rows.elsewhere]
+    projections, flats, darks = (
+        None if spec is None else spec.with_slices(1, rows.n_rows)
+        for spec in (scan.projections, scan.flats, scan.darks)
+    )
+    assert projections is not None
+    few = replace(scan, projections=projections, flats=flats, darks=darks, in_memory=False)
+    return replace(swept, steps=(*steps, *swept.steps)), few, sweep_notes(cut, rows)
 
 
 def _assumed(scan: ArraySpec, pipeline: Pipeline) -> tuple[ScanSpec, list[str]]:

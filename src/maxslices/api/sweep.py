@@ -28,12 +28,10 @@ from ..pipeline.sweep import (
     USUAL_ROWS,
     SweepRows,
     SweptPipeline,
-    cut_at_sweep,
     reach_after,
-    rows_of_sweep,
 )
 from ..planner import Budgets, Plan
-from ..planner.plan import shown_values, value_text
+from ..planner.plan import value_text
 from ..runner import Report, RunFolder, SectionReport
 from ..runner.folder.unfinished_run import input_state
 from ..runner.report.progress import progress_shown
@@ -45,7 +43,7 @@ from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
 from .carry_out import carry_out, write_texts
 from .check_run import made_for
-from .plan_scan import FindValue, answered
+from .plan_scan import sweep_notes, with_rows
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
@@ -65,7 +63,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
         spec = spec_of(source, backend)
         resolver = chooser_for(spec, budgets, backend, request.estimator)
         finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
-        cut, rows = _with_rows(pipeline, spec.projections.shape[1], finder.find)
+        cut, rows = with_rows(pipeline, spec.projections.shape[1], finder.find)
         bar = held.enter_context(progress_shown(request.progress))
         held.enter_context(folder)
         trim_heap()
@@ -266,7 +264,7 @@ class SweepRuns:
     def _announce(self, plan: Plan) -> None:
         """Show a plan that is part of that of the sweep, the first one with the sweep's notes."""
         if not self.plans:
-            plan = replace(plan, notes=(*_sweep_notes(self.cut, self.rows), *plan.notes))
+            plan = replace(plan, notes=(*sweep_notes(self.cut, self.rows), *plan.notes))
         self.plans.append(plan)
         self.log.add(str(plan))
         self.request.announce(plan)
@@ -312,33 +310,3 @@ def read_rows(source: Source, start: int, stop: int) -> NDArray[Any]:
     out = pinned_empty(spec.shape, spec.dtype)
     source.read(1, start, stop, out)
     return out
-
-
-def _with_rows(pipeline: Pipeline, n_rows: int, find: FindValue) -> tuple[SweptPipeline, SweepRows]:
-    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
-
-    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
-        cut = cut_at_sweep(known)
-        assert cut is not None  # it has a sweep
-        return cut, rows_of_sweep(cut, n_rows)
-
-    return answered(chosen, pipeline, find)[0]
-
-
-def _sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
-    """Values, rows, and steps that are left out, in words."""
-    values = cut.sweep.values
-    counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
-    notes = [
-        f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
-        "runs, and the steps before run once",
-        f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
-        f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
-    ]
-    if cut.left_out:
-        notes.append(f"left out in a sweep: {', '.join(cut.left_out)}")
-    if rows.elsewhere:
-        assert cut.before is not None
-        names = ", ".join(cut.before.steps[i].meta.name for i in rows.elsewhere)
-        notes.append(f"other rows are read for {names}, as in a run without a sweep")
-    return tuple(notes)
