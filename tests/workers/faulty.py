@@ -10,8 +10,9 @@ import time
 import warnings
 from pathlib import Path
 
-from maxslices import Pipeline, Registry, method
+from maxslices import Pipeline, Registry, method, run
 from tests.planner.ledgers import two
+from tests.runner.resumable import content
 
 faulty = Registry()
 
@@ -28,26 +29,12 @@ def _is_due(folder: str) -> bool:
 
 
 @method("projection", calc_max_slices=two, registry=faulty)
-def killed(data, first_slice, folder: str, at: int):
-    """Negate; end the process before the block with slice `at`, if that is due."""
+def failing(data, first_slice, folder: str, at: int, how: str):
+    """Negate; fail, or end or stop the process, before the block with slice `at`, if due."""
     if first_slice == at and _is_due(folder):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return ~data
-
-
-@method("projection", calc_max_slices=two, registry=faulty)
-def stopped(data, first_slice, folder: str, at: int):
-    """Negate; stop the process before the block with slice `at`, if that is due."""
-    if first_slice == at and _is_due(folder):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return ~data
-
-
-@method("projection", calc_max_slices=two, registry=faulty)
-def failing(data, first_slice, folder: str, at: int):
-    """Negate; fail on the block with slice `at`, if that is due."""
-    if first_slice == at and _is_due(folder):
-        raise OSError("the table is away")
+        if how == "failing":
+            raise OSError("the table is away")
+        os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
     return ~data
 
 
@@ -106,7 +93,16 @@ def with_a_warning(data, first_slice):
     return ~data
 
 
-def of_faulty(name, folder, at=8):
+def of_faulty(how, folder, at=8):
     """Pipeline of one method that fails at slice `at`, as files in a folder say."""
-    step = {"method": name, "parameters": {"folder": str(folder), "at": at}}
+    step = {"method": "failing", "parameters": {"folder": str(folder), "at": at, "how": how}}
+    if how == "waiting":
+        step = {"method": how, "parameters": {"folder": str(folder), "at": at}}
     return Pipeline.from_steps([step], faulty)
+
+
+def check_as_alone(scan, pipeline, folder):
+    """Check that results in a folder's ``out`` are those of a run in one process."""
+    alone = run(scan, pipeline, folder / "alone", device="cpu", block=2)
+    assert len(alone.files) == 1
+    assert content(folder / "out") == content(folder / "alone")

@@ -21,8 +21,7 @@ from maxslices.workers.dealing import Dealer
 from maxslices.workers.local_cluster import local_client
 from maxslices.workers.worker_calls import WorkerCalls
 from maxslices.workers.workers import opened_workers, wait_for_workers
-from tests.runner.resumable import content
-from tests.workers.faulty import faulty, of_faulty
+from tests.workers.faulty import check_as_alone, faulty, of_faulty
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +51,7 @@ def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, c
     pipeline = of_faulty(name, folder)
     run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     assert list(folder.iterdir()) == []
-    alone = run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
-    assert len(alone.files) == 1
-    assert content(tmp_path / "out") == content(tmp_path / "alone")
+    check_as_alone(scan, pipeline, tmp_path)
 
 
 def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
@@ -69,8 +66,7 @@ def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due
     for path in (tmp_path / "due10").iterdir():
         path.unlink()
     run(scan, pipeline, tmp_path / "out", engine=client, resume=True)
-    run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
-    assert content(tmp_path / "out") == content(tmp_path / "alone")
+    check_as_alone(scan, pipeline, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +90,7 @@ def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, ca
 PROGRAM = """
 import sys
 from maxslices import Pipeline, run
-from tests.workers.faulty import faulty, of_faulty
+from tests.workers.faulty import check_as_alone, faulty, of_faulty
 
 if __name__ == "__main__":
     loader = {"method": "standard_tomo", "parameters": {"rotation_angles": [1.0] * 23}}
@@ -191,9 +187,7 @@ def test_a_worker_that_hangs_is_named_and_another_does_its_share(tmp_path, scan,
     ):
         run(scan, of_faulty("stopped", folder), tmp_path / "out", engine=client, block=2)
     assert list(folder.iterdir()) == []
-    alone = run(scan, of_faulty("stopped", folder), tmp_path / "alone", device="cpu", block=2)
-    assert len(alone.files) == 1
-    assert content(tmp_path / "out") == content(tmp_path / "alone")
+    check_as_alone(scan, of_faulty("stopped", folder), tmp_path)
 
 
 def test_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path, scan, due, monkeypatch):

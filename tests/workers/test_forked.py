@@ -12,11 +12,10 @@ import dask
 import pytest
 from distributed.nanny import WorkerProcess
 
-from maxslices import Pipeline, run
+from maxslices import run
 from maxslices.workers import local_cluster
 from maxslices.workers.local_cluster import local_client
-from tests.runner.resumable import content
-from tests.workers.faulty import faulty
+from tests.workers.faulty import check_as_alone, of_faulty
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
 NUMERIC = {
@@ -72,24 +71,20 @@ def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
     with local_client(2, None) as client:
         (server,) = set(client.run(os.getppid).values())
         os.kill(server, signal.SIGKILL)
-        pipeline = Pipeline.from_steps(
-            [{"method": "failing", "parameters": {"folder": str(tmp_path), "at": 0}}], faulty
-        )
+        pipeline = of_faulty("failing", tmp_path)
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
-        run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
-    assert content(tmp_path / "out") == content(tmp_path / "alone")
+    check_as_alone(scan, pipeline, tmp_path)
 
 
 STOPPED = """
 import signal, sys
-from maxslices import Pipeline, run
-from tests.workers.faulty import faulty
+from maxslices import run
+from tests.workers.faulty import of_faulty
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-    step = {"method": "waiting", "parameters": {"folder": sys.argv[1], "at": 20}}
     try:
-        run("scan.npy", Pipeline.from_steps([step], faulty), "out", workers=2, block=1)
+        run("scan.npy", of_faulty("waiting", sys.argv[1], 20), "out", workers=2, block=1)
     except KeyboardInterrupt as stopped:
         print(stopped)
 """

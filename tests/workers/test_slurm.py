@@ -15,8 +15,7 @@ from maxslices import run
 from maxslices.errors import DeviceError, UsageError
 from maxslices.workers import dealing, slurm_cluster
 from maxslices.workers.slurm_cluster import job_settings, slurm_client
-from tests.runner.resumable import content
-from tests.workers.faulty import of_faulty
+from tests.workers.faulty import check_as_alone, of_faulty
 from tests.workers.listeners import can_call
 from tests.workers.slurm_site import called, slurm_site, why_not
 
@@ -74,11 +73,6 @@ def running(site, scan, pause, n_jobs, slurm=""):
         thread.join()
 
 
-def check_same(scan, pause):
-    run(scan, waiting(pause), "alone", device="cpu", block=2)
-    assert content(Path("out")) == content(Path("alone"))
-
-
 def test_of_four_jobs_two_fit_and_one_that_is_cancelled_is_replaced(scan, pause, site):
     with running(site, scan, pause, 4) as errors:
         site.wait_for(lambda: len(site.jobs("RUNNING")) == 2)
@@ -86,7 +80,7 @@ def test_of_four_jobs_two_fit_and_one_that_is_cancelled_is_replaced(scan, pause,
         called("scancel", first)
         site.wait_for(lambda: len({second, *site.jobs("RUNNING")}) == 2)
     assert not errors
-    check_same(scan, pause)
+    check_as_alone(scan, waiting(pause), Path())
     site.wait_for(lambda: not site.jobs())
 
 
@@ -101,7 +95,7 @@ def test_a_job_that_ends_by_its_time_limit_ends_the_run_which_can_be_resumed(
         site.wait_for(lambda: errors)
     assert "there has been no worker for 1 s" in str(errors[0])
     run(scan, waiting(pause), "out", workers=1, slurm="", resume=True)
-    check_same(scan, pause)
+    check_as_alone(scan, waiting(pause), Path())
 
 
 def test_a_controller_that_is_gone_does_not_stop_a_run(scan, pause, site):
@@ -109,7 +103,7 @@ def test_a_controller_that_is_gone_does_not_stop_a_run(scan, pause, site):
         site.kill_controller()
     try:
         assert not errors
-        check_same(scan, pause)
+        check_as_alone(scan, waiting(pause), Path())
         with pytest.raises(DeviceError, match=r"refuses the jobs: .* contact slurm controller"):
             run(scan, ["minus_log"], "second", workers=1, slurm="")
     finally:

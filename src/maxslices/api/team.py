@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,17 +191,17 @@ def plan_source(
     spec = spec_of(source, backend)
     resolver = chooser_for(spec, budgets, backend, estimator)
     finder = ValueFinder(source, backend, spec, replace(budgets, n_workers=None), resolver, scratch)
-    planned = partial(
-        plan_pipeline,
+    made = plan_pipeline(
         pipeline,
         spec,
-        resolver=resolver,
+        budgets,
+        resolver,
         block=block,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
         find=finder.find,
     )
-    return planned(budgets), resolver
+    return made, resolver
 
 
 def identity_of(
