@@ -22,12 +22,11 @@ from maxslices.system.threads import NO_THREAD
 from .child import WALL_S, Difference, Outcome, cases, wait_for
 from .random_runs import (
     RandomRun,
-    compare,
+    carry_out,
     draw_run,
     empty,
     import_what_runs_need,
     results_in,
-    slice_dims_of,
 )
 
 ON_DISK = ("npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
@@ -150,7 +149,7 @@ def undisturbed(run_: RandomRun, place: Path) -> None:
         If the run is refused.
     """
     log = place / "log.txt"
-    status = ended(fork(lambda: _whole(run_, place / "whole"), log), log)
+    status = ended(fork(lambda: carry_out(run_, place / "whole"), log), log)
     if status == REFUSED:
         raise MaxslicesError(log.read_text())
     check_status(status, log, (0,))
@@ -168,12 +167,6 @@ def end_and_compare(run_: RandomRun, place: Path, out: Path) -> None:
 def finished(out: Path) -> bool:
     """True if a folder holds a finished run, and no unfinished one."""
     return (out / "report.json").exists() and find_unfinished(out) is None
-
-
-def _whole(run_: RandomRun, out: Path) -> None:
-    """Run undisturbed, and compare with the oracle."""
-    report = run(run_.scan, run_.pipeline(), out, device="cpu", **run_.options)
-    compare(run_, slice_dims_of(report.plan), results_in(out))
 
 
 def check_status(status: int, log: Path, allowed: tuple[int, ...]) -> None:

@@ -57,16 +57,13 @@ class RandomRun:
         """Result of each saved step by its name, without a suffix."""
         whole = Whole(self.whole.data, self.whole.angles, self.whole.flats)
         outputs = expected(whole, self.steps, slice_dims)
-        saved = {
-            f"{number + 1:02d}_{step['method']}": outputs[number]
-            for number, step in enumerate(self.steps)
-            if step.get("save_result")
-        }
         last = self.last
-        if last is None:
-            return saved
-        saved.pop(f"{last + 1:02d}_{self.steps[last]['method']}", None)
-        return {**saved, "result": outputs[last]}
+        saved = {
+            step_name(self, number): outputs[number]
+            for number, step in enumerate(self.steps)
+            if step.get("save_result") and number != last
+        }
+        return saved if last is None else {**saved, "result": outputs[last]}
 
     @property
     def last(self) -> int | None:
@@ -237,11 +234,6 @@ def step_name(run_: RandomRun, index: int) -> str:
     return f"{index + 1:02d}_{run_.steps[index]['method']}"
 
 
-def slice_dims_of(plan: Any) -> list[int]:
-    """Axis of the slices of each step."""
-    return [section.slice_dim for section in plan.sections for _ in section.steps]
-
-
 def results_in(folder: Path) -> dict[str, np.ndarray]:
     """All results in a folder by name, without a suffix."""
     return {
@@ -251,13 +243,13 @@ def results_in(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
-def carry_out(run_: RandomRun, out: Path | None, given: np.ndarray | None = None) -> None:
+def carry_out(run_: RandomRun, out: Path | None) -> None:
     """Run, and compare what comes out with what should."""
     before = run_.scan.copy() if isinstance(run_.scan, np.ndarray) else None
     report = run(run_.scan, run_.pipeline(), out, device="cpu", **run_.options)
     if before is not None and run_.scan.tobytes() != before.tobytes():
         raise Difference(f"the array of the scan was changed: {run_}")
-    slice_dims = slice_dims_of(report.plan)
+    slice_dims = [each.slice_dim for each in report.plan.sections for _ in each.steps]
     if out is None:
         run_.steps[:] = [{**step, "save_result": False} for step in run_.steps]
         compare(run_, slice_dims, {} if report.result is None else {"result": report.result})
