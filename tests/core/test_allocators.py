@@ -51,19 +51,6 @@ def test_each_array_is_rounded_up():
     assert estimate(shape, ["to_float", "by_cupy"], 69) == sum(arrays)
 
 
-def test_flats_and_darks_are_rounded_each():
-    def needs_frames(data, flats, darks):
-        return data
-
-    registry = Registry()
-    registry.register(needs_frames, pattern="all", calc_max_slices=two)
-    scan = ScanSpec(ArraySpec((40, 3, 5), "uint16"), *[ArraySpec((7, 3, 5), "uint16")] * 2)
-    plan = plan_pipeline(
-        Pipeline.from_steps(["needs_frames"], registry), scan, Budgets("cuda", MIB, 9 * MIB)
-    )
-    assert plan.sections[0].side_bytes == 1024
-
-
 def test_torchs_allocator_leaves_pieces_whole():
     allocator = ArrayAllocator("cuda", is_torchs=True)
     assert allocator.taken_bytes(MIB) == MIB

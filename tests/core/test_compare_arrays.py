@@ -70,12 +70,6 @@ def test_an_array_equals_itself_and_no_array_with_another_value(array):
             assert (found.n_different, found.where) == (1, place)
 
 
-@given(arrays.arrays("f8", (3, 4, 5)), arrays.arrays("f8", (3, 4, 5)))
-def test_the_axis_does_not_matter(one, other):
-    found = {(f.n_different, f.largest) for f in (compare_arrays(one, other, k) for k in range(3))}
-    assert len(found) == 1
-
-
 @pytest.mark.parametrize(
     ("values", "extent"),
     [

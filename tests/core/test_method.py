@@ -28,14 +28,6 @@ def plain(data, *, strength: float = 1.0):
     return data * strength
 
 
-@pytest.mark.parametrize("dtype", [np.float32(), np.float32, "float32", np.dtype("float32")])
-def test_the_documented_example_gives_nine_slices(dtype):
-    my_method = declare(plain, calc_max_slices=estimate)
-    answer = my_method.meta.calc_max_slices(0, (10, 20), dtype, 14450)
-    assert answer == (9, np.dtype("float32"))
-    assert isinstance(answer[1], np.dtype)
-
-
 def counting_frames(seen):
     """Estimators of both kinds that note the frames of maxslices between this file and them."""
 
@@ -88,11 +80,13 @@ def as_httomo_documents_it(
     return available_memory // (in_bytes + out_bytes), dtype
 
 
+@pytest.mark.parametrize("estimator", [estimate, as_httomo_documents_it])
 @pytest.mark.parametrize("dtype", [np.float32(), np.float32, "float32", np.dtype("float32")])
-def test_an_estimator_that_reads_nbytes_answers_for_every_kind_of_dtype(dtype):
-    meta = declare(plain, calc_max_slices=as_httomo_documents_it).meta
-    assert meta.calc_max_slices(0, (10, 20), dtype, 14450) == (9, np.dtype("float32"))
-    assert meta.output_dtype(0, (10, 20), dtype) == np.dtype("float32")
+def test_the_documented_examples_give_nine_slices_for_every_kind_of_dtype(estimator, dtype):
+    meta = declare(plain, calc_max_slices=estimator).meta
+    answer = meta.calc_max_slices(0, (10, 20), dtype, 14450)
+    assert answer == (9, np.dtype("float32"))
+    assert isinstance(answer[1], np.dtype)
 
 
 def test_an_estimator_that_reads_nbytes_plans_and_runs():
@@ -103,14 +97,6 @@ def test_an_estimator_that_reads_nbytes_plans_and_runs():
     plan = maxslices.plan(ArraySpec((40, 30, 20), "float32"), pipeline, device="cuda", memory="2GB")
     assert plan.sections[0].steps[0].estimator == "declared"
     assert np.all(maxslices.run(scan, pipeline, device="cpu", memory="5.15MB").result == 2)
-
-
-def test_nbytes_of_something_else_is_an_error_of_the_estimator():
-    def other(slice_dim, other_dims, dtype, available_memory, **kwargs):
-        return available_memory // slice_dim.nbytes, dtype
-
-    with pytest.raises(EstimatorError, match="raised AttributeError: 'int' object has no"):
-        declare(plain, calc_max_slices=other).meta.calc_max_slices(0, (10, 20), "f4", 14450)
 
 
 def recorder(slice_dim, other_dims, dtype, available_memory, **kwargs):
@@ -235,15 +221,11 @@ def test_a_method_with_a_device_parameter_of_its_own_keeps_it():
     [
         ((-1, "f4"), "returned -1 slices for 99 bytes, a negative number"),
         ((9.0, "f4"), r"returned 9.0 \(float\) in place of a number of slices"),
-        ((float("nan"), "f4"), r"returned nan \(float\) in place"),
-        ((np.float64(9), "f4"), r"\(float64\) in place"),
         ((True, "f4"), r"returned True \(bool\) in place"),
         ((np.True_, "f4"), r"\(bool\) in place|\(bool_\) in place"),
         ((None, "f4"), r"returned None \(NoneType\) in place"),
-        (("9", "f4"), r"returned '9' \(str\) in place"),
         (None, r"returned None \(NoneType\): it must return \(max_slices, output dtype\)"),
         (9, r"returned 9 \(int\): it must return"),
-        ((9, "f4", 0), r"\(tuple\): it must return"),
         ([9, "f4"], r"\(list\): it must return"),
         ((9, "float33"), "calc_max_slices gives a wrong dtype: 'float33'"),
     ],

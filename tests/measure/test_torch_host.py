@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
 from maxslices.core.declaration import describe
 from maxslices.devices import call_method, select_backend
 from maxslices.measure import measure_peak
-from maxslices.measure.torch_cpu_memory import counted, until_freed
+from maxslices.measure.torch_cpu_memory import counted
 
 torch = pytest.importorskip("torch")
 MIB = 2**20
@@ -79,12 +77,6 @@ def test_an_error_comes_through_and_its_memory_counts():
     with measure_peak() as peak, pytest.raises(KeyError):
         counted(fail)
     assert 3 * MIB <= peak.numpy_bytes <= 3 * MIB + NOISE_BYTES
-
-
-def test_where_nobody_measures_nothing_is_told():
-    assert counted(lambda: 7) == 7
-    until_freed(torch.zeros(10))
-    assert not tracemalloc.is_tracing()
 
 
 def test_a_profile_of_the_callers_is_left_alone():
