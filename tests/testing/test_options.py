@@ -240,7 +240,7 @@ def test_all_methods_of_a_package_are_checked_without_a_file(pytester, monkeypat
     result.stdout.fnmatch_lines(
         [
             "UNDERESTIMATE (would run out of memory): their_methods.forgetful*",
-            "SKIPPED *scaled: it needs factor: give it a Case in a file of tests",
+            "SKIPPED *scaled: it needs the parameter 'factor': give it a Case in a file of tests",
         ]
     )
     result = run_pytest("--maxslices=nowhere_at_all")

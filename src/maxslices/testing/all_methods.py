@@ -12,7 +12,7 @@ import pytest
 
 from ..checking.case import Case
 from ..core.method_meta import MethodMeta
-from ..core.parameters import SUPPLIED
+from ..core.parameters import check_parameters
 from ..errors import UsageError
 from .conformance import MethodConformance
 
@@ -23,12 +23,8 @@ TOLERANCE = 1e-6
 
 def _why_not(meta: MethodMeta) -> str:
     """Reason why a method does not run with its defaults; empty if it does."""
-    needed = [
-        name
-        for name, parameter in meta.parameters.items()
-        if parameter.default is parameter.empty and name not in SUPPLIED
-    ]
-    return f"it needs {', '.join(needed)}" if needed else meta.refusal({}) or ""
+    faults = [text for _, text in check_parameters(meta.function, {})]
+    return "; ".join(f"it {text}" for text in faults) or meta.refusal({}) or ""
 
 
 class TestRegisteredMethods(MethodConformance):

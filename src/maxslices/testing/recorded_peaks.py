@@ -18,8 +18,10 @@ from ..checking.estimate_check import compare
 from ..core.arrays import ArraySpec
 from ..core.method_registry import Registry, registry
 from ..core.parameters import SUPPLIED
+from ..devices.backend import device_name, select_backend
 from ..errors import UsageError
 from ..estimate import ModelRequest
+from ..system.packages import installed_version
 
 FORMAT = 1
 Record = dict[str, Any]
@@ -151,29 +153,19 @@ def _versions_by_module() -> dict[str, str]:
 @lru_cache(maxsize=2)
 def environment(device: str) -> dict[str, Any]:
     """Device and versions that a measurement depends on."""
-    libraries = ["maxslices", "numpy", "scipy", "torch"]
+    versions = {name: installed_version(name) for name in ("maxslices", "numpy", "scipy", "torch")}
     found: dict[str, Any] = {"device_name": "CPU", "python": sys.version.split()[0]}
     if device == "cuda":
         import cupy
 
         runtime = cupy.cuda.runtime
-        properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
-        found["device_name"] = properties["name"].decode()
-        found["device_bytes"] = int(properties["totalGlobalMem"])
+        versions["cupy"] = cupy.__version__
+        found["device_name"] = device_name(select_backend(device))
         found["driver"] = int(runtime.driverGetVersion())
         found["cuda_runtime"] = int(runtime.runtimeGetVersion())
         found["cufft"] = int(cupy.cuda.cufft.getVersion())
-        found["libraries"] = {"cupy": cupy.__version__}
-        driver_file = Path("/proc/driver/nvidia/version")
-        if driver_file.exists():
-            found["kernel_driver"] = driver_file.read_text().splitlines()[0]
-    for name in libraries:
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.setdefault("libraries", {})[name] = version
-    return found
+    known = {name: version for name, version in versions.items() if version != "unknown"}
+    return found | {"libraries": known}
 
 
 def _key(record: Mapping[str, Any]) -> str:
