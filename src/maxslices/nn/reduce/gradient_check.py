@@ -117,13 +117,8 @@ class GradientCheck:
     def _inputs(self, parts: int) -> tuple[Any, ...]:
         """Smallest inputs on which the model runs."""
         n = max(parts, 2)
-        if n not in self._small:
-            self._small[n] = self._runnable(n)
-        return self._small[n]
-
-    def _runnable(self, n: int) -> tuple[Any, ...]:
         last: BaseException | None = None
-        for given in small_inputs(self.step.model, self.inputs, n):
+        for given in () if n in self._small else small_inputs(self.step.model, self.inputs, n):
             try:
                 with Replay(workspaces=Workspaces.none(), lines=False) as record:
                     record.model(self.step.meta_copy(), is_on_meta=True)(*record.input(given))
@@ -131,11 +126,13 @@ class GradientCheck:
             except (*_ERRORS, TraceError) as error:
                 last = error
             else:
-                return given
-        text = first_line(last)
+                self._small[n] = given
+                break
+        if n in self._small:
+            return self._small[n]
         raise ModelArgumentError(
             f"{type(self.step.model).__name__} does not run on small inputs like those given, so "
-            f"no plan can be compared with it: {text}"
+            f"no plan can be compared with it: {first_line(last)}"
         ) from last
 
     def _compared(

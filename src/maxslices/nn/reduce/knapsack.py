@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Candidate
-from .rewrite import Rewrite
 from .study import ModuleOrder
 
 Curve = npt.NDArray[np.floating]
@@ -78,8 +77,9 @@ class Knapsack:
         a, b = stretches[:, :1], stretches[:, 1:]
         overlap = (a < b.T) & (b > a.T)
         inside = (a >= a.T) & (b <= b.T) & (b - a < (b - a).T)
-        outer = np.array([_holds_others(c.rewrite) for c in candidates], bool)
-        inner = np.array([_may_be_inside(c.rewrite) for c in candidates], bool)
+        outer = np.array([c.rewrite.kind == "checkpoint" for c in candidates], bool)
+        # The cache of a selective checkpoint cannot be read twice, as inside it would be.
+        inner = np.array([c.rewrite.kind != "selective" for c in candidates], bool)
         within = inside & inner[:, None] & outer[None, :]
         conflicts = overlap & ~within & ~within.T
         np.fill_diagonal(conflicts, False)
@@ -247,15 +247,3 @@ class Knapsack:
             if self.peak(rest) <= limit_bytes:
                 chosen = rest
         return chosen
-
-
-def _holds_others(rewrite: Rewrite) -> bool:
-    return rewrite.kind == "checkpoint"
-
-
-def _may_be_inside(rewrite: Rewrite) -> bool:
-    """True for rewrites that do the same inside of a module that is recomputed.
-
-    The cache of a selective checkpoint cannot be read twice.
-    """
-    return rewrite.kind in ("split", "checkpoint", "offload")

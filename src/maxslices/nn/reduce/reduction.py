@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from .rewrite import apply_rewrites, undo_rewrites
 from .run_on_device import (
     confirm,
     fastest,
-    finalists,
     resolve_device,
     run_unreduced,
     too_large_message,
@@ -126,7 +124,7 @@ def reduce_memory(
     before = best = search.unreduced()
     if not search.fits(before):
         search.measure_times()
-        best = search.without_wrong(check, partial(_handed_over, search))
+        best = search.without_wrong(check)
     summary = ReductionSummary(
         device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=budget.limit_bytes,
@@ -140,7 +138,7 @@ def reduce_memory(
     made = whole = None
     if cuda_device is not None:
         whole = run_unreduced(summary, step, given, cuda_device)
-        found = fastest(finalists(search, best), search, cuda_device)
+        found = fastest(search.finalists(best), search, cuda_device)
         best, made = found or (best, None)
     if check.draws_differ(best.rewrites):
         search.notes.append(OTHER_DRAWS)
@@ -158,13 +156,6 @@ def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
     """Undo the rewrites of `reduce_memory`, and return the model."""
     undo_rewrites(model)
     return model
-
-
-def _handed_over(search: PlanSearch, best: ReductionPlan) -> list[ReductionPlan]:
-    """Plans of which one will be returned."""
-    if search.device is not None:
-        return finalists(search, best)
-    return [best] if search.fits(best) else []
 
 
 def _own_device(model: nn.Module) -> torch.device | None:

@@ -17,7 +17,7 @@ from ..nn_errors import NoDeviceError
 from ..replay import Trace
 from ..step.model_step import ModelStep
 from .reduction_summary import ReductionSummary
-from .rewrite import Rewrites, apply_rewrites, undo_rewrites
+from .rewrite import apply_rewrites, undo_rewrites
 from .search import PlanSearch, ReductionPlan
 
 RANK_VARIABLES = (
@@ -35,8 +35,6 @@ ResNet50 ran out of memory only in the fourth and in the sixth step."""
 TIMED_S = 0.4
 """No further step begins when the timed ones took as long: about ten steps of the networks in
 docs/benchmarks/reductions.md."""
-FINALISTS = 3
-"""Number of plans that are run on the device."""
 REPEATS = 2
 """Runs of each plan, of which the shorter time counts: hosts differ from minute to minute, and
 the same plan for ResNet50 took 40.4 and then 49.3 ms."""
@@ -126,15 +124,6 @@ def _timed(durations: list[float], device: torch.device) -> Iterator[int]:
         durations.append(time.perf_counter() - began)
 
 
-def finalists(search: PlanSearch, best: ReductionPlan) -> list[ReductionPlan]:
-    """Plans worth a run on the device: the fastest of those predicted to fit."""
-    different: dict[str, ReductionPlan] = {}
-    for plan in [best, *sorted(search.tried, key=lambda each: each.added_s)]:
-        if search.fits(plan) and all(c.is_usable for c in plan.chosen):
-            different.setdefault(str(sorted(plan.rewrites.items())), plan)
-    return [*different.values()][:FINALISTS]
-
-
 def fastest(
     plans: Sequence[ReductionPlan],
     search: PlanSearch,
@@ -148,7 +137,12 @@ def fastest(
     found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(REPEATS):
         for plan in list(left):
-            made = run_plan(plan.rewrites, search, device)
+            apply_rewrites(search.step.model, plan.rewrites)
+            try:
+                limit_bytes = search.limit_bytes or None
+                made = run_for_real(search.step, search.inputs, device, limit_bytes)
+            finally:
+                undo_rewrites(search.step.model)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -157,16 +151,6 @@ def fastest(
         if len(left) < 2:
             break
     return min(found.values(), key=lambda each: each[1].step_s, default=None)
-
-
-def run_plan(rewrites: Rewrites, search: PlanSearch, device: torch.device) -> MeasuredStep | None:
-    """Run steps with rewrites within the limit; None if they run out of memory."""
-    model = search.step.model
-    apply_rewrites(model, rewrites)
-    try:
-        return run_for_real(search.step, search.inputs, device, search.limit_bytes or None)
-    finally:
-        undo_rewrites(model)
 
 
 def run_unreduced(

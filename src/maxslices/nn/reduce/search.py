@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ...core.memory_model import last_true
@@ -133,6 +134,8 @@ def later_bytes(trace: Trace, too_low_bytes: int) -> int:
     return (last_true(fails, low, high) + 1) * part
 
 
+FINALISTS = 3
+"""Number of plans that are run on a device."""
 STEP = 0.01
 """Part of the limit by which the target is lowered from one plan to the next."""
 
@@ -254,20 +257,18 @@ class PlanSearch:
             best = self.better(self._descended(space), best)
         return best
 
-    def without_wrong(
-        self, check: GradientCheck, handed_over: Callable[[ReductionPlan], list[ReductionPlan]]
-    ) -> ReductionPlan:
-        """Cheapest plan, without rewrites that change gradients or state.
+    def finalists(self, best: ReductionPlan) -> list[ReductionPlan]:
+        """Plans of which one is used: with a device, the fastest few of those that fit are run."""
+        different: dict[str, ReductionPlan] = {}
+        for plan in [best, *sorted(self.tried, key=lambda each: each.added_s)]:
+            if self.fits(plan) and all(c.is_usable for c in plan.chosen):
+                different.setdefault(str(sorted(plan.rewrites.items())), plan)
+        return [*different.values()][: 1 if self.device is None else FINALISTS]
 
-        Parameters
-        ----------
-        check : GradientCheck
-            Comparison with the unreduced step.
-        handed_over : callable
-            Function of the cheapest plan that returns those of which one will be used.
-        """
+    def without_wrong(self, check: GradientCheck) -> ReductionPlan:
+        """Cheapest plan, without rewrites that change gradients or state."""
         best, more = self.cheapest(), self.max_replays
-        while self.refuse_wrong(check, handed_over(best)):
+        while self.refuse_wrong(check, self.finalists(best)):
             self.max_replays = self.n_replays + more  # it begins anew
             best = self.cheapest()
         return best
@@ -394,7 +395,8 @@ class PlanSearch:
                 raise
             self.notes.append(f"the batch is not run in {parts} parts: {str(error)[:160]}")
             return None
-        study = study.with_trace(self.measured(study.trace))
+        trace = self.measured(study.trace)  # the same events, with other workspaces
+        study = replace(study, trace=trace, usage=np.array(trace.in_use_bytes, np.int64))
         found = candidates(study, model, self.means)
         if "split" in self.means:
             found += layer_candidates(study, model)

@@ -180,10 +180,6 @@ class StepStudy:
     leaves: frozenset[str]
     """Modules without children."""
 
-    def with_trace(self, trace: Trace) -> StepStudy:
-        """Study of the same events with other workspaces."""
-        return replace(self, trace=trace, usage=np.array(trace.in_use_bytes, np.int64))
-
     @property
     def backward_start(self) -> int:
         """Event at which the backward pass begins, the end of the loss."""

@@ -47,6 +47,12 @@ def add_buckets(model: nn.Module) -> None:
         model.register_buffer(f"{PREFIX}{index}", bucket, persistent=False)
 
 
+NAMES = {
+    "weights": "weights and buffers",
+    "temporary": "gradients in passing",
+    "workspace": "workspaces",
+}
+"""Names of categories where a text uses a longer one."""
 LARGEST = 3
 """Number of holders that a report names: a choice of its layout."""
 _MOSTLY = 0.6
@@ -216,13 +222,9 @@ def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tupl
         total = sum(sums.values())
         where = f" at {os.path.basename(largest.line)}" if largest.line and not name else ""
         what = (
-            f"{sums[category] / total:.0%} {_word(category)}; the largest tensor is "
+            f"{sums[category] / total:.0%} {NAMES.get(category, category)}; the largest tensor is "
             f"{'x'.join(map(str, largest.shape)) or 'a scalar'} {largest.dtype}{where}"
         )
         kind = type(modules[name]).__name__ if name in modules else "state"
         made.append(Holder(name, kind, total, what))
     return tuple(sorted(made, key=lambda holder: -holder.n_bytes)[:LARGEST])
-
-
-def _word(category: str) -> str:
-    return "gradients in passing" if category == "temporary" else category

@@ -14,16 +14,10 @@ from ..fit.answers import FEWER
 from ..memory_budget import MemoryBudget
 from ..replay import ReplayPeak, Trace
 from ..replay.step_family import surely_fits
-from .breakdown import Holder, MemoryStage, ModelPart
+from .breakdown import NAMES, Holder, MemoryStage, ModelPart
 from .snapshot import snapshot_of
 
 WIDTH = 88
-_NAMES = {
-    "weights": "weights and buffers",
-    "temporary": "gradients in passing",
-    "workspace": "workspaces",
-}
-"""Names of categories where the text uses a longer one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +156,7 @@ def _peak(report: MemoryReport) -> str:
     peak = report.peak
     where = f" in {peak.module}" if peak.module else ""
     lines = [f"At the peak, in the stage {peak.stage!r}{where}"]
-    rows = [(_NAMES.get(name, name), n) for name, n in report.categories.items() if n]
+    rows = [(NAMES.get(name, name), n) for name, n in report.categories.items() if n]
     rows.append(("allocated", report.allocated_bytes))
     rows.append(("reserved - allocated", report.reserved_bytes - report.allocated_bytes))
     rows.append(("CUDA context", report.context_bytes))
@@ -220,7 +214,7 @@ def _why(report: MemoryReport) -> str:
     sentences = [
         f"The parameters and buffers are {format_bytes(weights)}, and "
         f"{format_bytes(report.allocated_bytes)} are in use at the peak: "
-        f"{categories[largest] / total:.0%} of that are {_NAMES.get(largest, largest)}."
+        f"{categories[largest] / total:.0%} of that are {NAMES.get(largest, largest)}."
     ]
     if largest == "activations":
         kept = (

@@ -44,9 +44,9 @@ class OutputLoss:
             total = value if total is None else total + value
         if total is None:
             raise ModelArgumentError(
-                f"{loss_name(self.loss)} needs a tensor, and the model returns a "
-                f"{type(output).__name__} without one: give a function of the output, such as "
-                "loss=lambda output, target: ..."
+                f"{getattr(self.loss, '__name__', type(self.loss).__name__)} needs a tensor, and "
+                f"the model returns a {type(output).__name__} without one: give a function of the "
+                "output, such as loss=lambda output, target: ..."
             )
         return total
 
@@ -150,12 +150,6 @@ def loss_named(name: str) -> Loss:
         raise ModelArgumentError(f"{name!r} is no loss of torch.nn; there is {known}")
     made: Loss = getattr(nn, plain[wanted])()
     return made
-
-
-def loss_name(loss: Loss) -> str:
-    """Name of a loss for messages."""
-    plain = loss.loss if isinstance(loss, OutputLoss) else loss
-    return getattr(plain, "__name__", type(plain).__name__)
 
 
 def _is_of_torch(loss: Any) -> bool:

@@ -243,7 +243,8 @@ def run_step(
         if loop.mode == "forward" or device.type != "cuda":
             turns = range(1 if loop.mode == "forward" else N_STEPS)
         else:
-            turns = until_calm(partial(_taken_bytes, device))
+            taken = "reserved_bytes.all.allocated"  # all that was ever taken from the device
+            turns = until_calm(lambda: int(torch.cuda.memory_stats(device)[taken]))
     loop.run(model, (tuple(inputs), {}), targets, optimizer, turns)
 
 
@@ -264,11 +265,6 @@ def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
         calm = calm + 1 if taken == before else 0
         if calm == N_CALM:
             return
-
-
-def _taken_bytes(device: torch.device) -> int:
-    """Bytes that the allocator has ever taken from a CUDA device."""
-    return int(torch.cuda.memory_stats(device)["reserved_bytes.all.allocated"])
 
 
 def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
