@@ -14,6 +14,7 @@ INPUTS := pyproject.toml methods/pyproject.toml constraints.txt
 .PHONY: demo test fuzz lint coverage notebooks docs release clean
 
 demo: .venv/demo.stamp
+	rm -rf demo-output
 	$(BIN)/maxslices demo demo-output
 
 test: .venv/test.stamp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ import numpy as np
 from ..api.plan_scan import plan
 from ..api.run_scan import run
 from ..core.units import format_bytes, parse_bytes
-from ..errors import StoreError
 from ..pipeline import Pipeline
 from ..runner import Report
 from ..runner.report.progress import progress_shown
 from ..runner.sweep_pictures import ContactSheet
-from ..system.disk_space import check_free_space, store_errors
+from ..system.disk_space import check_absent, check_free_space, store_errors
 from .phantom import flower_head
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
 
@@ -59,8 +57,7 @@ def run_demo(
     Parameters
     ----------
     out : path-like
-        Folder for the scan, the pipeline file, the reconstruction and the picture. An
-        earlier demo in it is replaced.
+        Folder for the scan, the pipeline file, the reconstruction and the picture.
     memory : str or int
         Budget; the default is less than half of the bytes of the scan.
     rows, columns, n_angles : int
@@ -75,16 +72,18 @@ def run_demo(
     Raises
     ------
     StoreError
-        If `out` holds something other than an earlier demo, or its disk is full.
+        If `out` exists already, cannot be made, or its disk is full.
     MaxslicesError
         If the run fails.
     """
-    folder = _prepare(Path(out))
+    folder = Path(out)
     path = folder / PIPELINE_NAME
     scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns
+    check_absent(folder)
     check_free_space(folder, scan_bytes)
     with store_errors(folder, scan_bytes):
-        path.write_bytes(_pipeline())
+        folder.mkdir(parents=True)
+        path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
         pipeline = Pipeline.from_file(path)  # fails here if a method is missing
         began = time.perf_counter()
         phantom = flower_head(rows, columns)
@@ -134,28 +133,3 @@ def run_demo(
     say(f"Picture        {picture}")
     say(f"Report         {report.files[-1].with_name('report.html')}")
     return DemoResult(scan, report, axis, rmse, picture)
-
-
-def _pipeline() -> bytes:
-    return (files("maxslices.demo") / PIPELINE_NAME).read_bytes()
-
-
-def _prepare(folder: Path) -> Path:
-    """Remove the files of an earlier demo from the folder, and nothing else."""
-    ours = {SCAN_NAME, PIPELINE_NAME, PICTURE_NAME, "reconstruction"}
-    try:
-        there = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
-        path = folder / PIPELINE_NAME
-        is_demo = there <= ours and path.is_file() and path.read_bytes() == _pipeline()
-        if there and not is_demo:
-            raise StoreError(
-                f"{folder} holds files that are not of a demo, or a pipeline that was edited: "
-                "choose a folder that is empty or not there, as in `maxslices demo my-demo`"
-            )
-        for name in there - {"reconstruction"}:
-            (folder / name).unlink()
-        shutil.rmtree(folder / "reconstruction", ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot use the folder {folder}: {error.strerror}") from None
-    return folder

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -93,63 +92,31 @@ STAGES = {"in": "link in", "out": "link out"}
 """Stages whose names in a report are too short to be understood alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class SectionView:
-    """One section, ready to be shown."""
-
-    number: int
-    """From 1."""
-    plan: Mapping[str, Any]
-    """The section of the plan."""
-    run: Mapping[str, Any] | None
-    """The section of the report; None if it was not run."""
-    slices: str
-    """Its slices, such as "181 projections"."""
-    origin: str
-    """Where its data come from."""
-    destination: str
-    """Where its output goes."""
-    blocks: str
-    """Its blocks in words."""
-    bound: tuple[str, str] | None
-    """What bounded it, and what that means."""
-
-
 def section_views(
     plan: Mapping[str, Any], report: Mapping[str, Any] | None = None
-) -> list[SectionView]:
-    """Sections of a plan, with those of the report of its run beside them."""
-    sections = plan["sections"]
-    ran = [None] * len(sections) if report is None else report["sections"]
-    kept = [each["kept_bytes"] for each in sections]
-    return [
-        _section_view(number, planned, run, before)
-        for number, (planned, run, before) in enumerate(
-            zip(sections, ran, [0, *kept[:-1]], strict=True), start=1
+) -> list[dict[str, Any]]:
+    """Sections of a plan, with those of the report of its run beside them, in words."""
+    views, kept_bytes = [], 0
+    for number, planned in enumerate(plan["sections"], start=1):
+        run = None if report is None else report["sections"][number - 1]
+        sizes = [(use["first_slice"], use["block"]) for use in run["blocks"]] if run else []
+        name = SLICE_NAMES[planned["slice_dim"]]
+        bound = run and run["bound_by"]
+        in_memory = f" ({format_bytes(kept_bytes)} of it in memory)" if kept_bytes else ""
+        kept_bytes = planned["kept_bytes"]
+        views.append(
+            {
+                "number": number,
+                "plan": planned,
+                "run": run,
+                "slices": _counted(planned["n_slices"], name),
+                "origin": PLACES.get(planned["origin"], planned["origin"]) + in_memory,
+                "destination": PLACES.get(planned["destination"], planned["destination"]),
+                "blocks": _blocks(planned, name, sizes or [(0, planned["block"])]),
+                "bound": bound and BOUNDS.get(bound, (bound, "")),
+            }
         )
-    ]
-
-
-def _section_view(
-    number: int, planned: Mapping[str, Any], run: Mapping[str, Any] | None, before_bytes: int
-) -> SectionView:
-    """One section; `before_bytes` of what the one before it made are in host memory."""
-    n_slices = planned["n_slices"]
-    sizes = [] if run is None else [(use["first_slice"], use["block"]) for use in run["blocks"]]
-    sizes = sizes or [(0, planned["block"])]
-    name = SLICE_NAMES[planned["slice_dim"]]
-    bound = None if run is None else run["bound_by"]
-    in_memory = f" ({format_bytes(before_bytes)} of it in memory)" if before_bytes else ""
-    return SectionView(
-        number=number,
-        plan=planned,
-        run=run,
-        slices=_counted(n_slices, name),
-        origin=PLACES.get(planned["origin"], planned["origin"]) + in_memory,
-        destination=PLACES.get(planned["destination"], planned["destination"]),
-        blocks=_blocks(planned, name, sizes),
-        bound=None if bound is None else BOUNDS.get(bound, (bound, "")),
-    )
+    return views
 
 
 def _blocks(planned: Mapping[str, Any], name: str, sizes: Sequence[tuple[int, int]]) -> str:
@@ -175,19 +142,7 @@ def _counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class SideValue:
-    """One side result."""
-
-    name: str
-    """The user's name for it, with the step's id, else the method's."""
-    method: str
-    """Method and its own name for it."""
-    value: Any
-    """The value, as JSON has it."""
-
-
-def side_values(report: Mapping[str, Any]) -> list[SideValue]:
+def side_values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Side results of a report, in order.
 
     A report names them by method (``find_center_vo.cor``, where it ran again ``find_center_vo_2``);
@@ -202,7 +157,7 @@ def side_values(report: Mapping[str, Any]) -> list[SideValue]:
         for name, own in (step.get("side_outputs") or {}).items():
             given[f"{label}.{name}"] = f"{step['id']}.{own}" if step.get("id") else own
     return [
-        SideValue(given.get(name, name), name, value)
+        {"name": given.get(name, name), "method": name, "value": value}
         for name, value in report["side_results"].items()
     ]
 
@@ -280,10 +235,9 @@ def _of_run(report: Mapping[str, Any]) -> dict[str, Any]:
         "sections": sections,
         "side_values": side_values(report),
         "warnings": [
-            f"Section {each.number}: {text}"
+            f"Section {each['number']}: {text}"
             for each in sections
-            if each.run is not None
-            for text in (*each.run["warnings"], *each.run["findings"])
+            for text in (*each["run"]["warnings"], *each["run"]["findings"])
         ],
     }
 
