@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from maxslices import Registry
 from maxslices.core.parameters import check_parameters
@@ -21,48 +23,24 @@ from maxslices.testing import check_max_slices
 
 SIZES = Path(__file__).parents[1] / "records" / "httomo_sizes.json.gz"
 """What calls took on an H200."""
-ENTRY = """
-{area}:
-  {module}:
-    {name}:
-      pattern: {pattern}
-      output_dims_change: {dims}
-      implementation: {implementation}
-      padding: {padding}
-"""
+ENTRY = {
+    "pattern": "all", "output_dims_change": False, "implementation": "cpu", "padding": False
+}  # fmt: skip
 
 
 def make(
-    made: Path,
-    module: str,
-    source: str,
-    *,
-    name: str,
-    pattern: str = "all",
-    implementation: str = "cpu",
-    supporting: str | None = None,
-    dims: bool = False,
-    padding: bool = False,
+    made: Path, module: str, source: str, *, name: str, supporting: str = "", **entry: Any
 ) -> Registry:
     """Write a package with one method and its database; return a registry that has it."""
     area, stem = module.split(".")
-    entry = ENTRY.format(
-        area=area,
-        module=stem,
-        name=name,
-        pattern=pattern,
-        dims=dims,
-        implementation=implementation,
-        padding=padding,
-    )
     folder = made / "httomo_backends/methods_database/packages/backends/fakelib"
-    (folder / "fakelib.yaml").write_text(entry)
+    database = {area: {stem: {name: ENTRY | entry}}}
+    (folder / "fakelib.yaml").write_text(yaml.safe_dump(database))
+    (folder / "supporting_funcs" / area).mkdir(parents=True)
+    (folder / "supporting_funcs" / area / f"{stem}.py").write_text(dedent(supporting))
     (made / "fakelib" / area).mkdir()
     (made / "fakelib" / area / "__init__.py").touch()
     (made / "fakelib" / area / f"{stem}.py").write_text(dedent(source))
-    if supporting is not None:
-        (folder / "supporting_funcs" / area).mkdir(parents=True)
-        (folder / "supporting_funcs" / area / f"{stem}.py").write_text(dedent(supporting))
     methods = Registry()
     for found in read_entries("fakelib"):
         register_entry(methods, found)
@@ -91,7 +69,7 @@ def test_a_new_method_works_as_soon_as_it_is_in_the_database(made):
         name="grow",
         pattern="projection",
         implementation="gpu_cupy",
-        dims=True,
+        output_dims_change=True,
         padding=True,
         supporting="""
         import cupy
