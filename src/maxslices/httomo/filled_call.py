@@ -60,11 +60,9 @@ def edit_signature(
             parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
         kept.append(parameter)
     rest = [kept.pop()] if kept[-1].kind is inspect.Parameter.VAR_KEYWORD else []
-    if not takes_any:
-        rest = []
     for name, default in (added or {}).items():
         kept.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
-    stub.__signature__ = signature.replace(parameters=kept + rest)  # type: ignore[attr-defined]
+    stub.__signature__ = signature.replace(parameters=kept + rest * takes_any)  # type: ignore[attr-defined]
 
 
 def _accept_auto(stub: Callable[..., Any]) -> None:

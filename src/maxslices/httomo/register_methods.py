@@ -16,6 +16,12 @@ PACKAGES = ("httomolibgpu", "httomolib", "tomopy")
 RECORDS = Path(__file__).with_name("records")
 """Folder of records, made on an H200 by ``docs/scripts/ship_records.py``."""
 
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError),
+    *(ImportError, SyntaxError),
+)
+"""Errors of source whose default values need an import, or that is not of this Python."""
+
 
 def register_all(methods: Registry) -> None:
     """Register every method of the database whose package is installed.
@@ -66,16 +72,6 @@ def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
         )
     except RegistrationError as error:
         methods.refuse(entry.full_name, str(error))
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        NameError,
-        TypeError,
-        ValueError,
-    ) as error:
-        methods.refuse(
-            entry.full_name, f"its signature cannot be read: {type(error).__name__}: {error}"
-        )
-    except (ImportError, SyntaxError) as error:
-        methods.refuse(entry.full_name, f"its source cannot be read: {error}")
+    except _UNREADABLE as error:
+        reason = f"its signature cannot be read: {type(error).__name__}: {error}"
+        methods.refuse(entry.full_name, reason)
