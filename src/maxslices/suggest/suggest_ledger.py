@@ -82,11 +82,8 @@ _COUNTS = {
     "ceil(n/k)": "-(-{0} // {1})",
     "n//k": "({0} // {1})",
     "min(n,k)": "min({0}, {1})",
-    "max(n,k)": "max({0}, {1})",
     "n*n": "{0}**2",
     "pow2(n)": "(1 << ({0} - 1).bit_length())",
-    "log2(n)": "({0} - 1).bit_length()",
-    "fast(n)": "fast_length({0})",
 }
 """Python of the counts of `formula.COUNTS` that never fall."""
 
