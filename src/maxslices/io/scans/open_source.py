@@ -19,7 +19,7 @@ from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName, Source
 from ..check_arrays import check_angles
 from ..files import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr, library_errors
-from ..frames.frames import ArrayFrames, Frames, JoinedFrames, Selection
+from ..frames.frames import ArrayFrames, Frames, JoinedFrames, NpyFrames, Selection
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
 from .angles import angles_option, find_angles
@@ -110,8 +110,6 @@ def open_source(
         frames, sides = _tiff_stacks(path, options)
         return plain_source(str(path), Selection.of(frames), options, sides=sides)
     if suffix == ".npy":
-        from ..frames.frames import NpyFrames
-
         return plain_source(str(path), Selection.of(NpyFrames(path)), options)
     if is_hdf5(path):
         return file_source(Hdf5File(path), options, guess=guess)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import SourceError
 from ..access import SIDE_NAMES, SideName
 from ..files import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5, is_zarr, library_errors
-from ..frames.frames import ArrayFrames, Frames, Selection
+from ..frames.frames import ArrayFrames, Frames, NpyFrames, Selection
 from ..frames.zarr_frames import ZarrFile
 from ..hdf5.frames import Hdf5File
 from .facts import StoredFacts, one_fact, one_number
@@ -171,8 +171,6 @@ def _open(side: SideName, path: Path, given: SideData) -> Selection:
 
         return Selection.of(open_tiffs(path))
     elif suffix == ".npy":
-        from ..frames.frames import NpyFrames
-
         return Selection.of(NpyFrames(path, may_be_one=True))
     else:
         raise SourceError(
