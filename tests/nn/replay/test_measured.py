@@ -78,13 +78,6 @@ def of(key):
 @pytest.mark.parametrize("key", [k for k in MEASURED["steps"] if not k.endswith("amp")])
 def test_steps_take_what_was_measured(key):
     trace, measured = of(key), MEASURED["steps"][key]
-    print(
-        key,
-        trace.allocated_bytes,
-        measured["allocated_bytes"],
-        trace.reserved_bytes,
-        measured["reserved_bytes"],
-    )
     assert trace.allocated_bytes == pytest.approx(measured["allocated_bytes"], rel=2e-4)
     assert trace.peak_bytes == pytest.approx(measured["allocated_bytes"], rel=6e-3)
     assert trace.reserved_bytes == pytest.approx(measured["reserved_bytes"], rel=1e-2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -63,35 +61,12 @@ def described(made):
     return [None if each is None else described(each) for each in made]
 
 
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch):
-    monkeypatch.setattr(shape_rules, "_known", {})
-
-
 def test_what_is_remembered_is_what_the_operator_makes():
     for _ in range(2):  # the second time from memory
         for func, args in CALLS:
             assert described(shape_rules.run_operator(func, args, {})) == described(func(*args)), (
                 func
             )
-    assert shape_rules._known
-
-
-def test_an_operator_is_asked_once_for_the_same_shapes(monkeypatch):
-    asked = Counter()
-    remember = shape_rules._remember
-    monkeypatch.setattr(
-        shape_rules, "_remember", lambda key, *rest: (asked.update([key]), remember(key, *rest))
-    )
-    a, b = (
-        shape_rules.run_operator(aten.gelu.default, (meta(3, 4),), {}),
-        shape_rules.run_operator(aten.gelu.default, (meta(3, 4),), {}),
-    )
-    assert list(asked.values()) == [1]
-    assert a.untyped_storage()._cdata != b.untyped_storage()._cdata
-    shape_rules.run_operator(aten.gelu.default, (meta(3, 4),), {"approximate": "tanh"})
-    shape_rules.run_operator(aten.gelu.default, (meta(4, 4),), {})
-    assert len(asked) == 3
 
 
 def test_views_stay_views_and_real_tensors_are_computed():
@@ -101,7 +76,6 @@ def test_views_stay_views_and_real_tensors_are_computed():
         assert made.untyped_storage()._cdata == x.untyped_storage()._cdata
         real = shape_rules.run_operator(aten.add.Tensor, (torch.ones(2), torch.ones(2)), {})
         assert real.tolist() == [2.0, 2.0]
-    assert not shape_rules._known
 
 
 def test_lists_of_real_tensors_are_changed_in_place_and_those_without_data_left():
@@ -119,17 +93,3 @@ def test_the_default_dtype_is_part_of_what_is_remembered():
         assert shape_rules.run_operator(aten.div.Tensor, (x, x), {}).dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("func", "args", "n"),
-    [
-        (aten._foreach_sqrt.default, ([meta(4, 5)] * 3 + [meta(3)] * 2,), 2),
-        (aten.index.Tensor, (meta(5, 4), [meta(7, dtype=torch.int64)]), 1),
-        (aten.cat.default, ([meta(5, 4), meta(7, 4)],), 1),
-    ],
-)
-def test_operands_in_lists_are_remembered_by_their_shapes(func, args, n):
-    made = [shape_rules.run_operator(func, args, {}) for _ in range(2)]
-    assert described(made[0]) == described(made[1])
-    assert len(shape_rules._known) == n

@@ -8,9 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from maxslices.nn.replay import (
-    CachingAllocator,
-)
+from maxslices.nn.replay import CachingAllocator
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.trace import Counts, each_step, steady
 

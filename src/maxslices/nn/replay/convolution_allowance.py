@@ -119,6 +119,8 @@ def convolution_bytes(
         return padded[0] + padded[1]
     if is_few or (is_plane and n_in == 1 and n_out <= 32):
         return 0
+    if not is_plane and summed >= 64:
+        tiles = max(tiles, 2 * MIB)
     return copies if taps == 1 else copies + tiles
 
 

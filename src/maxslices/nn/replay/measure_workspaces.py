@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def measured_workspaces(
         with no_limit(device):
             found = calibrate(missing, known)
         torch.cuda.empty_cache()
-    keep(path, found.as_plain())
+    keep(path, asdict(found))
     return found, time.perf_counter() - began
 
 

@@ -314,6 +314,7 @@ _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     aten._linalg_eigh.default: _times(1),
     aten._linalg_solve_ex.default: _times(1, 1),
     aten.multinomial.default: _times(1),
+    aten.im2col.default: _times(1),
     aten.roll.default: _roll,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,

@@ -290,29 +290,27 @@ class Trace:
         """Stage of an event: the name of the next mark."""
         return next((mark.name for mark in self.marks if mark.event >= event), "")
 
-    def bytes_at(self, mark: str, occurrence: int = 0) -> int:
+    def bytes_at(self, mark: str) -> int:
         """Bytes in use at a mark.
 
         Parameters
         ----------
         mark : str
-            Name of the mark.
-        occurrence : int
-            Index among the marks of that name; -1 is the last.
+            Name of the mark, of which the first counts.
 
         Raises
         ------
         KeyError
             If there is none, naming the marks that exist.
         """
-        return self.in_use_bytes[self._marked(mark, occurrence).event]
+        return self.in_use_bytes[self._marked(mark).event]
 
-    def _marked(self, mark: str, occurrence: int) -> StageMark:
+    def _marked(self, mark: str) -> StageMark:
         found = [m for m in self.marks if m.name == mark]
         if not found:
             known = ", ".join(dict.fromkeys(m.name for m in self.marks))
             raise KeyError(f"no mark {mark!r}; there are: {known}")
-        return found[occurrence]
+        return found[0]
 
     def bytes_after(self, call: ModuleCall) -> int:
         """Bytes in use when a module's forward has returned."""
@@ -361,17 +359,17 @@ class Trace:
             else:
                 yield ()
 
-    def allocated_at(self, mark: str, occurrence: int = 0) -> int:
+    def allocated_at(self, mark: str) -> int:
         """Bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
 
         Exceeds `bytes_at` by the remainders of blocks that the allocator does not split.
 
         Parameters
         ----------
-        mark, occurrence
+        mark
             As for `bytes_at`.
         """
-        return self.handed_out_bytes[self._marked(mark, occurrence).event]
+        return self.handed_out_bytes[self._marked(mark).event]
 
     @cached_property
     def handed_out_bytes(self) -> list[int]:

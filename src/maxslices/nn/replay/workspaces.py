@@ -282,20 +282,9 @@ class Workspaces:
             if batch not in dict(self.table.get(signature, ()))
         ]
 
-    def as_plain(self) -> dict[str, Any]:
-        """Sizes as numbers and text, for JSON."""
-        return {
-            "origin": self.origin,
-            "cublas_bytes": self.cublas_bytes,
-            "cublaslt_bytes": self.cublaslt_bytes,
-            "multiprocessors": self.multiprocessors,
-            "table": {key: [list(point) for point in points] for key, points in self.table.items()},
-            "convolution_rule": self.convolution_rule,
-        }
-
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Workspaces:
-        """Read sizes from what `as_plain` made.
+        """Read sizes from the plain values of their fields, as JSON has them.
 
         Raises
         ------
