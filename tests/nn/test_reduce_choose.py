@@ -10,9 +10,8 @@ import numpy as np
 from torch import nn
 
 from maxslices.nn.reduce import Rewrite, apply_rewrites
-from maxslices.nn.reduce.candidates import candidates
+from maxslices.nn.reduce.candidates import candidates, layer_candidates
 from maxslices.nn.reduce.knapsack import Knapsack
-from maxslices.nn.reduce.parts import layer_candidates
 from maxslices.nn.reduce.study import ModuleOrder, ModuleRange, range_at, ranges_of, study_step
 from maxslices.nn.reduce.times import (
     DeviceRates,

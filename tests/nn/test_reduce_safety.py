@@ -29,8 +29,8 @@ from maxslices.nn.reduce import (
     undo_rewrites,
 )
 from maxslices.nn.reduce.binary_inputs import probe_binary
-from maxslices.nn.reduce.block_state import BlockState
 from maxslices.nn.reduce.gradient_check import GradientCheck
+from maxslices.nn.reduce.recomputation import BlockState
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
 from maxslices.system.process_state import HostDraws

@@ -24,9 +24,8 @@ from ..step.call_inputs import CallInputs, called
 from ..step.layer_state import refuses_time_split
 from ..step.model_step import ModelStep, optimizer_named
 from .binary_inputs import names_of_compressors, probe_binary
-from .candidates import Candidate
+from .candidates import Candidate, batch_statistics
 from .gradient_check import OTHER_DRAWS, GradientCheck
-from .parts import batch_statistics
 from .reduction import fill_summary, with_integers
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites

@@ -25,9 +25,8 @@ from torch.utils.checkpoint import (
 
 from ..nn_errors import RewriteError
 from ..replay.nested import joined, mapped, tensors_in
-from .block_state import BlockState, StateWatch
 from .kept_tensors import compressor_named, offloaded, packed_inputs
-from .recomputation import recomputed
+from .recomputation import BlockState, StateWatch, recomputed
 from .study import ModuleRange, children_of, range_at
 
 aten = torch.ops.aten

@@ -24,10 +24,9 @@ from ..replay.expandable_segments import ExpandableAllocator, least_expandable_l
 from ..replay.measure_workspaces import measured_workspaces
 from ..replay.trace import Steady, steady
 from ..step.model_step import ModelStep
-from .candidates import Candidate, candidates
+from .candidates import Candidate, batch_parts, candidates, layer_candidates, part_of
 from .gradient_check import GradientCheck
 from .knapsack import Knapsack
-from .parts import batch_parts, layer_candidates, part_of
 from .rewrite import Rewrite, apply_rewrites
 from .study import ModuleOrder, study_step
 from .times import (
