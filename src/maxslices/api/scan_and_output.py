@@ -51,7 +51,8 @@ def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
         source.angles is not None,
         1 if weights is None else len(weights[1]),
         source.dummies,
-        in_memory=backend is not None and _is_in_place(source, backend),
+        in_memory=backend is not None
+        and slices_in_place(source, backend, 0, 0, source.spec.shape[0]) is not None,
         reads_rows=source.reads_rows,
         name=source.name,
     )
@@ -91,30 +92,27 @@ def facts_not_applied(source: Source, pipeline: Pipeline, *, has_pixel_size: boo
     texts = [fact.text for fact in stored.unused if names.isdisjoint(fact.methods)]
     if stored.pixel_size_note and not has_pixel_size:
         texts.append(stored.pixel_size_note)
+    kev, where = _energy(stored) or (None, "")
     for step in pipeline.steps:
-        for parameter, unit, value, where in _optics(stored):
-            given = (step.meta.merged() | dict(step.parameters)).get(parameter)
-            if not isinstance(given, int | float) or isinstance(given, bool):
-                continue
-            if not math.isclose(given, value, rel_tol=CONFLICT):
-                texts.append(
-                    f"{step.meta.name} has {parameter} {given:g} {unit}, and the scan stores "
-                    f"{value:g} {unit} ({where}): give {parameter}: {value:g}"
-                )
+        given = (step.meta.merged() | dict(step.parameters)).get("energy")
+        if kev is None or not isinstance(given, int | float) or isinstance(given, bool):
+            continue
+        if not math.isclose(given, kev, rel_tol=CONFLICT):
+            texts.append(
+                f"{step.meta.name} has energy {given:g} keV, and the scan stores {kev:g} keV "
+                f"({where}): give energy: {kev:g}"
+            )
     return [f"{source.name}: {text}" for text in texts]
 
 
-def _optics(stored: StoredFacts) -> Iterator[tuple[str, str, float, str]]:
-    """Parameters that a phase retrieval has too: name, unit, value and path."""
+def _energy(stored: StoredFacts) -> tuple[float, str] | None:
+    """Energy of the beam in keV, and its path; None if it is not known, or of another unit."""
     energy, kev = one_fact(stored.values, "energy"), one_number(stored.values, "energy")
-    if energy is not None and kev is not None and kev > 0:
-        is_ev = energy.unit.lower() == "ev" or (not energy.unit and kev > _MOST_KEV)
-        if is_ev or energy.unit.lower() in ("", "kev"):
-            yield "energy", "keV", kev / 1000 if is_ev else kev, energy.where
-
-
-def _is_in_place(source: Source, backend: Backend) -> bool:
-    return slices_in_place(source, backend, 0, 0, source.spec.shape[0]) is not None
+    if energy is None or kev is None or kev <= 0:
+        return None
+    unit = energy.unit.lower()
+    is_ev = unit == "ev" or (not unit and kev > _MOST_KEV)
+    return (kev / 1000 if is_ev else kev, energy.where) if unit in ("", "ev", "kev") else None
 
 
 def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:

@@ -40,8 +40,6 @@ that takes longer ends by itself, or with its process: it writes the same bits t
 own."""
 LOST = "the scheduler was lost, and with it what the workers were doing"
 """Message where nothing comes from the scheduler any more."""
-_PRESUMED_DEAD_S = 300.0
-"""Dask's default of ``distributed.scheduler.worker-ttl``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +149,9 @@ class WorkerCalls:
                 warnings.warn(
                     f"worker {address} on {each['host']} has not answered for "
                     f"{now_s - since_s:.0f} s: it is stopped or swapped out, its disk or device "
-                    "does not answer, or a method holds Python's lock; after "
-                    f"{_presumed_dead_s():.0f} s its slices are given to another worker",
+                    "does not answer, or a method holds Python's lock; Dask gives it up after "
+                    "its distributed.scheduler.worker-ttl (by default 5 minutes), and another "
+                    "worker is given its slices",
                     stacklevel=2,
                 )
         return self._info
@@ -238,15 +237,6 @@ def _connected() -> Iterator[None]:
         yield
     except (OSError, CancelledError) as error:
         raise DeviceError(f"{LOST} ({type(error).__name__})") from error
-
-
-def _presumed_dead_s() -> float:
-    """Seconds of silence after which Dask gives a worker up."""
-    import dask
-    from dask.utils import parse_timedelta
-
-    configured = dask.config.get("distributed.scheduler.worker-ttl", None)
-    return float(parse_timedelta(configured)) if configured else _PRESUMED_DEAD_S
 
 
 def call_on_all(
