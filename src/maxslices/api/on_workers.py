@@ -206,8 +206,12 @@ def worker_budgets(
     DoesNotFitError
         If more is given than limits allow.
     """
-    free = _with_shares(facts, kind)
-    _check_limits(facts, kind, memory, host)
+    free, n_on = _with_shares(facts, kind), Counter(each.machine for each in facts)
+    if (given := memory if kind == "cpu" else host) is not None:
+        for each in facts:
+            n_sharing = n_on[each.machine] if kind == "cpu" else 1
+            limits = each.limits
+            check_limits(parse_bytes(given), limits, n_processes=n_sharing, place=each.host)
     n_threads = max(each.n_threads for each in facts)
     on_device = min(each.free_bytes for each in free) if memory is None else parse_bytes(memory)
     if kind == "cpu":
@@ -218,29 +222,9 @@ def worker_budgets(
         return Budgets("cpu", on_device, on_device, 0, n_threads, len(facts))
     on_host = min(each.host_free_bytes for each in free)
     if host is not None:
-        on_host = min(parse_bytes(host) // len(workers) for workers in _by_machine(facts))
+        on_host = parse_bytes(host) // max(n_on.values())
     reserved = max(each.reserved_bytes for each in facts)
     return Budgets("cuda", on_device, on_host, reserved, MOST_THREADS, len(facts))
-
-
-def _check_limits(
-    facts: tuple[WorkerFacts, ...], kind: str, memory: str | int | None, host: str | int | None
-) -> None:
-    """Check that host memory that is given is within the limits of each machine."""
-    given = memory if kind == "cpu" else host
-    if given is None:
-        return
-    for workers in _by_machine(facts):
-        n_sharing = len(workers) if kind == "cpu" else 1
-        for each in workers:
-            check_limits(
-                parse_bytes(given), each.limits, n_processes=n_sharing, place=workers[0].host
-            )
-
-
-def _by_machine(facts: tuple[WorkerFacts, ...]) -> list[list[WorkerFacts]]:
-    machines = dict.fromkeys(each.machine for each in facts)
-    return [[each for each in facts if each.machine == machine] for machine in machines]
 
 
 def _with_shares(facts: tuple[WorkerFacts, ...], kind: str) -> list[WorkerFacts]:
