@@ -17,16 +17,11 @@ OVER = r"OVERESTIMATE \(wastes memory\): faulty_methods\.{name}: estimated "
 CAUGHT = {
     (ESTIMATE, "ten_percent_too_many_slices-64x66x70-float32-dim0"): UNDER
     + r"70 slices for the memory that 64 slices took \(1\.094, allowed 0\.80 to 1\.00\)",
-    (ESTIMATE, "ten_percent_too_many_slices-3x166x170-float32-dim0"): UNDER
-    + r"3\.\d+ slices for the memory that 3 slices took",
     (ESTIMATE, "thirty_percent_too_few_slices-64x66x70-float32-dim0"): OVER
     + r"44 slices for the memory that 64 slices took \(0\.688, allowed 0\.80 to 1\.00\)",
     (ESTIMATE, "right_at_one_dtype-64x66x70-uint16-dim0"): UNDER + "96 slices",
-    (ESTIMATE, "right_for_even_sizes-64x66x71-float32-dim0"): UNDER + "96 slices",
     (ESTIMATE, "ignores_a_parameter-64x66x70-float32-copies=3-dim0"): UNDER + r"1\d\d slices",
     (ESTIMATE, "counts_slices_of_the_wrong_dim-64x66x70-float32-dim1"): UNDER,
-    (ESTIMATE, "returns_a_float-64x66x70-float32-dim0"): r"faulty_methods\.{name}: "
-    r"calc_max_slices .*returned 64\.\d+ \(float\).* must be an int; divide with //",
     (ESTIMATE, "raises-64x66x70-float32-dim0"): r"faulty_methods\.{name}: "
     r"calc_max_slices .*raised KeyError: 'sigma'",
     (ESTIMATE, "keeps_memory_between_calls-64x66x70-float32-dim0"): r"KEEPS MEMORY \(each call "
@@ -42,9 +37,6 @@ CAUGHT = {
     r".*allowed: 0; in blocks of 7",
     ("test_input_is_not_modified", "modifies_its_input-64x66x70-float32-dim0"):
     r"faulty_methods\.{name} modified its input: data",
-    ("test_output_is_as_declared", "wrong_about_its_dtype-64x66x70-float32-dim0"):
-    r"faulty_methods\.{name} returned 64x66x70 float32; by its declaration it is 64x66x70 float64: "
-    "correct its output_dtype",
     ("test_output_is_as_declared", "wrong_about_its_dims-64x66x70-float32-dim0"):
     r"faulty_methods\.{name} returned 64x66x70 float32; by its declaration it is 64x66x7 float32: "
     "correct its output_dims",
@@ -61,7 +53,6 @@ PASSES = [
     (ESTIMATE, "right-64x66x70-float32-dim1"),
     (ESTIMATE, "right-3x166x170-float32-dim0"),
     (ESTIMATE, "right_at_one_dtype-64x66x70-float32-dim0"),
-    (ESTIMATE, "right_for_even_sizes-64x66x70-float32-dim0"),
     (ESTIMATE, "ignores_a_parameter-64x66x70-float32-dim0"),
     (ESTIMATE, "counts_the_thread-64x66x70-float32-dim0"),
     ("test_block_size_does_not_matter", "right-64x66x70-float32-dim0"),

@@ -44,38 +44,17 @@ thirty_percent_too_few_slices = method("all", calc_max_slices=estimator(1 / 0.7)
 
 
 @from_ledger
-def _float32_only(m, shape, dtype):
+def _two_of_its_dtype(m, shape, dtype):
     m.alloc(shape, dtype)
-    m.alloc(shape, dtype)  # in truth float32, whatever the input
+    m.alloc(shape, dtype)
 
 
-@method("projection", calc_max_slices=_float32_only, output_dtype="float32")
+@method("projection", calc_max_slices=_two_of_its_dtype, output_dtype="float32")
 def right_at_one_dtype(data):
     return data.astype(np.float32)
 
 
-@from_ledger
-def _even_only(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)  # in truth padded where the width is odd
-
-
-@method("projection", calc_max_slices=_even_only)
-def right_for_even_sizes(data):
-    if data.shape[2] % 2:
-        padded = np.zeros((*data.shape[:2], 2 * data.shape[2]), data.dtype)
-        padded[:, :, : data.shape[2]] = data
-        return padded[:, :, : data.shape[2]]
-    return data + data
-
-
-@from_ledger
-def _ignores_parameter(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
-
-
-@method("projection", calc_max_slices=_ignores_parameter)
+@method("projection", calc_max_slices=_two_of_its_dtype)
 def ignores_a_parameter(data, copies: int = 1):
     parts = [data + i for i in range(copies)]
     return parts[-1]
@@ -89,13 +68,6 @@ def _wrong_dim(slice_dim, other_dims, dtype, available_memory, **kwargs):
 counts_slices_of_the_wrong_dim = method("all", calc_max_slices=_wrong_dim)(
     named("counts_slices_of_the_wrong_dim")
 )
-
-
-def _float(slice_dim, other_dims, dtype, available_memory, **kwargs):
-    return available_memory / (2 * other_dims[0] * other_dims[1] * dtype.itemsize), dtype
-
-
-returns_a_float = method("projection", calc_max_slices=_float)(named("returns_a_float"))
 
 
 def _raises(slice_dim, other_dims, dtype, available_memory, **kwargs):
@@ -166,11 +138,6 @@ def depends_on_its_block(data):
 def modifies_its_input(data):
     data *= 2
     return data
-
-
-@method("projection", calc_max_slices=estimator(), output_dtype="float64")
-def wrong_about_its_dtype(data):
-    return data + data
 
 
 @method("projection", calc_max_slices=estimator(), output_dims=lambda dims: (dims[0], 7))
