@@ -29,8 +29,8 @@ from maxslices import registry
 from maxslices.checking.measurement import place_of
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.units import format_bytes
-from maxslices.estimate.declared import declared_model
 from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.model_resolver import declared_model
 from maxslices.estimate.peak_model import PeakModel, Term
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.estimate.size_model import SizedTerm, SizeModel, SizeRecord

@@ -20,8 +20,8 @@ from maxslices import registry
 from maxslices.core.method_meta import MethodMeta
 from maxslices.core.parameters import annotations_of, type_name
 from maxslices.core.units import format_bytes
-from maxslices.estimate.declared import declared_model
 from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.model_resolver import declared_model
 
 PACKAGE = "maxslices_methods"
 ROOT = Path(__file__).parents[2]

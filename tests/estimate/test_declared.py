@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from maxslices import Registry, from_ledger, method
 from maxslices.errors import EstimatorError
 from maxslices.estimate import ModelRequest
-from maxslices.estimate.declared import declared_model, supports_device
+from maxslices.estimate.model_resolver import declared_model, supports_device
 
 
 def model_of(estimator, device="cuda", dims=(10, 20), dtype="float32", **parameters):

@@ -294,7 +294,7 @@ class MethodMeta:
     ) -> Callable[[int], tuple[int, Any]]:
         """Hand-written estimator as a function of the available memory.
 
-        `maxslices.estimate.declared` bisects with it, some hundred times for a plan: for less
+        `declared_model` bisects with it, some hundred times for a plan: for less
         memory than its fixed costs, it may answer a number below 0.
 
         Returns

@@ -5,9 +5,8 @@ declared (`declared`), an earlier measurement (`recorded`), a replay of a torch 
 measurements with a few slices (`probe`).
 """
 
-from .declared import declared_model
 from .model_request import ModelRequest, ResolvedModel
-from .model_resolver import ModelResolver
+from .model_resolver import ModelResolver, declared_model
 from .recorded import Records
 
 __all__ = ["ResolvedModel", "ModelResolver", "ModelRequest", "Records", "declared_model"]

@@ -7,9 +7,8 @@ from functools import partial
 from ..core.allocators import ArrayAllocator
 from ..core.arrays import ArraySpec, block_shape
 from ..core.memory_model import MemoryModel
-from ..estimate.declared import declared_model
 from ..estimate.model_request import ModelRequest
-from ..estimate.model_resolver import ModelResolver
+from ..estimate.model_resolver import ModelResolver, declared_model
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.requirements import check_shapes, check_supplied, scan_after
 from ..system.plain_records import plain
