@@ -1,4 +1,4 @@
-"""Runs that end while other formats are written, and scratch files elsewhere."""
+"""Runs that end while other formats are written, and what they keep."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from maxslices import run
 from maxslices.errors import StoreError
 from maxslices.io.results import exports
 from maxslices.runner.folder.run_folder import RunFolder
-from tests.results.conftest import METHODS, pipeline
+from tests.results.conftest import pipeline
 
 FORMATS = "tiff-stack,tiff:8:0-100"
 
@@ -85,49 +85,6 @@ def test_the_part_of_a_scan_is_kept_for_a_run_that_goes_on(tmp_path, scan, monke
     assert report.plan.sections[0].input.shape == (3, 3, 7)
 
 
-def test_scratch_files_are_elsewhere_and_gone(tmp_path, scan, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        "maxslices.planner.planning.PlacementSearch._can_be_held",
-        lambda self, number, origin, candidate, held: candidate == "scratch file",
-    )
-    monkeypatch.setattr(
-        "maxslices.runner.stores_between.ScratchStore",
-        watched(made),
-    )
-    disk = tmp_path / "disk"
-    with pytest.warns(match="left out from halve on"):
-        run(scan, pipeline(["halve", "to_rows"]), tmp_path / "out", device="cpu", scratch=disk)
-    assert [path.parent for path in made] == [disk]
-    assert not list(disk.iterdir())
-
-
 def test_a_scratch_folder_that_is_not_needed_is_not_made(tmp_path, scan):
     run(scan, pipeline(), tmp_path / "out", device="cpu", scratch=tmp_path / "disk")
     assert not (tmp_path / "disk").exists()
-
-
-def watched(made):
-    """Scratch stores whose folders are noted."""
-    from maxslices.io import ScratchStore
-
-    def make(spec, folder, **options):
-        made.append(folder)
-        return ScratchStore(spec, folder, **options)
-
-    return make
-
-
-def to_rows(data):
-    """Return the data of a sinogram."""
-    return data
-
-
-METHODS.register(
-    to_rows,
-    pattern="sinogram",
-    calc_max_slices=lambda slice_dim, other_dims, dtype, available_memory: (
-        available_memory // (64 * other_dims[0] * other_dims[1]),
-        dtype,
-    ),
-)

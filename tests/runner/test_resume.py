@@ -213,18 +213,21 @@ def test_a_folder_that_is_renamed_during_the_run_keeps_nothing_in_its_place(
         run(scan, of(["to_float", "negate"]), tmp_path / "out", device="cpu", block=4)
 
 
-def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch):
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch, elsewhere):
     steps, out = ["to_float", "negate", "work"], tmp_path / "out"
     plan = run(scan, of(steps), tmp_path / "whole", device="cpu", memory=SCRATCH).plan
     stop_after(monkeypatch, plan.sections[0].n_blocks + 1)
+    options = {"scratch": tmp_path / "disk"} if elsewhere else {}
     with pytest.raises(KeyboardInterrupt, match="section 2 of 2"):
-        run(scan, of(steps), out, device="cpu", memory=SCRATCH)
+        run(scan, of(steps), out, device="cpu", memory=SCRATCH, **options)
     monkeypatch.undo()
-    assert list(out.glob(".run/section-1.*.scratch"))
+    assert list((tmp_path / "disk" if elsewhere else out / ".run").rglob("section-1.*.scratch"))
     called = calls_of_resumed(scan, out, steps)
     assert {name for name, _ in called} == {"work"}
     assert len(called) == plan.sections[1].n_blocks - 1
     assert content(out) == content(tmp_path / "whole")
+    assert not list(tmp_path.glob("disk/*"))
 
 
 def interrupt(*_):
