@@ -230,11 +230,6 @@ def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch,
     assert not list(tmp_path.glob("disk/*"))
 
 
-def interrupt(*_):
-    """Stop as Ctrl-C does, also where a shell has a process in the background ignore that."""
-    raise KeyboardInterrupt
-
-
 def stopped(scan, out, monkeypatch, steps=("to_float", "negate")):
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
