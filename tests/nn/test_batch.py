@@ -20,7 +20,7 @@ from maxslices.nn import (
     memory_report,
     reduce_memory,
 )
-from maxslices.nn.fit import batch, size_search
+from maxslices.nn.fit import largest, size_search
 from maxslices.nn.fit.real_step import StepPeak
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.replay import Spec, Workspaces, replay
@@ -194,8 +194,8 @@ def device(monkeypatch):
 
     place = torch.device("cuda", 0)
     monkeypatch.setattr(size_search, "run_within", run)
-    monkeypatch.setattr(batch, "device_of", lambda *_: place)
-    monkeypatch.setattr(batch, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
+    monkeypatch.setattr(largest, "device_of", lambda *_: place)
+    monkeypatch.setattr(largest, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
     monkeypatch.setattr(size_search, "measured_workspaces", lambda *_: (Workspaces.none(), 0.0))
     Card.tried = tried
     return Card

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from maxslices.nn.fit.batch import make_step
+from maxslices.nn.fit.largest import make_step
 from maxslices.nn.fit.real_step import run_copy
 from maxslices.nn.replay import Spec
 from maxslices.nn.replay.meta_copy import materialize, meta_copy

@@ -15,8 +15,12 @@ from .fit.answers import BatchSize, PatchShape, SearchLog, VerifiedStep
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 if TYPE_CHECKING:
-    from .fit.batch import compute_max_batch_size, max_batch_size
-    from .fit.patch import compute_max_patch_shape, max_patch_shape
+    from .fit.largest import (
+        compute_max_batch_size,
+        compute_max_patch_shape,
+        max_batch_size,
+        max_patch_shape,
+    )
     from .reduce import reduce_memory
     from .replay import Spec
     from .report.model_layers import layer_table
@@ -45,11 +49,11 @@ __all__ = [
 _HOMES = {
     "MemoryReport": "maxslices.nn.report.report_text",
     "Spec": "maxslices.nn.replay",
-    "compute_max_batch_size": "maxslices.nn.fit.batch",
-    "compute_max_patch_shape": "maxslices.nn.fit.patch",
+    "compute_max_batch_size": "maxslices.nn.fit.largest",
+    "compute_max_patch_shape": "maxslices.nn.fit.largest",
     "layer_table": "maxslices.nn.report.model_layers",
-    "max_batch_size": "maxslices.nn.fit.batch",
-    "max_patch_shape": "maxslices.nn.fit.patch",
+    "max_batch_size": "maxslices.nn.fit.largest",
+    "max_patch_shape": "maxslices.nn.fit.largest",
     "memory_report": "maxslices.nn.report.step_report",
     "reduce_memory": "maxslices.nn.reduce",
 }

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...core.block_memory import CONTEXT_BYTES
 from ...tuning.garbage_collection import quick_collections
-from ..fit.batch import make_step
+from ..fit.largest import make_step
 from ..memory_budget import budget_of, capability_of
 from ..replay import Workspaces
 from ..replay.measure_workspaces import measured_workspaces
