@@ -7,7 +7,6 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from maxslices.core.arrays import ArraySpec
 from maxslices.errors import SourceError
 from maxslices.io import AngleRange, LoaderOptions, Preview, SideData, open_source
 
@@ -84,15 +83,6 @@ def test_angles_may_be_given_as_a_range(dls, count):
         np.testing.assert_array_equal(source.angles, np.deg2rad(expected).astype(np.float32))
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_without_an_image_key_all_frames_are_projections(tmp_path, is_stored):
-    path = scans.write_dls(tmp_path / "a.h5", DATA, keys=scans.KEYS if is_stored else None)
-    with open_source(path, LoaderOptions(image_key_path=None) if is_stored else None) as source:
-        assert source.spec.shape[0] == scans.KEYS.size
-        assert source.flats is None
-        assert source.darks is None
-
-
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_the_key_of_alignment_frames(tmp_path, is_alone):
     path = scans.write_nxtomo(tmp_path / "a.nx", DATA)
@@ -127,29 +117,6 @@ def test_flats_from_before_and_after_the_projections_are_taken(tmp_path):
         both = np.concatenate([before, before + np.uint16(1)])
         np.testing.assert_array_equal(source.read_side("flats", 0, 0, 1), both)
         np.testing.assert_array_equal(source.read_side("flats", 1, 1, 3), both[:, 1:3])
-
-
-def test_everything_can_be_told(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["raw/images"] = DATA
-        file["raw/kind"] = scans.KEYS
-        file["motor/phi"] = scans.DEGREES
-        file["motor/phi"].attrs["units"] = "deg"
-        file["side/white"] = DATA[:4]
-        file["decoy"] = DATA[:2]
-    options = LoaderOptions(
-        data_path="/raw/images",
-        image_key_path="raw/kind",
-        rotation_angles="/motor/phi",
-        flats=SideData(None, "side/white"),
-    )
-    with open_source(path, options) as source:
-        assert source.spec == ArraySpec((9, 7, 11), np.uint16)
-        assert source.flats.shape[0] == 4
-        assert source.darks.shape[0] == 2
-        np.testing.assert_array_equal(scans.whole(source)[0], DATA[2])
-        np.testing.assert_array_equal(source.read_side("flats", 0, 0, 0), DATA[:4])
 
 
 def test_a_data_path_that_auto_would_find_keeps_its_layout(dls):

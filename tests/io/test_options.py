@@ -111,24 +111,6 @@ def test_what_cannot_be_meant(text, message):
     assert [fault.text for fault in faults if message in fault.text]
 
 
-@pytest.mark.parametrize(
-    ("text", "even", "odd"),  # of 10, and of 11 rows
-    [
-        ("mid", (3, 6), (4, 6)),
-        ("{start: mid, stop: mid, start_offset: -2, stop_offset: 2}", (2, 6), (3, 7)),
-        ("{start: begin, start_offset: 3, stop: end, stop_offset: -4}", (3, 6), (3, 7)),
-        ("{start_offset: 3, stop_offset: -4}", (3, 6), (3, 7)),
-        ("{start: 2, start_offset: 1, stop: 5, stop_offset: -1}", (3, 4), (3, 4)),
-        ("{start: mid, start_offset: -99, stop: mid, stop_offset: 99}", (0, 10), (0, 11)),
-    ],
-)
-def test_a_preview_from_where_the_detector_begins_has_its_middle_and_ends(text, even, odd):
-    preview = parse(f"preview: {{detector_y: {text}}}").preview
-    assert preview.bounds(1, 10, "scan") == even
-    assert preview.bounds(1, 11, "scan") == odd
-    assert preview.bounds(2, 10, "scan") == (0, 10)
-
-
 def test_every_fault_of_a_loader_is_found_at_once_each_at_its_key():
     _, faults = parse_loader(
         yaml.safe_load(
