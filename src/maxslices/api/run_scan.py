@@ -130,16 +130,12 @@ def run_requested(request: RunRequest) -> Report:
             "its own"
         )
     try:
-        return _run_alone(request)
+        request = request.resumed()
+        pipeline, cut = request.checked()
+        if cut is None:
+            return carry_out(request, pipeline)
+        from .sweep import run_sweep  # and with it Pillow and tifffile
+
+        return run_sweep(request, pipeline)
     finally:
         _running.release()
-
-
-def _run_alone(request: RunRequest) -> Report:
-    request = request.resumed()
-    pipeline, cut = request.checked()
-    if cut is None:
-        return carry_out(request, pipeline)
-    from .sweep import run_sweep  # and with it Pillow and tifffile
-
-    return run_sweep(request, pipeline)
