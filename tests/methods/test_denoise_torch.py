@@ -108,19 +108,6 @@ def test_the_network_is_that_of_its_description(tile):
     np.testing.assert_allclose(run(denoise_unet, data, WEIGHTS, tile)[0], expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("method", [nonlocal_means, denoise_unet])
-@pytest.mark.parametrize("dtype", ["uint16", "float64"])
-def test_sinograms_and_other_dtypes(method, dtype):
-    data = (noisy((13, 4, 17)) * 100 + 200).clip(0).astype(dtype)
-    before = data.copy()
-    first = 30.0 if method is nonlocal_means else WEIGHTS
-    result = run(method, data, first, slice_dim=1)
-    assert result.dtype == np.float32
-    np.testing.assert_array_equal(data, before)
-    as_projections = np.ascontiguousarray(np.moveaxis(data.astype(np.float32), 1, 0))
-    np.testing.assert_array_equal(np.moveaxis(result, 1, 0), run(method, as_projections, first))
-
-
 @pytest.mark.parametrize("size", [UNetShape(3, 1), UNetShape(2, 2), UNetShape(1, 4)])
 def test_the_halo_is_enough_and_not_much_more(size):
     from maxslices_methods._unet import denoise, new_weights
