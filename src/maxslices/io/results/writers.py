@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ...core.arrays import ArraySpec
@@ -22,9 +21,7 @@ def create_sink(
     return sink_maker(format)(path, spec, slice_dim, start, info)
 
 
-def sink_maker(
-    format: SinkFormat,
-) -> Callable[[Path, ArraySpec, int, SinkStart, ResultInfo | None], Sink]:
+def sink_maker(format: SinkFormat) -> type[Sink]:
     """Class of the sinks of a format, whose library is loaded then."""
     if format == "hdf5":
         from .hdf5_sink import Hdf5Sink
