@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from .reduce import reduce_memory
     from .replay import Spec
     from .report.model_layers import layer_table
-    from .report.report_text import MemoryReport
-    from .report.step_report import memory_report
+    from .report.step_report import MemoryReport, memory_report
 
 __all__ = [
     "BatchSize",
@@ -47,7 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MemoryReport": "maxslices.nn.report.report_text",
+    "MemoryReport": "maxslices.nn.report.step_report",
     "Spec": "maxslices.nn.replay",
     "compute_max_batch_size": "maxslices.nn.fit.largest",
     "compute_max_patch_shape": "maxslices.nn.fit.largest",
