@@ -14,7 +14,7 @@ from ..core.units import format_bytes, parse_bytes
 from .cards import Card, card_named
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 from .replay.cuda_kernels import Capability
-from .replay.measure_workspaces import memory_fraction
+from .replay.measure_workspaces import allowed, memory_fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,6 @@ def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:
 @contextmanager
 def limit(n_bytes: int, device: torch.device) -> Iterator[None]:
     """Limit torch's allocator for the duration of the context."""
-    part = memory_fraction(device)
     total = torch.cuda.mem_get_info(device)[1]
-    torch.cuda.set_per_process_memory_fraction(min(part, n_bytes / total), device)
-    try:
+    with allowed(min(memory_fraction(device), n_bytes / total), device):
         yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(part, device)

@@ -121,7 +121,8 @@ class AllocationLog:
         self._index: dict[int, int] = {}
         self._notes: dict[str, None] = {}
         self._category: Category = "activations"
-        self._stage = ""
+        self.stage_name = ""
+        """Stage of the step that runs."""
         self._closed = False
         self.n_operators = 0
         """Operators that were called, views included."""
@@ -132,11 +133,6 @@ class AllocationLog:
     def n_events(self) -> int:
         """Number of events so far."""
         return len(self._events)
-
-    @property
-    def stage_name(self) -> str:
-        """Stage of the step that runs."""
-        return self._stage
 
     @property
     def alive_bytes(self) -> int:
@@ -164,13 +160,13 @@ class AllocationLog:
     @contextmanager
     def stage(self, name: str, category: Category) -> Iterator[None]:
         """Give the storages allocated inside a stage and a category; mark the end by its name."""
-        before = self._stage, self._category
-        self._stage, self._category = name, category
+        before = self.stage_name, self._category
+        self.stage_name, self._category = name, category
         try:
             yield
             self.mark(name)
         finally:
-            self._stage, self._category = before
+            self.stage_name, self._category = before
 
     def categorize(self, tensors: Iterable[Any], category: Category) -> None:
         """Set the category of the storages of tensors afterwards."""
@@ -207,7 +203,7 @@ class AllocationLog:
             self._calls.append(
                 OperatorCall(
                     kind, op, shapes, dtype, options, channels_last,
-                    _current_node() is not None, module, line, self._stage,
+                    _current_node() is not None, module, line, self.stage_name,
                 )
             )  # fmt: skip
             self._events.append(ReplayEvent("call", len(self._calls) - 1))
@@ -251,7 +247,7 @@ class AllocationLog:
             op,
             module,
             line,
-            self._stage,
+            self.stage_name,
             len(self._events),
             None,
             tuple(tensor.shape),

@@ -50,8 +50,8 @@ def measured_workspaces(
         if known is not None and not missing:
             return known, 0.0
         began = time.perf_counter()
-        with no_limit(device):
-            found = calibrate(missing, known)
+        with allowed(1.0, device):
+            found = _with_measured(missing, known)
         torch.cuda.empty_cache()
     keep(path, asdict(found))
     return found, time.perf_counter() - began
@@ -73,7 +73,8 @@ aten = torch.ops.aten
 
 def place() -> dict[str, str]:
     """Device, versions and settings that the sizes of workspaces depend on."""
-    _require_device()
+    if not torch.cuda.is_available():
+        raise DeviceError("workspaces are measured on a CUDA device, and there is none here")
     cudnn = torch.backends.cudnn
     return {
         "device": torch.cuda.get_device_name(),
@@ -85,23 +86,11 @@ def place() -> dict[str, str]:
     }
 
 
-def calibrate(calls: Iterable[OperatorCall], known: Workspaces | None = None) -> Workspaces:
-    """Measure the workspaces of calls on the current CUDA device.
+def _with_measured(calls: Iterable[OperatorCall], known: Workspaces | None) -> Workspaces:
+    """Workspaces that are known, and those of calls on the current device.
 
-    Parameters
-    ----------
-    calls : iterable of OperatorCall
-        `Trace.calls`: each is measured at its own batch size, since cuDNN uses other kernels for
-        large batches.
-    known : Workspaces, optional
-        Sizes measured on this device before; they are kept and not measured again.
-
-    Raises
-    ------
-    DeviceError
-        If there is no CUDA device.
+    Each is measured at its own batch size, since cuDNN uses other kernels for large batches.
     """
-    _require_device()
     table = dict(known.table) if known is not None else {}
     for call in calls:
         if call.kind not in CONVOLUTIONS:
@@ -130,21 +119,16 @@ def memory_fraction(device: torch.device) -> float:
 
 
 @contextmanager
-def no_limit(device: torch.device) -> Iterator[None]:
-    """Lift the process's limit on a device inside."""
-    part = memory_fraction(device)
-    if part < 1:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+def allowed(part: float, device: torch.device) -> Iterator[None]:
+    """Allow the process this part of a device's memory inside."""
+    before = memory_fraction(device)
+    if part != before:
+        torch.cuda.set_per_process_memory_fraction(part, device)
     try:
         yield
     finally:
-        if part < 1:
-            torch.cuda.set_per_process_memory_fraction(part, device)
-
-
-def _require_device() -> None:
-    if not torch.cuda.is_available():
-        raise DeviceError("workspaces are measured on a CUDA device, and there is none here")
+        if part != before:
+            torch.cuda.set_per_process_memory_fraction(before, device)
 
 
 def _measured(call: OperatorCall) -> int | None:
@@ -192,26 +176,21 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> t
 
 def _arguments(call: OperatorCall) -> tuple[Any, ...]:
     """Stride, padding, dilation, transposed, output padding and groups of a call."""
-    words = call.options.split()
-    given = dict(zip(words[::2], words[1::2], strict=True))
+    given = call.named_options
 
     def numbers(name: str, default: int) -> list[int]:
         text = given.get(name)
-        return [default] * (len(call.shapes[0]) - 2) if text is None else _split(text)
+        rank = len(call.shapes[0]) - 2
+        return [default] * rank if text is None else [int(part) for part in text.split("x")]
 
-    transposed = "transposed" in given
     return (
         numbers("stride", 1),
         numbers("padding", 0),
         numbers("dilation", 1),
-        transposed,
+        "transposed" in given,
         numbers("transposed", 0),
         int(given.get("groups", "1")),
     )
-
-
-def _split(text: str) -> list[int]:
-    return [int(part) for part in text.split("x")]
 
 
 def _cublas_bytes() -> int:
@@ -224,6 +203,3 @@ def _cublas_bytes() -> int:
     made = a @ a
     taken = torch.cuda.memory_allocated() - before - round_to_granule(made.nbytes)
     return max(0, int(taken))
-
-
-__all__ = ["calibrate", "place"]

@@ -52,9 +52,7 @@ def _convolution_backward(func: Any, args: Any, made: Any) -> list[Described]:
 
 
 def _product(func: Any, args: Any, made: Any) -> list[Described]:
-    a, b = args[-2:] if func is not aten.addmm.default else args[1:3]
-    if func is aten.baddbmm.default:
-        a, b = args[1:3]
+    a, b = (args[place] for place in _FACTORS[func])
     if not a.is_meta:
         return []
     shapes = (tuple(a.shape), tuple(b.shape))

@@ -91,7 +91,7 @@ class Replay(AllocationLog):
         self._stack.enter_context(self._modules.hooked())
         if not torch.cuda.is_available():
             # device="cuda" means the replayed device, which needs no initialization.
-            self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init", _nothing))
+            self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init"))
         for name in ("to", "cuda"):
             own = self._to_meta.method(getattr(torch.nn.Module, name), name)
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
@@ -220,7 +220,3 @@ def _istft(real: Any) -> Any:
         return real(*args, **kwargs)
 
     return istft
-
-
-def _nothing() -> None:
-    """Do nothing."""

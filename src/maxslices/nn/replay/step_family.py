@@ -278,15 +278,8 @@ class StepFamily:
             return all(self.lasts(n, limit) for limit in limits)
 
         def runs_surely(n: int) -> bool:
-            return (
-                self.fits(n, limits[0])  # the quickest to fail
-                and runs(n)
-                and all(
-                    CachingAllocator(limit).run(_with_part_of_workspaces(self.requests(n), part))
-                    for limit in limits
-                    for part in PARTS
-                )
-            )
+            # the quickest to fail comes first
+            return self.fits(n, limits[0]) and runs(n) and _run_anyhow(self.requests(n), limits)
 
         if at_most < 2 or not runs(2):
             # One image needs a replay of its own, which is done only if no larger number fits.
@@ -314,14 +307,9 @@ class StepFamily:
 
 def surely_fits(trace: Trace, limit_bytes: int) -> bool:
     """True if a step runs within a limit as `StepFamily.largest` requires it."""
-    return all(
-        steady(trace, CachingAllocator(limit)).runs
-        and all(
-            CachingAllocator(limit).run(_with_part_of_workspaces(trace.requests(), part))
-            for part in PARTS
-        )
-        for limit in _limits(limit_bytes)
-    )
+    limits = _limits(limit_bytes)
+    lasts = all(steady(trace, CachingAllocator(limit)).runs for limit in limits)
+    return lasts and _run_anyhow(trace.requests(), limits)
 
 
 def _limits(limit_bytes: int) -> tuple[int, int]:
@@ -329,8 +317,9 @@ def _limits(limit_bytes: int) -> tuple[int, int]:
     return limit_bytes - min(MARGIN_BYTES, limit_bytes // 100), limit_bytes
 
 
-def _with_part_of_workspaces(
-    requests: Sequence[AllocatorRequest], part: float
-) -> list[AllocatorRequest]:
-    """Requests with the workspaces that may fail reduced to a part of their size."""
-    return [(key, int(part * n) if key < 0 < n else n) for key, n in requests]
+def _run_anyhow(requests: Sequence[AllocatorRequest], limits: Sequence[int]) -> bool:
+    """True if requests run with each of `PARTS` of the workspaces that may fail."""
+    reduced = [
+        [(key, int(part * n) if key < 0 < n else n) for key, n in requests] for part in PARTS
+    ]
+    return all(CachingAllocator(limit).run(each) for limit in limits for each in reduced)

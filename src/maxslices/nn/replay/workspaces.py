@@ -2,7 +2,7 @@
 
 cuBLAS keeps a workspace for each thread that multiplies matrices. cuDNN takes one for the duration
 of a convolution; its size follows from the kernel that its heuristics choose, and is the same every
-time for the same shapes. `calibrate` measures both on a device.
+time for the same shapes. `measured_workspaces` has both from a device.
 """
 
 from __future__ import annotations
@@ -169,6 +169,12 @@ class OperatorCall(NamedTuple):
         """Images in the batch."""
         return self.shapes[0][0] if self.shapes and self.shapes[0] else 1
 
+    @property
+    def named_options(self) -> dict[str, str]:
+        """Options of a convolution by name."""
+        words = self.options.split()
+        return dict(zip(words[::2], words[1::2], strict=True))
+
     def anywhere(self) -> OperatorCall:
         """Call without its place in the model, which does not change its workspaces."""
         return self._replace(module="", line="", stage="")
@@ -266,12 +272,11 @@ class Workspaces:
             return between(points, call.batch)
         if not self.convolution_rule:
             return 0
-        words = call.options.split()
-        options = dict(zip(words[::2], words[1::2], strict=True))
         item = ITEM_BYTES.get(call.dtype, 4)
         return convolution_bytes(
-            call.kind, call.shapes, options, item, self.multiprocessors, call.channels_last
-        )
+            call.kind, call.shapes, call.named_options, item, self.multiprocessors,
+            call.channels_last,
+        )  # fmt: skip
 
     def missing(self, calls: Iterable[OperatorCall]) -> list[OperatorCall]:
         """One call of each signature and batch that is not in the table."""
