@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from maxslices.errors import EstimatorError
-from maxslices.nn import Spec, max_batch_size, memory_report, reduce_memory
+from maxslices.nn import Spec, max_batch_size, memory_report
 from maxslices.nn.replay import Workspaces, replay
 from maxslices.nn.replay.recurrent import CELLS, Sizes, flops
 
@@ -192,11 +192,3 @@ def test_eval_mode_keeps_nothing_and_has_no_gradients():
 def test_the_work_of_a_recurrent_layer_counts():
     x, weights = (50, 16, 20), [(128, 20), (128, 32), (128,), (128,)]
     assert flops(x, weights) == 2 * 50 * 16 * 128 * (20 + 32)
-
-
-def test_a_recurrent_model_is_reduced():
-    model = Labels(num_layers=2)
-    report = memory_report(model, (64, 500, 20), "training", "sgd")
-    budget = 604_000_000 + int(0.9 * report.needed_bytes)
-    _, summary = reduce_memory(model, (64, 500, 20), budget, optimizer="sgd")
-    assert summary.fits

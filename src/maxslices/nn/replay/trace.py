@@ -244,30 +244,20 @@ class Trace:
             for storage in self.storages
             if storage.born <= event and (storage.died is None or storage.died > event)
         ]
-        kept = set[str]()
+        kept: dict[str, Storage] = {}
         for position, (kind, index) in enumerate(self.events[: event + 1]):
-            if kind != "call":
-                continue
-            call = self.calls[index]
-            call_workspaces = self.call_workspaces[index]
-            passing = [
-                workspace
-                for workspace in call_workspaces
-                if not workspace.kept_as and workspace.n_bytes
-            ]
-            if position == event:
-                alive += [_as_storage(workspace.n_bytes, call, event) for workspace in passing]
-            for workspace in call_workspaces:
-                if workspace.kept_as and workspace.kept_as not in kept:
-                    kept.add(workspace.kept_as)
-                    alive.append(_as_storage(workspace.n_bytes, call, event))
+            for workspace in self.call_workspaces[index] if kind == "call" else ():
+                made = _as_storage(workspace.n_bytes, self.calls[index], event)
+                if workspace.kept_as:
+                    kept.setdefault(workspace.kept_as, made)
+                elif position == event:
+                    alive.append(made)
+        alive += kept.values()
         alive.sort(key=lambda storage: -storage.n_bytes)
         kind, index = self.events[event]
         at_work: Storage | OperatorCall | None = None
-        if kind in ("alloc", "free"):
-            at_work = self.storages[index]
-        elif kind == "call":
-            at_work = self.calls[index]
+        if kind != "mark":
+            at_work = self.calls[index] if kind == "call" else self.storages[index]
         return ReplayPeak(
             self.in_use_bytes[event],
             event,
