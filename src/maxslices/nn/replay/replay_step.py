@@ -86,7 +86,7 @@ class StepLoop:
             if self.step is not None:
                 self._own_step(model, given, optimizer, record, alive)
                 continue
-            _zero_grad(model, optimizer)
+            (model if optimizer is None else optimizer).zero_grad()
             closure = None
             if optimizer is not None and _takes_closure(optimizer):
                 closure = partial(self._closure, model, given, targets, record, alive)
@@ -113,7 +113,7 @@ class StepLoop:
         self, model: Any, given: Any, targets: Any, record: Replay | None, alive: list[Any]
     ) -> Any:
         """Compute loss and gradients, as an optimizer calls it that does so itself."""
-        model.zero_grad(set_to_none=True)
+        model.zero_grad()
         for _ in range(self.accumulate):
             self._pass(model, given, targets, record, alive)
         return alive[1]
@@ -438,13 +438,3 @@ def _require_scalar(loss: Any) -> None:
     else:
         return
     raise TraceError(f"the loss must return a tensor of one number, not {given}")
-
-
-def _zero_grad(model: Any, optimizer: torch.optim.Optimizer | None) -> None:
-    if optimizer is None:
-        model.zero_grad(set_to_none=True)
-    else:
-        type(optimizer).zero_grad(optimizer, set_to_none=True)
-
-
-__all__ = ["MODES", "Mode", "StatedState", "StepLoop", "precision", "replay"]
