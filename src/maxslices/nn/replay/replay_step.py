@@ -86,7 +86,8 @@ class StepLoop:
             if self.step is not None:
                 self._own_step(model, given, optimizer, record, alive)
                 continue
-            (model if optimizer is None else optimizer).zero_grad()
+            owner: Any = model if optimizer is None else optimizer
+            owner.zero_grad()
             closure = None
             if optimizer is not None and _takes_closure(optimizer):
                 closure = partial(self._closure, model, given, targets, record, alive)
