@@ -50,11 +50,12 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
       (`_works_in_place`). For other lengths it needs an array of its own size, or the arrays of
       Bluestein's algorithm (`_bluestein_bytes`).
     * A real transform works in place for some lengths (`_real_works_in_place`). Otherwise, if
-      its length is even, it works in an array of the spectrum's size. If half its length has a
-      prime over 127, it needs more: the arrays of Bluestein's algorithm if that half is above
-      `_fused_limit`, and a second such array if it is above half of that. It also needs a second
-      one if the number of transforms is above `_fused_limit` and has such a prime. It is counted
-      for every number above, so that fewer transforms never need more.
+      its length is even, it works in an array of the spectrum's size, or of the real values' where
+      a complex transform of half the length works in place. If that half has a prime over 127, it
+      needs more: the arrays of Bluestein's algorithm if it is above `_fused_limit`, and a second
+      array if it is above half of that. A number of transforms above `_fused_limit` that has such
+      a prime needs a second array too. It is counted for every number above, so that fewer
+      transforms never need more.
     * A real transform of odd length does two rows as one complex transform, in two complex
       arrays of half the batch. The second array grows to what Bluestein's algorithm needs.
     """
@@ -69,11 +70,13 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     if _real_works_in_place(length, single):
         return _complex_bytes(spectrum_bytes // itemsize, outer, 1, single)
     if length % 2 == 0:
+        shorter = not outer and _works_in_place(half, single, strided=False)
+        array_bytes = rows * half * itemsize if shorter else spectrum_bytes
         more = max(_bluestein_bytes(spectrum_bytes // itemsize, n, single) for n in (*outer, half))
         large = _largest_prime(half) > 127 and half > _fused_limit(single) // 2
         if not more and (large or batch > _fused_limit(single)):
-            more = spectrum_bytes
-        return spectrum_bytes + (more + 2048 if more else 0)
+            more = array_bytes
+        return array_bytes + (more + 2048 if more else 0)
     paired_rows = -(-batch // 2) * math.prod(outer)
     n_items = paired_rows * (length + 1)
     inner = max(_bluestein_bytes(n_items, n, single) for n in dims)
