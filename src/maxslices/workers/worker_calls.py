@@ -194,7 +194,7 @@ class WorkerCalls:
         """Answer of a call that has ended; None if it is lost with its worker."""
         from distributed import KilledWorker
 
-        while worker in self.workers():
+        while facts := self.workers().get(worker):
             if future.status == "cancelled":
                 raise DeviceError(LOST)
             try:
@@ -203,7 +203,7 @@ class WorkerCalls:
             except KilledWorker:
                 return None
             except Exception as error:
-                host = self.workers()[worker]["host"]
+                host = facts["host"]
                 if future.status == "error":  # the function's own
                     if isinstance(error, MemoryError):
                         raise

@@ -74,7 +74,8 @@ class ChunkIndex:
         SourceError
             If a chunk has not.
         """
-        grid = tuple(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
+        shape, chunk_shape = data.shape, data.chunks  # asked for again, a damaged file may differ
+        grid = tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))
         index = cls(
             np.full(grid, UNWRITTEN, np.int64), np.zeros(grid, np.int64), np.zeros(grid, np.uint32)
         )
@@ -83,9 +84,9 @@ class ChunkIndex:
 
         def note(chunk: h5py.h5d.StoreInfo) -> None:
             corner = chunk.chunk_offset
-            at = tuple(n // c for n, c in zip(corner, data.chunks, strict=True))
+            at = tuple(n // c for n, c in zip(corner, chunk_shape, strict=True))
             is_in_file = chunk.byte_offset <= _LAST_BYTE and chunk.size <= file_bytes
-            is_in_data = all(n < end for n, end in zip(corner, data.shape, strict=True))
+            is_in_data = all(n < end for n, end in zip(corner, shape, strict=True))
             if not (is_in_file and is_in_data) or index.offsets[at] != UNWRITTEN:
                 damaged.append(chunk)
                 return
