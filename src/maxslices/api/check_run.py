@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.allocators import Device
 from ..core.units import format_bytes
@@ -18,9 +18,6 @@ from ..system.packages import installed_version
 from ..system.plain_records import plain
 from ..system.threads import N_CORES
 from .scan_and_output import spec_of
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_plan_here(

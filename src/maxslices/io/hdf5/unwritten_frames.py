@@ -63,18 +63,18 @@ def frames_written(
     creation, n_frames = data.id.get_create_plist(), data.shape[0]
     if creation.get_external_count():
         return _external(data, creation)
-    missing = np.zeros(n_frames, bool)
     if creation.get_layout() == h5py.h5d.CHUNKED:
         depth, n_stored = data.chunks[0], data.id.get_num_chunks()
         n_chunks = prod(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
         if n_stored < n_chunks or creation.get_nfilters():
             _check_number(n_stored * depth, n_frames, name)
             lost = ChunkIndex.of(data, name).offsets == UNWRITTEN
-            missing = np.repeat(lost.reshape(len(lost), -1).any(axis=1), depth)[:n_frames]
+            lost = lost.reshape(len(lost), -1).any(axis=1)
+            return FramesWritten(np.repeat(lost, depth)[:n_frames])
     elif creation.get_layout() == h5py.h5d.CONTIGUOUS and data.id.get_offset() is None:
         _check_number(0, n_frames, name)
-        missing = np.ones(n_frames, bool)
-    return FramesWritten(missing)
+        return FramesWritten(np.ones(n_frames, bool))
+    return FramesWritten(np.zeros(n_frames, bool))
 
 
 def _check_number(n_written: int, n_frames: int, name: str) -> None:
