@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from maxslices.io import ArrayScan
-from maxslices.io.frames.frames import IndexRange, Selection
+from maxslices.io.frames.frames import Frames, IndexRange, Selection
 from maxslices.io.scans.frame_source import FrameSource
 
 from .machine import pinned, write_all
@@ -58,7 +58,7 @@ def scan_of(data: np.ndarray, is_pinned: bool = False) -> ArrayScan:
     return ArrayScan(data, flats=flats, darks=darks, angles=angles)
 
 
-class TiledFrames:
+class TiledFrames(Frames):
     """A scan larger than memory: one plate, again and again, plus the frame's number."""
 
     reads_rows = False  # so that data go through a store, which is what is measured
@@ -68,7 +68,6 @@ class TiledFrames:
 
         self.name = "tiled"
         self.spec = ArraySpec(shape, np.dtype("uint16"))
-        self.files: tuple[Path, ...] = ()
         self.plates = plates(*shape[1:])[:n_plates].copy()
         self._pool = ThreadPoolExecutor(8)
 
