@@ -72,9 +72,12 @@ def _account_cuda(
     if np.isfinite(size.radius):
         m.alloc((size.size, size.size), np.bool_)
     _projector_cuda.account(m, size)
+    rows = (size.n_angles, size.detector + 2 * size.pad, images[2])
     for _ in range(n_rows):
-        m.alloc((size.n_angles, size.detector + 2 * size.pad, images[2]), np.float32)
-    for _ in range(n_images):
+        m.alloc(rows, np.float32)
+    m.alloc(images, np.float32)
+    m.free(m.alloc(rows, np.bool_))  # which rays count
+    for _ in range(n_images - 1):
         m.alloc(images, np.float32)
     m.free(*[m.alloc(images, np.float32) for _ in range(n_passing)])
     if smoothed:

@@ -197,5 +197,5 @@ def _inverse(xp: Any, lengths: Any) -> Any:
     """1 over lengths, and 0 where they are too short to count."""
     inverse = xp.maximum(lengths, np.float32(LEAST_RAY))
     xp.divide(1, inverse, out=inverse)
-    inverse[lengths <= LEAST_RAY] = 0
+    xp.copyto(inverse, np.float32(0), where=lengths <= LEAST_RAY)
     return inverse
