@@ -14,11 +14,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .allocators import CUDA_GRANULE_BYTES
+from .allocators import round_to_granule
 from .arrays import normalized_axis
 
 SORT_VALUES = 2**22
 """CuPy sorts so many values of an array of two or more dims at once, in whole rows."""
+FEW_SORTED_BYTES = 17 * 1024
+"""Beyond the histograms, what sorts of some thousand values take: 17,920 bytes of 4224 float64."""
+FEW_SCANNED_BYTES = 84 * 1024
+"""What `cupy.argmax` of 8-byte values takes, 85,504 bytes however many they are, rounded up."""
 
 
 def sort_bytes(
@@ -55,15 +59,19 @@ def sort_bytes(
         return 0
     if len(shape) == 1:
         tiles = -(-n_values // 4224)
-        work = n_values * (itemsize + 8 * indices) + 1024 * tiles + 17 * 1024
-        return _rounded(work) + _rounded(n_values * itemsize) * indices
+        work = n_values * (itemsize + 8 * indices) + 1024 * tiles + FEW_SORTED_BYTES
+        return round_to_granule(work) + round_to_granule(n_values * itemsize) * indices
     axis = normalized_axis(axis, len(shape))
     copied = indices or axis != len(shape) - 1
     at_once = n_values
     if not indices:
         at_once = min(n_values, max(1, SORT_VALUES // shape[axis]) * shape[axis])
     work = at_once * (24 if indices else 16) + 8 * -(-at_once // 2048) + 1024
-    return _rounded(at_once * 8) + _rounded(work) + _rounded(n_values * itemsize) * copied
+    return (
+        round_to_granule(at_once * 8)
+        + round_to_granule(work)
+        + round_to_granule(n_values * itemsize) * copied
+    )
 
 
 def scan_bytes(n_values: int) -> int:
@@ -72,7 +80,7 @@ def scan_bytes(n_values: int) -> int:
     `cupy.nonzero` needs 1 byte a value more and ``x[mask]`` 5, for flags and for positions.
     Along one axis of an array, sums and scans need 512 bytes.
     """
-    return _rounded(8 * -(-n_values // 512) + 68 * 1024) if n_values else 0
+    return round_to_granule(8 * -(-n_values // 512) + FEW_SCANNED_BYTES) if n_values else 0
 
 
 def matmul_bytes(a_shape: Sequence[int], b_shape: Sequence[int], dtype: DTypeLike) -> int:
@@ -85,13 +93,9 @@ def matmul_bytes(a_shape: Sequence[int], b_shape: Sequence[int], dtype: DTypeLik
     """
     itemsize = np.dtype(dtype).itemsize
     if len(b_shape) == 1:
-        return _rounded(math.prod(b_shape) * itemsize)
+        return round_to_granule(math.prod(b_shape) * itemsize)
     if np.dtype(dtype) != np.float16 or max(len(a_shape), len(b_shape)) == 2:
         return 0
     stack = np.broadcast_shapes(tuple(a_shape[:-2]), tuple(b_shape[:-2]))
     result = (*stack, a_shape[-2], b_shape[-1])
-    return sum(_rounded(math.prod(shape) * 4) for shape in (a_shape, b_shape, result))
-
-
-def _rounded(n_bytes: int) -> int:
-    return -(-n_bytes // CUDA_GRANULE_BYTES) * CUDA_GRANULE_BYTES
+    return sum(round_to_granule(math.prod(shape) * 4) for shape in (a_shape, b_shape, result))
