@@ -39,6 +39,13 @@ def without_columns(error: PipelineError) -> str:
     return re.sub(r"(p\.yaml:\d+):\d+:", r"\1:", "\n".join(told))
 
 
+def test_a_name_that_two_versions_of_yaml_read_differently_is_one_fault(tmp_path):
+    with pytest.raises(PipelineError) as caught:
+        read(tmp_path, "- method: to_float\n  parameters:\n    yes: 0.0\n")
+    assert "faults" not in str(caught.value)
+    assert "object at" not in str(caught.value)
+
+
 BOMB = "- method: to_float\n  parameters:\n    a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"    {b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij")
 )

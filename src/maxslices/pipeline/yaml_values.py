@@ -103,6 +103,7 @@ class NodeCheck:
         if isinstance(node, yaml.MappingNode):
             self._check_keys(node)
             size += sum(self.check(child) for pair in node.value for child in pair)
+            node.value = [pair for pair in node.value if pair[0] not in self._loader.faulty]
         elif isinstance(node, yaml.SequenceNode):
             size += sum(map(self.check, node.value))
         if size > MAX_VALUES:
