@@ -34,6 +34,7 @@ from maxslices.nn.replay.measure_workspaces import measured_workspaces
 from maxslices.nn.replay.trace import unused_ends_bytes
 
 N_WORKERS = 12
+"""Processes that share the card: the models are small, and a card's machine has 16 cores."""
 LISTS = {"networks": NETWORKS, "idioms": IDIOMS}
 LEAST, NEAR, MOST = -0.2, 1.0, 5.0
 """Percent: below this a prediction is too low; near; most above without a device."""

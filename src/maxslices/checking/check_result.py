@@ -37,9 +37,9 @@ _MEANING = {
     "NOT SEEN": "memory that no allocator accounts for",
     "KEEPS MEMORY": "each call leaves some behind",
 }
-_MAX_ROWS = 12
+MAX_ROWS = 12
 """Allocations listed one by one; more are summed up, so that the table fits a screen."""
-_MAX_CODE = 60
+MAX_CODE = 60
 """Characters of a line of code in the table."""
 
 
@@ -152,7 +152,7 @@ class CheckResult:
                 f"{format_bytes(self.peak_bytes)}"
             )
         where, code = ("", "") if self.where is None else _line_of(self.where)
-        peak_at = ": ".join(filter(None, (where and f" at {where}", where and code[:_MAX_CODE])))
+        peak_at = ": ".join(filter(None, (where and f" at {where}", where and code[:MAX_CODE])))
         return (
             f"{start}: estimated {_slices(self)} slices for the memory that {self.slices} slices "
             f"took ({self.ratio:.3f}, {allowed}); {format_bytes(self.estimated_bytes)} in place of "
@@ -245,8 +245,8 @@ def alive_rows(rows: Iterable[Alive]) -> list[str]:
     rows = sorted(rows, key=lambda row: -row.n_bytes)
     if not rows:
         return []
-    cells = [(row.n_bytes, *_line_of(row.where)) for row in rows[:_MAX_ROWS]]
-    if rest := rows[_MAX_ROWS:]:
+    cells = [(row.n_bytes, *_line_of(row.where)) for row in rows[:MAX_ROWS]]
+    if rest := rows[MAX_ROWS:]:
         cells.append((sum(row.n_bytes for row in rest), "", f"{len(rest)} more"))
     total = sum(row.n_bytes for row in rows) or 1
     width = max(len(where) for _, where, _ in cells)
@@ -254,7 +254,7 @@ def alive_rows(rows: Iterable[Alive]) -> list[str]:
         "  alive at the peak",
         *(
             f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{width}}  "
-            f"{code[:_MAX_CODE]}".rstrip()
+            f"{code[:MAX_CODE]}".rstrip()
             for n_bytes, where, code in cells
         ),
     ]

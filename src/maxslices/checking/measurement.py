@@ -17,7 +17,7 @@ from ..errors import DeviceError
 from ..estimate.peak_model import PeakModel
 from ..measure import Peak
 from ..trial.trial import THE_CALL, is_call
-from .check_result import CheckResult, alive_rows
+from .check_result import MAX_CODE, MAX_ROWS, CheckResult, alive_rows
 from .estimate_check import check_trial, find_method, trial_of
 
 _OF_ARRAYS = {
@@ -27,10 +27,6 @@ _OF_ARRAYS = {
 """Figures of `Peak` that an input of a call is part of."""
 _SMALL = 1 / 1000
 """Allocations below a thousandth of the peak are added up in one row."""
-_MAX_ROWS = 12
-"""Rows at most, so that they fit a screen."""
-_MAX_CODE = 60
-"""Characters of a line of code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +141,7 @@ def explained_peak(peaks: PeakModel, n: int) -> list[str]:
     cells: list[tuple[str, str, str, str, str]] = []
     small_bytes = 0
     for n_bytes, term in rows:
-        if n_bytes < _SMALL * total or len(cells) == _MAX_ROWS:
+        if n_bytes < _SMALL * total or len(cells) == MAX_ROWS:
             small_bytes += n_bytes
             continue
         number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
@@ -186,4 +182,4 @@ def _code(peaks: PeakModel, path: str) -> str:
     """Line of code of a call site, where its file is here."""
     site = peaks.sites.get(path)
     text = "" if site is None or is_call(site) else site.code
-    return text if len(text) <= _MAX_CODE else f"{text[: _MAX_CODE - 3].rstrip()}..."
+    return text if len(text) <= MAX_CODE else f"{text[: MAX_CODE - 3].rstrip()}..."

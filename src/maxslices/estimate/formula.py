@@ -40,6 +40,7 @@ _NOT_FITTED = ("depth(n)", *(f"{name}({of}/k)" for name in ("last", "ragged") fo
 """Counts of memory outside the pool, and of the last of several chunks."""
 _FALLING = ("n%k", *_NOT_FITTED[1:])
 _CHUNKED = ("ceil(n/k)", "n//k", "min(n,k)", "n%k")
+"""Counts with a chunk k that is looked for: from 2 to the largest n."""
 
 
 def fast_length(n: int) -> int:
