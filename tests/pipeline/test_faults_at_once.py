@@ -1,6 +1,9 @@
-"""Every fault of a file is told at once: its line, its column, a mark below it, what is allowed."""
+"""Faults are reported together, each with line, column, a mark below it, and what is allowed."""
 
 from __future__ import annotations
+
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +60,7 @@ FIND = """\
 def faults(text: str) -> list[tuple[int, int, str]]:
     """Line, column and first line of each fault; each mark is held against its column."""
     with pytest.raises(PipelineError) as caught:
-        Pipeline._checked(*_read(text))
+        _read(text)
     lines = str(caught.value).splitlines()
     written = text.splitlines()
     found = []
@@ -75,13 +78,13 @@ def faults(text: str) -> list[tuple[int, int, str]]:
 
 
 def _read(text):
-    from maxslices.pipeline.yaml_file import read_pipeline_text
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "p.yaml")
+        path.write_text(text)
+        return Pipeline.from_file(path, methods)
 
-    raw, unread = read_pipeline_text(text, "p.yaml")
-    return raw, methods, "p.yaml", unread
 
-
-ONE_FAULT = {
+FAULTY_STEPS = {
     "method that is not there": (
         LOADER + "- method: smoothe\n  module_path: lab.prep\n  parameters: {}\n",
         (7, 3, "did you mean smooth?"),
@@ -98,10 +101,6 @@ ONE_FAULT = {
         LOADER + "    preveiw: null\n- method: smooth\n",
         (7, 5, "did you mean preview?"),
     ),
-    "name that is no text": (
-        "- method: smooth\n  parameters:\n    level: 2\n    4: a\n",
-        (4, 5, "the key 4 must be a name"),
-    ),
     "value to fill in within a list": (
         "- method: smooth\n  parameters:\n    limits: [1, REQUIRED]\n",
         (3, 5, "stands for a value of yours: give one, list"),
@@ -114,17 +113,9 @@ ONE_FAULT = {
         "- method: smooth\n  parameters:\n    name: a\n    level: !Sweep [2, 0]\n",
         (4, 5, "smooth refuses level = 0: level must be at least 1, not 0"),
     ),
-    "sweep within the loader": (
-        LOADER + "    preview: {detector_y: {start: !Sweep [1, 2], stop: 4}}\n- method: smooth\n",
-        (7, 35, "nor in the loader"),
-    ),
     "text to fill in": (
         "- method: smooth\n  parameters:\n    name: REQUIRED\n",
         (3, 5, "stands for a value of yours: give one, str, or leave it out for 'gauss'"),
-    ),
-    "key that stands twice": (
-        "- method: smooth\n  parameters:\n    level: 2\n    level: 3\n",
-        (4, 5, "stands twice; first in line 3"),
     ),
     "reference to no step": (
         FIND + "- method: smooth\n  parameters:\n    level: ${{center.side_outputs.centre}}\n",
@@ -142,14 +133,28 @@ ONE_FAULT = {
         "- method: smooth\n  parameters:\n    name: a\n    level: 0\n",
         (4, 5, "smooth refuses this: level must be at least 1, not 0"),
     ),
+}
+FAULTY_VALUES = {
+    "name that is not text": (
+        "- method: smooth\n  parameters:\n    level: 2\n    4: a\n",
+        (4, 5, "the key 4 must be text"),
+    ),
+    "key that is repeated": (
+        "- method: smooth\n  parameters:\n    level: 2\n    level: 3\n",
+        (4, 5, "is repeated; it is first in line 3"),
+    ),
     "tag": (
         "- method: smooth\n  parameters:\n    level: !Swep [1, 2]\n",
         (3, 12, "the tag !Swep is not supported"),
     ),
-    "step that is none": ("- method: smooth\n- smooth\n", (2, 3, "a step is a mapping")),
+    "step that is not a mapping": ("- method: smooth\n- smooth\n", (2, 3, "a step is a mapping")),
 }
-
-
+MISPLACED_SWEEP = {
+    "sweep within the loader": (
+        LOADER + "    preview: {detector_y: {start: !Sweep [1, 2], stop: 4}}\n- method: smooth\n",
+        (7, 35, "the loader cannot contain one"),
+    ),
+}
 UNREADABLE = {
     "line with less indentation": (
         "- method: smooth\n  parameters:\n    name: a\n   level: 2\n",
@@ -162,20 +167,27 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_FAULT | UNREADABLE)
-def test_a_fault_is_told_where_it_stands(case):
-    text, (row, column, said) = (ONE_FAULT | UNREADABLE)[case]
-    ((found_row, found_column, message),) = faults(text)
+ONE_FAULT = FAULTY_STEPS | FAULTY_VALUES | MISPLACED_SWEEP | UNREADABLE
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_a_fault_is_reported_with_its_line_and_column(case):
+    text, (row, column, message) = ONE_FAULT[case]
+    ((found_row, found_column, found_message),) = faults(text)
     assert (found_row, found_column) == (row, column)
-    assert said in message
+    assert message in found_message
 
 
-def test_all_of_them_together_are_told_in_the_order_of_the_file():
-    steps = [text for text, _ in ONE_FAULT.values() if not text.startswith(LOADER)]
+@pytest.mark.parametrize("cases", [FAULTY_STEPS, FAULTY_VALUES], ids=["steps", "values"])
+def test_all_faults_are_reported_in_the_order_of_the_file(cases):
+    steps = [text for text, _ in cases.values() if not text.startswith(LOADER)]
     steps = [text.replace("centring", f"c{i}") for i, text in enumerate(steps)]
-    found = faults(ONE_FAULT["parameter of the loader that is not there"][0] + "".join(steps))
-    assert len(found) == len(steps) + 1
-    assert found == sorted(found)
+    first = "parameter of the loader that is not there"
+    n_loader = int(first in cases)
+    text = cases[first][0] if n_loader else ""
+    reported = faults(text + "".join(steps))
+    assert len(reported) == len(steps) + n_loader
+    assert reported == sorted(reported)
 
 
 def test_the_check_goes_on_inside_a_loader_and_behind_a_sweep():
@@ -200,7 +212,7 @@ def test_a_second_sweep_is_told_where_it_stands():
 
 def test_values_are_refused_only_where_all_that_decide_are_known():
     text = FIND + "- method: cut\n  parameters: {high: '${{centring.side_outputs.centre}}'}\n"
-    assert Pipeline._checked(*_read(text)).steps[1].meta.name == "cut"
+    assert _read(text).steps[1].meta.name == "cut"
     ((_, _, said),) = faults("- method: cut\n")
     assert "give low or high" in said
 

@@ -190,12 +190,6 @@ def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOption
         faults.append(entry.fault(text, "module_path"))
     parameters = entry.content.get("parameters")
     parameters = {} if parameters is None else parameters
-    if isinstance(parameters, Mapping):
-        swept = [name for name, value in parameters.items() if isinstance(value, Sweep)]
-        for name in swept:
-            text = f"{name} of the loader cannot be swept: sweep a parameter of a method"
-            faults.append(entry.fault(text, f"parameters.{name}"))
-        parameters = _without_sweeps(parameters)
     options, found = parse_loader(parameters, as_httomo=module == HTTOMO_LOADER)
     faults += [entry.fault(each.text, ".".join(("parameters", *each.keys))) for each in found]
     return options
@@ -208,13 +202,6 @@ def _is_to_fill_in(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_is_to_fill_in, value))
     return isinstance(value, str) and value == TO_FILL_IN
-
-
-def _without_sweeps(given: Any) -> Any:
-    """Mapping without the values in it that are sweeps, which have their own faults."""
-    if not isinstance(given, Mapping):
-        return given
-    return {k: _without_sweeps(v) for k, v in given.items() if not isinstance(v, Sweep)}
 
 
 class _StepCheck:
@@ -264,8 +251,6 @@ class _StepCheck:
         content = self._entry.content
         if self._entry.meta is not None:
             return self._entry.meta
-        if {"method", "module_path"} & self._entry.faulty:
-            return None
         if "method" not in content:
             self._fault("a step needs the key 'method'")
             return None
@@ -300,8 +285,7 @@ class _StepCheck:
         }
         known: dict[str, Any] = {}
         n_before = len(self._faults)
-        unread = {key.removeprefix("parameters.") for key in self._entry.faulty}
-        not_missing = {*meta.supplied, *unread}
+        not_missing = set(meta.supplied)
         for name, value in values.items():
             key = f"parameters.{name}"
             if name in meta.supplied:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..io import LoaderOptions, Preview
 from ..io.scans.chosen_part import PartLike, preview_words, with_choice
 from ..system.plain_records import plain
 from .check_steps import check_steps, is_loader
-from .steps import RawStep, Reference, Step, TextPlace
+from .steps import RawStep, Reference, Step, TextPlace, raise_faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,7 @@ class Pipeline:
         """
         from .yaml_file import read_pipeline_file
 
-        raw, faults = read_pipeline_file(path)
-        return cls._checked(raw, methods, os.path.basename(path), faults)
+        return cls._checked(read_pipeline_file(path), methods, os.path.basename(path))
 
     @classmethod
     def from_steps(cls, steps: Iterable[StepLike], methods: Registry = registry) -> Pipeline:
@@ -88,15 +87,9 @@ class Pipeline:
         return cls._checked(raw, methods, "pipeline")
 
     @classmethod
-    def _checked(
-        cls,
-        raw: list[RawStep],
-        methods: Registry,
-        name: str,
-        unread: Sequence[PipelineError] = (),
-    ) -> Pipeline:
+    def _checked(cls, raw: list[RawStep], methods: Registry, name: str) -> Pipeline:
         loader, steps, faults, warned = check_steps(raw, methods)
-        _raise_faults([*unread, *faults], name)
+        raise_faults(faults, name)
         if not steps:
             raise PipelineError("it has no methods", name)
         given = raw[0].content.get("parameters") if is_loader(raw[0].content) else None
@@ -233,22 +226,6 @@ def _meta_of(function: Any, methods: Registry) -> MethodMeta | None:
 
 def _sweeps(step: Step) -> dict[str, Any]:
     return {name: {"sweep": list(sweep.values)} for name, sweep in step.sweeps.items()}
-
-
-def _raise_faults(faults: Iterable[PipelineError], name: str) -> None:
-    """Raise the faults of a pipeline as one error, if there are any."""
-    faults = sorted(faults, key=_line_of)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        lines = "\n".join(f"  {fault}".replace("\n", "\n  ") for fault in faults)
-        raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
-
-
-def _line_of(fault: PipelineError) -> tuple[int, int]:
-    """Line and column of a fault in a file, to sort by; (0, 0) if it has none."""
-    numbers = (fault.where or "").split(":")[-2:]
-    return (int(numbers[0]), int(numbers[1])) if all(map(str.isdecimal, numbers)) else (0, 0)
 
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[StepLike]

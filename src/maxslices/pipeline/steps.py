@@ -24,6 +24,26 @@ class TextPlace:
     pointer: str = ""
     """The line and a mark below; empty if it is not known."""
 
+    def fault(self, text: str, kind: type[PipelineError] = PipelineError) -> PipelineError:
+        """Error for what is wrong here."""
+        return kind(text, self.where, self.pointer)
+
+
+def raise_faults(faults: Iterable[PipelineError], name: str) -> None:
+    """Raise the faults of a pipeline as one error, if there are any."""
+    faults = sorted(faults, key=_line_of)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        lines = "\n".join(f"  {fault}".replace("\n", "\n  ") for fault in faults)
+        raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
+
+
+def _line_of(fault: PipelineError) -> tuple[int, int]:
+    """Line and column of a fault in a file, to sort by; (0, 0) if it has none."""
+    numbers = (fault.where or "").split(":")[-2:]
+    return (int(numbers[0]), int(numbers[1])) if all(map(str.isdecimal, numbers)) else (0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -147,8 +167,6 @@ class RawStep:
     """Keys method, module_path, parameters, save_result, id, side_outputs."""
     places: Mapping[str, TextPlace] = field(default_factory=dict)
     """Key, or keys within keys as in ``parameters.preview.angles`` -> where it stands."""
-    faulty: frozenset[str] = frozenset()
-    """Keys, and ``parameters.<name>``, without a readable value; they are not in `content`."""
     meta: MethodMeta | None = None
     """The method, where the step names it by its function; None: it is looked up by its name."""
 
@@ -156,8 +174,7 @@ class RawStep:
         self, text: str, key: str = "", kind: type[PipelineError] = PipelineError
     ) -> PipelineError:
         """Make the error for what stands under a key, or nearest above it."""
-        place = self.place(key)
-        return kind(text, place.where, place.pointer)
+        return self.place(key).fault(text, kind)
 
     def place(self, key: str = "") -> TextPlace:
         """Position of a key, or of the nearest one above it."""

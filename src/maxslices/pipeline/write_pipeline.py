@@ -75,9 +75,7 @@ def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
     comments = (readable(line).replace("\n", " ") for line in header)
     body = _dumped(steps)
     text = "".join(f"# {line}\n" for line in comments) + body
-    raw, faults = read_pipeline_text(text, pipeline.name)
-    if faults:
-        raise faults[0]
+    raw = read_pipeline_text(text, pipeline.name)
     if _dumped([dict(step.content) for step in raw]) != body:
         raise PipelineError("its steps are other ones when they are read again", pipeline.name)
     return text

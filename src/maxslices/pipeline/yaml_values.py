@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import yaml
 
 from ..errors import PipelineError, UsageError
-from .steps import TextPlace
+from .steps import TextPlace, raise_faults
 
 MAX_VALUES = 100_000
 """Most values of a file with its aliases written out: far more than pipelines have, and few enough
@@ -23,35 +23,31 @@ _LARGEST = 2**63
 _MAX_LETTERS = 400
 """Most letters of a number. The largest one that a computer has (1.8e308) has 309 digits."""
 _TAG = "tag:yaml.org,2002:"
-_PLAIN_TAGS = {
-    f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
-}
 SWEEP_LIST, SWEEP_RANGE = "!Sweep", "!SweepRange"
 """Tags of httomo for a parameter with several values."""
-_NAME_TAGS = (f"{_TAG}str", f"{_TAG}merge")
-
-
-FAULTY = object()
-"""Stands for a value that could not be read."""
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Loader of plain values: what looks like a date stays text."""
+    """Loader of plain values, whose nodes are checked before any is turned into a value.
 
-    faulty: set[yaml.Node]
-    """Nodes that `NodeCheck` finds faulty: each becomes `FAULTY`."""
+    Text that looks like a date stays text.
+
+    Parameters
+    ----------
+    text : str
+        YAML.
+    name : str
+        Name of the file, for messages.
+    """
+
     more_tags: ClassVar[tuple[str, ...]] = ()
-    """Tags beyond those of plain values, whose constructors check their nodes."""
+    """Tags beyond those of plain values."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
-        self.faulty = set()
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Value of a node."""
-        if node in self.faulty:
-            return FAULTY
-        return super().construct_object(node, deep)
+        self.file = name
+        self.faults: list[PipelineError] = []
+        self._sizes: dict[yaml.Node, int] = {}
 
     def resolved(self, text: str) -> str:
         """Tag of unquoted text."""
@@ -59,6 +55,83 @@ class PlainLoader(yaml.SafeLoader):
         return tag
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  (declared so by PyYAML)
+
+    def check(self, node: yaml.Node) -> int:
+        """Check a node and its children, and count its values with aliases written out.
+
+        Repeated keys, keys that are not names, unsupported tags, and invalid text and numbers are
+        added to `faults`.
+
+        Raises
+        ------
+        PipelineError
+            If there are too many values, or a node contains itself.
+        """
+        if node in self._sizes:
+            if self._sizes[node] == 0:
+                raise self._fault("an alias refers to a value that contains it", node)
+            return self._sizes[node]
+        self._sizes[node] = 0
+        size = 1
+        if isinstance(node, yaml.ScalarNode):
+            if text := self._scalar_fault(node):
+                self.faults.append(self._fault(text, node))
+        elif node.tag not in (f"{_TAG}seq", f"{_TAG}map", *self.more_tags):
+            self.faults.append(self._fault(_unsupported(node.tag), node))
+        if isinstance(node, yaml.MappingNode):
+            self._check_keys(node)
+            size += sum(1 + self.check(value) for _, value in node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            size += sum(map(self.check, node.value))
+        if size > MAX_VALUES:
+            raise self._fault(f"its aliases stand for more than {MAX_VALUES:,} values", node)
+        self._sizes[node] = size
+        return size
+
+    def _scalar_fault(self, node: yaml.ScalarNode) -> str:
+        """Fault of text or a number; empty if it is valid."""
+        text = node.value
+        tag = f"{_TAG}str" if node.style else self.resolved(text)
+        if node.tag in self.more_tags:
+            return ""
+        if node.tag != tag:
+            return _unsupported(node.tag)
+        for character in text:
+            if character == "\0" or 0xD800 <= ord(character) < 0xE000:  # escapes can write these
+                return f"the character {character!a} is not allowed in text"
+        if not node.style and _resolved_in_yaml_1_1(text) != tag:
+            return (
+                f"{_short(text)} is read differently by YAML 1.1, as httomo does, and 1.2: "
+                "write a plain number, true or false, or text in quotes"
+            )
+        if tag in (f"{_TAG}int", f"{_TAG}float"):
+            is_long = len(text) > _MAX_LETTERS
+            if is_long or (tag.endswith("int") and abs(self.construct_object(node)) >= _LARGEST):
+                return f"the number {_short(text)} is too large"
+        return ""
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
+        """Check that the keys of a mapping are names, each of them once."""
+        first: dict[str, yaml.Node] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in (
+                f"{_TAG}str",
+                f"{_TAG}merge",
+            ):
+                shown = f" {key.value}" if isinstance(key, yaml.ScalarNode) else ""
+                text = f"the key{shown} must be text: put it in quotes"
+                self.faults.append(self._fault(text, key))
+            elif key.value in first:
+                line = first[key.value].start_mark.line + 1
+                text = f"the key {key.value!r} is repeated; it is first in line {line}"
+                self.faults.append(self._fault(text, key))
+            elif text := self._scalar_fault(key):
+                self.faults.append(self._fault(text, key))
+            else:
+                first[key.value] = key
+
+    def _fault(self, text: str, node: yaml.Node) -> PipelineError:
+        return place_of(self.file, node).fault(text)
 
 
 for _name, _pattern, _first in (
@@ -73,128 +146,20 @@ for _name, _pattern, _first in (
     PlainLoader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(_pattern), list(_first))
 
 
-class NodeCheck:
-    """Check of every node of a file, before any is turned into a value."""
-
-    def __init__(self, file: str, loader: PlainLoader) -> None:
-        self._file = file
-        self._loader = loader
-        self._sizes: dict[yaml.Node, int] = {}
-        self.faults: list[PipelineError] = []
-
-    def check(self, node: yaml.Node) -> int:
-        """Check a node and those in it; the number of its values, aliases written out.
-
-        Faults are collected: keys that stand twice or are no names, tags that plain YAML does
-        not have, text and numbers that are none.
-
-        Raises
-        ------
-        PipelineError
-            If the values are too many, or a node contains itself.
-        """
-        if node in self._sizes:
-            if self._sizes[node] == 0:
-                raise self._error("an alias refers to what it is itself a part of", node)
-            return self._sizes[node]
-        self._sizes[node] = 0
-        self._check_tag(node)
-        size = 1
-        if isinstance(node, yaml.MappingNode):
-            self._check_keys(node)
-            size += sum(self.check(child) for pair in node.value for child in pair)
-            node.value = [pair for pair in node.value if pair[0] not in self._loader.faulty]
-        elif isinstance(node, yaml.SequenceNode):
-            size += sum(map(self.check, node.value))
-        if size > MAX_VALUES:
-            raise self._error(f"its aliases stand for more than {MAX_VALUES:,} values", node)
-        self._sizes[node] = size
-        return size
-
-    def _check_tag(self, node: yaml.Node) -> None:
-        try:
-            self._check_value(node)
-        except PipelineError as fault:
-            self.faults.append(fault)
-            self._loader.faulty.add(node)
-
-    def _check_value(self, node: yaml.Node) -> None:
-        tag = node.tag
-        if tag in self._loader.more_tags:
-            return
-        if tag not in _PLAIN_TAGS:
-            shown = tag.replace(_TAG, "!!")
-            raise self._error(f"the tag {shown} is not supported: give plain values", node)
-        if not isinstance(node, yaml.ScalarNode):
-            return
-        self._check_text(node)
-        plain = self._loader.resolved(node.value)
-        if tag != f"{_TAG}str":
-            if tag != plain and not (tag == f"{_TAG}float" and plain == f"{_TAG}int"):
-                shown = tag.replace(_TAG, "!!")
-                raise self._error(f"{_short(node.value)} is not of the type {shown}", node)
-            self._check_number(node)
-        if node.style is None and _resolved_in_yaml_1_1(node.value) != plain:
-            raise self._error(
-                f"{_short(node.value)} is read differently by YAML 1.1, as httomo does, and 1.2: "
-                "write a plain number, true or false, or text in quotes",
-                node,
-            )
-
-    def _check_text(self, node: yaml.ScalarNode) -> None:
-        """Check that text is text: YAML's escapes can also write half a character."""
-        for character in node.value:
-            if character == "\0" or 0xD800 <= ord(character) < 0xE000:
-                what = f"a character is written that no text has ({character!a})"
-                raise self._error(what, node)
-
-    def _check_number(self, node: yaml.ScalarNode) -> None:
-        """Check that a number is one that the computer has."""
-        if node.tag not in (f"{_TAG}int", f"{_TAG}float"):
-            return
-        too_large = self._error(f"the number {_short(node.value)} is too large", node)
-        if len(node.value) > _MAX_LETTERS:
-            raise too_large
-        try:
-            value = self._loader.construct_object(node)
-        except (ValueError, OverflowError):
-            raise self._error(f"{_short(node.value)} is not a number", node) from None
-        if isinstance(value, int) and abs(value) >= _LARGEST:
-            raise too_large
-
-    def _check_keys(self, node: yaml.MappingNode) -> None:
-        """Check the keys of a mapping, and take out what cannot be a key."""
-        first: dict[str, yaml.Node] = {}
-        named = []
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag not in _NAME_TAGS:
-                shown = key.value if isinstance(key, yaml.ScalarNode) else "that is not text"
-                text = f"the key {shown} must be a name; quotes make it one"
-                self.faults.append(self._error(text, key))
-                continue
-            if key.value in first:
-                line = first[key.value].start_mark.line + 1
-                text = f"the key {key.value!r} stands twice; first in line {line}"
-                self.faults.append(self._error(text, key))
-            first[key.value] = key
-            named.append((key, value))
-        node.value = named
-
-    def _error(self, text: str, node: yaml.Node) -> PipelineError:
-        place = place_of(self._file, node)
-        return PipelineError(text, place.where, place.pointer)
+def _unsupported(tag: str) -> str:
+    return f"the tag {tag.replace(_TAG, '!!')} is not supported: give plain values"
 
 
 def _resolved_in_yaml_1_1(text: str) -> str:
     """Tag that PyYAML gives unquoted text by itself; dates are text."""
     resolver = yaml.resolver.Resolver()
     tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    return tag if tag in _PLAIN_TAGS else f"{_TAG}str"
+    return f"{_TAG}str" if tag in (f"{_TAG}timestamp", f"{_TAG}value") else tag
 
 
 def is_ambiguous(text: str) -> bool:
     """True if unquoted text is not read as text."""
-    return PlainLoader("").resolved(text) != f"{_TAG}str"
+    return PlainLoader("", "").resolved(text) != f"{_TAG}str"
 
 
 def read_value(text: str, name: str) -> Any:
@@ -213,17 +178,15 @@ def read_value(text: str, name: str) -> Any:
         If it is not a plain value of YAML.
     """
     try:
-        loader = PlainLoader(text)
+        loader = PlainLoader(text, name)
         root = loader.get_single_node()
         if root is None:
             return None
-        check = NodeCheck(name, loader)
         try:
-            check.check(root)
-        except PipelineError as fault:
-            check.faults.insert(0, fault)
-        if check.faults:  # without a pointer, as the value is a line of a command or less
-            raise PipelineError(str(check.faults[0]).splitlines()[0])
+            loader.check(root)
+            raise_faults(loader.faults[:1], name)
+        except PipelineError as fault:  # without a pointer: the value is at most one line
+            raise PipelineError(str(fault).splitlines()[0]) from None
         return loader.construct_document(root)
     except yaml.YAMLError as error:
         raise PipelineError(f"not valid YAML: {problem_of(error)}", name) from None
