@@ -31,10 +31,10 @@ from hypothesis.stateful import (
 
 from maxslices import MaxslicesError, Pipeline, run
 from maxslices.core.block_memory import PYTHON_BYTES
-from maxslices.runner.folder import folder_place, result_sinks
-from maxslices.runner.folder.journal import Journal
+from maxslices.runner.folder import folder_place
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from tests.planner.fakes import fakes
+from tests.runner.resumable import watch_folder
 
 from .child import WALL_S, Difference, Outcome, cases
 from .kills import REFUSED, ended, fork
@@ -222,14 +222,7 @@ def _kill_at(moment: int) -> None:
 
         setattr(owner, name, watched)
 
-    for name in ("note", "side", "done"):
-        watch(Journal, name)
-    watch(result_sinks, "create_sink")
-    watch(folder_place, "remove_result")
-    for name in ("rename", "unlink", "mkdir"):
-        watch(Path, name)
-    watch(os, "replace")
-    watch(shutil, "rmtree")
+    watch_folder(watch)
 
 
 def _tick(left: list[int]) -> None:

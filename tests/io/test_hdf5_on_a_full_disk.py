@@ -31,7 +31,7 @@ for room in range(0, 200_000, 4096):
     try:
         sink = Hdf5Sink(disk / "result.h5", spec, 0, info=ResultInfo(angles=np.zeros(20)))
         sink.write(0, 0, np.ones((4, 3, 5), np.float32))
-        sink.shorten(4)
+        sink.close()
     except StoreError:
         refused += 1
     for path in disk.iterdir():

@@ -1,20 +1,27 @@
-"""Runs of several kinds that tests stop and resume, and what is in a folder afterwards."""
+"""Runs of several kinds that tests stop and resume, and the content of their folders."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
+import pytest
 
-from maxslices import Pipeline
+from maxslices import Pipeline, run
 from maxslices.core.block_memory import PYTHON_BYTES
+from maxslices.runner.folder import folder_place, result_sinks
 from maxslices.runner.folder.folder_place import RECORD_NAMES
 from maxslices.runner.folder.journal import Journal
 from tests.planner.fakes import fakes
 
 SHAPE = (23, 17, 64)
 SCRATCH = PYTHON_BYTES + 120_000
+"""Memory budget with which data between sections go to scratch files."""
 FIND = {"method": "find_middle", "id": "f", "side_outputs": {"cor": "axis"}}
 ALL = {"method": "extremes", "id": "e", "side_outputs": {"low": "low", "high": "high"}}
 SCALED = {"method": "scaled_by", "parameters": {"centre": "${{f.side_outputs.axis}}"}}
@@ -30,6 +37,7 @@ CASES = {
     "all slices in scratch files": (["to_float", ALL, RAISED], {"memory": SCRATCH}),
     "nothing saved": ([{**ALL, "save_result": False}], {"block": 6}),
 }
+"""Steps and options of runs."""
 
 
 def of(steps):
@@ -37,37 +45,68 @@ def of(steps):
 
 
 def results_in(folder: Path):
-    """Names in the folder of a finished run, without the texts that each run leaves."""
+    """Names in the folder of a finished run, without its report and records."""
     return {path.name for path in folder.iterdir()} - {"report.json", *RECORD_NAMES}
 
 
 def content(folder: Path):
-    """Names in a folder, and what its results and side results are."""
-    found = {}
+    """Names in a folder, the values of its results, its side results, and the sections' methods."""
+    files = {}
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))
         if name.startswith(".run/"):
             continue
         if path.suffix == ".h5":
             with h5py.File(path) as file:
-                found[name] = file["entry/data/data"][()].tobytes()
+                files[name] = file["entry/data/data"][()].tobytes()
         elif path.suffix == ".tif":
-            found[name] = path.read_bytes()
+            files[name] = path.read_bytes()
         else:
-            found[name] = ""
+            files[name] = ""
     report = json.loads((folder / "report.json").read_text())
-    return found, report["side_results"], [section["methods"] for section in report["sections"]]
+    return files, report["side_results"], [section["methods"] for section in report["sections"]]
 
 
-def stop_after(monkeypatch, n_blocks, error=KeyboardInterrupt):
-    """Have runs stop when that many blocks are noted."""
-    original, counted = Journal.done, []
+@contextmanager
+def stopping_after(n_blocks, error=KeyboardInterrupt, lost=()):
+    """Stop runs once that many blocks are in the journal; `lost` blocks, by number, never are."""
+    done, started, noted = Journal.done, [], []
 
-    def done(self, *args):
-        result = original(self, *args)
-        counted.append(args)
-        if len(counted) == n_blocks:
+    def done_or_lost(*args):
+        started.append(args)
+        if len(started) in lost:
+            return True
+        noted.append(done(*args))
+        if len(noted) == n_blocks:
             raise error
-        return result
+        return noted[-1]
 
-    monkeypatch.setattr(Journal, "done", done)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "done", done_or_lost)
+        yield
+
+
+def stop(scan, out, steps=("to_float", "negate"), n_blocks=2, *, match=None, lost=(), **options):
+    """Run until `n_blocks` blocks are in the journal."""
+    with stopping_after(n_blocks, lost=lost), pytest.raises(KeyboardInterrupt, match=match):
+        run(scan, of(steps), out, **{"device": "cpu", "block": 4, **options})
+
+
+def resume(scan, out, steps=("to_float", "negate"), **options):
+    """Resume a stopped run; its report."""
+    return run(scan, of(steps), out, **{"device": "cpu", "resume": True, **options})
+
+
+def watch_folder(watch: Callable[[object, str], object]) -> None:
+    """Call `watch` with each function, as its owner and name, that changes the folder of a run.
+
+    Between two of these calls only data change that no line of the journal describes.
+    """
+    for name in ("note", "side", "done"):
+        watch(Journal, name)
+    watch(result_sinks, "create_sink")
+    watch(folder_place, "remove_result")
+    for name in ("rename", "unlink", "mkdir"):
+        watch(Path, name)
+    watch(os, "replace")
+    watch(shutil, "rmtree")

@@ -1,13 +1,12 @@
-"""Runs that were stopped go on: at every moment that their folder can be found in."""
+"""Stopped runs resume from every state in which a kill can leave their folder."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,10 +20,9 @@ from maxslices.io.scans.chosen_part import with_choice
 from maxslices.io.scans.loader import Preview
 from maxslices.runner import RunFolder
 from maxslices.runner.blocks import block_runner
-from maxslices.runner.folder import folder_place, journal, result_sinks, run_folder, unfinished_run
+from maxslices.runner.folder import journal, run_folder, unfinished_run
 from maxslices.runner.folder.journal import Journal, seal, unseal
 from maxslices.runner.folder.unfinished_run import find_unfinished
-from maxslices.system import disk_space
 from tests.planner.ledgers import two
 from tests.runner.resumable import (
     ALL,
@@ -35,7 +33,10 @@ from tests.runner.resumable import (
     content,
     of,
     results_in,
-    stop_after,
+    resume,
+    stop,
+    stopping_after,
+    watch_folder,
 )
 from tests.system.started_threads import record_started
 
@@ -48,90 +49,81 @@ def scan(tmp_path):
 
 
 @pytest.fixture
-def snapshots(monkeypatch, tmp_path):
-    """Function that lists copies of a folder, at every moment that a kill could leave it in.
-
-    Between two of these moments nothing changes but data that no line of the journal speaks of.
-    """
-    taken, one_at_a_time = [], threading.Lock()
-
-    def watch(owner, name, folder):
-        original = getattr(owner, name)
-
-        def watched(*args, **kwargs):
-            take(folder)
-            result = original(*args, **kwargs)
-            if owner is not Journal:  # what follows a line is there before the next one
-                take(folder)
-            return result
-
-        monkeypatch.setattr(owner, name, watched)
-
-    def state(folder):
-        journal = folder / ".run/journal"
-        lines = journal.read_bytes() if journal.exists() else b""
-        return lines, sorted(path.relative_to(folder) for path in folder.rglob("*"))
-
-    def take(folder):
-        with one_at_a_time:
-            if folder.exists():
-                copy_of(folder, tmp_path / "snapshots" / f"{len(taken):03d}")
-
-    def copy_of(folder, copy):
-        for _ in range(100):  # other threads of the run go on meanwhile
-            before = state(folder)
-            with contextlib.suppress(shutil.Error, FileNotFoundError):
-                shutil.copytree(folder, copy)
-                if before == state(copy) == state(folder):
-                    taken.append(copy)
-                    return
-            shutil.rmtree(copy, ignore_errors=True)
-        raise AssertionError("the folder never stayed as it was")
-
-    def begin(folder):
-        for name in ("note", "side", "done"):
-            watch(Journal, name, folder)
-        watch(result_sinks, "create_sink", folder)
-        watch(folder_place, "remove_result", folder)
-        for name in ("rename", "unlink", "mkdir"):
-            watch(Path, name, folder)
-        watch(os, "replace", folder)
-        watch(shutil, "rmtree", folder)
-        return taken
-
-    return begin
+def out(tmp_path):
+    return tmp_path / "out"
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_run_that_is_killed_at_any_moment_goes_on(tmp_path, scan, snapshots, case, monkeypatch):
-    steps, options = CASES[case]
-    taken = snapshots(tmp_path / "out")
-    whole = run(scan, of(steps), tmp_path / "out", device="cpu", **options)
-    monkeypatch.undo()
-    if "memory" in options:
-        assert whole.plan.sections[0].destination == "scratch file"
-    n_resumed = 0
-    for folder in taken:
-        if find_unfinished(folder) is None:
-            continue
-        n_resumed += 1
-        run(scan, of(steps), folder, device="cpu", resume=True)
-        assert content(folder) == content(tmp_path / "out"), folder
-    assert n_resumed > 10
+@pytest.fixture
+def same_as_whole(tmp_path, scan):
+    """Function that compares a folder with that of an uninterrupted run."""
+
+    def check(folder, steps=("to_float", "negate"), **options):
+        options = {"device": "cpu", "block": 4, **options}
+        run(scan, of(steps), tmp_path / "whole", overwrite=True, **options)
+        assert content(folder) == content(tmp_path / "whole")
+
+    return check
 
 
-def calls_of_resumed(scan, folder, steps):
-    """Methods that a resumed run calls, with the shapes that they are given."""
-    called = []
+@pytest.fixture
+def snapshots(tmp_path, out):
+    """Function that calls another, and lists copies of the folder at each change of it."""
 
-    def call(meta, data, given, backend):
-        called.append((meta.name, data.shape))
-        return meta.function(data, **given)
+    def files(folder):
+        lines = folder / ".run/journal"
+        names = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+        return lines.read_bytes() if lines.exists() else b"", names
+
+    def copy(to):
+        for _ in range(100):  # other threads of the run change the folder meanwhile
+            before = files(out)
+            with suppress(shutil.Error, FileNotFoundError):
+                shutil.copytree(out, to)
+                if before == files(to) == files(out):
+                    return to
+            shutil.rmtree(to, ignore_errors=True)
+        raise AssertionError("the folder changed during each copy")
+
+    def take(call, *args, **options):
+        copies, one_at_a_time = [], threading.Lock()
+
+        def take_one():
+            with one_at_a_time:
+                if out.exists():
+                    copies.append(copy(tmp_path / "snapshots" / f"{len(copies):03d}"))
+
+        def watch(owner, name):
+            original = getattr(owner, name)
+
+            def watched(*args, **kwargs):
+                take_one()
+                result = original(*args, **kwargs)
+                if owner is not Journal:  # the next call shows what follows a line
+                    take_one()
+                return result
+
+            patch.setattr(owner, name, watched)
+
+        with pytest.MonkeyPatch.context() as patch:
+            watch_folder(watch)
+            report = call(*args, **options)
+        return report, copies
+
+    return take
+
+
+def shapes_of_calls(scan, out, steps=("to_float", "negate")):
+    """Resume a run; name and input shape of each call of a method."""
+    calls = []
+
+    def call(meta, data, values, backend):
+        calls.append((meta.name, data.shape))
+        return meta.function(data, **values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("maxslices.runner.blocks.block_runner.call_method", call)
-        run(scan, of(steps), folder, device="cpu", resume=True)
-    return called
+        patch.setattr(block_runner, "call_method", call)
+        resume(scan, out, steps)
+    return calls
 
 
 def raises(error):
@@ -143,102 +135,8 @@ def raises(error):
     return function
 
 
-def test_no_finished_block_is_repeated(tmp_path, scan, monkeypatch):
-    steps, out = ["to_float", "negate"], tmp_path / "out"
-    stop_after(monkeypatch, 3)
-    with pytest.raises(KeyboardInterrupt, match=r"12 of 23 projections are done.*--resume"):
-        run(scan, of(steps), out, device="cpu", block=4)
-    monkeypatch.undo()
-    called = calls_of_resumed(scan, out, steps)
-    assert [shape[0] for name, shape in called if name == "negate"] == [4, 4, 3]
-
-
-def lose_blocks(patch, lost, n_blocks):
-    """Have runs stop at a block; those that are lost another worker had, which ended."""
-    original, counted = Journal.done, []
-
-    def done(self, *args):
-        counted.append(args)
-        if len(counted) == n_blocks:
-            raise KeyboardInterrupt
-        return len(counted) in lost or original(self, *args)
-
-    patch.setattr(Journal, "done", done)
-
-
-@pytest.mark.parametrize("case", ["one section", "TIFF", "side results"])
-def test_blocks_that_are_done_behind_a_gap_are_not_repeated(tmp_path, scan, monkeypatch, case):
-    """Workers finish them in any order: 26 of 61 slices were computed again."""
-    steps, options = {**CASES, "side results": (["to_float", ALL], {})}[case]
-    options = {**options, "block": 4}
-    with monkeypatch.context() as patch:
-        lose_blocks(patch, (2, 4), 6)
-        with pytest.raises(KeyboardInterrupt, match="12 of 23 projections are done"):
-            run(scan, of(steps), tmp_path / "out", device="cpu", **options)
-    called = calls_of_resumed(scan, tmp_path / "out", steps)
-    blocks = [shape[0] for name, shape in called if name == "to_float"]
-    assert blocks == ([7, 7, 5] if case == "TIFF" else [4, 4, 3])  # with a halo
-    run(scan, of(steps), tmp_path / "whole", device="cpu", **options)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
-
-
-def test_slices_behind_a_gap_outlive_a_method_that_fails(tmp_path, scan, monkeypatch):
-    """They were removed from a folder of TIFFs, and never made again."""
-    steps, options = ["to_float"], {"device": "cpu", "block": 4, "format": "tiff"}
-    with monkeypatch.context() as patch:
-        lose_blocks(patch, (2,), 4)
-        with pytest.raises(KeyboardInterrupt):
-            run(scan, of(steps), tmp_path / "out", **options)
-    with monkeypatch.context() as patch:
-        patch.setattr(block_runner, "call_method", raises(MethodError("no")))
-        with pytest.raises(MethodError, match=r"^no; what is done is kept .*8 of 23 projections"):
-            run(scan, of(steps), tmp_path / "out", device="cpu", resume=True)
-    run(scan, of(steps), tmp_path / "out", device="cpu", resume=True)
-    run(scan, of(steps), tmp_path / "whole", **options)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
-
-
-def test_a_folder_that_is_renamed_during_the_run_keeps_nothing_in_its_place(
-    tmp_path, scan, monkeypatch
-):
-    done = Journal.done
-
-    def done_and_renamed(*args):
-        done(*args)
-        if (tmp_path / "out").exists():
-            (tmp_path / "out").rename(tmp_path / "elsewhere")
-
-    monkeypatch.setattr(Journal, "done", done_and_renamed)
-    with pytest.raises(StoreError, match=r"out was removed or renamed during the run$"):
-        run(scan, of(["to_float", "negate"]), tmp_path / "out", device="cpu", block=4)
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch, elsewhere):
-    steps, out = ["to_float", "negate", "work"], tmp_path / "out"
-    plan = run(scan, of(steps), tmp_path / "whole", device="cpu", memory=SCRATCH).plan
-    stop_after(monkeypatch, plan.sections[0].n_blocks + 1)
-    options = {"scratch": tmp_path / "disk"} if elsewhere else {}
-    with pytest.raises(KeyboardInterrupt, match="section 2 of 2"):
-        run(scan, of(steps), out, device="cpu", memory=SCRATCH, **options)
-    monkeypatch.undo()
-    assert list((tmp_path / "disk" if elsewhere else out / ".run").rglob("section-1.*.scratch"))
-    called = calls_of_resumed(scan, out, steps)
-    assert {name for name, _ in called} == {"work"}
-    assert len(called) == plan.sections[1].n_blocks - 1
-    assert content(out) == content(tmp_path / "whole")
-    assert not list(tmp_path.glob("disk/*"))
-
-
-def stopped(scan, out, monkeypatch, steps=("to_float", "negate")):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2)
-        with pytest.raises(KeyboardInterrupt):
-            run(scan, of(steps), out, device="cpu", block=4)
-
-
 def rewrite(path, change):
-    """Change the list of a journal's entries; their checksums fit what they are then."""
+    """Change the list of a journal's entries, and seal them again."""
     entries, _ = unseal(path.read_bytes().split(b"\n")[:-1])
     change(entries)
     text, checksum = b"", 0
@@ -248,136 +146,237 @@ def rewrite(path, change):
     path.write_bytes(text)
 
 
-def test_a_stop_before_the_first_block_leaves_nothing(tmp_path, scan, monkeypatch):
-    def fail(*args):
-        raise KeyboardInterrupt
+def restart_machine(monkeypatch):
+    """Let later runs find that the machine was restarted."""
+    for module in (unfinished_run, journal):
+        monkeypatch.setattr(module, "boot_id", lambda: "another")
 
-    monkeypatch.setattr("maxslices.runner.blocks.block_runner.call_method", fail)
+
+@pytest.mark.parametrize("case", CASES)
+def test_run_killed_at_any_moment_resumes(scan, out, snapshots, case):
+    steps, options = CASES[case]
+    whole, copies = snapshots(run, scan, of(steps), out, device="cpu", **options)
+    if "memory" in options:
+        assert whole.plan.sections[0].destination == "scratch file"
+    unfinished = [folder for folder in copies if find_unfinished(folder) is not None]
+    assert len(unfinished) > 10
+    for folder in unfinished:
+        resume(scan, folder, steps)
+        assert content(folder) == content(out), folder
+
+
+def test_run_on_gpu_killed_at_any_moment_resumes(scan, out, snapshots, on_fake_gpu):
+    steps = ["to_float", SAVED, "work", ALL, "neighbours"]
+    options = {"block": 4, "memory": "1GB", "host_memory": "20MB"}
+    with on_fake_gpu(seed=3, between="scratch file"):
+        whole, copies = snapshots(run, scan, of(steps), out, **options)
+    assert whole.plan.sections[0].destination == "scratch file"
+    unfinished = [folder for folder in copies if find_unfinished(folder) is not None]
+    for folder in unfinished[::7]:
+        with on_fake_gpu(seed=3, between="scratch file"):
+            run(scan, of(steps), folder, resume=True)
+        assert content(folder) == content(out)
+
+
+def test_finished_blocks_are_not_repeated(scan, out):
+    stop(scan, out, n_blocks=3, match=r"12 of 23 projections are done.*--resume")
+    calls = shapes_of_calls(scan, out)
+    assert [shape[0] for name, shape in calls if name == "negate"] == [4, 4, 3]
+
+
+@pytest.mark.parametrize("case", ["one section", "TIFF", "side results"])
+def test_blocks_after_a_gap_are_not_repeated(scan, out, same_as_whole, case):
+    """Workers finish blocks in any order: 26 of 61 slices were computed again."""
+    steps, options = {**CASES, "side results": (["to_float", ALL], {})}[case]
+    stop(scan, out, steps, 3, lost=(2, 4), match="12 of 23 projections are done", **options)
+    calls = shapes_of_calls(scan, out, steps)
+    blocks = [shape[0] for name, shape in calls if name == "to_float"]
+    assert blocks == ([7, 7, 5] if case == "TIFF" else [4, 4, 3])  # with a halo
+    same_as_whole(out, steps, **options)
+
+
+def test_tiffs_after_a_gap_survive_a_failed_method(scan, out, same_as_whole, monkeypatch):
+    stop(scan, out, ["to_float"], lost=(2,), format="tiff")
+    with monkeypatch.context() as patch:
+        patch.setattr(block_runner, "call_method", raises(MethodError("no")))
+        with pytest.raises(MethodError, match=r"^no; what is done is kept .*8 of 23 projections"):
+            resume(scan, out, ["to_float"])
+    resume(scan, out, ["to_float"])
+    same_as_whole(out, ["to_float"], format="tiff")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_finished_section_on_disk_is_not_repeated(tmp_path, scan, out, same_as_whole, elsewhere):
+    steps, options = ["to_float", "negate", "work"], {"memory": SCRATCH, "block": "auto"}
+    plan = run(scan, of(steps), tmp_path / "plan", device="cpu", **options).plan
+    place = {"scratch": tmp_path / "disk"} if elsewhere else {}
+    n_blocks = plan.sections[0].n_blocks + 1
+    stop(scan, out, steps, n_blocks, match="section 2 of 2", **options, **place)
+    assert list((tmp_path / "disk" if elsewhere else out / ".run").rglob("section-1.*.scratch"))
+    calls = shapes_of_calls(scan, out, steps)
+    assert {name for name, _ in calls} == {"work"}
+    assert len(calls) == plan.sections[1].n_blocks - 1
+    same_as_whole(out, steps, **options)
+    assert not list(tmp_path.glob("disk/*"))
+
+
+def test_renamed_folder_is_not_made_again(tmp_path, scan, out, monkeypatch):
+    done = Journal.done
+
+    def done_and_renamed(*args):
+        done(*args)
+        if out.exists():
+            out.rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(Journal, "done", done_and_renamed)
+    with pytest.raises(StoreError, match=r"out was removed or renamed during the run$"):
+        run(scan, of(["to_float", "negate"]), out, device="cpu", block=4)
+
+
+def test_stop_before_the_first_block_leaves_nothing(scan, out, monkeypatch):
+    monkeypatch.setattr(block_runner, "call_method", raises(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        run(scan, of(["negate"]), tmp_path / "out", device="cpu")
-    assert not (tmp_path / "out").exists()
+        run(scan, of(["negate"]), out, device="cpu")
+    assert not out.exists()
 
 
-class TestChanged:
-    """What has changed since is refused, by name."""
+def test_stopped_run_on_an_array_leaves_nothing(scan, out):
+    stop(np.load(scan), out)
+    assert not out.exists()
 
-    def refused(self, scan, out, steps=("to_float", "negate"), **options):
-        with pytest.raises(PlanError) as caught:
-            run(scan, of(steps), out, device="cpu", resume=True, **options)
-        assert str(caught.value).endswith("start anew with --overwrite")
-        return str(caught.value)
 
-    def test_the_scan(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        os.utime(scan, ns=(1, 1))
-        said = self.refused(scan, tmp_path / "out")
-        assert re.search(r"scan\.npy has changed \(time 20\d\d-.* before, 19[67]\d-.* now\)", said)
-        shutil.copy(scan, tmp_path / "copy.npy")
-        said = self.refused(tmp_path / "copy.npy", tmp_path / "out")
-        assert f"it read {scan}, and {tmp_path / 'copy.npy'} is another file" in said
+GIVEN = {"memory": "1GB", "block": 4, "format": "tiff:16"}
 
-    def test_the_part_of_the_scan(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        with pytest.raises(UsageError, match=r"rows is \[0, 1\], and was left out"):
-            run(scan, of(["to_float", "negate"]), tmp_path / "out", resume=True, rows=(0, 1))
 
-    def test_the_preview_in_the_pipeline(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        steps = of(["to_float", "negate"])
-        cut = steps.with_preview(with_choice(Preview(), {"rows": 1}))
-        with pytest.raises(PlanError, match=r"cannot go on: .*detector_y"):
-            run(scan, cut, tmp_path / "out", resume=True, device="cpu")
-        assert run(scan, steps, tmp_path / "out", resume=True, device="cpu")
+def edit_scan(scan, out, monkeypatch):
+    os.utime(scan, ns=(1, 1))
 
-    def test_the_result_that_is_gone(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        (tmp_path / "out/.run/result.h5").unlink()
-        with pytest.raises(StoreError, match=r"is not there: start anew with --overwrite$"):
-            run(scan, of(["to_float", "negate"]), tmp_path / "out", resume=True)
 
-    def test_the_pipeline_and_the_source_of_a_method(self, tmp_path, scan, monkeypatch):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        other = {"method": "to_float", "parameters": {"factor": 2.0}}
-        assert "factor" in self.refused(scan, tmp_path / "out", [other, "negate"])
-        module = "maxslices.runner.folder.unfinished_run"
-        monkeypatch.setattr(f"{module}.source_hash", lambda function: function.__name__)
-        said = self.refused(scan, tmp_path / "out")
-        assert "the source of tests.planner.fakes.to_float has changed" in said
+def edit_method(scan, out, monkeypatch):
+    monkeypatch.setattr(unfinished_run, "source_hash", lambda function: function.__name__)
 
-    def test_an_array_in_memory_leaves_nothing_and_cannot_go_on(self, tmp_path, scan, monkeypatch):
-        stopped(np.load(scan), tmp_path / "out", monkeypatch)
-        assert not (tmp_path / "out").exists()
-        stopped(scan, tmp_path / "out", monkeypatch)
-        assert "array in memory" in self.refused(np.load(scan), tmp_path / "out")
 
-    def test_options_that_differ_are_named(self, tmp_path, scan, monkeypatch):
-        out, steps = tmp_path / "out", of(["to_float", "negate"])
-        given = {"memory": "1GB", "block": 4, "format": "tiff:16"}
-        with monkeypatch.context() as patch:
-            stop_after(patch, 2)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, steps, out, device="cpu", **given)
-        for name, value, said in (
-            ("memory", "2GB", "memory is 2000000000, and was 1000000000"),
-            ("block", 3, "block is 3, and was 4"),
-            ("host_memory", "2GB", "host_memory is 2000000000, and was left out"),
-            ("format", "tiff", "format is tiff, and was tiff:16"),
-            ("scratch", tmp_path, f"scratch is {tmp_path}, and was left out"),
-            ("estimator", "declared", "estimator is declared, and was left out"),
-        ):
-            with pytest.raises(UsageError, match=f"{said}.*start anew with --overwrite"):
-                run(scan, steps, out, device="cpu", resume=True, **{**given, name: value})
-        with pytest.raises(UsageError, match="either goes on"):
-            run(scan, steps, out, resume=True, overwrite=True)
+def remove_result(scan, out, monkeypatch):
+    (out / ".run/whole_result.h5").unlink()
 
-    @pytest.mark.parametrize("memory", ["1GB", 10**9])
-    def test_the_same_command_with_resume_is_accepted(self, tmp_path, scan, monkeypatch, memory):
-        options = {"device": "cpu", "block": 4, "format": "tiff:16", "scratch": tmp_path / "s"}
-        whole = run(scan, of(["to_float"]), tmp_path / "whole", memory="1GB", **options)
-        with monkeypatch.context() as patch:
-            stop_after(patch, 2)
-            with pytest.raises(KeyboardInterrupt):  # nothing is unfinished, so the run begins
-                run(scan, of(["to_float"]), tmp_path / "out", memory="1GB", **options, resume=True)
-        run(scan, of(["to_float"]), tmp_path / "out", memory=memory, **options, resume=True)
-        assert content(tmp_path / "out") == content(tmp_path / "whole")
-        with monkeypatch.context() as patch:
-            stop_after(patch, 2)
-            with pytest.raises(KeyboardInterrupt):
-                run(scan, of(["to_float"]), tmp_path / "by plan", device="cpu", plan=whole.plan)
-        run(scan, of(["to_float"]), tmp_path / "by plan", plan=whole.plan, resume=True)
+
+def other_scan(scan, out, monkeypatch):
+    return {"scan": shutil.copy(scan, scan.with_name("copy.npy"))}
+
+
+def array(scan, out, monkeypatch):
+    return {"scan": np.load(scan)}
+
+
+def other_parameter(scan, out, monkeypatch):
+    return {"pipeline": of([{"method": "to_float", "parameters": {"factor": 2.0}}, "negate"])}
+
+
+def other_preview(scan, out, monkeypatch):
+    steps = of(["to_float", "negate"])
+    return {"pipeline": steps.with_preview(with_choice(Preview(), {"rows": 1}))}
+
+
+REFUSED = [
+    (edit_scan, PlanError, r"scan\.npy has changed \(time 20\d\d-.* before, 19[67]\d-.* now\)"),
+    (other_scan, PlanError, r"it read .*scan\.npy, and .*copy\.npy is another file"),
+    (array, PlanError, "array in memory"),
+    (edit_method, PlanError, "the source of tests.planner.fakes.to_float has changed"),
+    (other_parameter, PlanError, "factor"),
+    (other_preview, PlanError, "cannot go on: .*detector_y"),
+    (remove_result, StoreError, "whole_result.h5: the unfinished result is not there"),
+    ({"rows": (0, 1)}, UsageError, r"rows is \[0, 1\], and was left out"),
+    ({"memory": "2GB"}, UsageError, "memory is 2000000000, and was 1000000000"),
+    ({"block": 3}, UsageError, "block is 3, and was 4"),
+    ({"host_memory": "2GB"}, UsageError, "host_memory is 2000000000, and was left out"),
+    ({"format": "tiff"}, UsageError, "format is tiff, and was tiff:16"),
+    ({"scratch": "s"}, UsageError, "scratch is s, and was left out"),
+    ({"estimator": "declared"}, UsageError, "estimator is declared, and was left out"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    REFUSED,
+    ids=[str(getattr(case[0], "__name__", case[0])) for case in REFUSED],
+)
+def test_change_since_the_stop_is_refused(scan, out, monkeypatch, change, error, said):
+    stop(scan, out, **GIVEN)
+    lines = (out / ".run/journal").read_bytes()
+    changed = change if isinstance(change, dict) else change(scan, out, monkeypatch) or {}
+    arguments = {"scan": scan, "pipeline": of(["to_float", "negate"]), "out": out, **GIVEN}
+    with pytest.raises(error, match=f"{said}.*start anew with --overwrite$"):
+        run(**{**arguments, "device": "cpu", "resume": True, **changed})
+    assert (out / ".run/journal").read_bytes() == lines
+
+
+def test_resume_and_overwrite_exclude_each_other(scan, out):
+    with pytest.raises(UsageError, match="either goes on"):
+        run(scan, of(["to_float"]), out, resume=True, overwrite=True)
+
+
+@pytest.mark.parametrize("memory", ["1GB", 10**9])
+def test_same_command_resumes(tmp_path, scan, out, same_as_whole, memory):
+    options = {**GIVEN, "scratch": tmp_path / "s"}
+    stop(scan, out, ["to_float"], resume=True, **options)  # nothing is unfinished: a run begins
+    resume(scan, out, ["to_float"], **{**options, "memory": memory})
+    same_as_whole(out, ["to_float"], **options)
+
+
+def test_same_plan_resumes(tmp_path, scan, out):
+    plan = run(scan, of(["to_float"]), tmp_path / "whole", device="cpu", block=4).plan
+    with stopping_after(2), pytest.raises(KeyboardInterrupt):
+        run(scan, of(["to_float"]), out, device="cpu", plan=plan)
+    resume(scan, out, ["to_float"], plan=plan)
+    assert content(out) == content(tmp_path / "whole")
 
 
 class TestJournal:
-    """What a journal holds is believed as far as it can be."""
+    """How far the lines of a journal are trusted."""
 
-    def test_a_line_that_was_cut_off_counts_for_nothing(self, tmp_path, scan, monkeypatch):
-        out = tmp_path / "out"
-        stopped(scan, out, monkeypatch)
-        run(scan, of(["to_float", "negate"]), tmp_path / "whole", device="cpu", block=4)
+    def test_partial_last_line_is_ignored(self, scan, out, same_as_whole):
+        stop(scan, out)
         lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
         (out / ".run/journal").write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
-        found = find_unfinished(out)
-        assert (found.sections[0].done.n_first, found.n_lines) == (4, len(lines) - 1)
-        run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
-        assert content(out) == content(tmp_path / "whole")
+        unfinished = find_unfinished(out)
+        assert unfinished.sections[0].done.n_first == 4
+        assert unfinished.n_lines == len(lines) - 1
+        resume(scan, out)
+        same_as_whole(out)
 
-    def test_after_a_restart_of_the_machine_only_what_was_synced_counts(
-        self, tmp_path, scan, monkeypatch
-    ):
-        out = tmp_path / "out"
-        stopped(scan, out, monkeypatch)
+    def test_after_a_restart_only_synced_lines_count(self, scan, out, monkeypatch):
+        stop(scan, out)
         lines = (out / ".run/journal").read_bytes().splitlines(keepends=True)
         n_lines = next(i for i, line in enumerate(lines) if b'"done"' in line) + 1
         synced = {"event": "synced", "n_lines": n_lines}
         rewrite(out / ".run/journal", lambda entries: entries.append(synced))
         assert find_unfinished(out).sections[0].done.n_first == 8
-        monkeypatch.setattr(unfinished_run, "boot_id", lambda: "another")
-        monkeypatch.setattr(journal, "boot_id", lambda: "another")
+        restart_machine(monkeypatch)
         assert find_unfinished(out).sections[0].done.n_first == 4
-        called = calls_of_resumed(scan, out, ["to_float", "negate"])
-        assert [shape[0] for name, shape in called if name == "negate"] == [4, 4, 4, 4, 3]
+        calls = shapes_of_calls(scan, out)
+        assert [shape[0] for name, shape in calls if name == "negate"] == [4, 4, 4, 4, 3]
 
-    def test_a_sync_holds_nobody_up_at_the_end(self, tmp_path, monkeypatch):
+    def test_files_moved_before_a_restart_are_computed_again(
+        self, scan, out, same_as_whole, monkeypatch
+    ):
+        """They have their names, but their data may not be on disk."""
+        steps, rename = ["to_float", SAVED, "neighbours"], Path.rename
+
+        def rename_one(self, to):
+            rename(self, to)
+            if to.parent == out:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", rename_one)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(steps), out, device="cpu", block=4)
+        assert (out / "02_negate.h5").exists()
+        restart_machine(monkeypatch)
+        assert len(shapes_of_calls(scan, out, steps)) > 6
+        same_as_whole(out, steps)
+
+    def test_slow_sync_does_not_delay_the_end(self, tmp_path, monkeypatch):
         began, may_end = threading.Event(), threading.Event()
 
         def slow(fd):
@@ -387,16 +386,16 @@ class TestJournal:
         monkeypatch.setattr(journal, "SYNC_INTERVAL_S", 0.001)
         monkeypatch.setattr(journal, "sync_file_system", slow)
         started = record_started(monkeypatch)
-        noted = Journal.create(tmp_path / "journal", {"journal": 1})
+        open_journal = Journal.create(tmp_path / "journal", {"journal": 1})
         began.wait(10)
-        noted.close()
+        open_journal.close()
         may_end.set()
         (syncer,) = started
-        syncer.join(60)  # raises what failed in it
+        syncer.join(60)  # raises an error of the thread
         assert (tmp_path / "journal").read_bytes().count(b"\n") == 1
 
     @pytest.mark.parametrize("text", ["", "{}\n", "[]\n", "\n", '{"journal": 99}\n'])
-    def test_one_that_cannot_be_read_is_named(self, tmp_path, text):
+    def test_unreadable_journal_is_named(self, tmp_path, text):
         (tmp_path / ".run").mkdir()
         (tmp_path / ".run/journal").write_text(text)
         with pytest.raises(StoreError, match=r"\.run/journal is not readable.*/\.run by hand"):
@@ -419,57 +418,51 @@ class TestJournal:
         ],
         ids=str,
     )
-    def test_a_line_that_makes_no_sense_is_refused(self, tmp_path, scan, monkeypatch, line):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        rewrite(tmp_path / "out/.run/journal", lambda entries: entries.append(line))
-        self.is_refused(scan, tmp_path / "out")
+    def test_invalid_entry_is_refused(self, scan, out, line):
+        stop(scan, out)
+        rewrite(out / ".run/journal", lambda entries: entries.append(line))
+        self.check_refused(scan, out)
 
     @pytest.mark.parametrize("at", [0.02, 0.5, 0.9, 0.999, "a line is missing"])
-    def test_damage_is_found(self, tmp_path, scan, monkeypatch, at):
-        stopped(scan, tmp_path / "out", monkeypatch)
-        path = tmp_path / "out/.run/journal"
+    def test_damage_is_detected(self, scan, out, at):
+        stop(scan, out)
+        path = out / ".run/journal"
         data = bytearray(path.read_bytes())
         if isinstance(at, str):
             del data[data.index(b"\n", data.index(b"\n") + 1) : data.rindex(b"\n", 0, -1)]
         else:
             data[int(at * len(data))] ^= 1
         path.write_bytes(data)
-        self.is_refused(scan, tmp_path / "out")
+        self.check_refused(scan, out)
 
-    def is_refused(self, scan, out):
+    @pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
+    def test_foreign_files_are_never_moved(self, scan, out, name):
+        """A tampered journal could name any file as a result."""
+        stop(scan, out)
+        (out / "thesis.tex").write_text("mine")
+        names = [str(scan) if name is None else name]
+        rewrite(out / ".run/journal", lambda entries: entries[0].update(names=names))
+        self.check_refused(scan, out)
+        self.check_refused(scan, out, resume=False, overwrite=True)
+        assert scan.exists()
+        assert (out / "thesis.tex").read_text() == "mine"
+
+    def check_refused(self, scan, out, **options):
         with pytest.raises(StoreError, match=r"\.run/journal is not readable"):
-            run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
+            resume(scan, out, **options)
 
 
-@pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
-def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name):
-    """Whatever it names may be moved."""
-    out = tmp_path / "out"
-    stopped(scan, out, monkeypatch)
-    (out / "thesis.tex").write_text("mine")
-    named = str(scan) if name is None else name
-    rewrite(out / ".run/journal", lambda entries: entries[0].update(names=[named]))
-    for options in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(StoreError, match=r"\.run/journal is not readable"):
-            run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
-    assert scan.exists()
-    assert (out / "thesis.tex").read_text() == "mine"
-
-
-def test_memory_that_runs_out_at_the_end_says_how_to_go_on(tmp_path, scan, monkeypatch):
-    """NumPy's own MemoryError is made of a shape and a dtype, not of a message."""
-
-    def no_memory(*args):
-        np.empty(2**58)
-
+def test_memory_error_at_the_end_names_the_resume_command(scan, out, monkeypatch):
+    """NumPy's MemoryError takes a shape and a dtype, not a message."""
     with monkeypatch.context() as patch:
-        patch.setattr("maxslices.runner.folder.result_sinks.fill_in_found", no_memory)
+        module = "maxslices.runner.folder.result_sinks"
+        patch.setattr(f"{module}.fill_in_found", lambda *args: np.empty(2**58))
         with pytest.raises(MemoryError, match=r"allocate 2.00 EiB.*; what is done is kept .*--res"):
-            run(scan, of(["to_float"]), tmp_path / "out", device="cpu")
-    run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
+            run(scan, of(["to_float"]), out, device="cpu")
+    resume(scan, out, ["to_float"])
 
 
-def test_a_method_that_failed_once_goes_on(tmp_path, scan):
+def test_run_with_a_failed_method_resumes(scan, out):
     registry, seen = Registry(), SimpleNamespace(calls=[])
 
     def fragile(data):
@@ -480,12 +473,10 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
 
     registry.register(fragile, pattern="projection", calc_max_slices=two)
     pipeline = Pipeline.from_steps(["fragile"], registry)
-    out = tmp_path / "out"
-    with pytest.raises(MethodError, match=r"kept in .*incomplete.h5 \(12 slices\); .*--resume"):
+    with pytest.raises(MethodError, match=r"what is done is kept .*12 of 23 .*--resume"):
         run(scan, pipeline, out, device="cpu", block=4)
-    assert {path.name for path in out.iterdir()} == {
-        "result.incomplete.h5", "report.json", ".run", "run.log"
-    }  # fmt: skip
+    assert [path.name for path in out.iterdir()] == [".run"]
+    assert "ended early: MethodError" in (out / ".run/run.log").read_text()
     run(scan, pipeline, out, device="cpu", resume=True)
     assert seen.calls == [4, 4, 4, 4, 4, 4, 3]
     assert results_in(out) == {"result.h5"}
@@ -493,194 +484,118 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
         np.testing.assert_array_equal(file["entry/data/data"], 2 * np.load(scan))
 
 
-def test_a_run_that_failed_behind_data_in_memory_goes_on(tmp_path, scan, monkeypatch):
-    steps, out = ["to_float", SAVED, "work"], tmp_path / "out"
-    run(scan, of(steps), tmp_path / "whole", device="cpu", block=4)
-    called = block_runner.call_method
+def test_failure_after_data_in_memory_resumes(scan, out, same_as_whole, monkeypatch):
+    steps, call_method = ["to_float", SAVED, "work"], block_runner.call_method
 
     def fail(meta, *args):
         if meta.name == "work":
             raise ValueError("no")
-        return called(meta, *args)
+        return call_method(meta, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(block_runner, "call_method", fail)
-        with pytest.raises(MethodError, match=r"02_negate.h5 \(23 slices\); .*--resume"):
+        with pytest.raises(MethodError, match=r"section 2 of 2, 0 of 17 .*--resume"):
             run(scan, of(steps), out, device="cpu", block=4)
-    run(scan, of(steps), out, device="cpu", resume=True)
-    assert content(out) == content(tmp_path / "whole")
+    resume(scan, out, steps)
+    same_as_whole(out, steps)
 
 
-def test_a_run_that_is_going_on_is_not_taken_for_an_unfinished_one(tmp_path, scan, monkeypatch):
-    stopped(scan, tmp_path / "out", monkeypatch)
-    with RunFolder(tmp_path / "out", resume=True):
+def test_run_in_progress_is_not_an_unfinished_one(scan, out):
+    stop(scan, out)
+    with RunFolder(out, resume=True):
         for options in ({}, {"resume": True}, {"overwrite": True}):
             with pytest.raises(StoreError, match="another run is writing"):
-                run(scan, of(["to_float", "negate"]), tmp_path / "out", device="cpu", **options)
-
-
-def test_a_run_on_a_gpu_goes_on(tmp_path, scan, on_fake_gpu, snapshots, monkeypatch):
-    steps = ["to_float", SAVED, "work", ALL, "neighbours"]
-    taken = snapshots(tmp_path / "out")
-    with on_fake_gpu(seed=3, between="scratch file"):
-        whole = run(scan, of(steps), tmp_path / "out", block=4, memory="1GB", host_memory="20MB")
-    monkeypatch.undo()
-    assert whole.plan.sections[0].destination == "scratch file"
-    resumed = [folder for folder in taken if find_unfinished(folder) is not None]
-    for folder in resumed[::7]:
-        with on_fake_gpu(seed=3, between="scratch file"):
-            run(scan, of(steps), folder, resume=True)
-        assert content(folder) == content(tmp_path / "out")
+                run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
 
 
 class TestOverwrite:
-    """An earlier run is there until the new one is whole."""
+    """An earlier run stays until the new one is complete."""
 
     @pytest.fixture
-    def out(self, tmp_path, scan):
-        run(scan, of(["to_float", "work"]), tmp_path / "out", device="cpu")
-        return tmp_path / "out"
+    def earlier(self, scan, out):
+        run(scan, of(["to_float", "work"]), out, device="cpu")
+        return content(out)
 
-    def test_an_error_costs_nothing(self, scan, out, monkeypatch):
-        before = content(out)
+    @pytest.mark.parametrize(
+        ("owner", "name", "fault"),
+        [
+            ("maxslices.runner.execute", "require_libraries", raises(UsageError("no library"))),
+            (block_runner.__name__, "call_method", raises(MethodError("no"))),
+            (run_folder.__name__, "check_free_space", raises(StoreError("no"))),
+        ],
+    )
+    def test_error_at_the_start_keeps_it(self, scan, out, earlier, monkeypatch, owner, name, fault):
+        monkeypatch.setattr(sys.modules[owner], name, fault)
+        with pytest.raises((UsageError, MethodError, StoreError)):
+            run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        assert content(out) == earlier
 
-        def missing(metas):
-            raise UsageError("no such library")
-
-        def fail(*args):
-            raise MethodError("no")
-
-        faults = [
-            (sys.modules["maxslices.runner.execute"], "require_libraries", missing),
-            (block_runner, "call_method", fail),
-            (run_folder, "check_free_space", fail),
-            (disk_space, "_free_bytes", lambda path: 1),
-        ]
-        for owner, name, fault in faults:
-            with monkeypatch.context() as patch:
-                patch.setattr(owner, name, fault)
-                with pytest.raises((UsageError, MethodError, StoreError)):
-                    run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-            assert content(out) == before
-
-    def test_a_stop_or_a_failure_in_the_middle_costs_nothing(
-        self, tmp_path, scan, out, monkeypatch
+    @pytest.mark.parametrize("part", [0, 0.5])
+    def test_no_room_for_both_is_refused_at_the_start(
+        self, tmp_path, scan, out, earlier, monkeypatch, part
     ):
-        before = content(out)
+        usage, n_bytes = shutil.disk_usage(tmp_path), (out / "result.h5").stat().st_size
+        free = usage._replace(free=int(part * n_bytes))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+        with pytest.raises(StoreError, match="the disk has"):
+            run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
+        assert content(out) == earlier
+
+    def test_stop_or_failure_in_the_middle_keeps_it(self, tmp_path, scan, out, earlier):
         for error in (KeyboardInterrupt(), MethodError("no"), OSError("no")):
-            with monkeypatch.context() as patch:
-                stop_after(patch, 2, error)
-                with pytest.raises(type(error)):
-                    run(scan, of(["negate"]), out, device="cpu", block=4, overwrite=True)
+            with stopping_after(2, error), pytest.raises(type(error)):
+                run(scan, of(["negate"]), out, device="cpu", block=4, overwrite=True)
             with h5py.File(out / "result.h5") as file:
-                assert file["entry/data/data"][()].tobytes() == before[0]["result.h5"]
+                assert file["entry/data/data"][()].tobytes() == earlier[0]["result.h5"]
             assert results_in(out) == {"result.h5", ".run"}
-        run(scan, of(["negate"]), out, device="cpu", resume=True)
+        resume(scan, out, ["negate"])
         run(scan, of(["negate"]), tmp_path / "new", device="cpu")
         assert content(out) == content(tmp_path / "new")
 
     @pytest.mark.parametrize("format", ["hdf5", "tiff"])
-    def test_at_any_moment_there_is_one_of_the_two(self, scan, out, snapshots, monkeypatch, format):
-        steps, earlier = ["to_float", SAVED, "neighbours"], content(out)
-        options = {"device": "cpu", "format": format}
-        taken = snapshots(out)
-        run(scan, of(steps), out, overwrite=True, **options)
-        monkeypatch.undo()
-        for number, folder in enumerate(taken):
-            found = find_unfinished(folder)
-            if found is not None:
-                if not found.is_whole:
-                    assert content(folder)[0].items() >= earlier[0].items()
-                    assert content(folder)[1:] == earlier[1:]
-                again = {"resume": True} if number % 2 else {"overwrite": True}
-                run(scan, of(steps), folder, **again, **options)
-                assert content(folder) == content(out)
-            else:
+    def test_at_any_moment_one_of_the_two_is_there(self, scan, out, earlier, snapshots, format):
+        steps, options = ["to_float", SAVED, "neighbours"], {"device": "cpu", "format": format}
+        _, copies = snapshots(run, scan, of(steps), out, overwrite=True, **options)
+        for number, folder in enumerate(copies):
+            unfinished = find_unfinished(folder)
+            if unfinished is None:
                 assert (folder / "report.json").exists()
+                continue
+            if not unfinished.is_whole:
+                assert content(folder)[0].items() >= earlier[0].items()
+                assert content(folder)[1:] == earlier[1:]
+            again = {"resume": True} if number % 2 else {"overwrite": True}
+            run(scan, of(steps), folder, **again, **options)
+            assert content(folder) == content(out)
 
-    def test_a_file_that_no_run_wrote_is_found_before_anything_runs(
-        self, tmp_path, scan, monkeypatch
-    ):
-        def fail(*args):
-            raise AssertionError("a method was called")
-
-        out = tmp_path / "finished"
+    def test_foreign_file_is_found_before_anything_runs(self, scan, out, monkeypatch):
         run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
         (out / "result" / "notes.txt").write_text("mine")
-        with monkeypatch.context() as patch:
-            patch.setattr(block_runner, "call_method", fail)
-            with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
-                run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        monkeypatch.setattr(block_runner, "call_method", raises(AssertionError("called")))
+        with pytest.raises(StoreError, match=r"contains notes\.txt, which no run wrote"):
+            run(scan, of(["negate"]), out, device="cpu", overwrite=True)
         assert (out / "result" / "notes.txt").read_text() == "mine"
 
-    def test_without_room_for_both_it_is_refused_at_the_start(self, tmp_path, scan, monkeypatch):
-        usage, out = shutil.disk_usage(tmp_path), tmp_path / "out"
-        run(scan, of(["to_float"]), out, device="cpu")
-        before, n_bytes = content(out), (out / "result.h5").stat().st_size
-
-        def used(path):
-            return usage._replace(free=n_bytes // 2)
-
-        monkeypatch.setattr(shutil, "disk_usage", used)
-        with pytest.raises(StoreError, match="the disk has"):
-            run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
-        assert content(out) == before
-
     @pytest.mark.parametrize("format", ["hdf5", "tiff"])
-    def test_a_whole_run_that_was_killed_is_completed_first(
-        self, tmp_path, scan, snapshots, monkeypatch, format
-    ):
-        """Its results are whole, so a new run that is stopped in turn does not cost them."""
-        out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
-        taken = snapshots(out)
-        run(scan, of(steps), out, device="cpu", block=4, format=format)
-        monkeypatch.undo()
-        wholes = [f for f in taken if (found := find_unfinished(f)) and found.is_whole]
-        assert len(wholes) > 4
-        for folder in wholes:
-            with monkeypatch.context() as patch:
-                stop_after(patch, 1)
-                with pytest.raises(KeyboardInterrupt):
-                    run(scan, of(["negate"]), folder, device="cpu", block=4, overwrite=True)
+    def test_complete_run_that_was_killed_is_moved_first(self, scan, out, snapshots, format):
+        """Its results are complete, so a new run that is stopped in turn does not lose them."""
+        steps = of(["to_float", SAVED, "neighbours"])
+        _, copies = snapshots(run, scan, steps, out, device="cpu", block=4, format=format)
+        complete = [f for f in copies if (state := find_unfinished(f)) and state.is_whole]
+        assert len(complete) > 4
+        for folder in complete:
+            stop(scan, folder, ["negate"], 1, overwrite=True)
             shutil.rmtree(folder / ".run")
             assert content(folder) == content(out)
 
-    def test_one_that_is_half_removed_is_not_resumed(self, tmp_path, scan, snapshots, monkeypatch):
-        out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
-        stopped(scan, out, monkeypatch, steps)
-        taken = snapshots(out)
-        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
-        monkeypatch.undo()
-        n_without = 0
-        for folder in taken:
-            found = find_unfinished(folder)
-            n_without += found is None
-            which = ["negate"]
-            if found is not None and len(found.plan.sections[0].steps) > 1:
-                which = steps
+    def test_half_removed_run_is_not_resumed(self, scan, out, snapshots):
+        steps = ["to_float", SAVED, "neighbours"]
+        stop(scan, out, steps)
+        options = {"device": "cpu", "overwrite": True}
+        _, copies = snapshots(run, scan, of(["negate"]), out, **options)
+        states = [find_unfinished(folder) for folder in copies]
+        assert states.count(None) > 2
+        for folder, state in zip(copies, states, strict=True):
+            is_first = state is not None and len(state.plan.sections[0].steps) > 1
             if not (folder / "report.json").exists():
-                run(scan, of(which), folder, device="cpu", resume=True)
-        assert n_without > 2
-
-
-def test_what_was_moved_before_the_machine_stopped_is_not_believed(tmp_path, scan, monkeypatch):
-    """Its data may not be on disk, although its files have their names."""
-    out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
-    rename = Path.rename
-
-    def rename_one(self, to):
-        rename(self, to)
-        if to.parent == out:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", rename_one)
-        with pytest.raises(KeyboardInterrupt):
-            run(scan, of(steps), out, device="cpu", block=4)
-    assert (out / "02_negate.h5").exists()
-    monkeypatch.setattr(unfinished_run, "boot_id", lambda: "another")
-    monkeypatch.setattr(journal, "boot_id", lambda: "another")
-    called = calls_of_resumed(scan, out, steps)
-    assert len(called) > 6
-    run(scan, of(steps), tmp_path / "whole", device="cpu", block=4)
-    assert content(out) == content(tmp_path / "whole")
+                resume(scan, folder, steps if is_first else ["negate"])

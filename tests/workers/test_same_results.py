@@ -13,7 +13,7 @@ from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.planner import Plan
 from maxslices.workers import worker
 from maxslices.workers.workers import Workers
-from tests.runner.resumable import CASES, content, of
+from tests.runner.resumable import CASES, content, of, stopping_after
 
 CASES = {
     **CASES,
@@ -36,17 +36,13 @@ def test_two_workers_make_what_one_process_makes(tmp_path, scan, client, case):
     assert shared.process_bytes is None  # of the one process that computed nothing
 
 
-def test_a_run_made_alone_goes_on_with_workers_and_back(tmp_path, scan, client, monkeypatch):
-    from tests.runner.resumable import stop_after
-
+def test_run_in_one_process_resumes_on_workers_and_back(tmp_path, scan, client):
     steps = ["to_float", {"method": "negate", "save_result": True}, "work", "negate"]
     first = run(scan, of(steps), tmp_path / "whole", engine=client, block=2)
     for engines in (("local", client), (client, "local")):
         out = tmp_path / str(engines.index(client))
-        with monkeypatch.context() as patch:
-            stop_after(patch, 14)
-            with pytest.raises(KeyboardInterrupt, match="section 2 of"):
-                run(scan, of(steps), out, plan=first.plan, engine=engines[0], device="cpu")
+        with stopping_after(14), pytest.raises(KeyboardInterrupt, match="section 2 of"):
+            run(scan, of(steps), out, plan=first.plan, engine=engines[0], device="cpu")
         report = run(scan, of(steps), out, engine=engines[1], device="cpu", resume=True)
         assert report.sections[0].is_earlier
         assert content(out) == content(tmp_path / "whole")
@@ -84,17 +80,12 @@ def test_workers_elsewhere_find_them_on_disk(tmp_path, scan, client, monkeypatch
     assert "which workers on other machines cannot read" in shared.sections[0].notes[0]
 
 
-def test_what_was_in_memory_is_made_again_by_a_run_that_goes_on(
-    tmp_path, scan, client, monkeypatch
-):
-    from tests.runner.resumable import stop_after
-
+def test_resumed_run_repeats_a_section_whose_output_was_in_memory(tmp_path, scan, client):
     steps = of(["negate", "work"])
     first = run(scan, steps, tmp_path / "first", engine=client, block=2)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 3)  # blocks of section 1 are not noted
-        with pytest.raises(KeyboardInterrupt, match="section 2 of"):
-            run(scan, steps, tmp_path / "out", plan=keeping(first.plan, 1), engine=client)
+    # Blocks of section 1 are not noted.
+    with stopping_after(3), pytest.raises(KeyboardInterrupt, match="section 2 of"):
+        run(scan, steps, tmp_path / "out", plan=keeping(first.plan, 1), engine=client)
     report = run(scan, steps, tmp_path / "out", engine=client, resume=True)
     assert not report.sections[0].is_earlier
     assert content(tmp_path / "out") == content(tmp_path / "first")

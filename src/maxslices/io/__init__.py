@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .access import SideName, Source, SupportsWindow
-from .results.sink import Sink, SinkFormat, SinkStart, incomplete_path, remove_result
+from .results.sink import Sink, SinkFormat, SinkStart, remove_result
 from .results.writers import create_sink, sink_maker
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import ArrayScan, open_source
@@ -29,7 +29,6 @@ __all__ = [
     "Store",
     "SupportsWindow",
     "create_sink",
-    "incomplete_path",
     "open_source",
     "parse_loader",
     "remove_result",

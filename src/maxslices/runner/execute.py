@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import warnings
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 
 from ..core.angles import angle_table
 from ..devices import Backend, require_libraries, shared_allocator
-from ..errors import MethodError, SourceError
+from ..errors import SourceError
 from ..estimate import ModelResolver
 from ..io import MemoryStore, Source, Store
 from ..io.access import SIDE_NAMES, FlatWeights
 from ..pipeline import Pipeline, Step
 from ..planner import Plan
-from ..system.plain_records import plain, to_plain
+from ..system.plain_records import to_plain
 from .blocks.block_feed import DeviceStore, Readable
 from .blocks.block_runner import BlockRunner
 from .blocks.side_data import SideFrames, SideResults
@@ -113,7 +112,6 @@ def execute(
     reader: Readable | DeviceStore = source
     position = 0
     angles, non_finite = source.angles, (0, 0)
-    done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
         weights = _look_at_frames(source, pipeline)
         side_frames = SideFrames(source, pipeline.steps, backend, side_results.resolve, weights)
@@ -149,7 +147,6 @@ def execute(
                 reports.append(replace(before.report, is_earlier=True))
                 if resumed.runs(number + 1):
                     reader = stores.reopen(number, before)
-                done |= dict.fromkeys(sinks, section.n_slices)
                 progress.start(f"section {number + 1}/{len(plan.sections)}", section.n_slices)
                 progress.advance(section.n_slices)
                 position = stop
@@ -197,19 +194,9 @@ def execute(
             except SourceError:
                 source.check_unchanged()  # what cannot be read because it was cut has changed
                 raise
-            except MethodError as error:
-                done |= dict.fromkeys(sinks, section_run.n_done)
-                counts = [done.get(index, 0) for index in all_sinks]
-                ran = [plain(dataclasses.asdict(report)) for report in reports]
-                entries = {"sections": ran, "plan": plan.to_dict()}
-                failed = folder.keep_finished(error, counts, entries)
-                if failed is error:
-                    raise
-                raise failed from error.__cause__
             wall_time.begin("finishing")
             if journal is not None and block_runner.keeps_track:
                 journal.note("finished", section=number, report=to_plain(reports[-1]))
-            done |= dict.fromkeys(sinks, section.n_slices)
             stores.finish_section(number)
             if store is not None:
                 reader = store

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
@@ -42,8 +42,6 @@ from .sink import Sink
 
 DATA_PATH = "entry/data/data"
 """Path of the data in the file."""
-_ALLOCATED = "allocated"
-"""Name of the whole data set in a result that was cut to its first slices."""
 _OVERHEAD_BYTES = 2**16
 """Disk space for what HDF5 writes beside the data: HDF5 2.0 takes 6 KiB, the rest is left for other
 versions."""
@@ -73,24 +71,22 @@ class Hdf5Sink(Sink):
         self._open_fd()
 
     def _reopen(self) -> None:
-        self._find_data("r+")
+        self._find_data()
         self._open_fd()
 
     def _join(self) -> None:
-        self._find_data("r")
+        self._find_data()
         self._open_fd()
         # Several processes that write by calls wait for one another: 3.6 GB/s together, 10.7 by
         # maps (four with four threads each, ext4, four H100s, 2026-11-27).
         self._ways = self._ways[-1:]
 
-    def _find_data(self, mode: Literal["r", "r+"]) -> None:
-        """Find the place of the data in the file, all of them again if it was cut."""
+    def _find_data(self) -> None:
+        """Find the place of the data in the file."""
         self._require(Path.is_file)
         check_one_name(self.path, self.path.lstat())
-        if mode == "r+":
-            reserve(self.path, _OVERHEAD_BYTES)
         try:
-            self._offset = _reopen_file(self.path, self._file_spec, self.info, mode)
+            self._offset = _data_offset(self.path, self._file_spec)
         except (KeyError, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
@@ -171,25 +167,6 @@ class Hdf5Sink(Sink):
         if fd is not None:
             os.close(fd)
 
-    def _shorten(self, n_slices: int) -> None:
-        """Show the first slices alone, as a virtual data set of the whole one in the file."""
-        reserve(self.path, _OVERHEAD_BYTES)
-        axis = self.info.file_axis(self.slice_dim)
-        whole = self._file_spec
-        with _os_errors(), open_hdf5(self.path, "r+") as file:
-            group = file[DATA_PATH].parent
-            group.move("data", _ALLOCATED)
-            source = h5py.VirtualSource(".", group[_ALLOCATED].name, whole.shape, whole.dtype)
-            box = tuple(slice(n_slices) if each == axis else slice(None) for each in range(3))
-            layout = h5py.VirtualLayout(whole.with_slices(axis, n_slices).shape, whole.dtype)
-            layout[...] = source[box]
-            data = group.create_virtual_dataset("data", layout)
-            describe_data(data, self.info)
-            axes = list(self.info.axes)
-            axes[axis] = "."  # its positions are more than the slices that are left
-            group.attrs["axes"] = axes
-            data.attrs["incomplete"] = f"{n_slices} of {self.spec.shape[self.slice_dim]} slices"
-
     def _remove(self) -> None:
         self.path.unlink(missing_ok=True)
 
@@ -225,8 +202,8 @@ def _create_file(path: Path, spec: ArraySpec, info: ResultInfo) -> int:
         return _offset_of(data, spec)
 
 
-def _reopen_file(path: Path, spec: ArraySpec, info: ResultInfo, mode: Literal["r", "r+"]) -> int:
-    """Open a file that `_create_file` made, uncut again; the offset of its data.
+def _data_offset(path: Path, spec: ArraySpec) -> int:
+    """Offset of the data in a file that `_create_file` made.
 
     Raises
     ------
@@ -234,14 +211,8 @@ def _reopen_file(path: Path, spec: ArraySpec, info: ResultInfo, mode: Literal["r
         If it is another file.
     """
     # Processes that join read it at the same time: none changes what HDF5 itself keeps in it.
-    options = {"locking": False} if mode == "r" else {}
-    with _os_errors(), open_hdf5(path, mode, **options) as file:
-        group = file[DATA_PATH].parent
-        if _ALLOCATED in group:
-            del group["data"]
-            group.move(_ALLOCATED, "data")
-            group.attrs["axes"] = list(info.axes)
-        data = group["data"]
+    with open_hdf5(path, "r", locking=False) as file:
+        data = file[DATA_PATH]
         if data.shape != spec.shape or data.dtype != spec.dtype:
             raise ValueError(f"it is {data.shape} {data.dtype} and not {spec}")
         return _offset_of(data.id, spec)

@@ -18,14 +18,12 @@ from ..access import Closing
 from ..check_arrays import check_block
 from .result_info import ResultInfo
 
-INCOMPLETE = ".incomplete"
-"""Part of the name of an incomplete result."""
 SinkStart = Literal["new", "resume", "join"]
 """How writing a result begins; see `Sink`."""
 SinkFormat = Literal["hdf5", "tiff"]
 """File formats of results."""
 _RESULT = re.compile(
-    r"(result(_8bit|_16bit)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
+    r"(result(_8bit|_16bit)?|[0-9]{2,}_\w+)(\.h5|\.tif|\.ome\.zarr)?"
     r"|sweep\.tif|sweep\.png"
 )
 """The last result, or the number of a step and its method, in any format; the pictures of a
@@ -37,7 +35,7 @@ def is_result_name(name: str) -> bool:
 
     Examples
     --------
-    >>> [is_result_name(name) for name in ("result.h5", "02_fbp.incomplete.h5", "03_fbp_8bit")]
+    >>> [is_result_name(name) for name in ("result.h5", "02_fbp.h5", "03_fbp_8bit")]
     [True, True, True]
     >>> [is_result_name(name) for name in ("scan.h5", "..", "result.h5.bak")]
     [False, False, False]
@@ -118,25 +116,6 @@ class Sink(Closing):
         with store_errors(self.path, self._needed_bytes):
             self._write(slice_dim, start, block)
 
-    def shorten(self, n_slices: int) -> None:
-        """Close the result and cut it to its first slices, so that it reads as a result of these.
-
-        A sink with ``start="resume"`` continues the whole result.
-
-        Parameters
-        ----------
-        n_slices : int
-            Slices that were written, along the sink's slice dim.
-
-        Raises
-        ------
-        StoreError
-            If the disk cannot be written.
-        """
-        with store_errors(self.path, self._needed_bytes):
-            self.close()
-            self._shorten(n_slices)
-
     def sync(self) -> None:
         """Put what was written on disk, or on the server of a folder on the network."""
         with store_errors(self.path, self._needed_bytes):
@@ -188,17 +167,8 @@ class Sink(Closing):
         """Close open files; a second call has no effect."""
 
     @abstractmethod
-    def _shorten(self, n_slices: int) -> None:
-        """Cut the closed result to its first slices."""
-
-    @abstractmethod
     def _remove(self) -> None:
         """Remove the file or folder, if it exists."""
-
-
-def incomplete_path(path: Path) -> Path:
-    """Path of the first slices of a result, if they are kept alone."""
-    return path.with_name(f"{path.stem}{INCOMPLETE}{path.suffix}")
 
 
 def remove_result(path: Path) -> None:
@@ -247,11 +217,7 @@ def check_removable(path: Path) -> None:
 
 def _is_tiff_of(folder: Path, path: Path) -> bool:
     stem, _, number = path.stem.rpartition("_")
-    return (
-        stem == folder.name.removesuffix(".incomplete")
-        and number.isdigit()
-        and path.suffix == ".tif"
-    )
+    return stem == folder.name and number.isdigit() and path.suffix == ".tif"
 
 
 def _is_zarr_part(folder: Path, path: Path) -> bool:

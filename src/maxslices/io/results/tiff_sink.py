@@ -80,10 +80,6 @@ class TiffSink(Sink):
     def _file_name(self, number: int) -> str:
         return tiff_name(self.path.name, number, self.spec.shape[self.slice_dim])
 
-    def _shorten(self, n_slices: int) -> None:
-        for number in range(n_slices, self.spec.shape[self.slice_dim]):
-            (self.path / self._file_name(number)).unlink(missing_ok=True)
-
     def _sync(self) -> None:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -39,8 +39,6 @@ class FinishedRun:
     """The folder with the report."""
     files: tuple[Path, ...]
     """Results and texts that the report names."""
-    moved: Mapping[str, str] | None = None
-    """Of a run that failed, name in its hidden folder -> name of the slices that were finished."""
 
     def remove(self) -> None:
         """Remove the files, then the report."""
@@ -66,15 +64,12 @@ def find_finished(folder: Path) -> FinishedRun | None:
         for name in (*results, *texts):
             if not (is_result_name(name) or name in TEXT_NAMES):
                 raise ValueError(f"no run writes {name!r}")
-        moved = dict(report["moved"]) if "failed" in report else None
-        if moved is not None and not set(moved.values()) <= set(results):
-            raise ValueError(f"it names {moved}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"cannot replace the run in {folder}: {REPORT_NAME} is not readable as a report "
             f"({error}); remove the folder by hand"
         ) from None
-    return FinishedRun(folder, tuple(folder / name for name in results + texts), moved)
+    return FinishedRun(folder, tuple(folder / name for name in results + texts))
 
 
 def read_report(report: Path) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,6 @@ from ...io import (
     SinkFormat,
     SinkStart,
     create_sink,
-    incomplete_path,
     remove_result,
 )
 from ...io.results.nexus_notes import fill_in_found
@@ -138,31 +137,6 @@ class ResultSinks:
                     if each.name == "hdf5":
                         _fill_in(path, found)
         return [file for name in self._sinks for file in self.names(name)]
-
-    def shorten(self, counts: Sequence[int]) -> list[tuple[Path, str, int]]:
-        """Close all, and cut those that are not whole to their finished slices.
-
-        Parameters
-        ----------
-        counts : sequence of int
-            Finished slices of each result.
-
-        Returns
-        -------
-        list of (Path, str, int)
-            Path of each result with finished slices, the name that says what it is, and their
-            number.
-        """
-        self.close()
-        found = []
-        for (name, sink), count in zip(self._sinks.items(), counts, strict=True):
-            final = ResultFormat(self.streamed).path_of(self.folder / name)
-            if count and count < sink.spec.shape[sink.slice_dim]:
-                sink.shorten(count)
-                final = incomplete_path(final)
-            if count:
-                found.append((sink.path, final.name, count))
-        return found
 
 
 def _fill_in(path: Path, found: Mapping[str, Any]) -> None:

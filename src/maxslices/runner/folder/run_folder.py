@@ -1,8 +1,7 @@
-"""The folder of a run: replaced only on request; incomplete results never look complete."""
+"""The folder of a run, replaced only on request; results appear in it once all are complete."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -11,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...core.arrays import ArraySpec
-from ...errors import MethodError, ScanChangedError, StoreError, UsageError
+from ...errors import ScanChangedError, StoreError, UsageError
 from ...io import Sink, SinkFormat
 from ...io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ...io.results.result_info import ResultInfo
@@ -30,7 +29,6 @@ from .folder_place import (
     REPORT_NAME,
     TEXT_NAMES,
     WORK_NAME,
-    FinishedRun,
     check_usable,
     check_work_folder,
     clear_work_folder,
@@ -115,7 +113,7 @@ class RunFolder:
         self._elsewhere = None if scratch is None else Path(scratch)
         if self.unfinished is not None:
             formats, self._elsewhere = self.unfinished.formats, self.unfinished.elsewhere
-        self._is_begun = self._is_complete = self._has_failed = False
+        self._is_begun = self._is_complete = False
         self._made: list[Path] = []
         self._held = ExitStack()
         self._results = ResultSinks(self.work, formats)
@@ -254,37 +252,28 @@ class RunFolder:
         if n_lines != n_before:
             raise StoreError(f"{self.path} has changed meanwhile: another run wrote to it")
         earlier = find_finished(self.path)
-        kept_of_failed = {} if earlier is None or earlier.moved is None else earlier.moved
-        reused = [self.work, *(self.path / name for name in kept_of_failed.values())]
         if self.unfinished is None:
             for name in (*names, *TEXT_NAMES):
                 if earlier is None or self.path / name not in earlier.files:
                     check_absent(self.path / name)
         # The results of a finished run stay until the new ones are whole.
-        check_free_space(self.path, n_bytes - sum(map(disk_bytes, reused)))
+        check_free_space(self.path, n_bytes - disk_bytes(self.work))
         if self.unfinished is not None:
-            self._take_back(earlier)
+            self._take_back()
             return
         self._is_begun = True
         clear_work_folder(self.path, None if found is None else found.scratch(self.path))
-        if earlier is not None and earlier.moved is not None:
-            earlier.remove()
         with store_errors(self.work, 0):
             self.work.mkdir()
 
-    def _take_back(self, earlier: FinishedRun | None) -> None:
+    def _take_back(self) -> None:
         """Move files back into the hidden folder that the run had moved out of it."""
         assert self.unfinished is not None
-        moved: dict[str, str] = {}
-        if self.unfinished.was_moving:
-            moved |= {name: name for name in (*self.unfinished.names, *TEXT_NAMES, REPORT_NAME)}
-        if earlier is not None and earlier.moved is not None:
-            moved |= earlier.moved
-        for name, outside in moved.items():
-            if os.path.lexists(self.path / outside) and not os.path.lexists(self.work / name):
-                move(self.path / outside, self.work / name)
-        if earlier is not None and earlier.moved is not None:
-            earlier.remove()  # its report, and its log
+        if not self.unfinished.was_moving:
+            return
+        for name in (*self.unfinished.names, *TEXT_NAMES, REPORT_NAME):
+            if os.path.lexists(self.path / name) and not os.path.lexists(self.work / name):
+                move(self.path / name, self.work / name)
 
     def sink(
         self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
@@ -333,7 +322,8 @@ class RunFolder:
         StoreError
             If it cannot be written.
         """
-        _write(self.work / name, text)
+        with store_errors(self.work / name, 0):
+            replace_text(self.work / name, text)
         return self.path / name
 
     def records(self, with_picture: bool) -> tuple[Path, ...]:
@@ -355,54 +345,6 @@ class RunFolder:
         publish(self.path, self.scratch_folder)
         self._is_complete = True
 
-    def keep_finished(
-        self, error: MethodError, counts: Sequence[int], report: Mapping[str, Any]
-    ) -> MethodError:
-        """Move finished slices of a failed run out of the hidden folder, with a report.
-
-        The names of incomplete results say so. Nothing is moved where there is an earlier run, or
-        where slices would be lost that the resumed run counts on.
-
-        Parameters
-        ----------
-        error : MethodError
-            Why it failed.
-        counts : sequence of int
-            Finished slices of each sink, in the order in which the sinks were made.
-        report : mapping
-            Entries of the report.
-
-        Returns
-        -------
-        MethodError
-            Error to raise: the same, with the names of what was kept; `error` itself if nothing is.
-        """
-        run = find_unfinished(self.path) if self.streamed == "tiff" else None
-        # A folder of TIFFs has no place for slices that are done behind a gap.
-        has_gaps = run is not None and any(s.done.count > s.done.n_first for s in run.sections)
-        if not any(counts) or (self.path / REPORT_NAME).exists() or has_gaps:
-            return error
-        try:
-            kept = self._results.shorten(counts)
-            entries = {
-                "failed": str(error),
-                "files": [str(self.path / name) for _, name, _ in kept],
-                "slices": [count for *_, count in kept],
-                "moved": {path.name: name for path, name, _ in kept},
-                "records": [LOG_NAME],
-                **report,
-            }
-            # Before anything is moved: the report says where the slices are, to resume the run.
-            _write(self.path / REPORT_NAME, json.dumps(entries, indent=2))
-            self._has_failed = True
-            for path, name, _ in kept:
-                move(path, self.path / name)
-        except (StoreError, MemoryError) as other:
-            why = str(other) or "memory ran out"
-            return type(error)(f"{error}; what was finished could not be kept: {why}")
-        files = ", ".join(f"{name} ({count} slices)" for _, name, count in kept)
-        return type(error)(f"{error}; kept in {self.path}: {files}")
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -417,15 +359,14 @@ class RunFolder:
                 self._leave(journal, error)
 
     def _leave(self, journal: Journal | None, error: BaseException | None) -> None:
-        """Remove everything that was written, unless the run can be resumed or failed."""
+        """Remove everything that was written, unless the run can be resumed."""
         self._results.close()
         self.is_kept = self._can_resume(journal) and not isinstance(error, ScanChangedError)
-        if self.log is not None and error is not None and (self.is_kept or self._has_failed):
-            self.log.add(f"ended early: {type(error).__name__}: {error}")
-            with suppress(StoreError):  # the disk may be full, which is the error then
-                place = self.path if self._has_failed else self.work
-                _write(place / LOG_NAME, self.log.text)
         if self.is_kept:
+            if self.log is not None and error is not None:
+                self.log.add(f"ended early: {type(error).__name__}: {error}")
+                with suppress(StoreError):  # the disk may be full, which is the error then
+                    self.write(LOG_NAME, self.log.text)
             return
         if self._is_begun:
             clear_work_folder(self.path, self.scratch_folder)
@@ -463,9 +404,3 @@ class RunFolder:
             f"what is done is kept ({run.progress}): go on with "
             f"`{run.command(self.path, '--resume')}`"
         )
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a text at once."""
-    with store_errors(path, 0):
-        replace_text(path, text)

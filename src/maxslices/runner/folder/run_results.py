@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
 from ...core.method_meta import MethodMeta
-from ...errors import MethodError
 from ...estimate.request_key import package_version
 from ...io import Sink
 from ...io.results.result_format import ResultFormat
@@ -67,12 +66,6 @@ class ResultsInMemory:
     ) -> Sink | None:
         """No result is written."""
         return None
-
-    def keep_finished(
-        self, error: MethodError, counts: Sequence[int], report: Mapping[str, Any]
-    ) -> MethodError:
-        """No finished slices are kept: the error itself."""
-        return error
 
     def finish(
         self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
