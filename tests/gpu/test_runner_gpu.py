@@ -88,7 +88,7 @@ def expected(scan):
 def between(monkeypatch):
     def put(where):
         monkeypatch.setattr(
-            "maxslices.planner.planning.PlacementSearch._can_be_held",
+            "maxslices.planner.planning.PlacementSearch.can_be_held",
             lambda self, number, origin, candidate, held: candidate == where,
         )
 

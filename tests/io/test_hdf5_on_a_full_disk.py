@@ -13,16 +13,17 @@ from maxslices.io.results.hdf5_sink import Hdf5Sink
 from maxslices.system import disk_space
 
 ROOMY = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
 from maxslices.errors import StoreError
 from maxslices.io.results.hdf5_sink import Hdf5Sink
 from maxslices.io.results.result_info import ResultInfo
 from maxslices.core.arrays import ArraySpec
-from maxslices.system import disk_space
 
-disk_space._free_bytes = lambda path: 10**9  # another program fills the disk a moment later
+# Another program fills the disk a moment later.
+shutil.disk_usage = lambda path: SimpleNamespace(free=10**9)
 disk, spec, refused = Path(sys.argv[1]), ArraySpec((20, 3, 5), "float32"), 0
 for room in range(0, 200_000, 4096):
     with (disk / "filler").open("wb") as file:

@@ -39,7 +39,7 @@ def on_fake_gpu(monkeypatch):
             )
             if between is not None:
                 patch.setattr(
-                    "maxslices.planner.planning.PlacementSearch._can_be_held",
+                    "maxslices.planner.planning.PlacementSearch.can_be_held",
                     lambda self, number, origin, candidate, held: candidate == between,
                 )
             if in_turns:

@@ -232,7 +232,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
     counter = FakeGpu()
     if memory == "scratch":
         monkeypatch.setattr(
-            "maxslices.planner.planning.PlacementSearch._can_be_held",
+            "maxslices.planner.planning.PlacementSearch.can_be_held",
             lambda self, *route: False,
         )
 

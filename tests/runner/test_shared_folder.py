@@ -120,8 +120,10 @@ def test_a_journal_with_another_name_is_not_written_to(tmp_path):
 @pytest.mark.parametrize("link", LINKS)
 def test_a_planted_file_of_the_records_is_not_written_to(tmp_path, victim, link):
     records = Records(tmp_path / "records")
-    records.folder.mkdir()
-    LINKS[link](victim, records._path(asked(), HERE))
+    records.add(asked(), HERE, PROBE)
+    (path,) = records.folder.iterdir()
+    path.unlink()
+    LINKS[link](victim, path)
     records.add(asked(), HERE, PROBE)
     assert records.find(asked(), HERE).probe == PROBE
 

@@ -79,7 +79,7 @@ def run_alone(arguments):
 @contextmanager
 def control_group(limit_bytes):
     """A control group below this process's own, with a limit; skips where none can be made."""
-    folders = [f for f in resource_limits._group_folders("memory") if f.is_dir()]
+    folders = [f for f in resource_limits.group_folders("memory") if f.is_dir()]
     if not folders:
         pytest.skip("there are no control groups here")
     folder = folders[0] / f"maxslices-test-{os.getpid()}"

@@ -124,7 +124,7 @@ def test_a_plan_for_workers_is_within_the_limits_here(monkeypatch):
 @pytest.fixture
 def uneven(monkeypatch):
     """Say that the first of the workers is on a machine of its own, with so much memory."""
-    found = workers._described
+    found = workers.describe_workers
 
     def less(n_bytes):
         def described(*args):
@@ -132,7 +132,7 @@ def uneven(monkeypatch):
             first = replace(first, host="small", host_free_bytes=n_bytes)
             return device, (first, *others)
 
-        monkeypatch.setattr(workers, "_described", described)
+        monkeypatch.setattr(workers, "describe_workers", described)
 
     return less
 

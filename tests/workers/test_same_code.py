@@ -13,7 +13,6 @@ from maxslices.workers import worker
 @pytest.fixture
 def asked(monkeypatch):
     """Say what method a worker has."""
-    monkeypatch.setattr(worker, "_checked", None)
     monkeypatch.setattr(worker, "run_identity", lambda *_: job_of("a").run.identity)
 
 
@@ -37,7 +36,7 @@ def job_of(source, **versions):
     ],
 )
 def test_each_run_is_checked(asked, other, said):
-    worker._check_same(job_of("a"), None)
+    worker.check_same(job_of("a"), None)
     for _ in range(2):
         with pytest.raises(PlanError, match=f"differs: {said}"):
-            worker._check_same(other, None)
+            worker.check_same(other, None)

@@ -265,7 +265,7 @@ class PlacementSearch:
             if self.budgets.n_workers is not None:
                 nearer = ()
             for candidate in nearer:
-                if self._can_be_held(number, origin, candidate, held):
+                if self.can_be_held(number, origin, candidate, held):
                     destination = candidate
                     break
             found.append(self._placement(number, origin, destination))
@@ -285,7 +285,7 @@ class PlacementSearch:
             n_workers=self.budgets.n_workers or 1,
         )
 
-    def _can_be_held(
+    def can_be_held(
         self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
     ) -> bool:
         """True if a section's output fits there, with blocks as large as without it."""

@@ -70,7 +70,7 @@ def _free(limit: MemoryLimit) -> int:
 def core_limit() -> int | None:
     """Cores that the groups' quotas of time and SLURM allow, rounded up; None without limit."""
     found = []
-    for folder in _group_folders("cpu"):
+    for folder in group_folders("cpu"):
         quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
         both = _words(folder / "cpu.max")
         if len(both) == 2 and both[0].isdigit():
@@ -87,7 +87,7 @@ def core_limit() -> int | None:
 
 def _group_limits() -> Iterator[MemoryLimit]:
     """Limits of the control groups that this process is in, and of those above them."""
-    for folder in _group_folders("memory"):
+    for folder in group_folders("memory"):
         for limit_name, usage_name, cache_name in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.high", "memory.current", "inactive_file"),
@@ -102,7 +102,7 @@ def _group_limits() -> Iterator[MemoryLimit]:
             yield MemoryLimit(name, limit, max(0, limit - usage + cached))
 
 
-def _group_folders(controller: str) -> tuple[Path, ...]:
+def group_folders(controller: str) -> tuple[Path, ...]:
     """Folders of the control groups of this process, versions 1 and 2, from its own upward."""
     return _folders_of(controller, PROC, tuple(_lines(PROC / "cgroup")))
 

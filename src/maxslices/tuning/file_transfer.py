@@ -28,6 +28,7 @@ import mmap
 import os
 import platform
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from ..system.files import bytes_of, pread_all
 _PIECES_PER_CALL = 256
 """Pieces per call, and so requests per context. All processes of a system together may have 65536
 (``fs.aio-max-nr``): 256 leaves room for as many contexts, one for each thread that reads."""
-_CALL_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+CALL_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Numbers of io_setup, io_destroy, io_getevents and io_submit."""
 _REQUEST = np.dtype(
     [
@@ -55,9 +56,6 @@ _EVENT = np.dtype([("data", "u8"), ("request", "u8"), ("result", "i8"), ("result
 
 _contexts: list[int] = []
 """Contexts (the system's queues of requests) that no thread is using."""
-_is_available = (
-    sys.platform == "linux" and platform.machine() in _CALL_NUMBERS and hasattr(os, "preadv")
-)
 
 
 def pread_pieces(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> None:
@@ -114,13 +112,13 @@ def _read_batches(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> An
 
 def _submit(context: int, addresses: NDArray[np.uint64]) -> NDArray[Any]:
     """Carry out requests; the events of those that the system accepted."""
-    *_, getevents, submit = _CALL_NUMBERS[platform.machine()]
-    count = max(0, _call(submit, context, len(addresses), addresses.ctypes.data))
+    *_, getevents, submit = CALL_NUMBERS[platform.machine()]
+    count = max(0, system_call(submit, context, len(addresses), addresses.ctypes.data))
     events = np.zeros(count, _EVENT)
     got = 0
     while got < count:  # none may be under way when the memory is used for something else
         place = events.ctypes.data + got * _EVENT.itemsize
-        n = _call(getevents, context, count - got, count - got, place, 0)
+        n = system_call(getevents, context, count - got, count - got, place, 0)
         if n < 0 and ctypes.get_errno() != errno.EINTR:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         got += max(0, n)
@@ -129,25 +127,22 @@ def _submit(context: int, addresses: NDArray[np.uint64]) -> NDArray[Any]:
 
 def _take_context() -> int | None:
     """A context that no thread is using; None if the system has none to give."""
-    global _is_available
-    if not _is_available:
+    if sys.platform != "linux" or platform.machine() not in CALL_NUMBERS:
         return None
-    try:
+    with suppress(IndexError):
         return _contexts.pop()
-    except IndexError:
-        made = ctypes.c_ulong(0)
-        if _call(_CALL_NUMBERS[platform.machine()][0], _PIECES_PER_CALL, ctypes.addressof(made)):
-            _is_available = False
-            return None
-        return made.value
+    context = ctypes.c_ulong(0)
+    setup = CALL_NUMBERS[platform.machine()][0]
+    has_failed = system_call(setup, _PIECES_PER_CALL, ctypes.addressof(context))
+    return None if has_failed else context.value
 
 
 def _destroy(context: int) -> None:
     """Wait for what is under way in a context, and free it."""
-    _call(_CALL_NUMBERS[platform.machine()][1], context)
+    system_call(CALL_NUMBERS[platform.machine()][1], context)
 
 
-def _call(number: int, *arguments: int) -> int:
+def system_call(number: int, *arguments: int) -> int:
     """Make a system call, without holding Python's lock."""
     result: int = _libc().syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
     return result

@@ -159,7 +159,7 @@ class _OpenSection:
     def open(cls, job: SectionJob) -> _OpenSection:
         """Open what a section reads and writes, after checking that it is the same here."""
         run, backend = job.run, device_of(job.run.device)
-        _check_same(job, backend)
+        check_same(job, backend)
         with ExitStack() as held:
             with told_elsewhere():
                 source = held.enter_context(open_source(run.scan, run.pipeline.loader))
@@ -244,7 +244,7 @@ _checked: dict[str, Any] | None = None
 """What the run was made for that this worker was last checked for."""
 
 
-def _check_same(job: SectionJob, backend: Backend) -> None:
+def check_same(job: SectionJob, backend: Backend) -> None:
     """Check, once for a run, that this worker would make the same bits.
 
     What it has imported by then stays as it is, whatever becomes of the files.

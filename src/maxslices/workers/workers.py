@@ -130,7 +130,7 @@ def opened_workers(client: Client, pipeline: Pipeline) -> Iterator[Workers]:
     DeviceError
         If there are none.
     """
-    device, facts = _described(WorkerCalls(client), pipeline)
+    device, facts = describe_workers(WorkerCalls(client), pipeline)
     try:
         yield Workers(client, device, facts)
     finally:
@@ -163,7 +163,9 @@ def wait_for_workers(
         time.sleep(_POLL_S)
 
 
-def _described(calls: WorkerCalls, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
+def describe_workers(
+    calls: WorkerCalls, pipeline: Pipeline
+) -> tuple[Device, tuple[WorkerFacts, ...]]:
     """Kind of device of the workers, and what is known of each.
 
     One that ends meanwhile is left out.
