@@ -33,6 +33,8 @@ ON_DISK = ("npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
 """Layouts of scans with which a run can go on."""
 STOPS = 4
 """Most times that a run is stopped."""
+N_CHILDREN = STOPS + 2
+"""Most processes that a case starts one after another. Each may take `WALL_S`."""
 STOPPED, REFUSED, FAULTY = 130, 1, 70
 """Exit status of a run that was stopped, that ended with an error of ours, and any other."""
 
@@ -206,4 +208,4 @@ def disturbed(
         place = empty(folder / "case")
         go(draw_run(random_, place, ON_DISK), place, random_)
 
-    return cases(kind, seed, case)
+    return cases(kind, seed, case, N_CHILDREN * WALL_S)

@@ -186,6 +186,17 @@ def test_who_waits_for_a_thread_that_broke_off_is_told():
         next_of(SimpleQueue(), thread, 60)
 
 
+def test_a_thread_that_ends_before_its_first_line_is_not_waited_for(monkeypatch):
+    """Where Python has no memory for the first lines, it drops the function that was to run."""
+    monkeypatch.setattr("_thread.start_new_thread", lambda function, args: None)
+    thread = WorkThread(time.sleep, "reader")
+    thread.start()
+    assert not thread.is_alive
+    thread.join(limit_s=3600)
+    with pytest.raises(RuntimeError, match=threads.NO_THREAD):
+        next_of(SimpleQueue(), thread, limit_s=3600)
+
+
 def test_a_wait_ends_by_its_limit():
     with pytest.raises(MaxslicesError, match="the copying thread has not answered for 0 ms"):
         wait_for(lambda timeout_s: None, lambda: True, 0.0, "copying")

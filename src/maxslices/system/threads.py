@@ -7,12 +7,15 @@ are started when they are first needed.
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -42,6 +45,10 @@ CALL_S = 90 * 86400.0
 class WorkThread:
     """A thread for one piece of work, which does not keep the process alive.
 
+    `threading.Thread.start` waits without a limit for the new thread's first lines, which never
+    run where Python has no memory for them. A new thread owns its function until it ends, so a
+    weak reference to the function tells here whether the thread lives, whatever it got to.
+
     Parameters
     ----------
     work : callable
@@ -53,14 +60,15 @@ class WorkThread:
     def __init__(self, work: Callable[[], object], name: str) -> None:
         self.name = name
         self._work = work
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._refer: Callable[[], object] = lambda: None
+        self._has_ended = threading.Event()
         self._is_given_up = False
         self._error: BaseException | None = None
 
     @property
     def is_alive(self) -> bool:
         """True from the start of the thread until its work has ended."""
-        return self._thread.is_alive() and not self._is_given_up
+        return not (self._refer() is None or self._has_ended.is_set() or self._is_given_up)
 
     def start(self) -> None:
         """Start the thread, once.
@@ -70,7 +78,9 @@ class WorkThread:
         RuntimeError
             With the text `NO_THREAD`: the system cannot start a thread.
         """
-        self._thread.start()
+        function = partial(self._run)
+        _thread.start_new_thread(function, ())
+        self._refer = weakref.ref(function)
 
     def join(self, limit_s: float) -> None:
         """Wait until the work has ended; return at once if it never began.
@@ -88,10 +98,11 @@ class WorkThread:
             If the work takes longer; the thread is left to itself, and no longer counts as alive.
         """
         if self.is_alive:
-            self._thread.join(limit_s)
-            if self._thread.is_alive():
+            try:
+                wait_for_event(self._has_ended, self, limit_s)
+            except MaxslicesError:
                 self._is_given_up = True
-                raise _hang_error(self.name, limit_s)
+                raise
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -101,6 +112,8 @@ class WorkThread:
             self._work()
         except BaseException as error:  # noqa: BLE001 - raised where it is joined
             self._error = error
+        finally:
+            self._has_ended.set()
 
 
 def _hang_error(name: str, limit_s: float) -> MaxslicesError:
