@@ -180,19 +180,6 @@ def test_the_example_of_plan_does_not_depend_on_free_memory(monkeypatch, free_by
     assert doctest.DocTestRunner().run(example[0]).failed == 0
 
 
-def test_the_synopses_of_the_readme_are_those_of_the_command_line():
-    context = click.Context(app)
-    names = app.list_commands(context)
-    lines = re.findall(r"^    maxslices (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    if not HAS_NETWORKS:
-        lines = [line for line in lines if not line.startswith("nn ")]
-    assert {line.split()[0] for line in lines} == set(names)
-    for line in lines:
-        command, options = line.split()[0], re.findall(r"--[\w-]+", line)
-        known = {name for each in app.get_command(context, command).params for name in each.opts}
-        assert set(options) <= known, line
-
-
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_and_pictures_are_there(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
@@ -271,7 +258,7 @@ def test_links_and_pictures_of_the_readme_lead_somewhere_from_a_package_index():
     home = project["project"]["urls"]["Homepage"]
     here = re.findall(rf"(!?)\[[^]]*\]\({home}/(raw|blob)/v\$HFPR_VERSION/([^)#]+)", text)
     assert (
-        len(here) + len(re.findall(r"\]\(https://(?!github.com/maxslices)", text)) == n_links > 20
+        len(here) + len(re.findall(r"\]\(https://(?!github.com/maxslices)", text)) == n_links > 10
     )
     for is_picture, kind, path in here:
         assert kind == ("raw" if is_picture else "blob")
