@@ -1,7 +1,7 @@
 """Every example in the README and the docs: Python is run, commands are run, files are read.
 
 Python that begins with a comment such as ``# my_module.py`` is written to that file, to be imported
-by what follows. A text block is what the example before it printed, or the message of its error.
+by later examples; so is YAML that begins with ``# name.yaml``. A text block is what the example before it printed, or the message of its error.
 Commands in indented blocks are shown and not run; those of maxslices are parsed, as are those
 within sentences.
 """
@@ -93,7 +93,11 @@ def same_line(found, wanted):
 
 
 def write_yaml(text):
-    path = Path("another.yaml" if Path("pipeline.yaml").exists() else "pipeline.yaml")
+    name = re.match(r"# (\w+\.yaml)$", text, re.MULTILINE)
+    if name:
+        path = Path(name[1])
+    else:
+        path = Path("another.yaml" if Path("pipeline.yaml").exists() else "pipeline.yaml")
     path.write_text(text)
     Pipeline.from_file(path)
 
