@@ -1,9 +1,9 @@
-"""Every example in the README and the docs: Python is run, commands are run, files are read.
+"""Every example in the README and the docs: Python and commands are run, and their output compared.
 
 Python that begins with a comment such as ``# my_module.py`` is written to that file, to be imported
-by later examples; so is YAML that begins with ``# name.yaml``. A text block is what the example before it printed, or the message of its error.
-Commands in indented blocks are shown and not run; those of maxslices are parsed, as are those
-within sentences.
+by later examples; so is YAML that begins with ``# name.yaml``. A text block is what the example
+before it printed, or the message of its error. Commands in indented blocks are not run; those of
+maxslices are parsed, as are those within sentences.
 """
 
 import contextlib
