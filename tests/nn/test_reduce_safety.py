@@ -386,14 +386,6 @@ def test_lengths_that_were_given_reach_every_part_of_the_search():
     assert summary.needed_before_bytes == needed
 
 
-def test_dropout_in_parts_is_the_same_but_for_its_random_numbers():
-    check = GradientCheck(ModelStep(own.drops(), "training"), [INPUT])
-    whole = {path: Rewrite("checkpoint") for path in "0123"}
-    for rewrites, draws_differ in (({"": Rewrite("checkpoint", (), 2)}, True), (whole, False)):
-        assert check.difference(rewrites) is None
-        assert check.draws_differ(rewrites) == draws_differ
-
-
 def mixes() -> nn.Module:
     """Return a module that uses the mean of the batch, so parts of it give other results."""
     return Calls(
@@ -454,17 +446,6 @@ def test_a_plan_that_changes_gradients_is_not_handed_over(monkeypatch):
     undo_rewrites(model)
     monkeypatch.undo()
     assert difference(model, summary.rewrites, Spec((4, 64, 64))) == ""
-
-
-def test_the_summary_says_where_dropout_draws_other_numbers():
-    layers = [
-        nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.3), nn.Linear(256, 64))
-        for _ in range(3)
-    ]
-    spec = Spec((32, 64, 64))
-    summary = small_plan(nn.Sequential(*layers), 0.9, spec, means=("split",))
-    assert summary.rewrites[""].parts > 1
-    assert "draw other random numbers" in "".join(summary.notes)
 
 
 def overwrites() -> nn.Module:

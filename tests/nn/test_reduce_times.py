@@ -9,23 +9,18 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.nn.reduce.candidates import Candidate, candidates
-from maxslices.nn.reduce.rewrite import Rewrite
 from maxslices.nn.reduce.study import ModuleOrder, study_step
 from maxslices.nn.reduce.times import (
     BACKWARD,
     HOST_BACKWARD,
     DeviceRates,
-    Flops,
     ForwardTimes,
     StepTimes,
     flops_by_module,
     price,
-    price_of_parts,
 )
 from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.step.model_step import ModelStep
-
-CHECKPOINT_IN_2 = Rewrite("checkpoint", (), 2)
 
 
 def network() -> nn.Sequential:
@@ -33,12 +28,12 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Sequential(*block), nn.GELU(), nn.Conv2d(32, 3, 1))
 
 
-def made(times: ForwardTimes, batch: int = 8, parts: int = 1) -> tuple[StepTimes, list[Candidate]]:
-    model, spec = network(), Spec((batch, 3, 64, 64))
+def made(times: ForwardTimes) -> tuple[StepTimes, list[Candidate]]:
+    model, spec = network(), Spec((8, 3, 64, 64))
     step = ModelStep(model, "training")
     seen = study_step(step, [spec], Workspaces.allowance())
     flops = flops_by_module(step, [spec])
-    of_step = StepTimes.of(seen, ModuleOrder(model), flops, times, parts)
+    of_step = StepTimes.of(seen, ModuleOrder(model), flops, times)
     found = candidates(seen, model, ("checkpoint", "selective", "offload"))
     price(found, of_step, flops, times)
     return of_step, found
@@ -84,23 +79,6 @@ def test_what_is_inside_costs_the_host_more():
     alone = of_step.added_s([outer]) + of_step.added_s([inner])
     assert both == pytest.approx(alone + inner.wrapped_s)
     assert inner.wrapped_s == pytest.approx(0.25)
-
-
-def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_much_longer():
-    # A 3D U-Net on an H200: forward passes at once and in parts, and ms that steps took longer.
-    for at_once_ms, parts, forward_ms, longer_ms in (
-        (27.08, 2, 35.3, 51.7),
-        (27.08, 4, 50.6, 97.5),
-    ):
-        whole, part = (
-            {path: ms * 1e-3 * seconds / ALL[""] for path, seconds in ALL.items()}
-            for ms in (at_once_ms, forward_ms)
-        )
-        at_once, _ = made(ForwardTimes(DeviceRates(), whole, NONE))
-        in_parts, _ = made(ForwardTimes(DeviceRates(), part, NONE), 4, parts)
-        root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
-        price_of_parts(root, in_parts, at_once, Flops(), ForwardTimes(DeviceRates(), part, NONE))
-        assert 1e3 * root.cost_s == pytest.approx(longer_ms, rel=0.02)
 
 
 def test_norms_of_single_items_take_as_long_for_one_as_for_many():

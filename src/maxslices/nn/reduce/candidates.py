@@ -1,22 +1,16 @@
-"""Candidates: rewrites of single modules, with their effects read off one replay.
-
-Convolutions may run in parts of their batch, as may the whole model.
-"""
+"""Candidates: rewrites of single modules, with their effects read off one replay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from ...core.allocators import round_to_granule
-from ..replay import Replay, Spec, Trace, Workspaces
-from ..replay.nested import leaves, mapped
-from ..step.model_step import ModelStep
-from .recomputation import BlockState, StateWatch, takes_statistics
+from ..replay import Trace
+from ..replay.trace import Storage
 from .rewrite import EXPENSIVE_OPS, Rewrite
 from .study import EXPENSIVE_LAYERS, ForwardCall, StepStudy, modules_and_ranges
 
@@ -81,96 +75,78 @@ def candidates(
     model: nn.Module,
     means: Sequence[str],
 ) -> list[Candidate]:
-    """Candidates for each module, one rewrite each."""
+    """Find the rewrites of each module or range that is called once and writes to no argument."""
     trace = study.trace
     modules = modules_and_ranges(model)
-    n_calls: dict[str, int] = {}
-    for call in study.calls:
-        n_calls[call.path] = n_calls.get(call.path, 0) + 1
-    made: list[Candidate] = []
+    n_calls = Counter(call.path for call in study.calls)
+    rewrites: list[Candidate] = []
     released = _released(study)
     writers = {call.path for call in study.calls if call.changes_input}
     overwritten = {i for call in study.calls if call.changes_input for i in call.inputs}
-    expensive = [(i, s) for i, s in enumerate(trace.storages) if s.op in _EXPENSIVE_NAMES]
     for call in study.calls:
         module = modules.get(call.path)
         if module is None or isinstance(module, _UNSAFE):
             continue
         if not call.path:
             if "offload" in means:
-                made += _offloaded(study, call, 0, released)
+                rewrites += _offloaded(study, call, 0, released)
             continue
-        if n_calls[call.path] > 1 or call.path in writers:
-            continue
-        if call.path not in study.begins:
+        if n_calls[call.path] > 1 or call.path in writers or call.path not in study.begins:
             continue
         begin = study.begins[call.path]
-        inside = range(call.first, call.end)
+        born = [(i, s) for i, s in enumerate(trace.storages) if call.first <= s.born < call.end]
+        own = [(i, s) for i, s in born if i not in call.outputs]
+        # States of neurons outlive the trace, so no rewrite frees them.
         kept = [
             (i, s)
-            for i, s in enumerate(trace.storages)
-            if s.born in inside
-            and s.category == "activations"
-            and i not in call.outputs
-            and s.died is not None  # states of neurons outlive the step, whatever is done
-            and s.died >= begin
+            for i, s in own
+            if s.category == "activations" and s.died is not None and s.died >= begin
         ]
-        its = (call.first, call.end)
-        born = [s.n_bytes for s in trace.storages if s.born in inside]
-        again = (3 * sum(born), call.n_operators)
-        size = sum(round_to_granule(s.n_bytes) for _, s in kept)
-        extra = _inputs_kept(trace, call, begin)
+        size = _rounded(s for _, s in kept)
+        extra = [*_inputs_kept(trace, call, begin), *_peak_inside(study, call, begin)]
+        forward = call.first, call.end
+        again = 3 * sum(s.n_bytes for _, s in born), call.n_operators
         if "checkpoint" in means and size >= SMALL_BYTES:
             changes = [
                 (min(released.get(i, s.born + 1), call.end), begin, -round_to_granule(s.n_bytes))
                 for i, s in kept
             ]
-            changes += [*extra, *_peak_inside(study, call, begin)]
-            rewrite = Rewrite("checkpoint")
-            results = sum(
-                round_to_granule(trace.storages[i].n_bytes)
-                for i in call.outputs
-                if (trace.storages[i].died or 0) >= begin
-            )
+            outputs = [trace.storages[i] for i in call.outputs]
             last = max(s.born for _, s in kept)
             spared = tuple(
                 c.path
                 for c in study.calls
                 if last < c.first < call.end and isinstance(modules.get(c.path), EXPENSIVE_LAYERS)
             )
-            made.append(
+            rewrites.append(
                 Candidate(
-                    call.path, rewrite, begin, its, changes, results, 0.0, *again, spared=spared
+                    call.path, Rewrite("checkpoint"), begin, forward, [*changes, *extra],
+                    _rounded(s for s in outputs if (s.died or 0) >= begin), 0.0, *again,
+                    spared=spared,
                 )
-            )
-        is_overwritten = any(i in overwritten and s.born in inside for i, s in expensive)
-        if (
-            "selective" in means
-            and not is_overwritten
-            and any(s.op in _EXPENSIVE_NAMES for _, s in kept)
-        ):
-            # Saved results of expensive operators stay even where the backward pass does not need
-            # them.
-            dear = sum(
-                round_to_granule(s.n_bytes)
-                for i, s in enumerate(trace.storages)
-                if s.born in inside
-                and s.op in _EXPENSIVE_NAMES
-                and i not in call.outputs
-                and s.died is not None
-                and s.died < call.end
-            )
-            cheap = (
-                sum(round_to_granule(s.n_bytes) for _, s in kept if s.op not in _EXPENSIVE_NAMES)
-                - dear
-            )
+            )  # fmt: skip
+        is_overwritten = any(i in overwritten and s.op in _EXPENSIVE_NAMES for i, s in born)
+        keeps_expensive = any(s.op in _EXPENSIVE_NAMES for _, s in kept)
+        if "selective" in means and keeps_expensive and not is_overwritten:
+            cheap = _rounded(s for _, s in kept if s.op not in _EXPENSIVE_NAMES)
+            # A selective checkpoint also keeps results that the backward pass does not need.
+            passing = [s for _, s in own if s.died is not None and s.died < call.end]
+            cheap -= _rounded(s for s in passing if s.op in _EXPENSIVE_NAMES)
             if SMALL_BYTES <= cheap < size:
-                changes = [(call.end, begin, -cheap), *extra, *_peak_inside(study, call, begin)]
-                rewrite = Rewrite("selective")
-                made.append(Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again))
+                changes = [(call.end, begin, -cheap), *extra]
+                rewrites.append(
+                    Candidate(
+                        call.path, Rewrite("selective"), begin, forward, changes, 0, 0.0, *again
+                    )
+                )
         if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
-            made += _offloaded(study, call, begin, released)
-    return made
+            rewrites += _offloaded(study, call, begin, released)
+    return rewrites
+
+
+def _rounded(storages: Iterable[Storage]) -> int:
+    """Bytes of storages as the allocator rounds them."""
+    return sum(round_to_granule(storage.n_bytes) for storage in storages)
 
 
 def _offloaded(
@@ -248,11 +224,6 @@ def _peak_inside(study: StepStudy, call: ForwardCall, begin: int) -> list[tuple[
     return [(begin, begin + 1, passing)] if passing > 0 else []
 
 
-def batch_statistics(module: nn.Module) -> list[str]:
-    """Layers whose statistics would differ in parts of a batch."""
-    return [path for path, each in module.named_modules() if takes_statistics(each)]
-
-
 def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
     """Candidates that run convolutions in parts of their first axis, for a smaller workspace.
 
@@ -306,43 +277,3 @@ def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
                 )
             )  # fmt: skip
     return made
-
-
-def batch_parts(step: ModelStep, inputs: Sequence[Any]) -> tuple[list[int], str]:
-    """Numbers of parts of its batch in which the whole model can be run, or why it cannot."""
-    model = step.model
-    size = _batch_size(inputs)
-    if size < 2 or any(getattr(m, "step_mode", "") == "m" for m in model.modules()):
-        return [], ""  # the first axis is time
-    layers = batch_statistics(model)
-    if layers:
-        return [], (
-            f"the batch is not run in parts: {len(layers)} layers take its statistics, the first "
-            f"is {layers[0]}"
-        )
-    with Replay(workspaces=Workspaces.none(), lines=False) as record:
-        made = record.model(step.meta_copy(), is_on_meta=True)
-        watch = StateWatch(BlockState(made))
-        made(*record.input(tuple(inputs)))
-        changed = watch.changed_by_part()
-    if changed:
-        return [], f"the batch is not run in parts: the forward pass changes {changed}"
-    return [parts for parts in PARTS if parts <= size], ""
-
-
-def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
-    """Inputs of the largest part of a batch."""
-    size = _batch_size(inputs)
-
-    def part(item: Any) -> Any:
-        if isinstance(item, Spec) and item.shape and item.shape[0] == size:
-            return replace(item, shape=(-(-size // parts), *item.shape[1:]))
-        if torch.is_tensor(item) and item.dim() and len(item) == size:
-            return item[: -(-size // parts)]
-        return item
-
-    return tuple(mapped(part, item) for item in inputs)
-
-
-def _batch_size(inputs: Sequence[Any]) -> int:
-    return next((i.shape[0] for i in leaves(tuple(inputs)) if getattr(i, "shape", ())), 1)

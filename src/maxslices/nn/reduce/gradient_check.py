@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ...system.process_state import HostDraws
 from ..nn_errors import ModelArgumentError, first_line
@@ -41,11 +39,6 @@ SHRINKS = (8, 4, 2, 1)
 """Divisors of the images' axes, tried in turn."""
 SMALLEST = 16
 """Smallest size of an axis that is divided: below it, most networks have nothing left."""
-OTHER_DRAWS = (
-    "parts of the batch draw other random numbers (dropout) than the whole would, from the same "
-    "distribution; otherwise the step is the same"
-)
-"""Note of a summary."""
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
 
 
@@ -74,8 +67,6 @@ class GradientCheck:
     _references: dict[Any, dict[str, torch.Tensor]] = field(default_factory=dict)
     _small: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """Small inputs by number of samples."""
-    _drawing: list[Rewrites] = field(default_factory=list)
-    """Rewrites with which steps are the same but for their random numbers."""
 
     def difference(self, rewrites: Rewrites) -> StepDifference | None:
         """Largest difference from the unreduced step; None if they are the same.
@@ -91,16 +82,8 @@ class GradientCheck:
         found = self._compared(rewrites, inputs, double=False)
         if found is not None and not found.failure:
             found = self._compared(rewrites, inputs, double=True)
-            if found is not None and parts > 1 and not found.failure:
-                found = self._compared(rewrites, inputs, double=True, draws=False)
-                if found is None:
-                    self._drawing.append(dict(rewrites))
         self.check_s += time.perf_counter() - began
         return found
-
-    def draws_differ(self, rewrites: Rewrites) -> bool:
-        """True if a compared step is the same only but for its random numbers."""
-        return rewrites in self._drawing
 
     def culprits(self, rewrites: Mapping[str, Rewrite]) -> dict[str, StepDifference]:
         """Rewrites, by path, that make the step differ in addition to those before them."""
@@ -122,7 +105,7 @@ class GradientCheck:
             try:
                 with Replay(workspaces=Workspaces.none(), lines=False) as record:
                     record.model(self.step.meta_copy(), is_on_meta=True)(*record.input(given))
-                self._reference(given, False, True)
+                self._reference(given, False)
             except (*_ERRORS, TraceError) as error:
                 last = error
             else:
@@ -136,13 +119,13 @@ class GradientCheck:
         ) from last
 
     def _compared(
-        self, rewrites: Rewrites, inputs: tuple[Any, ...], double: bool, draws: bool = True
+        self, rewrites: Rewrites, inputs: tuple[Any, ...], double: bool
     ) -> StepDifference | None:
         try:
-            whole = self._reference(inputs, double, draws)
+            whole = self._reference(inputs, double)
             model = self._copied(double)
             apply_rewrites(model, rewrites)
-            made = self._ran(model, inputs, double, draws)
+            made = self._ran(model, inputs, double)
         except _ERRORS as error:
             text = first_line(error)
             precision = " in double precision" if double else ""
@@ -160,19 +143,17 @@ class GradientCheck:
                 worst = StepDifference(name, off)
         return worst
 
-    def _reference(
-        self, inputs: tuple[Any, ...], double: bool, draws: bool
-    ) -> dict[str, torch.Tensor]:
-        key = str(inputs), double, draws
+    def _reference(self, inputs: tuple[Any, ...], double: bool) -> dict[str, torch.Tensor]:
+        key = str(inputs), double
         if key not in self._references:
-            self._references[key] = self._ran(self._copied(double), inputs, double, draws)
+            self._references[key] = self._ran(self._copied(double), inputs, double)
         return self._references[key]
 
     def _copied(self, double: bool) -> nn.Module:
         return self.step.prepared(real_copy(self.step.model, double))
 
     def _ran(
-        self, model: nn.Module, inputs: tuple[Any, ...], double: bool, draws: bool
+        self, model: nn.Module, inputs: tuple[Any, ...], double: bool
     ) -> dict[str, torch.Tensor]:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         generator = torch.Generator().manual_seed(1)
@@ -189,7 +170,6 @@ class GradientCheck:
             torch.random.fork_rng(devices=cuda),
             HostDraws().again(),
             torch.autograd.set_multithreading_enabled(False),
-            nullcontext() if draws else ConstantDraws(),
         ):
             torch.manual_seed(2)
             random.seed(2)
@@ -309,48 +289,3 @@ def _error(expected: torch.Tensor, made: torch.Tensor, least: float) -> float:
     off = float((a - b).masked_fill(strange, 0.0).abs().max())
     scale = _size(a) + least
     return off / scale if scale else math.inf if off else 0.0
-
-
-_DROP_ARGUMENTS = ("dropout_p", "p", "dropout")
-
-
-class ConstantDraws(TorchDispatchMode):
-    """Mode in which nothing is dropped and each random number is 0.5, or 1 of 0 and 1."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
-        name = func._schema.name.split("::")[-1]
-        if "dropout" in name or "attention" in name:
-            return func(*_undropped(func, args, kwargs), **kwargs)
-        made = func(*args, **kwargs)
-        for tensor in tree_leaves(made):
-            if torch.is_tensor(tensor):
-                _fill(tensor, name)
-        return made
-
-
-def _undropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    changed = list(args)
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.name in _DROP_ARGUMENTS:
-            if argument.name in kwargs:
-                kwargs[argument.name] = 0.0
-            elif index < len(changed):
-                changed[index] = 0.0
-    return tuple(changed)
-
-
-def _fill(tensor: torch.Tensor, name: str) -> None:
-    if name.startswith("bernoulli"):
-        tensor.fill_(1)
-    elif name.startswith("randperm"):
-        tensor.copy_(torch.arange(len(tensor), device=tensor.device))
-    elif tensor.is_floating_point():
-        tensor.fill_(0.5)
-    else:
-        tensor.zero_()

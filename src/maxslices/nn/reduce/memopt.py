@@ -18,18 +18,18 @@ import torch
 from torch import nn
 
 from ..memory_budget import budget_of, check_model, device_of
-from ..nn_errors import ModelArgumentError, TooLargeError
+from ..nn_errors import ModelArgumentError, TooLargeError, first_line
 from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs, called
 from ..step.layer_state import refuses_time_split
 from ..step.model_step import ModelStep, optimizer_named
 from .binary_inputs import names_of_compressors, probe_binary
-from .candidates import Candidate, batch_statistics
-from .gradient_check import OTHER_DRAWS, GradientCheck
-from .reduction import fill_summary, with_integers
-from .reduction_summary import ReductionSummary
+from .candidates import Candidate
+from .gradient_check import GradientCheck
+from .recomputation import takes_statistics
+from .reduction import with_integers
+from .reduction_summary import ReductionSummary, describe_holders, fill_summary
 from .rewrite import Rewrite, apply_rewrites, undo_rewrites
-from .run_on_device import describe_holders
 from .search import PlanSearch, ReductionPlan
 
 
@@ -190,11 +190,10 @@ def memory_optimization(
         search = PlanSearch(step, values, summary.limit_bytes, sys.maxsize, ("checkpoint",))
         search.unreduced()
         if compress_x and options.level:
-            binary = search.optional(
-                "inputs of 0 and 1 are not packed",
-                lambda *_: probe_binary(called(net, None, call.names), call.values),
-                {},
-            )
+            try:
+                binary = probe_binary(called(net, None, call.names), call.values)
+            except (RuntimeError, TypeError, ValueError) as error:
+                notes.append(f"inputs of 0 and 1 are not packed: {first_line(error)[:160]}")
     levels = _Levels(net, summary, search, temporal_split_factor, options)
     if options.level >= 1:
         found = outermost(net, instance)
@@ -320,12 +319,9 @@ class _Levels:
         if search is None:
             return
         self.plan = search.tried[0]
-        space = search.space(1) if options.level else None
-        if space is not None:
-            found = space.knapsack.candidates
-            self.known = {c.path: c for c in found if c.rewrite.kind == "checkpoint"}
-        summary.peak_before_bytes = self.plan.trace.allocated_bytes
-        summary.needed_before_bytes = self.plan.needed_bytes
+        if options.level:
+            search.find_candidates()
+            self.known = {c.path: c for c in search.candidates}
 
     def _saved(self, path: str) -> int:
         return self.known[path].saved_bytes if path in self.known else 0
@@ -430,7 +426,7 @@ class _Levels:
     def into_times(self, path: str) -> dict[str, Rewrite] | None:
         """More parts of the time steps."""
         reason = refuses_time_split(self.modules[path])
-        layers = batch_statistics(self.modules[path])
+        layers = [p for p, m in self.modules[path].named_modules() if takes_statistics(m)]
         if layers and not reason:
             reason = (
                 f"{len(layers)} layers take the statistics of all steps, the first is "
@@ -460,11 +456,9 @@ class _Levels:
         if search is None or not self.rewrites:
             return
         check = GradientCheck(search.step, search.inputs)
-        while search.refuse_wrong(check, [self.plan]):
-            self.rewrites = {p: r for p, r in self.rewrites.items() if not search.is_refused(p, r)}
-            self.plan = self._replayed(self.rewrites)
-        if check.draws_differ(self.rewrites):
-            search.notes.append(OTHER_DRAWS)
+        while failing := search.drop_failing_rewrites(check, [self.plan]):
+            kept = {p: r for p, r in self.rewrites.items() if (p, r.kind) not in failing}
+            self.rewrites, self.plan = kept, self._replayed(kept)
         self.summary.check_s = check.check_s
 
     def fill(self) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.units import format_bytes
 from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Spec
@@ -17,17 +16,11 @@ from ..replay.nested import mapped
 from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs
 from ..step.model_step import ModelStep, optimizer_named
-from .gradient_check import OTHER_DRAWS, GradientCheck
-from .reduction_summary import ReductionSummary
+from .gradient_check import GradientCheck
+from .reduction_summary import ReductionSummary, fill_summary, too_large_message
 from .rewrite import apply_rewrites, undo_rewrites
-from .run_on_device import (
-    confirm,
-    fastest,
-    resolve_device,
-    run_unreduced,
-    too_large_message,
-)
-from .search import PlanSearch, ReductionPlan, has_expandable_segments
+from .run_on_device import fastest, resolve_device, run_unreduced
+from .search import PlanSearch
 
 MEANS = ("selective", "checkpoint", "split", "offload")
 """Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
@@ -110,7 +103,7 @@ def reduce_memory(
     if max_replays < 1:
         raise ModelArgumentError(f"max_replays is 1 or more, not {max_replays}")
     call = CallInputs.of(inputs)
-    given = with_integers(call.values)
+    values = with_integers(call.values)
     undo_rewrites(model)
     cuda_device = device_of(model, device or _own_device(model), memory)
     budget = budget_of(model, cuda_device, memory)
@@ -119,35 +112,35 @@ def reduce_memory(
         prediction_function, names=call.names, capability=capability_of(cuda_device, memory),
     )  # fmt: skip
     began = time.perf_counter()
-    search = PlanSearch(step, given, budget.limit_bytes, max_replays, means, cuda_device)
-    check = GradientCheck(step, given)
+    search = PlanSearch(step, values, budget.limit_bytes, max_replays, means, cuda_device)
+    check = GradientCheck(step, values)
     before = best = search.unreduced()
     if not search.fits(before):
-        search.measure_times()
-        best = search.without_wrong(check)
+        search.find_candidates()
+        best = search.cheapest_correct(check)
     summary = ReductionSummary(
         device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=budget.limit_bytes,
         origin=budget.origin,
-        peak_before_bytes=before.trace.allocated_bytes,
-        needed_before_bytes=before.needed_bytes,
         options={"means": tuple(means), "memory": memory},
         check_s=check.check_s,
         search_s=time.perf_counter() - began - search.measuring_s - check.check_s,
     )
-    made = whole = None
+    unreduced = reduced = None
     if cuda_device is not None:
-        whole = run_unreduced(summary, step, given, cuda_device)
-        found = fastest(search.finalists(best), search, cuda_device)
-        best, made = found or (best, None)
-    if check.draws_differ(best.rewrites):
-        search.notes.append(OTHER_DRAWS)
+        unreduced = run_unreduced(search, cuda_device)
+        best, reduced = fastest(search.finalists(best), search, cuda_device) or (best, None)
     fill_summary(summary, search, best)
     summary.applied_steps += dict.fromkeys(c.rewrite.kind for c in best.chosen)
-    if made is None and (cuda_device is not None or not summary.fits):
+    if reduced is None and (cuda_device is not None or not summary.fits):
         raise TooLargeError(too_large_message(summary, best.trace))
-    if made is not None:
-        confirm(summary, made, whole)
+    if reduced is not None:
+        summary.measured_after_bytes = reduced.allocated_bytes
+        summary.measured_step_s = reduced.step_s
+    if reduced is not None and unreduced is not None:
+        summary.measured_before_bytes = unreduced.allocated_bytes
+        summary.measured_step_before_s = unreduced.step_s
+        summary.predicted_step_s = unreduced.step_s + summary.predicted_added_s
     apply_rewrites(model, summary.rewrites)
     return model, summary
 
@@ -164,29 +157,6 @@ def _own_device(model: nn.Module) -> torch.device | None:
         return first.device
     own = resolve_device()
     return own if own.type == "cuda" else None
-
-
-def fill_summary(summary: ReductionSummary, search: PlanSearch, plan: ReductionPlan) -> None:
-    """Enter a plan into a summary."""
-    after = plan.trace
-    summary.rewrites = plan.rewrites
-    summary.notes += dict.fromkeys(search.notes)
-    summary.workspaces, summary.times_origin = search.workspaces.origin, search.times.origin
-    summary.peak_after_bytes = after.allocated_bytes
-    summary.needed_after_bytes = plan.needed_bytes
-    summary.forward_flops = search.forward_flops
-    summary.recomputed_flops = sum(c.recomputed_flops for c in plan.chosen)
-    summary.predicted_added_s = plan.added_s
-    summary.holds_peak = after.peak.by_category()
-    summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
-    summary.n_replays = search.n_replays
-    lost = after.needed_bytes - after.peak_bytes
-    if plan.chosen and not has_expandable_segments():
-        summary.recommendation = (
-            f"{format_bytes(lost)} are needed for gaps between blocks: "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
-            "avoids them, and a cheaper plan may then fit"
-        )
 
 
 def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ...core.block_memory import CONTEXT_BYTES
 from ...core.units import format_bytes
+from ..replay import Trace
 from .rewrite import Rewrite
+from .search import PlanSearch, ReductionPlan, has_expandable_segments
 
 
 @dataclass(slots=True)
@@ -129,3 +132,59 @@ class ReductionSummary:
                 f"  gradients and state compared with the unreduced in {self.check_s:.1f} s"
             )
         return "\n".join(lines)
+
+
+def fill_summary(summary: ReductionSummary, search: PlanSearch, plan: ReductionPlan) -> None:
+    """Enter the figures of a search and of its plan into a summary."""
+    before, after = search.tried[0], plan.trace
+    summary.peak_before_bytes = before.trace.allocated_bytes
+    summary.needed_before_bytes = before.needed_bytes
+    summary.rewrites = plan.rewrites
+    summary.notes += dict.fromkeys(search.notes)
+    summary.workspaces, summary.times_origin = search.workspaces.origin, search.times.origin
+    summary.peak_after_bytes = after.allocated_bytes
+    summary.needed_after_bytes = plan.needed_bytes
+    summary.forward_flops = search.flops[""].total
+    summary.recomputed_flops = sum(c.recomputed_flops for c in plan.chosen)
+    summary.predicted_added_s = plan.added_s
+    summary.holds_peak = after.peak.by_category()
+    summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
+    summary.n_replays = search.n_replays
+    gaps = after.needed_bytes - after.peak_bytes
+    if plan.chosen and not has_expandable_segments():
+        summary.recommendation = (
+            f"{format_bytes(gaps)} are needed for gaps between blocks: "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
+            "avoids them, and a cheaper plan may then fit"
+        )
+
+
+def too_large_message(summary: ReductionSummary, after: Trace) -> str:
+    """Message for a limit that no plan fits: the smallest need, and what holds it."""
+    if summary.fits:
+        return (
+            f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
+            f"and did not run within {format_bytes(summary.limit_bytes)}. The model is unchanged; "
+            f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes) + CONTEXT_BYTES)}"
+        )
+    peak = after.peak
+    gaps = summary.needed_after_bytes - after.peak_bytes
+    where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
+    return (
+        f"no plan fits into {format_bytes(summary.limit_bytes)} ({summary.origin}): the smallest "
+        f"found needs {format_bytes(summary.needed_after_bytes)} for tensors, a card of "
+        f"{format_bytes(summary.needed_after_bytes + CONTEXT_BYTES)}; its peak is {where}, held "
+        f"by {describe_holders(summary)}, and {format_bytes(gaps)} are lost between blocks. "
+        "Take a smaller batch and accumulate its gradients, smaller inputs, autocast, or an "
+        "optimizer with less state"
+    )
+
+
+def describe_holders(summary: ReductionSummary) -> str:
+    """Categories that hold the peak, the largest first."""
+    total = sum(summary.holds_peak.values())
+    return ", ".join(
+        f"{name} {format_bytes(size)}"
+        for name, size in sorted(summary.holds_peak.items(), key=lambda item: -item[1])
+        if size > total // 50
+    )

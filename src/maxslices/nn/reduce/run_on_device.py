@@ -10,13 +10,9 @@ from typing import Any
 
 import torch
 
-from ...core.block_memory import CONTEXT_BYTES
-from ...core.units import format_bytes
 from ..fit.real_step import run_within
 from ..nn_errors import NoDeviceError
-from ..replay import Trace
 from ..step.model_step import ModelStep
-from .reduction_summary import ReductionSummary
 from .rewrite import apply_rewrites, undo_rewrites
 from .search import PlanSearch, ReductionPlan
 
@@ -153,55 +149,13 @@ def fastest(
     return min(found.values(), key=lambda each: each[1].step_s, default=None)
 
 
-def run_unreduced(
-    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], device: torch.device
-) -> MeasuredStep | None:
+def run_unreduced(search: PlanSearch, device: torch.device) -> MeasuredStep | None:
     """Run the unreduced step, if there is enough memory for it.
 
     It is run before any step with a limit: where a workspace finds no room, cuDNN takes another
     kernel and keeps it for the rest of the process.
     """
     free_bytes = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    if summary.needed_before_bytes >= free_bytes:
+    if search.tried[0].needed_bytes >= free_bytes:
         return None
-    return run_for_real(step, specs, device)
-
-
-def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep | None) -> None:
-    """Enter the measured memory and times into the summary."""
-    summary.measured_after_bytes = made.allocated_bytes
-    summary.measured_step_s = made.step_s
-    if whole is not None:
-        summary.measured_before_bytes = whole.allocated_bytes
-        summary.measured_step_before_s = whole.step_s
-        summary.predicted_step_s = whole.step_s + summary.predicted_added_s
-
-
-def too_large_message(summary: ReductionSummary, after: Trace) -> str:
-    """Message where nothing fits: the smallest need found, and what holds it."""
-    if summary.fits:
-        return (
-            f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
-            f"and did not run within {format_bytes(summary.limit_bytes)}: the model is as it was; "
-            f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes) + CONTEXT_BYTES)}"
-        )
-    peak = after.peak
-    lost = summary.needed_after_bytes - after.peak_bytes
-    where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
-    return (
-        f"no plan fits into {format_bytes(summary.limit_bytes)} ({summary.origin}): the smallest "
-        f"found needs {format_bytes(summary.needed_after_bytes)} for tensors, a card of "
-        f"{format_bytes(summary.needed_after_bytes + CONTEXT_BYTES)}; its peak is {where}, held "
-        f"by {describe_holders(summary)}, and {format_bytes(lost)} are lost between blocks. "
-        "Smaller inputs, a smaller batch, autocast, or an optimizer with less state would help"
-    )
-
-
-def describe_holders(summary: ReductionSummary) -> str:
-    """Categories that hold the peak, the largest first."""
-    total = sum(summary.holds_peak.values())
-    return ", ".join(
-        f"{name} {format_bytes(size)}"
-        for name, size in sorted(summary.holds_peak.items(), key=lambda item: -item[1])
-        if size > total // 50
-    )
+    return run_for_real(search.step, search.inputs, device)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from ...core.memory_model import last_true
-from ..nn_errors import ModelArgumentError, RewriteError, first_line
+from ..nn_errors import ModelArgumentError, RewriteError
 from ..replay import CachingAllocator, Trace, TraceError, Workspaces
 from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from ..replay.measure_workspaces import measured_workspaces
 from ..replay.trace import Steady, steady
 from ..step.model_step import ModelStep
-from .candidates import Candidate, batch_parts, candidates, layer_candidates, part_of
+from .candidates import Candidate, candidates, layer_candidates
 from .gradient_check import GradientCheck
 from .knapsack import Knapsack
 from .rewrite import Rewrite, apply_rewrites
@@ -37,37 +37,7 @@ from .times import (
     flops_by_module,
     measure_times,
     price,
-    price_of_parts,
 )
-
-
-class SearchSpace(NamedTuple):
-    """Candidates and times of the model, or of one of several parts of its batch."""
-
-    knapsack: Knapsack
-    """Candidates, and the memory in use with and without them."""
-    times: StepTimes
-    root: Candidate | None
-    """Rewrite of the whole model that each plan includes: the parts of its batch."""
-    whole_s: float
-    """Duration of the unreduced step."""
-    rates: DeviceRates
-
-    def with_root(self, rows: Sequence[int]) -> list[Candidate]:
-        """Candidates of some rows of the knapsack, and those that each plan includes."""
-        picked = [self.knapsack.candidates[row] for row in rows]
-        return picked if self.root is None else [self.root, *picked]
-
-    def added_s(self, rows: Sequence[int]) -> float:
-        """Time that rewrites add to a step, without that of the limit."""
-        return self.times.step_s(self.with_root(rows)) - self.whole_s
-
-    def timed(self, plan: ReductionPlan) -> ReductionPlan:
-        """The plan with the time that it adds."""
-        chosen = plan.chosen
-        plan.added_s = self.times.step_s(chosen) - self.whole_s
-        plan.added_s += plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
-        return plan
 
 
 @dataclass(slots=True)
@@ -153,8 +123,12 @@ class PlanSearch:
     """Kinds of rewrites that may be used."""
     device: torch.device | None = None
     """Device that measures workspaces and times, if there is one."""
-    flops: Mapping[str, Flops] = field(default_factory=dict)
     times: ForwardTimes = field(init=False)
+    step_times: StepTimes = field(init=False)
+    knapsack: Knapsack = field(init=False)
+    candidates: list[Candidate] = field(default_factory=list)
+    flops: Mapping[str, Flops] = field(default_factory=dict)
+    """Operations of the forward pass of each module."""
     workspaces: Workspaces = field(default_factory=Workspaces.allowance)
     measuring_s: float = 0.0
     """Time spent measuring on the device."""
@@ -162,10 +136,6 @@ class PlanSearch:
     notes: list[str] = field(default_factory=list)
     tried: list[ReductionPlan] = field(default_factory=list)
     """All plans that were replayed, the unreduced step first."""
-    refused: set[tuple[str, str, bool]] = field(default_factory=set)
-    """Rewrites that changed gradients: path, kind, and whether in parts."""
-    _spaces: dict[int, SearchSpace] = field(default_factory=dict)
-    """Search spaces by number of parts of the batch."""
 
     def __post_init__(self) -> None:
         rates = DeviceRates.stated(self.step.amp)
@@ -174,17 +144,17 @@ class PlanSearch:
     def trace(self, rewrites: Mapping[str, Rewrite]) -> Trace:
         """Replay two steps of the rewritten model."""
         self.n_replays += 1
-        return self.measured(
+        return self._measured(
             self.step.trace(
                 self.inputs, self.workspaces, change=lambda model: apply_rewrites(model, rewrites)
             )
         )
 
-    def measured(self, trace: Trace) -> Trace:
+    def _measured(self, trace: Trace) -> Trace:
         """Trace with workspaces measured for its own calls, if there is a device.
 
-        Parts of a batch call convolutions at batches that the unreduced step does not have, and
-        the workspace of a part is not that of the whole.
+        Parts of a convolution have batches that the unreduced step does not have, and the
+        workspace of a part differs from that of the whole.
         """
         if self.device is None:
             return trace
@@ -193,31 +163,30 @@ class PlanSearch:
         return trace.with_workspaces(self.workspaces)
 
     def unreduced(self) -> ReductionPlan:
-        """Replay the step as it is: the first of the plans, which all others compete with."""
+        """Replay the unreduced step: the first plan, with which all later ones compete."""
         trace = self.trace({})
         self.notes += trace.notes
+        self.flops = flops_by_module(self.step, self.inputs)
         self.tried.append(ReductionPlan([], trace, self.limit_bytes))
         return self.tried[0]
 
-    def optional(self, without: str, study: Callable[..., Any], default: Any) -> Any:
-        """Result of a study of the step; a note and a default where the model refuses it."""
-        try:
-            return study(self.step, self.inputs)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError, TraceError) as error:
-            self.notes.append(f"{without}: {first_line(error)[:160]}")
-            return default
-
-    def measure_times(self, parts: int = 1) -> ForwardTimes:
-        """Measure times on the device, if there is one, for the whole batch or for its parts."""
-        if self.device is None:
-            return self.times
-        began = time.perf_counter()
-        inputs = self.inputs if parts == 1 else part_of(self.inputs, parts)
-        made = measure_times(self.step, inputs, self.device, parts)
-        if parts == 1:
-            self.times = made
-        self.measuring_s += time.perf_counter() - began
-        return made
+    def find_candidates(self) -> None:
+        """Find the rewrites of single modules, with their effects on memory and time."""
+        model = self.step.model
+        if self.device is not None:
+            began = time.perf_counter()
+            self.times = measure_times(self.step, self.inputs, self.device)
+            self.measuring_s += time.perf_counter() - began
+        study = study_step(self.step, self.inputs, self.workspaces)
+        trace = self._measured(study.trace)  # the same events, with other workspaces
+        study = replace(study, trace=trace, usage=np.array(trace.in_use_bytes, np.int64))
+        self.candidates = candidates(study, model, self.means)
+        if "split" in self.means:
+            self.candidates += layer_candidates(study, model)
+        order = ModuleOrder(model)
+        self.step_times = StepTimes.of(study, order, self.flops, self.times)
+        price(self.candidates, self.step_times, self.flops, self.times)
+        self.knapsack = Knapsack.of(study.usage, self.candidates, order)
 
     @property
     def is_over(self) -> bool:
@@ -240,128 +209,92 @@ class PlanSearch:
             return plan if plan.added_s < best.added_s else best
         return plan if plan.needed_bytes < best.needed_bytes else best
 
-    def cheapest(self) -> ReductionPlan:
-        """Cheapest plan that fits; the one with the lowest need if none does.
-
-        The whole batch is searched first, then parts of it, as long as more can be cheaper.
-        """
-        best = self.tried[0]
-        for parts in self._numbers_of_parts():
-            space = self.space(parts)
-            if space is None:
-                continue
-            is_cheaper = space.root is None or best.added_s > space.root.cost_s
-            if self.is_over or (self.fits(best) and not is_cheaper):
-                break
-            best = self.better(self._descended(space), best)
-        return best
-
     def finalists(self, best: ReductionPlan) -> list[ReductionPlan]:
-        """Plans of which one is used: with a device, the fastest few of those that fit are run."""
+        """Plans to choose from: the best one, or with a device the fastest few that fit."""
         different: dict[str, ReductionPlan] = {}
         for plan in [best, *sorted(self.tried, key=lambda each: each.added_s)]:
             if self.fits(plan) and all(c.is_usable for c in plan.chosen):
                 different.setdefault(str(sorted(plan.rewrites.items())), plan)
         return [*different.values()][: 1 if self.device is None else FINALISTS]
 
-    def without_wrong(self, check: GradientCheck) -> ReductionPlan:
-        """Cheapest plan, without rewrites that change gradients or state."""
+    def cheapest_correct(self, check: GradientCheck) -> ReductionPlan:
+        """Cheapest plan without rewrites that change gradients or state."""
         best, more = self.cheapest(), self.max_replays
-        while self.refuse_wrong(check, self.finalists(best)):
-            self.max_replays = self.n_replays + more  # it begins anew
+        while self.drop_failing_rewrites(check, self.finalists(best)):
+            self.max_replays = self.n_replays + more  # a new search
             best = self.cheapest()
         return best
 
-    def is_refused(self, path: str, rewrite: Rewrite) -> bool:
-        """True for a rewrite that changed gradients or state."""
-        return (path, rewrite.kind, rewrite.parts > 1) in self.refused
-
-    def refuse_wrong(self, check: GradientCheck, plans: Sequence[ReductionPlan]) -> bool:
-        """Refuse rewrites of plans that change gradients or state; True if there are any."""
-        is_wrong = False
+    def drop_failing_rewrites(
+        self, check: GradientCheck, plans: Sequence[ReductionPlan]
+    ) -> set[tuple[str, str]]:
+        """Exclude rewrites that change gradients or state; return their paths and kinds."""
+        failing: set[tuple[str, str]] = set()
         for plan in plans:
             if check.difference(plan.rewrites) is None:
                 continue
-            is_wrong = True
             for path, difference in check.culprits(plan.rewrites).items():
                 rewrite = plan.rewrites[path]
-                self.refused.add((path, rewrite.kind, rewrite.parts > 1))
+                failing.add((path, rewrite.kind))
                 note = f"{path or 'the model'} is not rewritten ({rewrite}): {difference}"
                 self.notes.append(note)
-        for space in self._spaces.values():
-            self._mark(space.knapsack.candidates)
-        return is_wrong
-
-    def _mark(self, found: Sequence[Candidate]) -> None:
-        for candidate in found:
-            if self.is_refused(candidate.path, candidate.rewrite):
+        for candidate in self.candidates:
+            if (candidate.path, candidate.rewrite.kind) in failing:
                 candidate.cost_s = float("inf")
+        return failing
 
-    def _numbers_of_parts(self) -> list[int]:
-        if "split" not in self.means or ("", "checkpoint", True) in self.refused:
-            return [1]
-        found = self.optional("the batch is not run in parts", batch_parts, ([], ""))
-        numbers, reason = found
-        if reason and reason not in self.notes:
-            self.notes.append(reason)
-        return [1, *numbers]
+    def cheapest(self) -> ReductionPlan:
+        """Cheapest plan that fits; the one with the lowest need if none does.
 
-    @property
-    def forward_flops(self) -> float:
-        """Floating-point operations of one forward pass."""
-        return self._flops()[""].total
-
-    def _flops(self) -> Mapping[str, Flops]:
-        if not self.flops:
-            self.flops = flops_by_module(self.step, self.inputs)
-        return self.flops
-
-    def _descended(self, space: SearchSpace) -> ReductionPlan | None:
-        """Best of the plans that the knapsack proposes for lower and lower targets, each replayed.
-
-        Gaps between blocks, and how rewrites act on each other, are not in the expected peaks, so
-        the first plans need more than was expected. Later ones leave memory free, and the allocator
-        gives back less. The descent ends where no cheaper plan can follow.
+        The knapsack proposes plans for lower and lower targets, and each is replayed. Gaps between
+        blocks, and how rewrites act on each other, are not in the expected peaks, so the first
+        plans need more than expected. Later ones leave memory free, and the allocator gives back
+        less. The descent ends where no cheaper plan can follow.
         """
-        knapsack, limit = space.knapsack, self.limit_bytes
-        # The optimizer's state, and what else a step without it lacks.
-        target = limit - (self.tried[0].trace.peak_bytes - self._spaces[1].knapsack.peak(()))
-        best: ReductionPlan | None = None
+        knapsack, limit = self.knapsack, self.limit_bytes
+        best = self.tried[0]
+        # The replay of one step lacks the optimizer's state.
+        target = limit - (best.trace.peak_bytes - knapsack.peak(()))
         while not self.is_over:
             rows = knapsack.cheapest(target)
             if rows is None:
                 break
-            if best is not None and self.fits(best) and space.added_s(rows) >= best.added_s:
+            if self.fits(best) and self._added_s(rows) >= best.added_s:
                 return best
-            plan = self._replayed(space, rows)
+            plan = self._replayed(rows)
             if plan is None:
-                continue  # what the replay refused is out of the question
-            best = self.better(plan, best or plan)
+                continue  # the replay excluded some candidates
+            best = self.better(plan, best)
             lower = max(int(STEP * limit), (plan.needed_bytes - limit) // 2)
             target = min(target - lower, int((1 - STEP / 10) * knapsack.peak(rows)))
         for rows in (knapsack.lowest(), *([row] for row in knapsack.whole())):
-            is_cheaper = best is None or not self.fits(best) or space.added_s(rows) < best.added_s
+            is_cheaper = not self.fits(best) or self._added_s(rows) < best.added_s
             if is_cheaper and not self.is_over:
-                best = self.better(self._replayed(space, rows), best or self.tried[0])
+                best = self.better(self._replayed(rows), best)
         return best
 
-    def _replayed(self, space: SearchSpace, rows: Sequence[int]) -> ReductionPlan | None:
+    def _added_s(self, rows: Sequence[int]) -> float:
+        return self.step_times.added_s([self.candidates[row] for row in rows])
+
+    def _replayed(self, rows: Sequence[int]) -> ReductionPlan | None:
         """Replay a plan, once; candidates that cannot be replayed get an infinite cost."""
-        chosen = space.with_root(rows)
+        chosen = [self.candidates[row] for row in rows]
         same = frozenset(map(id, chosen))
         for plan in self.tried:
             if frozenset(map(id, plan.chosen)) == same:
                 return plan
         try:
             trace = self.trace({c.path: c.rewrite for c in chosen})
-            plan = ReductionPlan(chosen, trace, self.limit_bytes)
-            self.tried.append(space.timed(plan))
-            return plan
         except (ModelArgumentError, TraceError) as error:
-            self._refuse(chosen, error)
+            self._exclude(chosen, error)
             return None
+        plan = ReductionPlan(chosen, trace, self.limit_bytes)
+        taken_s = plan.later.taken_bytes / self.times.rates.reallocated_bytes_per_s
+        plan.added_s = self.step_times.added_s(chosen) + taken_s
+        self.tried.append(plan)
+        return plan
 
-    def _refuse(self, chosen: Sequence[Candidate], error: Exception) -> None:
+    def _exclude(self, chosen: Sequence[Candidate], error: Exception) -> None:
         """Give the candidates that make a replay fail an infinite cost."""
         cause = error.__cause__
         culprits = []
@@ -376,45 +309,7 @@ class PlanSearch:
             candidate.cost_s = float("inf")
             self.notes.append(f"{candidate.path} cannot be rewritten ({candidate.rewrite})")
         if not culprits:
-            # Together they cannot be replayed: some code has no nested checkpoints.
+            # They fail only together: some code has no nested checkpoints.
             self.notes.append(f"a plan was given up: {str(error)[-160:]}")
             for candidate in chosen[1:]:
                 candidate.cost_s = float("inf")
-
-    def space(self, parts: int) -> SearchSpace | None:
-        """Search space of the model or of parts of its batch; None if these cannot be replayed."""
-        if parts in self._spaces:
-            return self._spaces[parts]
-        model = self.step.model
-        inputs = self.inputs if parts == 1 else part_of(self.inputs, parts)
-        try:
-            study = study_step(self.step, inputs, self.workspaces)
-        except (ModelArgumentError, TraceError) as error:
-            if parts == 1:
-                raise
-            self.notes.append(f"the batch is not run in {parts} parts: {str(error)[:160]}")
-            return None
-        trace = self.measured(study.trace)  # the same events, with other workspaces
-        study = replace(study, trace=trace, usage=np.array(trace.in_use_bytes, np.int64))
-        found = candidates(study, model, self.means)
-        if "split" in self.means:
-            found += layer_candidates(study, model)
-        root = None
-        order = ModuleOrder(model)
-        times = self.times if parts == 1 else self.measure_times(parts)
-        of_step = StepTimes.of(study, order, self._flops(), times, parts)
-        whole_s = of_step.step_s()
-        if parts > 1:
-            whole = self._spaces[1].times
-            whole_s = whole.step_s()
-            root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
-            root.recomputed_ops = next(call.n_operators for call in study.calls if not call.path)
-            price_of_parts(root, of_step, whole, self._flops()[""], times)
-            # The cache of a selective checkpoint cannot be read twice, as inside of a checkpoint
-            # it would be.
-            found = [c for c in found if c.rewrite.kind != "selective"]
-        price(found, of_step, self._flops(), times)
-        self._mark(found)
-        knapsack = Knapsack.of(study.usage, found, order)
-        self._spaces[parts] = SearchSpace(knapsack, of_step, root, whole_s, times.rates)
-        return self._spaces[parts]

@@ -82,17 +82,13 @@ class ForwardTimes:
     origin: str = "counted"
 
 
-def measure_times(
-    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int = 1
-) -> ForwardTimes:
+def measure_times(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> ForwardTimes:
     """Measure the forward pass of each module on a CUDA device, and the link to the host.
 
     A copy with zeros for weights is run in train mode. Tensors saved for the backward pass are
-    dropped, so it takes little memory; the real model is not touched. Given the inputs of one
-    of several parts, the times are those of all parts together.
+    dropped, so it takes little memory. The real model is not changed.
     """
     device_s, host_s = _forward_s(step, inputs, device)
-    device_s, host_s = ({p: parts * s for p, s in each.items()} for each in (device_s, host_s))
     rates = replace(
         DeviceRates.stated(step.amp), link_bytes_per_s=measure_link(device), origin="measured"
     )
@@ -109,19 +105,11 @@ def _forward_s(
     model = step.meta_copy()
     materialize(model, device)
     given = real_tensors(tuple(inputs), device)
-    opened: list[tuple[float, torch.cuda.Event]] = []
-    spans: list[tuple[str, Any, Any]] = []
 
     def mark() -> tuple[float, torch.cuda.Event]:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return time.perf_counter(), event
-
-    def enter(_m: nn.Module, _args: Any) -> None:
-        opened.append(mark())
-
-    def leave(path: str) -> Callable[..., None]:
-        return lambda *_: spans.append((path, opened.pop(), mark()))
 
     def run() -> float:
         began = time.perf_counter()
@@ -136,9 +124,7 @@ def _forward_s(
     with torch.cuda.device(device), saved_tensors_hooks(_dropped, _dropped):
         run()  # kernels are loaded and chosen
         plain_s = min(run() for _ in range(N_TIMED))
-        for path, module in model.named_modules():
-            module.register_forward_pre_hook(enter)
-            module.register_forward_hook(leave(path))
+        spans = record_spans(model, mark)
         for _ in range(N_TIMED):
             spans.clear()
             # The device waits first, or events would show the host's time where that is longer.
@@ -154,6 +140,20 @@ def _forward_s(
                 host_s[path] = min(on_host, host_s.get(path, math.inf))
     # Events take the host time of their own, which a run without them does not have.
     return device_s, {path: s * plain_s / host_s[""] for path, s in host_s.items()}
+
+
+def record_spans(model: nn.Module, mark: Callable[[], Any]) -> list[tuple[str, Any, Any]]:
+    """List that fills with the path, first mark and last mark of each call of a module."""
+    spans: list[tuple[str, Any, Any]] = []
+    opened: list[Any] = []
+
+    def leave(path: str) -> Callable[..., None]:
+        return lambda *_: spans.append((path, opened.pop(), mark()))
+
+    for path, module in model.named_modules():
+        module.register_forward_pre_hook(lambda *_: opened.append(mark()))
+        module.register_forward_hook(leave(path))
+    return spans
 
 
 def _dropped(_: Any) -> Any:
@@ -198,8 +198,6 @@ class StepTimes:
     """Times of a step, and of the forward passes of its modules and ranges."""
 
     order: ModuleOrder
-    parts: int
-    """Number of parts of the batch, which are run one after the other."""
     device_of: Mapping[str, float]
     """Device time of the forward pass of modules and ranges."""
     host_of: Mapping[str, float]
@@ -212,22 +210,19 @@ class StepTimes:
         order: ModuleOrder,
         flops: Mapping[str, Flops],
         times: ForwardTimes,
-        parts: int = 1,
     ) -> StepTimes:
         """Times of a step.
 
         Parameters
         ----------
         study : StepStudy
-            Study of the unreduced step, or of one part of its batch.
+            Study of the unreduced step.
         order : ModuleOrder
             Order of the model's modules.
         flops : mapping
-            Operations of each module for the whole batch.
+            Operations of each module.
         times : ForwardTimes
-            Measured times of all parts together, or speeds to count with.
-        parts : int
-            Number of parts of the batch.
+            Measured times, or speeds to estimate them with.
         """
         calls: dict[str, list[ForwardCall]] = {}
         for call in study.calls:
@@ -242,15 +237,15 @@ class StepTimes:
             device_of[path] = sum(times.forward_s.get(each, 0.0) for each in inside)
             host_of[path] = sum(times.host_forward_s.get(each, 0.0) for each in inside)
             if not times.forward_s:
-                moved_s = parts * sum(moving[c.end] - moving[c.first] for c in its)
+                moved_s = sum(moving[c.end] - moving[c.first] for c in its)
                 of_flops = flops_of(flops, path, order).seconds(times.rates)
                 device_of[path] = of_flops + moved_s
             if not times.host_forward_s:
                 rates = times.rates
-                host_of[path] = parts * sum(
+                host_of[path] = sum(
                     c.n_operators * rates.launch_s + c.n_in_python * rates.python_s for c in its
                 )
-        return cls(order, parts, device_of, host_of)
+        return cls(order, device_of, host_of)
 
     @property
     def device_s(self) -> float:
@@ -268,8 +263,7 @@ class StepTimes:
         for candidate in chosen:
             n = self._n_around(candidate, chosen)
             host_s += candidate.host_s + n * candidate.wrapped_s
-            # Parts of the whole model are already counted in `device_s`.
-            device_s += candidate.device_s + max(n - (self.parts > 1), 0) * candidate.copied_s
+            device_s += candidate.device_s + n * candidate.copied_s
         return float(max(device_s, host_s))
 
     def added_s(self, chosen: Sequence[Candidate]) -> float:
@@ -344,50 +338,28 @@ def _set_times(
     path = candidate.path
     forward_s, host_s = of_step.device_of.get(path, 0.0), of_step.host_of.get(path, 0.0)
     flops = flops_of(all_flops, path, of_step.order)
-    rates, rewrite, n_runs = times.rates, candidate.rewrite, of_step.parts
-    moved_s = n_runs * candidate.recomputed_bytes / rates.bytes_per_s
-    checkpoint_s = n_runs * rates.checkpoint_s
-    again_s = host_s + n_runs * candidate.recomputed_ops * rates.again_s
-    if rewrite.kind == "checkpoint":
+    rates, kind = times.rates, candidate.rewrite.kind
+    moved_s = candidate.recomputed_bytes / rates.bytes_per_s
+    again_s = host_s + rates.checkpoint_s + candidate.recomputed_ops * rates.again_s
+    if kind == "checkpoint":
         for path in candidate.spared:
             forward_s -= of_step.device_of.get(path, 0.0)
         spared = sum(flops_of(all_flops, path, of_step.order).total for path in candidate.spared)
         candidate.recomputed_flops = flops.total - spared
         candidate.device_s = forward_s
-        candidate.wrapped_s = checkpoint_s / 2
-        candidate.host_s = checkpoint_s + again_s
-    elif rewrite.kind == "selective":
+        candidate.wrapped_s = rates.checkpoint_s / 2
+        candidate.host_s = again_s
+    elif kind == "selective":
         kept_s = flops.seconds(rates)
         if times.forward_s:
             kept_s = sum(times.forward_s.get(p, 0.0) for p in _expensive_inside(candidate, of_step))
         candidate.device_s = max(0.1 * forward_s, forward_s - kept_s)
-        candidate.host_s = checkpoint_s + again_s
-        candidate.host_s += n_runs * candidate.recomputed_ops * rates.selective_s
+        candidate.host_s = again_s
+        candidate.host_s += candidate.recomputed_ops * rates.selective_s
     else:
-        # Parts of the batch are recomputed, and copied to the host once more.
-        n_copies = 2 if n_runs == 1 else 3
-        link_s = n_runs * n_copies * candidate.link_bytes / rates.link_bytes_per_s
-        candidate.device_s = moved_s + link_s
-        candidate.copied_s = link_s / n_copies
-        candidate.host_s = n_runs * candidate.recomputed_ops * rates.launch_s
-
-
-def price_of_parts(
-    root: Candidate, of_parts: StepTimes, whole: StepTimes, flops: Flops, times: ForwardTimes
-) -> None:
-    """Set the times of running the whole model in parts, each of them recomputed.
-
-    Small parts use a device less well, so the forward pass is measured at the size of a part. The
-    times of parts assume that the backward pass is longer in the same proportion; half of
-    that was measured, so the other half is subtracted.
-    """
-    parts = root.rewrite.parts
-    root.recomputed_flops = flops.total
-    forward_s, at_once_s = of_parts.device_of[""], whole.device_of[""]
-    root.device_s = forward_s - BACKWARD / 2 * (forward_s - at_once_s)
-    root.host_s = parts * (times.rates.checkpoint_s + root.recomputed_ops * times.rates.again_s)
-    root.host_s += of_parts.host_of[""]
-    root.cost_s = of_parts.step_s([root]) - whole.step_s()
+        candidate.copied_s = candidate.link_bytes / rates.link_bytes_per_s
+        candidate.device_s = moved_s + 2 * candidate.copied_s
+        candidate.host_s = candidate.recomputed_ops * rates.launch_s
 
 
 def _expensive_inside(candidate: Candidate, of_step: StepTimes) -> list[str]:
