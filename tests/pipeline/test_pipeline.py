@@ -202,3 +202,21 @@ def test_a_check_of_values_that_raises_anything_is_a_fault_with_the_step():
     message = r"step 1: checked refuses this: its check_values raised TypeError: '<' not supported"
     with pytest.raises(ParameterError, match=message):
         Pipeline.from_steps([{"method": "checked", "parameters": {"size": "3"}}], odd)
+
+
+def clip(data, upper: float = 1.0):
+    return data
+
+
+odd.register(clip, module="m", pattern="all", former_names={"cutoff": "upper"})
+
+
+def test_a_parameter_may_have_the_name_of_an_earlier_release():
+    def parameters(**given):
+        return Pipeline.from_steps([step("clip", **given)], odd).steps[0].parameters
+
+    assert parameters(cutoff=2.0) == parameters(upper=2.0) == {"upper": 2.0}
+    with pytest.raises(ParameterError, match="'upper' must be float"):
+        parameters(cutoff="high")
+    with pytest.raises(ParameterError, match="no parameter 'cutoff'"):
+        parameters(cutoff=2.0, upper=1.0)
