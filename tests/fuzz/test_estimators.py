@@ -42,6 +42,9 @@ FALLING = {
         0, right(a) - 4 * (a % (3 * SLICE_BYTES)) // (3 * SLICE_BYTES)
     ),
     "a remainder for a quotient": lambda a: a % (AVAILABLE * 3 // 4) // (2 * SLICE_BYTES),
+    "below the memory of one slice": lambda a: (
+        20 if 0 <= a - 3 * SLICE_BYTES < SLICE_BYTES else max(0, right(a) - 3)
+    ),
     "always": lambda a: 0 if a < 4 * SLICE_BYTES else max(1, 60 - a // (2 * SLICE_BYTES)),
 }
 

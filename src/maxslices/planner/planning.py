@@ -391,7 +391,7 @@ def _check_blocks(
         for n_bytes in needed:
             model.inverse(n_bytes + free_bytes)
         least, last = min(needed), max(*needed, available_bytes)
-        for begin, end in ((min(model.bytes(1), least // 2), least), (least, last)):
+        for begin, end in ((0, least), (least, last)):
             for i in range(_N_ASKED + 1):
                 model.inverse(max(1, begin + (end - begin) * i // _N_ASKED))
     most = max(needed)
