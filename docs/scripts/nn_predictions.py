@@ -46,10 +46,10 @@ def rows_of(job: tuple[str, str]) -> list[Row]:
     """Predict and measure a case in two batches and in its modes."""
     which, name = job
     case: Case = next(each for each in LISTS[which] if each.name == name)
-    n = case.batch("large")
+    n = case.batch
     batches = (max(1, n // 2), n) if n > 1 else (1, 2)
-    modes = case.parts("large").modes
-    return measured_rows(which, name, lambda: case.parts("large"), batches, modes)
+    modes = case.make().modes
+    return measured_rows(which, name, case.make, batches, modes)
 
 
 def measured_rows(

@@ -1,10 +1,7 @@
-"""Idioms of training steps, as users of torch write them, held out from all rules of prediction.
+"""Idioms of training steps, none of which the rules of prediction were tuned to.
 
-Nothing here knows how memory is predicted. ``IDIOMS`` lists the cases, of the same kind as those of
-``held_out_networks``. Some are plain: the idiom is in the model or in the loss. Others have a
-``step`` of their own, where the idiom is in the loop.
-
-``python -m tests.benchmarks.held_out_idioms`` runs each on the CPU in its tiny size.
+``IDIOMS`` lists cases of the same kind as those of ``held_out_networks``. The idiom is in the
+model, in the loss, or in the training loop, for which a case has a ``step`` of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import copy
 import itertools
 import math
 import random
-import sys
 from functools import partial
 
 import numpy as np
@@ -45,15 +41,11 @@ from .held_out_networks import (
     mlp,
     pooled,
     repeated,
-    run_all,
     token_loss,
     tokens,
 )
 
 IDIOMS: list[Case] = []
-
-TINY_IMAGES = {"width": 4, "side": 12}
-LARGE_IMAGES = {"width": 64, "side": 192}
 
 
 def conv_net(n_in, n_out, width, n_layers=3):
@@ -98,21 +90,21 @@ def stochastic_depth(chance, width, side, n_blocks):
     return classifies(model, 10, 3, side, side)
 
 
-@case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_blocks": 4}, {**LARGE_IMAGES, "n_blocks": 6})
-def stochastic_depth_torch(width, side, n_blocks):
+@case(IDIOMS, 8)
+def stochastic_depth_torch(width=64, side=192, n_blocks=6):
     """Stochastic depth by torch.rand on the host."""
     return stochastic_depth(lambda: bool(torch.rand(1, device="cpu") < 0.2), width, side, n_blocks)
 
 
-@case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_blocks": 4}, {**LARGE_IMAGES, "n_blocks": 6})
-def stochastic_depth_numpy(width, side, n_blocks):
+@case(IDIOMS, 8)
+def stochastic_depth_numpy(width=64, side=192, n_blocks=6):
     """Stochastic depth by a generator of NumPy."""
     rng = np.random.default_rng(3)
     return stochastic_depth(lambda: rng.random() < 0.2, width, side, n_blocks)
 
 
-@case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_blocks": 4}, {**LARGE_IMAGES, "n_blocks": 6})
-def stochastic_depth_random(width, side, n_blocks):
+@case(IDIOMS, 8)
+def stochastic_depth_random(width=64, side=192, n_blocks=6):
     """Stochastic depth by Python's random module."""
     return stochastic_depth(lambda: random.random() < 0.2, width, side, n_blocks)
 
@@ -120,8 +112,8 @@ def stochastic_depth_random(width, side, n_blocks):
 # --- Gradients of gradients -----------------------------------------------------------------------
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 48, "side": 128})
-def gradient_penalty(width, side):
+@case(IDIOMS, 8)
+def gradient_penalty(width=48, side=128):
     """Gradient penalty by torch.autograd.grad in forward, which returns the critic's loss."""
 
     def forward(m, real, fake):
@@ -160,9 +152,8 @@ class ForceField(nn.Module):
         return {"energy": energy, "forces": -gradient}
 
 
-@case(IDIOMS, (2, 16), {"width": 8, "n_centers": 4, "n_atoms": 5},
-      {"width": 128, "n_centers": 32, "n_atoms": 96})  # fmt: skip
-def force_field(width, n_centers, n_atoms):
+@case(IDIOMS, 16)
+def force_field(width=128, n_centers=32, n_atoms=96):
     """Force field: loss of energy and of its gradient by positions."""
 
     def targets(n):
@@ -180,8 +171,8 @@ def force_field(width, n_centers, n_atoms):
     )
 
 
-@case(IDIOMS, (3, 64), {"width": 8, "n_points": 5}, {"width": 512, "n_points": 256})
-def meta_learning(width, n_points):
+@case(IDIOMS, 64)
+def meta_learning(width=512, n_points=256):
     """Meta learning by torch.func: grad inside of vmap, and functional_call."""
 
     def task_loss(m, parameters, x, y):
@@ -222,8 +213,8 @@ class Ensemble(nn.Module):
         return torch.func.vmap(one, in_dims=(0, None))(parameters, x)
 
 
-@case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_models": 2}, {"width": 32, "side": 96, "n_models": 6})
-def vmap_ensemble(width, side, n_models):
+@case(IDIOMS, 8)
+def vmap_ensemble(width=32, side=96, n_models=6):
     """An ensemble by vmap over stacked parameters."""
 
     def loss(output, target):
@@ -233,8 +224,8 @@ def vmap_ensemble(width, side, n_models):
     return Parts(Ensemble(width, n_models), images(3, side, side), loss, labels(10))
 
 
-@case(IDIOMS, (3, 64), TINY_IMAGES, {"width": 32, "side": 64})
-def per_sample_gradients(width, side):
+@case(IDIOMS, 64)
+def per_sample_gradients(width=32, side=64):
     """Differentially private training: gradients of each sample by vmap, clipped and noised."""
     model = classifier(3, 10, width)
 
@@ -259,8 +250,8 @@ def per_sample_gradients(width, side):
     return classifies(model, 10, 3, side, side, optimizer=torch.optim.SGD, step=step)
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 48, "side": 128})
-def double_backward(width, side):
+@case(IDIOMS, 8)
+def double_backward(width=48, side=128):
     """Sharpness: the norm of the gradient by the parameters is in the loss."""
     layers = convs(3, width, width, act=nn.Softplus, ends=True)
     model = nn.Sequential(*layers, *pooled(width, 10))
@@ -277,8 +268,8 @@ def double_backward(width, side):
     return classifies(model, 10, 3, side, side, step=step)
 
 
-@case(IDIOMS, (16, 65536), {"width": 8}, {"width": 128})
-def physics_informed(width):
+@case(IDIOMS, 65536)
+def physics_informed(width=128):
     """A differential equation in the loss: second derivatives by inputs."""
 
     def residual(m, x, t):
@@ -324,8 +315,8 @@ def both_losses(output, target):
     return depth + 0.5 * functional.cross_entropy(output[1], target[1])
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def retain_graph(width, side):
+@case(IDIOMS, 8)
+def retain_graph(width=64, side=192):
     """Two backward passes through one trunk, the first with retain_graph."""
 
     def step(model, optimizer, inputs, targets):
@@ -341,14 +332,14 @@ def retain_graph(width, side):
     return Parts(two_heads(width), images(3, side, side), both_losses, two_targets(side), step=step)
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def multiple_losses(width, side):
+@case(IDIOMS, 8)
+def multiple_losses(width=64, side=192):
     """A weighted sum of two losses with one backward pass."""
     return Parts(two_heads(width), images(3, side, side), both_losses, two_targets(side))
 
 
-@case(IDIOMS, (4, 32), TINY_IMAGES, LARGE_IMAGES)
-def gradient_accumulation(width, side):
+@case(IDIOMS, 32)
+def gradient_accumulation(width=64, side=192):
     """Gradients of parts of the batch are added up, clipped, and applied."""
 
     def step(model, optimizer, inputs, targets):
@@ -368,8 +359,8 @@ def gradient_accumulation(width, side):
     )
 
 
-@case(IDIOMS, (8, 65536), {"width": 8}, {"width": 256})
-def closure_optimizer(width):
+@case(IDIOMS, 65536)
+def closure_optimizer(width=256):
     """LBFGS, which calls a closure several times a step."""
 
     def step(model, optimizer, inputs, targets):
@@ -389,8 +380,8 @@ def closure_optimizer(width):
     )  # fmt: skip
 
 
-@case(IDIOMS, (2, 256), {"width": 4, "n_latent": 4}, {"width": 64, "n_latent": 128})
-def adversarial_pair(width, n_latent):
+@case(IDIOMS, 256)
+def adversarial_pair(width=64, n_latent=128):
     """A generator and a discriminator, each with an optimizer, in one step."""
     generator = nn.Sequential(
         nn.ConvTranspose2d(n_latent, 4 * width, 4), nn.BatchNorm2d(4 * width), nn.ReLU(),
@@ -460,8 +451,8 @@ class Distilled(nn.Module):
         return self.student(x), soft
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def teacher_and_student(width, side):
+@case(IDIOMS, 8)
+def teacher_and_student(width=64, side=192):
     """Distillation: a teacher under no_grad, a student, and the divergence of both."""
 
     def loss(output, target):
@@ -472,8 +463,8 @@ def teacher_and_student(width, side):
     return Parts(Distilled(width), images(3, side, side), loss, labels(10))
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 128, "side": 160})
-def averaged_weights(width, side):
+@case(IDIOMS, 8)
+def averaged_weights(width=128, side=160):
     """An exponential moving average of the weights, after each step."""
     model = classifier(3, 10, width)
     average = copy.deepcopy(model).requires_grad_(False)
@@ -491,8 +482,8 @@ def averaged_weights(width, side):
     return classifies(model, 10, 3, side, side, step=step)
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def logging_by_item(width, side):
+@case(IDIOMS, 8)
+def logging_by_item(width=64, side=192):
     """Loss and accuracy are logged with .item(), and a history keeps the numbers."""
     history = []
 
@@ -529,9 +520,8 @@ class KeepsState(nn.Module):
         return self.head(output)
 
 
-@case(IDIOMS, (2, 32), {"n_tokens": 20, "width": 8, "length": 6},
-      {"n_tokens": 8000, "width": 512, "length": 64})  # fmt: skip
-def truncated_time(n_tokens, width, length):
+@case(IDIOMS, 32)
+def truncated_time(n_tokens=8000, width=512, length=64):
     """Truncated backpropagation: the state is detached and kept between steps."""
 
     return Parts(
@@ -566,8 +556,8 @@ class WithQueue(nn.Module):
         return functional.cross_entropy(torch.cat([near, far], dim=1) / 0.07, target)
 
 
-@case(IDIOMS, (2, 16), {**TINY_IMAGES, "n_queue": 8}, {**LARGE_IMAGES, "n_queue": 65536})
-def queue_of_keys(width, side, n_queue):
+@case(IDIOMS, 16)
+def queue_of_keys(width=64, side=192, n_queue=65536):
     """A buffer that is replaced from the third step on; the model returns its loss."""
     return Parts(
         WithQueue(width, n_queue),
@@ -579,9 +569,8 @@ def queue_of_keys(width, side, n_queue):
 # --- Inputs, outputs and shapes -------------------------------------------------------------------
 
 
-@case(IDIOMS, (3, 64), {"n_in": 4, "width": 8, "length": 10},
-      {"n_in": 64, "width": 256, "length": 256})  # fmt: skip
-def packed_sequences(n_in, width, length):
+@case(IDIOMS, 64)
+def packed_sequences(n_in=64, width=256, length=256):
     """Packed sequences of several lengths."""
 
     def forward(m, x, lengths):
@@ -598,9 +587,8 @@ def packed_sequences(n_in, width, length):
     return Parts(model, inputs, nn.CrossEntropyLoss(), labels(5))
 
 
-@case(IDIOMS, (4, 16384), {"n_in": 12, "width": 8, "n_latent": 3},
-      {"n_in": 784, "width": 1024, "n_latent": 32})  # fmt: skip
-def distribution_vae(n_in, width, n_latent):
+@case(IDIOMS, 16384)
+def distribution_vae(n_in=784, width=1024, n_latent=32):
     """torch.distributions in a variational autoencoder: rsample, log_prob and the divergence."""
 
     def forward(m, x):
@@ -623,8 +611,8 @@ def distribution_vae(n_in, width, n_latent):
     return Parts(model, images(n_in))
 
 
-@case(IDIOMS, (8, 65536), {"width": 8}, {"width": 512})
-def clipped_policy(width):
+@case(IDIOMS, 65536)
+def clipped_policy(width=512):
     """Policy gradient with clipped ratios, from Normal.log_prob, entropy and values of states."""
 
     def forward(m, states, actions):
@@ -652,8 +640,8 @@ def clipped_policy(width):
     return Parts(model, lambda n: (torch.randn(n, 17), torch.randn(n, 6)), loss, targets)
 
 
-@case(IDIOMS, (20, 200000), {"width": 4, "n_cells": 6}, {"width": 128, "n_cells": 100000})
-def scatter_in_place(width, n_cells):
+@case(IDIOMS, 200000)
+def scatter_in_place(width=128, n_cells=100000):
     """index_add_, scatter_add_ and scatter_reduce_ in place, into a grid and a histogram."""
 
     def forward(m, points, cells):
@@ -675,8 +663,8 @@ def scatter_in_place(width, n_cells):
     )
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def dict_output(width, side):
+@case(IDIOMS, 8)
+def dict_output(width=64, side=192):
     """A dictionary as output, and a loss that takes one key of it."""
 
     def forward(m, image):
@@ -697,8 +685,8 @@ def dict_output(width, side):
     )  # fmt: skip
 
 
-@case(IDIOMS, (2, 4), {**TINY_IMAGES, "n_levels": 2}, {"width": 48, "side": 192, "n_levels": 3})
-def list_input(width, side, n_levels):
+@case(IDIOMS, 4)
+def list_input(width=48, side=192, n_levels=3):
     """A list of tensors as the input: images of several sizes."""
 
     def forward(m, pyramid):
@@ -717,8 +705,8 @@ def list_input(width, side, n_levels):
     return Parts(model, inputs, nn.L1Loss(), like(1, side, side))
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def where_masked(width, side):
+@case(IDIOMS, 8)
+def where_masked(width=64, side=192):
     """torch.where and masked_fill with boolean masks as inputs."""
 
     def forward(m, image, hidden):
@@ -734,8 +722,8 @@ def where_masked(width, side):
     return Parts(model, inputs, nn.MSELoss(), like(3, side, side))
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def selected_pixels(width, side):
+@case(IDIOMS, 8)
+def selected_pixels(width=64, side=192):
     """masked_select and boolean indexing: the loss is of labelled and hard pixels alone."""
 
     def loss(output, target):
@@ -754,8 +742,8 @@ def selected_pixels(width, side):
 # --- Parameters -----------------------------------------------------------------------------------
 
 
-@case(IDIOMS, (2, 8), {"width": 4, "length": 32}, {"width": 96, "length": 16384})
-def weight_norm(width, length):
+@case(IDIOMS, 8)
+def weight_norm(width=96, length=16384):
     """Weight norm of convolutions, by parametrizations."""
     layers = []
     for i in range(4):
@@ -772,8 +760,8 @@ class Symmetric(nn.Module):
         return x.triu() + x.triu(1).transpose(-1, -2)
 
 
-@case(IDIOMS, (4, 4096), {"width": 8}, {"width": 1024})
-def parametrized_layers(width):
+@case(IDIOMS, 4096)
+def parametrized_layers(width=1024):
     """Orthogonal, spectrally normed and symmetric weights."""
     orthogonal = parametrizations.orthogonal(nn.Linear(width, width))
     normed = parametrizations.spectral_norm(nn.Linear(width, width))
@@ -813,8 +801,8 @@ class HookedFeatures(nn.Module):
         return output, features
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def hooks(width, side):
+@case(IDIOMS, 8)
+def hooks(width=64, side=192):
     """Forward hooks that keep features, and hooks on gradients; both are in the loss."""
 
     def loss(output, target):
@@ -824,8 +812,8 @@ def hooks(width, side):
     return Parts(HookedFeatures(width), images(3, side, side), loss, like(3, side, side))
 
 
-@case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_blocks": 2}, {**LARGE_IMAGES, "n_blocks": 5})
-def checkpoints(width, side, n_blocks):
+@case(IDIOMS, 8)
+def checkpoints(width=64, side=192, n_blocks=5):
     """torch.utils.checkpoint around blocks and along a sequence, in training alone."""
 
     def forward(m, x):
@@ -845,8 +833,8 @@ def checkpoints(width, side, n_blocks):
     return Parts(model, images(3, side, side), nn.MSELoss(), like(3, side, side))
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def mixed_precision(width, side):
+@case(IDIOMS, 8)
+def mixed_precision(width=64, side=192):
     """Autocast to bfloat16 around model and loss, with a gradient scaler."""
     layers = convs(3, width, width, norm=nn.BatchNorm2d, act=nn.GELU, ends=True)
     mean, flat, last = pooled(width, 10)
@@ -868,8 +856,8 @@ def mixed_precision(width, side):
     return classifies(model, 10, 3, side, side, step=step)
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def autocast_in_forward(width, side):
+@case(IDIOMS, 8)
+def autocast_in_forward(width=64, side=192):
     """Autocast to bfloat16 inside of forward, and a softmax in float32 where it is off."""
 
     def forward(m, x):
@@ -888,8 +876,8 @@ def autocast_in_forward(width, side):
     return classifies(model, 10, 3, side, side)
 
 
-@case(IDIOMS, (2, 4), {**TINY_IMAGES, "n_layers": 2}, {"width": 24, "side": 128, "n_layers": 4})
-def complex_parameters(width, side, n_layers):
+@case(IDIOMS, 4)
+def complex_parameters(width=24, side=128, n_layers=4):
     """Complex parameters and inputs, a ReLU of the magnitude, and a real loss."""
 
     def forward(m, x):
@@ -918,9 +906,8 @@ def complex_parameters(width, side, n_layers):
     )
 
 
-@case(IDIOMS, (2, 16), {"n_tokens": 20, "width": 8, "length": 6},
-      {"n_tokens": 32000, "width": 512, "length": 128})  # fmt: skip
-def tied_weights(n_tokens, width, length):
+@case(IDIOMS, 16)
+def tied_weights(n_tokens=32000, width=512, length=128):
     """The embedding is the last layer's weight, and one body is used twice."""
 
     def forward(m, tokens):
@@ -951,8 +938,8 @@ class LowRank(nn.Module):
         return self.linear(x) + x @ self.a.t() @ self.b.t()
 
 
-@case(IDIOMS, (4, 512), {"width": 8, "n_layers": 2}, {"width": 2048, "n_layers": 8})
-def low_rank_updates(width, n_layers):
+@case(IDIOMS, 512)
+def low_rank_updates(width=2048, n_layers=8):
     """Frozen layers with trained updates of low rank."""
     layers = []
     for _ in range(n_layers):
@@ -989,8 +976,8 @@ class FrozenTrunk(nn.Module):
         return self.head(self.trunk(x))
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, LARGE_IMAGES)
-def frozen_layers(width, side):
+@case(IDIOMS, 8)
+def frozen_layers(width=64, side=192):
     """A frozen trunk that stays in evaluation, and a trained head."""
     return classifies(FrozenTrunk(width), 10, 3, side, side)
 
@@ -1026,8 +1013,8 @@ class QuantizedWeight(torch.autograd.Function):
         return gradient * in_range, None
 
 
-@case(IDIOMS, (2, 8), {**TINY_IMAGES, "n_layers": 2}, {**LARGE_IMAGES, "n_layers": 5})
-def custom_functions(width, side, n_layers):
+@case(IDIOMS, 8)
+def custom_functions(width=64, side=192, n_layers=5):
     """Functions with a backward pass of their own, one of them for weights."""
 
     def forward(m, x):
@@ -1048,8 +1035,8 @@ def custom_functions(width, side, n_layers):
 # --- More loops -----------------------------------------------------------------------------------
 
 
-@case(IDIOMS, (2, 16), TINY_IMAGES, {"width": 48, "side": 192})
-def adversarial_images(width, side):
+@case(IDIOMS, 16)
+def adversarial_images(width=48, side=192):
     """Images are changed along their gradient first, and then the model is trained on them."""
 
     def step(model, optimizer, inputs, targets):
@@ -1072,8 +1059,8 @@ def adversarial_images(width, side):
     )
 
 
-@case(IDIOMS, (2, 8), TINY_IMAGES, {"width": 128, "side": 160})
-def scheduled_groups(width, side):
+@case(IDIOMS, 8)
+def scheduled_groups(width=128, side=160):
     """Two groups of parameters, a schedule, and a part that is trained from the second step on."""
     model = classifier(3, 10, width)
     count = {"steps": 0}
@@ -1102,7 +1089,3 @@ def scheduled_groups(width, side):
         model, 10, 3, side, side, optimizer=torch.optim.AdamW, step=step,
         make_optimizer=optimizer_and_schedule, n_steps=3,
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(bool(run_all(IDIOMS)))

@@ -53,22 +53,45 @@ def segment_bytes(size: int) -> int:
     return -(-size // ROUND_BYTES) * ROUND_BYTES
 
 
-class _PoolBlock:
-    """Part of a segment, in use or free."""
+FREE, USED, UNMAPPED = range(3)
+"""States of a block. Unmapped blocks are addresses without memory."""
 
-    __slots__ = ("address", "following", "free", "large", "previous", "size")
 
-    def __init__(self, address: int, size: int, large: bool) -> None:
-        self.address = address
+class MemoryBlock:
+    """Neighbouring addresses in one state, linked to the blocks on both sides."""
+
+    __slots__ = ("address", "following", "is_large", "previous", "size", "state")
+
+    def __init__(self, address: int, size: int, state: int = USED, is_large: bool = False) -> None:
+        self.address, self.size, self.state, self.is_large = address, size, state, is_large
+        self.previous: MemoryBlock | None = None
+        self.following: MemoryBlock | None = None
+
+    def cut(self, size: int) -> MemoryBlock:
+        """Keep the first bytes, and return the rest as a block in the same state."""
+        tail = MemoryBlock(self.address + size, self.size - size, self.state, self.is_large)
+        tail.previous, tail.following = self, self.following
+        if self.following is not None:
+            self.following.previous = tail
+        self.following = tail
         self.size = size
-        self.large = large
-        self.free = False
-        self.previous: _PoolBlock | None = None
-        self.following: _PoolBlock | None = None
+        return tail
+
+    def absorb(self, other: MemoryBlock) -> None:
+        """Merge with a neighbour."""
+        if other is self.previous:
+            self.address, self.previous = other.address, other.previous
+            if self.previous is not None:
+                self.previous.following = self
+        else:
+            self.following = other.following
+            if self.following is not None:
+                self.following.previous = self
+        self.size += other.size
 
 
-class Holding:
-    """Memory that an allocator holds: the count that both simulations share.
+class AllocatorBase:
+    """Counts of the memory that a simulated allocator holds.
 
     Parameters
     ----------
@@ -78,12 +101,11 @@ class Holding:
     Attributes
     ----------
     reserved_bytes, peak_reserved_bytes : int
-        Bytes held now, and at most so far.
+        Bytes held now, and the most so far.
     taken_bytes : int
-        Bytes taken from the device in total; memory that is given back and taken again counts
-        twice.
+        Total bytes taken from the device. Memory that is given back and taken again counts twice.
     retries : int
-        Times that all unused memory was given back to make room.
+        Number of times that all unused memory was given back to make room.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -95,24 +117,24 @@ class Holding:
 
     def rename(self, keys: Mapping[int, int]) -> None:
         """Replace keys of allocations: a mapping from old to new."""
-        for key, held in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
-            if held is not None:  # None: an allocation of 0 bytes
-                self._live[key] = held
+        for key, entry in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
+            if entry is not None:  # None: an allocation of 0 bytes
+                self._live[key] = entry
 
-    def _taken(self, n_bytes: int) -> None:
-        """Count memory that the device gave."""
+    def _count_reserved(self, n_bytes: int) -> None:
+        """Count memory taken from the device."""
         self.reserved_bytes += n_bytes
         self.taken_bytes += n_bytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
 
-class CachingAllocator(Holding):
+class CachingAllocator(AllocatorBase):
     """Simulated allocator with the default settings.
 
     Parameters
     ----------
     limit_bytes : int, optional
-        As of `Holding`.
+        As for `AllocatorBase`.
 
     Attributes
     ----------
@@ -127,7 +149,7 @@ class CachingAllocator(Holding):
         # Gaps between the addresses of segments: (lowest, highest), the highest gap first.
         self._gaps: list[tuple[int, int]] = []
         # (size, address, block) by pool: the best fit is the smallest, at the lowest address.
-        self._free: tuple[list[tuple[int, int, _PoolBlock]], ...] = ([], [])
+        self._free: tuple[list[tuple[int, int, MemoryBlock]], ...] = ([], [])
 
     def run(self, requests: Iterable[AllocatorRequest]) -> bool:
         """Carry out requests in order; False if one that may not fail finds no room."""
@@ -152,13 +174,7 @@ class CachingAllocator(Holding):
                 return False
         rest = block.size - size
         if rest > SMALL_BYTES if large else rest >= CUDA_GRANULE_BYTES:
-            tail = _PoolBlock(block.address + size, rest, large)
-            tail.previous, tail.following = block, block.following
-            if block.following is not None:
-                block.following.previous = tail
-            block.following = tail
-            block.size = size
-            self._put(tail)
+            self._put(block.cut(size))
         self._live[key] = block
         self.allocated_bytes += block.size
         if self.allocated_bytes > self.peak_allocated_bytes:
@@ -167,24 +183,15 @@ class CachingAllocator(Holding):
 
     def free(self, key: int) -> None:
         """Free a block and merge it with free neighbours."""
-        block: _PoolBlock | None = self._live.pop(key, None)
+        block: MemoryBlock | None = self._live.pop(key, None)
         if block is None:  # an allocation of 0 bytes
             return
         self.allocated_bytes -= block.size
-        before, after = block.previous, block.following
-        if before is not None and before.free:
-            self._take(before)
-            block.address = before.address
-            block.size += before.size
-            block.previous = before.previous
-            if before.previous is not None:
-                before.previous.following = block
-        if after is not None and after.free:
-            self._take(after)
-            block.size += after.size
-            block.following = after.following
-            if after.following is not None:
-                after.following.previous = block
+        for other in (block.previous, block.following):
+            if other is not None and other.state == FREE:
+                pool = self._free[other.is_large]
+                del pool[bisect_left(pool, (other.size, other.address))]
+                block.absorb(other)
         self._put(block)
 
     def block_of(self, key: int) -> tuple[int, int] | None:
@@ -201,21 +208,21 @@ class CachingAllocator(Holding):
                 continue
             row, each = [], block
             while each is not None:
-                row.append((each.address, each.size, not each.free))
+                row.append((each.address, each.size, each.state == USED))
                 each = each.following
             found.append(row)
         return sorted(found)
 
-    def _best_fit(self, size: int, large: bool) -> _PoolBlock | None:
+    def _best_fit(self, size: int, large: bool) -> MemoryBlock | None:
         pool = self._free[large]
         place = bisect_left(pool, (size,))
         if place == len(pool):
             return None
         block = pool.pop(place)[2]
-        block.free = False
+        block.state = USED
         return block
 
-    def _grow(self, size: int, large: bool) -> _PoolBlock | None:
+    def _grow(self, size: int, large: bool) -> MemoryBlock | None:
         segment = segment_bytes(size)
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + segment > limit:
@@ -223,8 +230,8 @@ class CachingAllocator(Holding):
             self.retries += 1
             if self.reserved_bytes + segment > limit:
                 return None
-        self._taken(segment)
-        return _PoolBlock(self._address(segment), segment, large)
+        self._count_reserved(segment)
+        return MemoryBlock(self._address(segment), segment, USED, large)
 
     def _address(self, segment: int) -> int:
         """Address at which the driver places a segment."""
@@ -259,14 +266,9 @@ class CachingAllocator(Holding):
         self._gaps.append((low, high))
         self._gaps.sort(reverse=True)
 
-    def _put(self, block: _PoolBlock) -> None:
-        block.free = True
-        insort(self._free[block.large], (block.size, block.address, block))
-
-    def _take(self, block: _PoolBlock) -> None:
-        pool = self._free[block.large]
-        del pool[bisect_left(pool, (block.size, block.address))]
-        block.free = False
+    def _put(self, block: MemoryBlock) -> None:
+        block.state = FREE
+        insort(self._free[block.is_large], (block.size, block.address, block))
 
 
 def least_limit(requests: list[AllocatorRequest], low_bytes: int, high_bytes: int) -> int:

@@ -60,109 +60,84 @@ def attention_kernel(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    dropout_p: float,
     is_causal: bool,
+    enable_gqa: bool,
     capability: Capability,
-    enable_gqa: bool = False,
 ) -> str:
     """Kernel that scaled_dot_product_attention uses on CUDA.
 
     Returns
     -------
     str
-        "flash", "efficient" or "math", by torch's own order and conditions: flash attention needs
-        half precision, no mask and heads of at most 256; the memory-efficient kernel supports
-        single precision and masks too, if a mask's last axis is contiguous; both need rank 4. Heads
-        of keys that several heads of queries share are supported by flash attention alone. A kernel
-        that the user disabled with ``torch.nn.attention.sdpa_kernel`` is not used.
+        "flash", "efficient" or "math", in torch's order and by its conditions. All but "math" need
+        rank 4. Flash attention needs half precision, no mask and heads of at most 256 features. It
+        alone supports heads of keys that several heads of queries share. The memory-efficient
+        kernel supports single precision, and masks whose last axis is contiguous. A kernel that the
+        user disabled with ``torch.nn.attention.sdpa_kernel`` is not used.
     """
     cuda = torch.backends.cuda
-    heads = query.shape[-1], value.shape[-1]
-    plain = query.dim() == key.dim() == 4 and min(query.shape[-2], key.shape[-2]) > 0
-    same = query.dtype == key.dtype == value.dtype
-    unit = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-    if not (plain and same and unit):
+    widths = query.shape[-1], value.shape[-1]
+    has_rank_4 = query.dim() == key.dim() == 4 and min(query.shape[-2], key.shape[-2]) > 0
+    has_one_dtype = query.dtype == key.dtype == value.dtype
+    is_contiguous = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    if not (has_rank_4 and has_one_dtype and is_contiguous):
         return "math"
-    alike = query.shape[:2] == key.shape[:2] == value.shape[:2]
-    half = query.dtype in (torch.float16, torch.bfloat16)
+    has_same_heads = query.shape[:2] == key.shape[:2] == value.shape[:2]
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
     if (
         cuda.flash_sdp_enabled()
         and capability.major >= 8
-        and half
+        and is_half
         and mask is None
-        and (alike or enable_gqa)
-        and heads[0] == heads[1] <= 256
+        and (has_same_heads or enable_gqa)
+        and widths[0] == widths[1] <= 256
         and not (is_causal and query.shape[-2] > key.shape[-2])
     ):
         return "flash"
     item = query.element_size()
-    aligned = all(head * item % 16 == 0 for head in heads)
+    is_aligned = all(width * item % 16 == 0 for width in widths)
     if (
         cuda.mem_efficient_sdp_enabled()
         and capability.major >= 5
-        and (half or query.dtype == torch.float32)
+        and (is_half or query.dtype == torch.float32)
         and (query.dtype != torch.bfloat16 or capability.major >= 8)
-        and (mask is None or (aligned and mask.stride(-1) == 1))
-        and alike
-        and heads[0] == heads[1]
+        and (mask is None or (is_aligned and mask.stride(-1) == 1))
+        and has_same_heads
+        and widths[0] == widths[1]
     ):
         return "efficient"
     return "math"
 
 
-def attention(capability: Capability) -> Any:
-    """Make scaled_dot_product_attention as a device of that capability runs it."""
-
-    def scaled_dot_product_attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        made: torch.Tensor
-        kernel = attention_kernel(
-            query, key, value, attn_mask, dropout_p, is_causal, capability, enable_gqa
-        )
-        if kernel == "flash":
-            # torch pads heads to multiples of 8 for this kernel.
-            width = query.shape[-1]
-            pad = -width % 8
-            if pad:
-                query, key, value = (
-                    torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value)
-                )
-                scale = width**-0.5 if scale is None else scale
-            made = aten._scaled_dot_product_flash_attention(
-                query, key, value, dropout_p, is_causal, False, scale=scale
-            )[0]
-            return made[..., :width] if pad else made
-        if kernel == "efficient":
-            graph = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-            if attn_mask is not None:
-                attn_mask = _bias(attn_mask, query, key)
-            made = aten._scaled_dot_product_efficient_attention(
-                query, key, value, attn_mask, graph, dropout_p, is_causal, scale=scale
-            )[0]
-            return made
-        made = aten._scaled_dot_product_attention_math(
-            query,
-            key,
-            value,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            None,
-            scale=scale,
-            enable_gqa=enable_gqa,
+def attention(
+    capability: Capability, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Scaled dot product attention by the kernel that a device of that capability uses."""
+    kernel = attention_kernel(query, key, value, attn_mask, is_causal, enable_gqa, capability)
+    if kernel == "flash":
+        # torch pads heads to multiples of 8 features for this kernel.
+        width = query.shape[-1]
+        pad = -width % 8
+        if pad:
+            query, key, value = (torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value))
+            scale = width**-0.5 if scale is None else scale
+        result = aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
-        return made
-
-    return scaled_dot_product_attention
+        return result[..., :width] if pad else result
+    if kernel == "efficient":
+        graph = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        if attn_mask is not None:
+            attn_mask = _bias(attn_mask, query, key)
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, attn_mask, graph, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale,
+        enable_gqa=enable_gqa,
+    )[0]  # fmt: skip
 
 
 def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -319,7 +294,7 @@ def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
     made = {
         aten.dropout.default: native_dropout,
         aten.linear.default: linear,
-        aten.scaled_dot_product_attention.default: attention(capability),
+        aten.scaled_dot_product_attention.default: partial(attention, capability),
         aten.lstm_cell.default: lstm_cell,
         aten.gru_cell.default: gru_cell,
         aten.rms_norm.default: rms_norm,

@@ -2,9 +2,9 @@
 
 With ``expandable_segments:True`` small and large blocks each have one range of addresses. Memory is
 mapped to addresses page by page, and unmapped from pages without blocks when room is needed. Only
-pages that are partly in use are lost, at most two for a block. The rules are those of
-``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, one stream); on an H200, in each of 198
-steps of ResNet50 and of a 3D U-Net under 18 limits, memory was given back as often as here.
+partly used pages are lost, at most two per block. The rules are those of
+``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, one stream). On an H200, memory was given
+back as often as simulated in each of 198 steps of ResNet50 and of a 3D U-Net under 18 limits.
 """
 
 from __future__ import annotations
@@ -15,33 +15,21 @@ from collections.abc import Iterable, Sequence
 from ...core.allocators import CUDA_GRANULE_BYTES, round_to_granule
 from ...core.memory_model import last_true
 from .caching_allocator import (
+    FREE,
     LARGE_SEGMENT_BYTES,
     ROUND_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
+    UNMAPPED,
+    USED,
+    AllocatorBase,
     AllocatorRequest,
-    Holding,
+    MemoryBlock,
     segment_bytes,
 )
 
-_ALL = 2**50
-"""Length of a range of addresses: beyond the memory of any card."""
-_FREE, _USED, _BARE = range(3)
-
-
-class _SegmentPiece:
-    """Neighbouring addresses in one state: in use, free, or bare, that is without memory."""
-
-    __slots__ = ("address", "following", "previous", "size", "state")
-
-    def __init__(self, address: int, size: int, state: int) -> None:
-        self.address, self.size, self.state = address, size, state
-        self.previous: _SegmentPiece | None = None
-        self.following: _SegmentPiece | None = None
-
-    @property
-    def end(self) -> int:
-        return self.address + self.size
+ADDRESSES = 2**50
+"""Length of a range of addresses: more than the memory of any card."""
 
 
 class _AddressRange:
@@ -49,138 +37,123 @@ class _AddressRange:
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes
-        self.first = _SegmentPiece(0, _ALL, _BARE)
-        self.free: list[tuple[int, int, _SegmentPiece]] = []
-        """(size, address, piece): the best fit is the smallest, at the lowest address."""
+        self.first = MemoryBlock(0, ADDRESSES, UNMAPPED)
+        self.free: list[tuple[int, int, MemoryBlock]] = []
+        """(size, address, block). The best fit is the smallest, at the lowest address."""
 
-    def taken(self, size: int) -> _SegmentPiece | None:
-        """Take the best fitting free piece; None if none is large enough."""
+    def take_best_fit(self, size: int) -> MemoryBlock | None:
+        """Take the best fitting free block; None if none is large enough."""
         place = bisect_left(self.free, (size,))
         if place == len(self.free):
             return None
-        # torch compares sizes with the bare addresses after a piece: one that can grow is left
-        # for larger blocks.
-        while place + 1 < len(self.free) and self._most(place + 1) < self._most(place):
+        # torch compares sizes including the unmapped addresses after a block: a block that can
+        # grow is left for larger requests.
+        while place + 1 < len(self.free) and self._extent(place + 1) < self._extent(place):
             place += 1
-        piece = self.free.pop(place)[2]
-        piece.state = _USED
-        return piece
+        block = self.free.pop(place)[2]
+        block.state = USED
+        return block
 
-    def _most(self, place: int) -> int:
-        """Size of a free piece with the bare addresses after it."""
-        piece = self.free[place][2]
-        after = piece.following
-        return piece.size + (after.size if after is not None and after.state == _BARE else 0)
+    def _extent(self, place: int) -> int:
+        """Size of a free block with the unmapped addresses after it."""
+        block = self.free[place][2]
+        after = block.following
+        if after is None or after.state != UNMAPPED:
+            return block.size
+        return block.size + after.size
 
     def extend(self, size: int) -> int:
-        """Map memory so that a block fits; the bytes mapped."""
-        piece = self._room(size)
-        # The free piece before the bare addresses has memory already.
-        missing = size - (piece.size if piece.state == _FREE else 0)
+        """Map memory so that a block fits; return the bytes mapped."""
+        block = self._first_room(size)
+        # The free block before the unmapped addresses has memory already.
+        missing = size - (block.size if block.state == FREE else 0)
         added = 0
         while missing > 0:
-            bare = piece if piece.state == _BARE else piece.following
-            assert bare is not None
-            wanted = min(bare.size, -(-missing // self.page_bytes) * self.page_bytes)
-            if wanted < bare.size:
-                self._cut(bare, wanted)
-            added += wanted
-            piece = self.release(bare)
-            missing = size - piece.size
+            unmapped = block if block.state == UNMAPPED else block.following
+            assert unmapped is not None
+            mapped = min(unmapped.size, -(-missing // self.page_bytes) * self.page_bytes)
+            if mapped < unmapped.size:
+                unmapped.cut(mapped)
+            added += mapped
+            block = self.release(unmapped)
+            missing = size - block.size
         return added
 
-    def release(self, piece: _SegmentPiece) -> _SegmentPiece:
-        """Free a piece and merge it with free neighbours."""
-        for other in (piece.previous, piece.following):
-            if other is not None and other.state == _FREE:
-                self._take_out(other)
-                piece = self._joined(piece, other)
-        piece.state = _FREE
-        insort(self.free, (piece.size, piece.address, piece))
-        return piece
+    def release(self, block: MemoryBlock) -> MemoryBlock:
+        """Free a block and merge it with free neighbours."""
+        for other in (block.previous, block.following):
+            if other is not None and other.state == FREE:
+                self._remove(other)
+                self._absorb(block, other)
+        self._add(block)
+        return block
 
-    def split(self, piece: _SegmentPiece, size: int) -> None:
-        """Free the part of a piece beyond a size."""
-        if piece.size - size >= CUDA_GRANULE_BYTES:
-            tail = self._cut(piece, size)
-            tail.state = _FREE
-            insort(self.free, (tail.size, tail.address, tail))
+    def split(self, block: MemoryBlock, size: int) -> None:
+        """Free the part of a block beyond a size."""
+        if block.size - size >= CUDA_GRANULE_BYTES:
+            self._add(block.cut(size))
 
     def give_back(self) -> int:
-        """Unmap all free pages; the bytes unmapped."""
-        given = 0
-        for _, _, piece in list(self.free):
-            first = -(-piece.address // self.page_bytes) * self.page_bytes
-            end = piece.end // self.page_bytes * self.page_bytes
+        """Unmap all free pages; return the bytes unmapped."""
+        unmapped = 0
+        for _, _, block in list(self.free):
+            first = -(-block.address // self.page_bytes) * self.page_bytes
+            end = (block.address + block.size) // self.page_bytes * self.page_bytes
             if first >= end:
                 continue
-            self._take_out(piece)
-            piece.state = _USED
-            if end < piece.end:
-                self.release(self._cut(piece, end - piece.address))
-            middle = piece
-            if piece.address < first:
-                middle = self._cut(piece, first - piece.address)
-                self.release(piece)
-            middle.state = _BARE
-            given += middle.size
+            self._remove(block)
+            block.state = USED
+            if end < block.address + block.size:
+                self.release(block.cut(end - block.address))
+            middle = block
+            if block.address < first:
+                middle = block.cut(first - block.address)
+                self.release(block)
+            middle.state = UNMAPPED
+            unmapped += middle.size
             for other in (middle.previous, middle.following):
-                if other is not None and other.state == _BARE:
-                    middle = self._joined(middle, other)
-        return given
+                if other is not None and other.state == UNMAPPED:
+                    self._absorb(middle, other)
+        return unmapped
 
-    def _room(self, size: int) -> _SegmentPiece:
-        """First run of bare addresses, with a free piece before it, that a block fits in."""
-        piece: _SegmentPiece | None = self.first
-        while piece is not None:
-            if piece.state == _BARE:
-                before = piece.previous
-                start = before if before is not None and before.state == _FREE else piece
-                room, each = 0, start
-                while each is not None and each.state != _USED and room < size:
-                    room += each.size
-                    each = each.following  # type: ignore[assignment]
+    def _first_room(self, size: int) -> MemoryBlock:
+        """First unmapped addresses, with a free block before them, that a block fits in."""
+        block: MemoryBlock | None = self.first
+        while block is not None:
+            if block.state == UNMAPPED:
+                before = block.previous
+                start = block if before is None or before.state != FREE else before
+                room, part = 0, start
+                while part is not None and part.state != USED and room < size:
+                    room += part.size
+                    part = part.following  # type: ignore[assignment]
                 if room >= size:
                     return start
-            piece = piece.following
+            block = block.following
         raise AssertionError("the last addresses have no end")
 
-    def _cut(self, piece: _SegmentPiece, size: int) -> _SegmentPiece:
-        """Split a piece; the second part, in the same state."""
-        tail = _SegmentPiece(piece.address + size, piece.size - size, piece.state)
-        tail.previous, tail.following = piece, piece.following
-        if piece.following is not None:
-            piece.following.previous = tail
-        piece.following = tail
-        piece.size = size
-        return tail
+    def _absorb(self, block: MemoryBlock, other: MemoryBlock) -> None:
+        block.absorb(other)
+        if block.previous is None:
+            self.first = block
 
-    def _joined(self, piece: _SegmentPiece, other: _SegmentPiece) -> _SegmentPiece:
-        """Merge two neighbours."""
-        low, high = sorted((piece, other), key=lambda each: each.address)
-        piece.address, piece.size = low.address, low.size + high.size
-        piece.previous, piece.following = low.previous, high.following
-        if low.previous is None:
-            self.first = piece
-        else:
-            low.previous.following = piece
-        if high.following is not None:
-            high.following.previous = piece
-        return piece
+    def _add(self, block: MemoryBlock) -> None:
+        block.state = FREE
+        insort(self.free, (block.size, block.address, block))
 
-    def _take_out(self, piece: _SegmentPiece) -> None:
-        del self.free[bisect_left(self.free, (piece.size, piece.address))]
+    def _remove(self, block: MemoryBlock) -> None:
+        del self.free[bisect_left(self.free, (block.size, block.address))]
 
 
-class ExpandableAllocator(Holding):
-    """Simulated allocator with expandable segments; `limit_bytes` as for `Holding`."""
+class ExpandableAllocator(AllocatorBase):
+    """Simulated allocator with expandable segments; `limit_bytes` as for `AllocatorBase`."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         super().__init__(limit_bytes)
         self._ranges = _AddressRange(SMALL_SEGMENT_BYTES), _AddressRange(LARGE_SEGMENT_BYTES)
 
     def run(self, requests: Iterable[AllocatorRequest]) -> bool:
-        """Carry out requests in order; False if one finds no room, workspaces included."""
+        """Execute requests in order; False if one does not fit, workspaces included."""
         for key, n_bytes in requests:
             if n_bytes < 0:
                 self.free(key)
@@ -189,35 +162,35 @@ class ExpandableAllocator(Holding):
         return True
 
     def allocate(self, key: int, n_bytes: int) -> bool:
-        """Hand out a block; False if there is no room. 0 bytes take no block."""
+        """Allocate a block; False if it does not fit. A request of 0 bytes gets no block."""
         if n_bytes == 0:
             return True
         size = round_to_granule(n_bytes)
-        range_ = self._ranges[size > SMALL_BYTES]
-        piece = range_.taken(size)
-        if piece is None:
+        addresses = self._ranges[size > SMALL_BYTES]
+        block = addresses.take_best_fit(size)
+        if block is None:
             if not self._has_room(size):
                 self.reserved_bytes -= sum(each.give_back() for each in self._ranges)
                 self.retries += 1
                 if not self._has_room(size):
                     return False
-            self._taken(range_.extend(size))
-            piece = range_.taken(size)
-            assert piece is not None
-        range_.split(piece, size)
-        self._live[key] = range_, piece
+            self._count_reserved(addresses.extend(size))
+            block = addresses.take_best_fit(size)
+            assert block is not None
+        addresses.split(block, size)
+        self._live[key] = addresses, block
         return True
 
     def free(self, key: int) -> None:
         """Free a block."""
-        held: tuple[_AddressRange, _SegmentPiece] | None = self._live.pop(key, None)
-        if held is not None:
-            held[0].release(held[1])
+        entry: tuple[_AddressRange, MemoryBlock] | None = self._live.pop(key, None)
+        if entry is not None:
+            entry[0].release(entry[1])
 
     def _has_room(self, size: int) -> bool:
         """True if the limit leaves room for a segment of a block's own.
 
-        That is what torch checks, even where part of the block's addresses has memory already.
+        torch checks this even where part of the block's addresses has memory already.
         """
         if self.limit_bytes is None:
             return True
@@ -225,7 +198,7 @@ class ExpandableAllocator(Holding):
 
 
 def least_expandable_limit(requests: Sequence[AllocatorRequest], low_bytes: int) -> int:
-    """Smallest limit, to 2 MiB, under which the requests are carried out.
+    """Smallest limit, to 2 MiB, within which the requests fit.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -171,45 +172,26 @@ class Sizes(NamedTuple):
 
 
 def overrides() -> dict[Any, Callable[..., Any]]:
-    """Functions by operator that call cuDNN's operator in place of a loop over time steps."""
-    made: dict[Any, Callable[..., Any]] = {}
+    """Functions by operator that call cuDNN's operator instead of a loop over time steps."""
+    functions: dict[Any, Callable[..., Any]] = {}
     for name, cell in CELLS.items():
         packet = getattr(aten, name)
-        made[packet.input] = _padded(cell)
-        made[packet.data] = _packed(cell)
-    return made
+        functions[packet.input] = partial(_run_padded, cell)
+        functions[packet.data] = partial(_run_packed, cell)
+    return functions
 
 
-def _padded(cell: Cell) -> Callable[..., Any]:
-    def run(
-        x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], has_biases: bool, layers: int,
-        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-    ) -> Any:  # fmt: skip
-        made = _called(
-            cell, x, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first, []
-        )
-        return made
-
-    return run
+def _run_packed(
+    cell: Cell, x: torch.Tensor, batch_sizes: torch.Tensor, hx: Any,
+    params: Sequence[torch.Tensor], *options: Any,
+) -> Any:  # fmt: skip
+    return _run_padded(cell, x, hx, params, *(*options, False, batch_sizes.tolist()))
 
 
-def _packed(cell: Cell) -> Callable[..., Any]:
-    def run(
-        data: torch.Tensor, batch_sizes: torch.Tensor, hx: Any, params: Sequence[torch.Tensor],
-        has_biases: bool, layers: int, dropout: float, train: bool, bidirectional: bool,
-    ) -> Any:  # fmt: skip
-        return _called(
-            cell, data, hx, params, has_biases, layers, dropout, train, bidirectional, False,
-            batch_sizes.tolist(),
-        )  # fmt: skip
-
-    return run
-
-
-def _called(
+def _run_padded(
     cell: Cell, x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], has_biases: bool,
     layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-    batch_sizes: list[int],
+    batch_sizes: Sequence[int] = (),
 ) -> Any:  # fmt: skip
     is_lstm = cell is CELLS["lstm"]
     states: Sequence[torch.Tensor] = hx if is_lstm else (hx,)
@@ -218,11 +200,11 @@ def _called(
     hidden = states[-1].shape[-1]
     projected = h.shape[-1] if h.shape[-1] != hidden else 0
     per_layer = len(params) // (layers * directions)
-    made = aten._cudnn_rnn(
+    results = aten._cudnn_rnn(
         x, list(params), per_layer, None, h, c, cell.mode, hidden, projected, layers, batch_first,
-        dropout, train, bidirectional, batch_sizes, None,
+        dropout, train, bidirectional, list(batch_sizes), None,
     )  # fmt: skip
-    return made[:3] if is_lstm else made[:2]
+    return results[:3] if is_lstm else results[:2]
 
 
 def forward(func: Any, args: Any, kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ...core.allocators import round_to_granule
 from ...core.units import MIB
@@ -24,25 +24,16 @@ from .expandable_segments import ExpandableAllocator
 from .workspaces import CONVOLUTIONS, STATED, OperatorCall, Workspace, Workspaces
 
 Category = Literal[
-    "input",
     "weights",
+    "input",
     "activations",
     "gradients",
     "optimizer state",
     "workspace",
     "temporary",
 ]
-"""Purpose that memory is held for."""
-
-CATEGORIES: tuple[Category, ...] = (
-    "weights",
-    "input",
-    "activations",
-    "gradients",
-    "optimizer state",
-    "workspace",
-    "temporary",
-)
+"""Purpose of memory."""
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 """All categories, in the order in which a step needs them."""
 
 
@@ -350,14 +341,9 @@ class Trace:
                 yield ()
 
     def allocated_at(self, mark: str) -> int:
-        """Bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
+        """Bytes handed out at a mark, as ``torch.cuda.memory_allocated`` returns them.
 
-        Exceeds `bytes_at` by the remainders of blocks that the allocator does not split.
-
-        Parameters
-        ----------
-        mark
-            As for `bytes_at`.
+        They exceed `bytes_at` by the remainders of blocks that the allocator does not split.
         """
         return self.handed_out_bytes[self._marked(mark).event]
 
