@@ -194,13 +194,37 @@ def test_a_model_is_of_any_dims_along_any_axis(shape):
         assert model.max_slices(2 * 3 * others * 2 + 11) == 3
 
 
+def test_the_largest_chunk_fits_and_a_larger_one_of_its_shape_does_not():
+    model = twice.model((131, 37, 5, 17), "float32", (0, -1), "cpu", extra=7)
+    for aspect in ((1, 1), (4, 1), (1, 3)):
+        first, last = model.largest(1_000_003, aspect)
+        assert model.bytes(first, last) == 2 * first * 37 * 5 * last * 4 + 7 <= 1_000_003
+        grown = min(131, first + aspect[0]), min(17, last + aspect[1])
+        assert model.bytes(*grown) > 1_000_003
+        assert first / last == pytest.approx(aspect[0] / aspect[1], rel=0.2) or last == 17
+
+
+def test_a_chunk_is_never_larger_than_the_array_nor_smaller_than_one():
+    model = twice.model((131, 37, 17), "float32", (0, 1, 2), "cpu")
+    assert model.largest(10**9) == (131, 37, 17)
+    assert model.largest(10**9, aspect=(0.1, 1, 7)) == (131, 37, 17)
+    assert model.largest(8, aspect=(1, 2, 3)) == (1, 1, 1)
+    assert model.largest(7) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("axis", "said"),
-    [(3, "3 dims has no axis 3"), (-4, "no axis -4")],
+    [(3, "3 dims has no axis 3"), (-4, "no axis -4"), ((0, -3), "different"), ((), "different")],
 )
 def test_axes_that_an_array_has_not_are_refused(axis, said):
     with pytest.raises(UsageError, match=said):
         twice.model((131, 37, 17), "float32", axis)
+
+
+@pytest.mark.parametrize("aspect", [(1,), (1, 0), (1, -2), (1, float("inf")), (1, float("nan"))])
+def test_an_aspect_has_a_positive_number_for_each_axis(aspect):
+    with pytest.raises(UsageError, match="2 positive numbers"):
+        twice.model((131, 37, 17), "float32", (0, 1)).largest(10**6, aspect)
 
 
 def test_a_ledger_that_names_an_argument_of_model_is_refused():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
-from typing import Any
+from typing import Any, overload
 
 from numpy.typing import DTypeLike
 
@@ -21,7 +21,7 @@ from .allocators import CUDA_GRANULE_BYTES, Device
 from .arrays import as_dtype, block_shape, normalized_axis
 from .cuda_work import sort_bytes
 from .cufft import Kind, work_bytes
-from .memory_model import MemoryModel
+from .memory_model import ChunkModel, MemoryModel
 
 _SEQUENCES = (tuple, list)
 
@@ -215,6 +215,7 @@ class LedgerEstimator:
     def __repr__(self) -> str:
         return f"<ledger estimator {self.__module__}.{self.__qualname__}>"
 
+    @overload
     def model(
         self,
         shape: Sequence[int],
@@ -222,8 +223,27 @@ class LedgerEstimator:
         axis: int = 0,
         device: Device = "cuda",
         **parameters: Any,
-    ) -> MemoryModel:
-        """Memory of n slices of an array along an axis.
+    ) -> MemoryModel: ...
+
+    @overload
+    def model(
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        axis: Sequence[int],
+        device: Device = "cuda",
+        **parameters: Any,
+    ) -> ChunkModel: ...
+
+    def model(
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        axis: int | Sequence[int] = 0,
+        device: Device = "cuda",
+        **parameters: Any,
+    ) -> MemoryModel | ChunkModel:
+        """Memory of arrays of a shape that are cut along an axis, or along several.
 
         Parameters
         ----------
@@ -231,7 +251,7 @@ class LedgerEstimator:
             The whole array, of any number of dims.
         dtype : dtype-like
             Its dtype.
-        axis : int
+        axis : int or sequence of int
             Axis along which it is cut; negative ones count from the last.
         device : {"cuda", "cpu"}
             Whose allocator is meant.
@@ -240,13 +260,14 @@ class LedgerEstimator:
 
         Returns
         -------
-        MemoryModel
+        MemoryModel or ChunkModel
+            Bytes for n slices along the axis; for several axes, bytes for one size of each.
 
         Raises
         ------
         UsageError
-            If the array has no such axis, or the function names ``axis`` or ``device``, which are
-            arguments of this call.
+            If the array has no such axis, an axis is named twice, or the function names ``axis``
+            or ``device``, which are arguments of this call.
 
         Examples
         --------
@@ -256,6 +277,8 @@ class LedgerEstimator:
         ...     m.alloc(shape, dtype)
         >>> needs.model((180, 200, 5, 7), "float32", axis=1, device="cpu").max_slices(10**6)
         19
+        >>> needs.model((180, 200, 5, 7), "float32", axis=(0, 1), device="cpu").largest(10**6)
+        (56, 63)
         """
         for name in ("axis", "device"):
             if name in self.keywords:
@@ -263,9 +286,25 @@ class LedgerEstimator:
                     f"{self!r} names a parameter {name!r}, which is an argument of `model` itself: "
                     "give it another name in the ledger"
                 )
-        axis = normalized_axis(axis, len(shape))
-        other_dims = [size for i, size in enumerate(shape) if i != axis]
-        return self.slices_model(axis, other_dims, dtype, device, None, **parameters)
+        axes = (axis,) if isinstance(axis, int) else tuple(axis)
+        free = [normalized_axis(each, len(shape)) for each in axes]
+        if len(set(free)) != len(axes) or not axes:
+            raise UsageError(f"axis is an axis or several different ones, not {axis!r}")
+        if isinstance(axis, int):
+            others = [size for i, size in enumerate(shape) if i != free[0]]
+            return self.slices_model(free[0], others, dtype, device, None, **parameters)
+        given, element = self._given(free[0], parameters), as_dtype(dtype)
+        dims = _whole(shape)
+
+        def bytes_at(*sizes: int) -> int:
+            block = dims.copy()
+            for i, size in zip(free, sizes, strict=True):
+                block[i] = size
+            ledger = Ledger(device)
+            self.function(ledger, tuple(block), element, **given)
+            return ledger.peak_bytes
+
+        return ChunkModel(bytes_at, [dims[i] for i in free])
 
     def slices_model(
         self,
