@@ -33,6 +33,7 @@ fuzz: .venv/test.stamp
 lint: .venv/test.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 # Lines that the suite runs without a GPU, in percent, at least. On 2026-11-24 folders were measured one by one: 85.1
