@@ -215,7 +215,7 @@ ERRORS = {
     "scan as pipeline": (["check", "{scan}"], 1, "it is not text in UTF-8"),
     "pipeline as scan": (["plan", "{good}", "{good}"], 1, "good.yaml: .yaml is not a kind of scan"),
     "folder as pipeline": (["check", "{tmp}"], 1, "Is a directory"),
-    "out is a file": (["run", *GOOD, "{scan}"], 1, "is a file, so results cannot be put there"),
+    "out is a file": (["run", *GOOD, "{scan}"], 1, "is a file: choose a folder for the results"),
 }  # fmt: skip
 
 

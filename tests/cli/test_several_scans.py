@@ -63,7 +63,7 @@ def test_resume_runs_what_is_missing(cli, scans, scan, pipeline, tmp_path):
     (scans / "s2.nxs").write_bytes(scan.read_bytes())
     status, _, err = cli(*given)
     assert status == 1
-    assert "s0 already holds a run" in err
+    assert "s0 already contains a run" in err
     assert "--resume runs what is missing" in err
     assert not (out / "s2").exists()
     status, text, err = cli(*given, "--resume", "--json")

@@ -95,8 +95,8 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
     _, err = process.communicate(timeout=120)
     scan, pipeline, out = arguments[4:7]
     assert re.fullmatch(
-        r"maxslices: stopped; what is done is kept \(section 1 of 1, \d+ of 40 projections are "
-        rf"done\): go on with `maxslices run {scan} {pipeline} {out} --resume`\n",
+        r"maxslices: stopped; finished slices are kept \(section 1 of 1, \d+ of 40 projections are "
+        rf"done\): resume with `maxslices run {scan} {pipeline} {out} --resume`\n",
         err.decode(),
     )
     assert process.returncode == 130
@@ -142,7 +142,9 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     scan, pipeline, out = arguments[4:7]
     command = f"maxslices run {scan} {pipeline} {out}"
     assert again.returncode == 1
-    assert f"go on with `{command} --resume`, or start anew with `{command} --ov" in again.stderr
+    assert (
+        f"resume it with `{command} --resume`, or start anew with `{command} --ov" in again.stderr
+    )
     (tmp_path / "p.yaml").write_text("- method: slow\n")
     refused = subprocess.run([*arguments[:7], "--resume"], capture_output=True, text=True)
     assert refused.returncode == 3

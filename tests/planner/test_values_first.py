@@ -153,7 +153,7 @@ def test_a_run_that_finds_another_value_refuses_a_plan():
     pipeline = steps("smooth", "size")
     planned = plan(DATA, pipeline, device="cpu", memory="6MB")
     planned = Plan.from_json(planned.to_json().replace('"result"', '"memory"'))
-    with pytest.raises(PlanError, match="made with size = 3 for smooth, and the run found 9"):
+    with pytest.raises(PlanError, match="made with size = 3 for smooth, and the run computed 9"):
         run(DATA, pipeline, plan=planned, device="cpu")
 
 

@@ -82,7 +82,7 @@ def test_a_run_replaces_one_of_other_formats(tmp_path, scan):
         ("hdf5", ["halve"], "3:5", ["projection 1", "projection 3", "projection 4"]),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the pixel size is left out from halve")
+@pytest.mark.filterwarnings("ignore:results from halve on have no pixel size")
 def test_pictures_name_the_rows_of_the_scan(
     tmp_path, scan, monkeypatch, format, steps, rows, wanted
 ):

@@ -188,7 +188,7 @@ def run_fakes(out, *steps, **kwargs):
 def test_a_folder_with_a_run_is_left_as_it_is_unless_overwriting_is_allowed(tmp_path):
     first = run_fakes(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    with pytest.raises(StoreError, match=r"already holds a run .* --overwrite"):
+    with pytest.raises(StoreError, match=r"already contains a run .* --overwrite"):
         run_fakes(tmp_path, "work")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     (tmp_path / "notes.txt").write_text("mine")
@@ -219,7 +219,7 @@ def test_overwriting_never_removes_what_is_read(tmp_path, format):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', '{"files": [3]}'])
 def test_a_report_that_cannot_be_read_is_not_overwritten(tmp_path, text):
     (tmp_path / "report.json").write_text(text)
-    with pytest.raises(StoreError, match="remove the folder by hand"):
+    with pytest.raises(StoreError, match="Remove the folder by hand"):
         run_fakes(tmp_path, overwrite=True)
 
 
@@ -240,12 +240,12 @@ def test_a_taken_name_is_told_before_anything_runs(tmp_path):
 def test_a_folder_that_cannot_be_used_is_told_at_once(tmp_path, monkeypatch):
     (tmp_path / "out").write_text("mine")
     for name in ("out", "out/deeper"):
-        with pytest.raises(StoreError, match=r"out is a file, so results cannot be put there"):
+        with pytest.raises(StoreError, match=r"out is a file: choose a folder"):
             run_fakes(tmp_path / name)
     with pytest.raises(StoreError, match="File name too long"):
         RunFolder(tmp_path / ("x" * 300))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(StoreError, match="cannot be written to: choose another folder"):
+    with pytest.raises(StoreError, match="is not writable: choose another folder"):
         RunFolder(tmp_path / "new")
 
 
@@ -276,7 +276,7 @@ def test_a_run_without_room_for_its_report_is_resumed(tmp_path, monkeypatch):
 
     out = tmp_path / "out"
     with pytest.raises(
-        StoreError, match=r"report.json: the disk is full.*; what is done is kept .*--resume"
+        StoreError, match=r"report.json: the disk is full.*; finished slices are kept .*--resume"
     ):
         run_fakes(out)
     assert [path.name for path in out.iterdir()] == [".run"]

@@ -125,7 +125,7 @@ class Array(np.ndarray):
     "value", [object(), {1, 2}, [object()], np.array([object()]), np.zeros(2).view(Array), b"x"]
 )
 def test_what_cannot_be_written_down_is_said(value):
-    with pytest.raises(TypeError, match="cannot be written down"):
+    with pytest.raises(TypeError, match="cannot be written to the journal"):
         encode(value)
 
 

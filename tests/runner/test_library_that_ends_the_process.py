@@ -48,9 +48,9 @@ def test_the_next_run_says_how_to_go_on_and_does(tmp_path, signal):
     assert broken.returncode < 0
     told = maxslices("--device", "cpu")
     assert told.returncode == 1
-    assert "holds an unfinished run" in told.stderr
+    assert "contains an unfinished run" in told.stderr
     (tmp_path / "mended").touch()
-    command = told.stderr.partition("go on with `")[2].partition("`")[0]
+    command = told.stderr.partition("resume it with `")[2].partition("`")[0]
     assert shlex.split(command)[-1] == "--resume"
     assert maxslices("--resume").returncode == 0
     with h5py.File(tmp_path / "out" / "result.h5") as file:

@@ -110,7 +110,7 @@ def test_a_pipeline_is_a_list(pipeline):
 
 def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_path):
     def during(data):
-        with pytest.raises(StoreError, match=r"another run is writing to .*: wait for its"):
+        with pytest.raises(StoreError, match=r"another run is writing to .*: wait until it ends"):
             RunFolder(tmp_path / "out")
         return -data
 

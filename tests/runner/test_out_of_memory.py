@@ -196,7 +196,7 @@ def test_a_run_that_memory_ended_is_resumed(on_fake_gpu, tmp_path, format):
         run(tmp_path / "scan.npy", steps, out, device="cuda", block=3, format=format)
     text = str(caught.value)
     assert "memory ran out on a single sinogram, number 5, in the section of picky" in text
-    assert "what is done is kept (section 2 of 2, 5 of 7 sinograms are done)" in text
+    assert "finished slices are kept (section 2 of 2, 5 of 7 sinograms are done)" in text
     assert [path.name for path in out.iterdir()] == [".run"]
     limit.n = 99
     with on_fake_gpu(between="scratch file"):
@@ -219,7 +219,7 @@ def test_a_single_slice_that_needs_all_of_the_memory_runs_alone(on_fake_gpu, tmp
         gpu.allocate = allocate
         report = run(scan, steps, tmp_path / "out", device="cuda", block=4)
     assert report.sections[0].smallest_block == 1
-    assert "one after the other" in str(report)
+    assert "without overlap" in str(report)
     whole = np.empty(SHAPE, np.int32)
     scan.read(0, 0, len(whole), whole)
     np.testing.assert_array_equal(saved(report), 2 * whole)

@@ -29,7 +29,7 @@ def test_they_are_counted_once_and_for_the_method_that_makes_them():
     scan -= 1
     report = maxslices.run(scan, pipeline, device="cpu", block=4)
     told = [warning for section in report.sections for warning in section.warnings]
-    left = "values: they are left as they are"
+    left = "values, which stay unchanged"
     assert told == [
         f"the result of log has 1 NaN and 2 infinite {left}",
         f"the result of spoil has 3 NaN and 0 infinite {left}",

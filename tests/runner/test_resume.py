@@ -199,7 +199,9 @@ def test_tiffs_after_a_gap_survive_a_failed_method(scan, out, same_as_whole, mon
     stop(scan, out, ["to_float"], lost=(2,), format="tiff")
     with monkeypatch.context() as patch:
         patch.setattr(block_runner, "call_method", raises(MethodError("no")))
-        with pytest.raises(MethodError, match=r"^no; what is done is kept .*8 of 23 projections"):
+        with pytest.raises(
+            MethodError, match=r"^no; finished slices are kept .*8 of 23 projections"
+        ):
             resume(scan, out, ["to_float"])
     resume(scan, out, ["to_float"])
     same_as_whole(out, ["to_float"], format="tiff")
@@ -311,7 +313,7 @@ def test_change_since_the_stop_is_refused(scan, out, monkeypatch, change, error,
 
 
 def test_resume_and_overwrite_exclude_each_other(scan, out):
-    with pytest.raises(UsageError, match="either goes on"):
+    with pytest.raises(UsageError, match="either resume or overwrite"):
         run(scan, of(["to_float"]), out, resume=True, overwrite=True)
 
 
@@ -398,7 +400,7 @@ class TestJournal:
     def test_unreadable_journal_is_named(self, tmp_path, text):
         (tmp_path / ".run").mkdir()
         (tmp_path / ".run/journal").write_text(text)
-        with pytest.raises(StoreError, match=r"\.run/journal is not readable.*/\.run by hand"):
+        with pytest.raises(StoreError, match=r"\.run/journal is not a readable.*/\.run by hand"):
             RunFolder(tmp_path, resume=True)
 
     @pytest.mark.parametrize(
@@ -448,7 +450,7 @@ class TestJournal:
         assert (out / "thesis.tex").read_text() == "mine"
 
     def check_refused(self, scan, out, **options):
-        with pytest.raises(StoreError, match=r"\.run/journal is not readable"):
+        with pytest.raises(StoreError, match=r"\.run/journal is not a readable"):
             resume(scan, out, **options)
 
 
@@ -457,7 +459,9 @@ def test_memory_error_at_the_end_names_the_resume_command(scan, out, monkeypatch
     with monkeypatch.context() as patch:
         module = "maxslices.runner.folder.result_sinks"
         patch.setattr(f"{module}.fill_in_found", lambda *args: np.empty(2**58))
-        with pytest.raises(MemoryError, match=r"allocate 2.00 EiB.*; what is done is kept .*--res"):
+        with pytest.raises(
+            MemoryError, match=r"allocate 2.00 EiB.*; finished slices are kept .*--res"
+        ):
             run(scan, of(["to_float"]), out, device="cpu")
     resume(scan, out, ["to_float"])
 
@@ -473,7 +477,7 @@ def test_run_with_a_failed_method_resumes(scan, out):
 
     registry.register(fragile, pattern="projection", calc_max_slices=two)
     pipeline = Pipeline.from_steps(["fragile"], registry)
-    with pytest.raises(MethodError, match=r"what is done is kept .*12 of 23 .*--resume"):
+    with pytest.raises(MethodError, match=r"finished slices are kept .*12 of 23 .*--resume"):
         run(scan, pipeline, out, device="cpu", block=4)
     assert [path.name for path in out.iterdir()] == [".run"]
     assert "ended early: MethodError" in (out / ".run/run.log").read_text()

@@ -88,9 +88,13 @@ def test_a_link_planted_in_an_unfinished_run_is_not_followed(
 @pytest.mark.parametrize(
     ("name", "option", "message"),
     [
-        (".run/journal", "--overwrite", "is no file, and no journal of a run: remove it"),
-        (".run/journal", "--resume", "is no file, and no journal of a run: remove it"),
-        ("report.json", "--overwrite", "is not readable as a report"),
+        (
+            ".run/journal",
+            "--overwrite",
+            "is not a file, so it is not the journal of a run",
+        ),
+        (".run/journal", "--resume", "is not a file, so it is not the journal of a run"),
+        ("report.json", "--overwrite", "is not a readable report"),
     ],
 )
 def test_a_planted_pipe_is_not_waited_for(tmp_path, name, option, message):
@@ -148,7 +152,7 @@ def test_a_report_that_was_tampered_with_removes_nothing_foreign(tmp_path, entry
     report = json.loads((out / "report.json").read_text())
     report["files"].append(entry)
     (out / "report.json").write_text(json.dumps(report))
-    with pytest.raises(StoreError, match="no run writes"):
+    with pytest.raises(StoreError, match="runs do not write"):
         run(DATA, PIPELINE, out, device="cpu", overwrite=True)
     assert (out / "result.h5").exists()
     for path in (out / "notes.txt", tmp_path / "notes.txt", out / "scan.h5"):

@@ -97,7 +97,7 @@ def test_phases_add_up_and_an_interrupted_one_goes_on(manual):
     wall_time.begin("finishing")
     manual.added_s += 13
     wall_time.stop()
-    found = wall_time.beside_sections(sections_s=10)
+    found = wall_time.other_phases(sections_s=10)
     assert {name: int(spent_s) for name, spent_s in found.items()} == {
         "importing": 2,
         "preparing": 10,

@@ -205,7 +205,7 @@ def test_a_sheet_shows_each_picture_as_it_was_when_it_was_added(tmp_path, side):
 def test_a_sweep_is_replaced_when_it_is_allowed_to_be(tmp_path):
     steps, key, values = case("centre")
     run(source(), steps, tmp_path, device="cpu", sweep={key: values})
-    with pytest.raises(StoreError, match="already holds a run"):
+    with pytest.raises(StoreError, match="already contains a run"):
         run(source(), steps, tmp_path, device="cpu", sweep={key: values})
     run(source(), steps, tmp_path, device="cpu", sweep={key: values[:2]}, overwrite=True)
     assert tifffile.imread(tmp_path / "sweep.tif").shape[0] == 2

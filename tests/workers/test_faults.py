@@ -62,7 +62,7 @@ def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due
     assert "failed 3 times, on tls://" in text
     assert "failing failed on projections 20 to 21: OSError: the table is away" in text
     assert len(list((tmp_path / "due10").iterdir())) == 7
-    assert "go on with" in text
+    assert "resume with" in text
     for path in (tmp_path / "due10").iterdir():
         path.unlink()
     run(scan, pipeline, tmp_path / "out", engine=client, resume=True)

@@ -62,7 +62,7 @@ def test_workers_write_a_volume_slices_first_and_frames_angles_first(
     tmp_path, scan, client, volume
 ):
     steps = [{"method": "halve", "save_result": True}, STEPS[0], STEPS[1]]
-    with pytest.warns(UserWarning, match="the pixel size is left out from halve on"):
+    with pytest.warns(UserWarning, match="results from halve on have no pixel size"):
         run(scan, pipeline(steps), tmp_path / "out", engine=client, block=2)
     with h5py.File(tmp_path / "out" / "result.h5") as file:
         data = file["entry/data/data"]

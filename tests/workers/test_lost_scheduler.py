@@ -1,4 +1,4 @@
-"""The scheduler of a cluster ends during a run: what is done is kept, and the run can go on."""
+"""The scheduler of a cluster ends during a run: finished slices are kept, and the run resumes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
     soon = dask.config.set({"distributed.comm.timeouts.connect": "10s"})
     with (
         soon,
-        pytest.raises(DeviceError, match=r"the scheduler was lost.*go on with `maxslices run"),
+        pytest.raises(DeviceError, match=r"the scheduler was lost.*resume with `maxslices run"),
     ):
         run(scan, pipeline, out, engine=f"dask:{address}", block=1)
     killing.join()

@@ -110,7 +110,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             by_reference=side.by_reference,
             files=files,
             duration_s=wall_time.total_s,
-            phases_s=wall_time.beside_sections(sections_s),
+            phases_s=wall_time.other_phases(sections_s),
             process_bytes=None if request.is_for_workers else process_peak.grown_bytes,
             result=result,
             result_info=_info_in_memory(made, pipeline, source),

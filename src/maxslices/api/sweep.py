@@ -94,7 +94,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
             side_results=runs.side_results,
             files=files,
             duration_s=wall_time.total_s,
-            phases_s=wall_time.beside_sections(sum(each.duration_s for each in sections)),
+            phases_s=wall_time.other_phases(sum(each.duration_s for each in sections)),
             process_bytes=process_peak.grown_bytes,
             result=pictures.stack,
             parameter=cut.name,

@@ -1,4 +1,4 @@
-"""The runner: executes the sections of a plan in order, and corrects records afterwards."""
+"""Execute the sections of a plan in order, and correct recorded estimates afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunsSections:
-    """Runs the blocks of sections: this process, or others, which derive from it."""
+    """Where the blocks of sections run: in this process. Subclasses run them in others."""
 
     @property
     def is_here(self) -> bool:
@@ -46,12 +46,12 @@ class RunsSections:
 
     @property
     def share_memory(self) -> bool:
-        """True if the processes can open files that this one has in memory."""
+        """True if the processes can open files that exist in the memory of this one."""
         return True
 
-    def section_run(self, *given: Any, **options: Any) -> SectionRun:
+    def section_run(self, *args: Any, **options: Any) -> SectionRun:
         """Make the run of a section; see `SectionRun` for the arguments."""
-        return SectionRun(*given, **options)
+        return SectionRun(*args, **options)
 
 
 def execute(
@@ -71,7 +71,7 @@ def execute(
     Parameters
     ----------
     plan : Plan
-        Made for this pipeline and scan.
+        A plan for this pipeline and scan.
     pipeline : Pipeline
         The methods.
     source : Source
@@ -79,29 +79,29 @@ def execute(
     backend : Backend
         The device.
     folder : RunFolder or ResultsInMemory
-        Where the results go, and intermediates that do not fit in memory.
+        Stores the results, and data between sections that do not fit in memory.
     progress : Progress
-        Shows how many slices are done.
+        Shows the number of finished slices.
     wall_time : WallTime
         Attributes the time to phases.
     result : ndarray, optional
-        Array for the last result, if that is kept in memory; by default a new one.
+        Array for the last result if that stays in memory. By default a new one is allocated.
     sections : RunsSections, optional
-        Runs each section, by default in this process. Where others do, the device is theirs, and
-        `backend` the CPU.
+        Runs each section, by default in this process. If other processes run the sections on their
+        devices, `backend` is the CPU.
     pixel_size_um : float, optional
         Size of a pixel at the sample in micrometres, for methods that scale by it.
 
     Returns
     -------
     (tuple of SectionReport, SideResults, numpy.ndarray or None)
-        Reports, side results, and the last result if it was kept in memory.
+        Reports, side results, and the last result if it is in memory.
 
     Raises
     ------
     MethodError
-        If a method fails, runs out of memory on a single slice, or returns another shape
-        or dtype than it declares.
+        If a method fails, runs out of memory on a single slice, or returns a shape or dtype that
+        differs from its declaration.
     StoreError
         If a result cannot be written.
     """
@@ -120,8 +120,7 @@ def execute(
             "results_folder": folder.path,
             "pixel_size_um": pixel_size_um,
         }
-        # Before anything runs, so that a missing library, a name that is taken or a full disk
-        # ends the run now.
+        # A missing library, a taken name or a full disk ends the run before anything is computed.
         with_torch = require_libraries(s.meta for s in pipeline.steps if sections.is_here)
         all_sinks = make_sinks(folder, plan, pipeline, wall_time, source.angles)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
@@ -156,7 +155,7 @@ def execute(
                 before = SectionState()
             store: Store | DeviceStore | None
             if is_last:
-                is_kept = section.destination == "memory"  # pageable: the array is the user's
+                is_kept = section.destination == "memory"  # not pinned: the array is the user's
                 store, note = MemoryStore(section.output, result) if is_kept else None, ""
                 if journal is not None and not keeps_blocks:
                     journal.note("begin", section=number)
@@ -177,7 +176,7 @@ def execute(
                 facts,
                 known={i - position for i in known if position <= i < stop},
                 journal=journal,
-                given_non_finite=non_finite,
+                input_non_finite=non_finite,
             )
             notes = tuple(text for text in (note, before.note(section)) if text)
             on_block = None
@@ -192,7 +191,7 @@ def execute(
                     reports.append(section_run.run(progress.advance))
                 source.check_unchanged()
             except SourceError:
-                source.check_unchanged()  # what cannot be read because it was cut has changed
+                source.check_unchanged()  # a truncated scan cannot be read because it has changed
                 raise
             wall_time.begin("finishing")
             if journal is not None and block_runner.keeps_track:
@@ -213,36 +212,36 @@ def execute(
 def _warn_of_order(
     steps: Sequence[Step], angles: NDArray[np.float32] | None, side_results: SideResults
 ) -> None:
-    """Log a warning of methods that get projections in another order than that of their angles."""
+    """Log a warning of methods that get projections which are not in the order of their angles."""
     for index, step in enumerate(steps):
-        with contextlib.suppress(KeyError):  # a side result that the section has yet to find
-            given = side_results.angles_after(steps[:index], angles)
-            if given is None:
+        with contextlib.suppress(KeyError):  # a side result that the section has not yet computed
+            step_angles = side_results.angles_after(steps[:index], angles)
+            if step_angles is None:
                 continue
             values = {name: side_results.resolve(value) for name, value in step.parameters.items()}
             if not step.meta.depends_on_order(values):
                 continue
-            table = angle_table(given)
+            table = angle_table(step_angles)
             if not table.in_order:
                 logger.warning(
-                    "%s takes projections as they are stored, and these are not stored by angle "
-                    "(%s): its result is likely wrong; put sort_by_angle before it",
+                    "%s takes projections in the order of the scan, which is not that of their "
+                    "angles (%s), so its result is likely wrong: put sort_by_angle before it",
                     step.meta.name,
                     table,
                 )
 
 
 def _look_at_frames(source: Source, pipeline: Pipeline) -> FlatWeights | None:
-    """Warn of flats and darks that methods take; the weights of the flats for each projection."""
-    taken = {name for step in pipeline.steps for name in step.meta.supplied}
-    if not taken & set(SIDE_NAMES):
+    """Warn of doubtful flats and darks; return the weights of the flats for each projection."""
+    used = {name for step in pipeline.steps for name in step.meta.supplied}
+    if not used & set(SIDE_NAMES):
         return None
-    texts = source.frame_warnings(taken)
-    weights = source.flat_weights() if "flats" in taken else None
+    texts = source.frame_warnings(used)
+    weights = source.flat_weights() if "flats" in used else None
     if weights is not None:
         texts += [
-            f"{source.name}: flats change during the scan, and {step.meta.name} takes their mean: "
-            "maxslices_methods' dark_flat_field_correction interpolates them in time"
+            f"{source.name}: flats change during the scan, and {step.meta.name} uses their mean. "
+            "dark_flat_field_correction of maxslices_methods interpolates them in time"
             for step in pipeline.steps
             if "flats" in step.meta.supplied and "flat_weights" not in step.meta.supplied
         ]
@@ -256,18 +255,17 @@ def correct_records(
 ) -> list[str]:
     """Correct recorded estimates that were too low for a section's blocks.
 
-    A section's peak is that of the method that limits it, so the record of that method is
-    corrected: to what was measured or, if a block ran out of memory, to more than was available.
-    The next plan uses the corrected record.
+    One method limits a section, and its record is corrected. The new estimate is the measured peak
+    or, if a block ran out of memory, more than the available memory. The next plan uses it.
 
     Parameters
     ----------
     plan : Plan
-        Plan that was run.
+        The executed plan.
     reports : sequence of SectionReport
         Report of each section.
     resolver : ModelResolver
-        Chose the estimates of the methods.
+        Resolved the estimates of the methods.
 
     Returns
     -------

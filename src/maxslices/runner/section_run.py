@@ -1,4 +1,4 @@
-"""One section of a plan: its blocks in order, smaller ones if memory runs out."""
+"""Run one section of a plan, block by block, with smaller blocks if memory runs out."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from .report.run_report import BlockUse, SectionReport
 from .report.run_timeline import Timeline
 
 SAMPLE_INTERVAL_S = 0.02
-"""Seconds between samples of a GPU's memory. One takes 0.01 ms (H200), so 0.05 % of a run."""
+"""Seconds between samples of a GPU's memory. A sample takes 0.01 ms (H200), 0.05 % of a run."""
 
 
 class SectionMeter:
     """Measures a whole section on a GPU, and its widest block on the CPU.
 
-    On the CPU the allocations of arrays are traced, which makes a method of many small steps up to
-    1.5 times slower (tracing Python objects as well: 3 times). So one block is measured there.
+    On the CPU the allocations of arrays are traced. This makes a method with many small steps up to
+    1.5 times slower (3 times if Python objects are traced too), so only one block is measured.
 
     Attributes
     ----------
     measured_bytes : int or None
-        The peak; None if nothing was measured or the meters are not available.
+        The peak; None if nothing was measured or no meter is available.
     measured_slices : int
-        Slices of the widest block that was measured, with its halo.
+        Slices of the widest measured block, with its halo.
     """
 
     def __init__(self, kind: Device) -> None:
@@ -51,9 +51,9 @@ class SectionMeter:
         self.measured_slices = 0
 
     def to_measure(self, blocks: Sequence[Block]) -> Block | None:
-        """Block to measure: the widest, unless one as wide was measured before.
+        """Block to measure: the widest, unless one of that width was measured before.
 
-        It is the second of that width, if there is one: then a result is being written meanwhile.
+        If several have that width, it is the second, because a result is written meanwhile.
         """
         size = max(block.n_given for block in blocks)
         if size <= self.measured_slices:
@@ -64,7 +64,7 @@ class SectionMeter:
     def measuring(
         self, kind: Device, is_wanted: bool = True, resident_bytes: int = 0
     ) -> Iterator[None]:
-        """Measure what is done on a device of that kind; `resident_bytes` were allocated before."""
+        """Measure on a device of that kind; `resident_bytes` were allocated before."""
         if not is_wanted or kind != self._kind:
             yield
             return
@@ -72,25 +72,25 @@ class SectionMeter:
         with measure_peak(self._kind, hooks=False, interval_s=every_s) as peak:
             yield
         if peak.counted_bytes is not None:
-            found = peak.counted_bytes + resident_bytes
-            self.measured_bytes = max(found, self.measured_bytes or 0)
+            peak_bytes = peak.counted_bytes + resident_bytes
+            self.measured_bytes = max(peak_bytes, self.measured_bytes or 0)
 
 
 @dataclass(slots=True)
 class PoolCache:
-    """The memory that a section leaves with the device's pool between its blocks."""
+    """Freed memory that the device's pool retains between the blocks of a section."""
 
     backend: Backend
     """The device."""
     is_roomy: bool
-    """Whether memory is ample, so that the pool may keep fragments of other sizes."""
+    """Whether memory is ample, and the pool may retain fragments of other sizes."""
     _last_size: int = 0
-    """Slices of the last block, with its halo."""
+    """Slices of the last block, with its halo; 0 before the first."""
 
     def prepare(self, plan: SectionPlan) -> None:
-        """Let the device retain what is freed if memory is ample, else free what it holds."""
+        """Let the pool retain freed memory if memory is ample; otherwise release it."""
         if not self.is_roomy:
-            self.backend.release()  # memory of the section before
+            self.backend.release()  # memory of the previous section
             return
         n_given = plan.block + sum(plan.halo)
         arrays = (each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output))
@@ -99,13 +99,13 @@ class PoolCache:
     def begin(self, n_given: int) -> None:
         """Prepare for blocks, the first of which has `n_given` slices."""
         fft_plan_cache.keep_fft_plans(self.is_roomy and self.backend.kind == "cuda")
-        # Memory that the heap of a host keeps serves blocks of any size.
+        # On the CPU, retained memory serves blocks of any size.
         if self._last_size not in (0, n_given) and self.backend.kind == "cuda":
             self.backend.release()
         self._last_size = n_given
 
     def change_to(self, n_given: int) -> None:
-        """Drop FFT plans for another number of slices, which the estimate does not contain.
+        """Drop FFT plans for another number of slices, which the estimate does not include.
 
         If memory is short, drop the pool's fragments of another size as well, which waits for the
         device.
@@ -119,18 +119,18 @@ class PoolCache:
         self._last_size = n_given
 
     def end(self) -> None:
-        """Stop keeping FFT plans, as other users of CuPy expect."""
+        """Stop keeping FFT plans, as other code that uses CuPy expects."""
         fft_plan_cache.keep_fft_plans(False)
 
     def free(self) -> None:
-        """Free all unused memory, and keep less from here on."""
+        """Free all unused memory, and retain less from now on."""
         self.is_roomy = False
         fft_plan_cache.keep_fft_plans(False)
         gc.collect()
         self.backend.release()
 
     def is_out_of_memory(self, error: BaseException | None) -> bool:
-        """True if memory ran out: by the error, or by the cause of one of our errors."""
+        """True if the error, or the cause of a maxslices error, is that memory ran out."""
         while error is not None:
             if is_out_of_memory(error):
                 return True
@@ -140,32 +140,32 @@ class PoolCache:
 
 @dataclass(slots=True)
 class SectionRun:
-    """A section while it runs."""
+    """The run of a section."""
 
     runner: BlockRunner
-    """Runs its methods on a block."""
+    """Runs the methods on a block."""
     reader: Readable | DeviceStore
-    """Holds its input."""
+    """The input."""
     notes: tuple[str, ...] = ()
-    """Differences from the plan before it began."""
+    """Differences from the plan at the start."""
     before: SectionState = field(default_factory=SectionState)
-    """How far it came before it was stopped."""
+    """Progress before the run was stopped."""
     part: range | None = None
-    """Slices to run, if other processes run the others: from the first of a block to the last of
-    one. Side results of blocks are not combined then."""
+    """Slices to run if other processes run the rest: whole blocks, whose side results are not
+    combined here."""
     on_block: Callable[[int, int, int, dict[int, Any]], object] | None = None
-    """Called with the first slice of each block, one past its last, the block size and the block's
-    side results, when its results are written."""
+    """Called when the results of a block are written, with its first slice, one past its last, the
+    block size and its side results."""
     n_splits: int = 0
-    """How many times the block was halved because memory ran out."""
+    """Number of times that the block was halved because memory ran out."""
     smallest_block: int = field(init=False)
-    """The smallest block that was used."""
+    """Size of the smallest block."""
     timeline: Timeline = field(init=False)
-    """Records when each stage is at work."""
+    """Records when each stage works."""
     n_done: int = field(init=False)
-    """Slices that are done, counted from the first: computed, and all results written."""
+    """Number of finished slices, from the first on. Their results are written."""
     _parts: list[range] = field(init=False)
-    """Intervals of slices that were not done before."""
+    """Intervals of slices that were unfinished at the start."""
     _measured_bytes: int | None = None
     """Measured peak; None if nothing was measured."""
     _sizes: list[BlockUse] = field(default_factory=list)
@@ -173,11 +173,11 @@ class SectionRun:
     _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
     """Index of a step -> (first slice of a block, its side result)."""
     _overlaps: bool = True
-    """Whether a block is brought while another is computed."""
+    """Whether a block is read while another is computed."""
     _wants_copies: bool = False
-    """Whether a method needs blocks that it may write to."""
+    """Whether a method needs writable blocks."""
     _pool: PoolCache = field(init=False)
-    """Memory that the device's pool keeps between blocks."""
+    """Memory that the device's pool retains between blocks."""
 
     def __post_init__(self) -> None:
         missing = self.before.done.missing(self.plan.n_slices)
@@ -196,13 +196,13 @@ class SectionRun:
         return self.runner.plan
 
     def run(self, advance: Callable[[int], None]) -> SectionReport:
-        """Run all blocks; `advance` is called with the number of slices done.
+        """Run all blocks; `advance` is called with the number of newly finished slices.
 
         Raises
         ------
         MethodError
-            If a method fails, runs out of memory on a single slice, or returns another
-            shape or dtype than it declares.
+            If a method fails, runs out of memory on a single slice, or returns a shape or dtype
+            that differs from its declaration.
         """
         runner = self.runner
         self.timeline = Timeline()
@@ -231,17 +231,17 @@ class SectionRun:
             measured_bytes=self._measured_bytes,
             blocks=tuple(self._sizes),
             notes=(*self.notes, *self._notes(times.duration_s)),
-            # What was written before a stop was not looked at here, and may be a picture.
+            # Slices from before a stop were not checked here.
             warnings=() if self.before.done.count else runner.checks.warnings(runner.store),
         )
 
     def _run(self, advance: Callable[[int], None]) -> None:
-        """Find the side results of a few slices, then run all blocks."""
+        """Compute the side results of a few slices, then run all blocks."""
         backend, meter = self.runner.backend, SectionMeter(self.runner.backend.kind)
         self._overlaps, looks_ahead = self.plan.overlaps, self.looks_ahead
         try:
-            if not looks_ahead:  # looking ahead would give it back
-                self._pool.prepare(self.plan)  # before the meter notes what is in use
+            if not looks_ahead:  # looking ahead would release it
+                self._pool.prepare(self.plan)  # before the meter notes the memory in use
             with meter.measuring("cuda"):
                 if looks_ahead:
                     with meter.measuring("cpu"):
@@ -256,12 +256,12 @@ class SectionRun:
         self._measured_bytes = meter.measured_bytes
 
     def _notes(self, duration_s: float) -> list[str]:
-        """Notes on how it ran."""
+        """Further notes for the report."""
         return []
 
     @property
     def looks_ahead(self) -> bool:
-        """True if side results of a few slices are to be found before the first block."""
+        """True if side results of a few slices are computed before the first block."""
         steps = enumerate(self.runner.steps)
         return any(
             step.meta.sample_slices is not None and index not in self.runner.known
@@ -269,11 +269,11 @@ class SectionRun:
         )
 
     def look_ahead(self) -> None:
-        """Find the side results that depend on a few slices.
+        """Compute the side results that depend on a few slices.
 
-        Methods are given data in memory as they are, read-only. If a method refuses such an array,
-        or works in place, it gets copies. The few slices cannot be split, but if memory runs out,
-        they are tried once more after the caches have been emptied.
+        Methods get read-only views of data in memory. A method that refuses a read-only array, or
+        works in place, gets copies. The few slices cannot be split. If memory runs out, they are
+        tried once more after the caches are emptied.
         """
         is_retry = False
         while True:
@@ -294,11 +294,11 @@ class SectionRun:
             self._pool.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
-        """Run block after block; if memory runs out, go on with half as many slices."""
+        """Run all blocks. If memory runs out, continue with half as many slices in a block."""
         plan, total = self.plan, self._parts[-1].stop if self._parts else 0
         size, why, is_retry = plan.block, plan.why, False
         if self.before.block not in (None, plan.block):
-            size, why = self.before.block, "as before it was stopped"
+            size, why = self.before.block, "as before the stop"
         while self.n_done < total:
             start = self.n_done
             blocks = blocks_of(self._left(start, total), size, plan.halo, plan.n_slices)
@@ -308,12 +308,12 @@ class SectionRun:
             is_retry = is_retry and self.n_done == start
             if ran_out is None:
                 break
-            # Only here, outside of the `except` clause, is the memory of what failed unused.
+            # The memory of the failed call is free only outside of the `except` clause.
             self._pool.free()
             if not ran_out:
                 continue
             if self.runner.backend.kind == "cuda" and not is_retry:
-                is_retry = True  # the pool may have been fragmented; now it is empty
+                is_retry = True  # the pool may have been fragmented, and is empty now
                 continue
             size = min(size, max(len(part) for part in self._left(self.n_done, total)))
             if size > 1:
@@ -322,7 +322,7 @@ class SectionRun:
                 self.n_splits += 1
             elif self._overlaps:
                 is_retry, self._overlaps = False, False
-                why = "memory ran out: one after the other"
+                why = "memory ran out: without overlap"
                 self._sizes.append(BlockUse(self.n_done, 1, why))
             else:
                 raise OutOfMemoryError(
@@ -333,7 +333,7 @@ class SectionRun:
             self.n_done = plan.n_slices
 
     def _left(self, start: int, stop: int) -> list[range]:
-        """Slices from `start` to `stop` that were not done before."""
+        """Slices from `start` to `stop` that were unfinished at the start."""
         cut = (range(max(part.start, start), min(part.stop, stop)) for part in self._parts)
         return [part for part in cut if part]
 
@@ -344,12 +344,12 @@ class SectionRun:
         advance: Callable[[int], None],
         meter: SectionMeter,
     ) -> str | None:
-        """Run blocks of one size, until all are done or an error ends them.
+        """Run blocks of one size until all are done, or an error occurs.
 
         Returns
         -------
         str or None
-            None if all are done; else why blocks may be tried again, see `_retry_after`.
+            None if all are done. Otherwise the reason to try again; see `_retry_after`.
         """
         plan, runner, begin = self.plan, self.runner, self.n_done
         overlaps = self._overlaps and len(blocks) > 1
@@ -379,8 +379,8 @@ class SectionRun:
             measured = meter.to_measure(blocks)
             for block in blocks:
                 self._pool.change_to(block.n_given)
-                beside = runner.resident_bytes + feed.resident_bytes + results.resident_bytes
-                with meter.measuring("cpu", block is measured, beside):
+                resident = runner.resident_bytes + feed.resident_bytes + results.resident_bytes
+                with meter.measuring("cpu", block is measured, resident):
                     values = runner.run(block, feed, results, self.timeline)
                     feed.release()
                 if block is measured:
@@ -392,16 +392,16 @@ class SectionRun:
                     results.mark(block.start, note)
                 self.n_done = block.stop
                 advance(block.stop - block.start)
-            feed.close()  # while the last result is copied
+            feed.close()  # meanwhile the last result is copied
             results.flush()
         except Exception as error:
-            results.settle()  # write what was computed before
+            results.settle()  # write the results of earlier blocks
             self._uncount_lost(results, begin, advance)
             ran_out = self._retry_after(error)
             if ran_out is not None:
                 return ran_out
             if runner.backend.kind == "cuda" and isinstance(error, RuntimeError):
-                # CUDA reports a failed kernel at some later call, whatever that call does.
+                # CUDA reports a failed kernel at a later, unrelated call.
                 raise MethodError(
                     f"the device failed in the section of {self._names}, after {self.n_done} "
                     f"{SLICE_NAMES[plan.slice_dim]}s: {what_raised(error)}"
@@ -411,14 +411,14 @@ class SectionRun:
             try:
                 if feed is not None:
                     feed.close()
-            finally:  # even if the device failed, or the thread would wait for ever
+            finally:  # even if the device failed, or the thread would wait forever
                 results.close()
         return None
 
     def _uncount_lost(
         self, results: ResultQueue, begin: int, advance: Callable[[int], None]
     ) -> None:
-        """Count slices that were computed but could not be written as not done."""
+        """Count slices that could not be written as unfinished."""
         if results.lost_from is None:
             return
         lost = self._left(max(begin, results.lost_from), self.n_done)
@@ -431,13 +431,13 @@ class SectionRun:
             self._partial[index] = kept
 
     def _retry_after(self, error: Exception) -> str | None:
-        """Whether a block may be tried again after an error.
+        """Reason to try a block again after an error.
 
         Returns
         -------
         str or None
-            The error, if memory ran out; "" if a method asks for input that it may write to; None
-            if it may not.
+            The error if memory ran out; "" if a method needs writable input; None if a new attempt
+            is pointless.
         """
         if self._pool.is_out_of_memory(error):
             return str(error).partition("\n")[0] or type(error).__name__
@@ -452,7 +452,7 @@ class SectionRun:
 
 
 def _halved(size: int, multiple: int) -> int:
-    """Half of a block, rounded up; to a multiple of this number where that is smaller."""
+    """Half of a block, rounded up, if possible to a multiple of `multiple`."""
     half = -(-size // 2)
     rounded = -(-half // multiple) * multiple
     return rounded if rounded < size else half

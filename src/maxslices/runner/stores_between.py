@@ -1,4 +1,4 @@
-"""Stores of the data between sections: made, kept while they may be needed, and freed."""
+"""Stores of the data between sections."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .folder.journal import Journal
 from .folder.unfinished_run import SectionState, store_names
 
 _ON_DISK = (
-    "its output was to stay in memory, which workers on other machines cannot read: it went to a "
+    "its output was planned in memory, which workers on other machines cannot read, so it is in a "
     "scratch file on disk"
 )
 
 
 class StoresBetween:
-    """Stores of the outputs of sections, for the sections after them.
+    """Makes, keeps and frees the stores of data between sections.
 
-    Where a journal is kept, scratch files have names: if the run is stopped they stay, so that it
-    can go on. One that has been read stays until the output of a later section is on disk, unless
-    another scratch file needs the space.
+    With a journal, scratch files have names and outlive a stopped run. A scratch file that has been
+    read is kept until the output of a later section is on disk, unless another scratch file needs
+    the space.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ class StoresBetween:
     backend : Backend
         The device.
     folder : Path or None
-        Folder of scratch files; None: the system's for temporary files.
+        Folder of scratch files; None for the system's temporary folder.
     journal : Journal or None
-        Notes scratch files; None if none is kept.
+        Records scratch files; None without one.
     in_memory : bool
-        Whether all processes that run blocks can open files that this one has in memory.
+        Whether all processes that run blocks can open files in the memory of this one.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class StoresBetween:
         return number in self._on_disk or self._plan.sections[number].destination == "nothing"
 
     def make(self, number: int) -> tuple[Store | DeviceStore, str]:
-        """Make the store for a section's output, with a note if it is not where it was planned.
+        """Make the store for a section's output; return it with a note if the plan differs.
 
-        The journal notes that the section begins. If there is less memory than planned, the store
-        is farther from the device: in host memory if it fits, else in a scratch file.
+        The journal notes that the section begins. If the planned memory is not available, the store
+        is in host memory if it fits, else in a scratch file.
         """
         self._stores[number], note = self._make(number)
         if self._journal is not None and number not in self._on_disk:
@@ -88,7 +88,7 @@ class StoresBetween:
         return self._stores[number], note
 
     def reopen(self, number: int, state: SectionState) -> Store:
-        """Open the scratch file with a section's output that another process left."""
+        """Open the scratch files with a section's output from an earlier process."""
         assert state.layout is not None
         store = ScratchStore(
             self._plan.sections[number].output,
@@ -104,7 +104,7 @@ class StoresBetween:
         return store
 
     def finish_section(self, number: int) -> None:
-        """Free the stores that are not needed any more once a section is finished."""
+        """Free the stores that are no longer needed once a section is finished."""
         is_kept = number < len(self._plan.sections) - 1 and not self.is_on_disk(number)
         for earlier in [each for each in self._stores if each < number]:
             if not (is_kept and earlier in self._on_disk):
@@ -162,4 +162,4 @@ class StoresBetween:
 
 def _moved(planned: str, instead: str) -> str:
     place = "on the device" if planned == "device" else "in memory"
-    return f"its output was to stay {place}, where there was no room: it went to {instead}"
+    return f"its output was planned {place}, where memory was short, so it is in {instead}"

@@ -1,4 +1,4 @@
-"""The pictures of a sweep: a TIFF stack and a contact sheet, or an array; how sharp each is."""
+"""The pictures of a sweep, their sharpness, and their files: a TIFF stack and a contact sheet."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .folder.run_folder import RunFolder
 from .report.run_report import MEASURE
 
 INNER = 0.9
-"""Part of the picture's half-axes that counts: reconstructions have a mask or artefacts beyond."""
+"""Part of the picture's half-axes that counts. Beyond, reconstructions have a mask or artefacts."""
 STRIP_PIXELS = 2**16
-"""Pixels that a thread works on at one time: its arrays fit the cache of a core."""
+"""Pixels that a thread works on at one time. Its arrays then fit into the cache of a core."""
 
 
 def sharpness(picture: NDArray[Any]) -> float:
@@ -31,22 +31,22 @@ def sharpness(picture: NDArray[Any]) -> float:
     Parameters
     ----------
     picture : ndarray, shape (rows, columns)
-        Of any real dtype. Values that are not finite count as 0.
+        Of any real dtype. Non-finite values count as 0.
 
     Returns
     -------
     float
-        Of the ellipse within `INNER` of the half-axes; 0 where the picture is even, or too small
-        for an ellipse. More is sharper: few edges, and little between them. It depends neither on
-        the scale of the values nor on their offset.
+        Of the ellipse within `INNER` of the half-axes; 0 if the picture is constant, or too small
+        for an ellipse. A large value means few edges, and little between them. It depends neither
+        on the scale of the values nor on their offset.
 
     Notes
     -----
     This is the inverse of the normalized sparsity of D. Krishnan, T. Tay and R. Fergus, CVPR 2011,
     233, times the square root of the number of pixels. Both blur and noise make it smaller.
-    Measures by the gradient's size alone take noise, and the arcs around a wrong axis of rotation,
-    for detail. Of four simulated scans, two of them noisy, it found the axis of all in steps of
-    half a pixel, and Tenengrad that of three.
+    Measures of the gradient's size alone mistake noise, and the arcs around a wrong axis of
+    rotation, for detail. In four simulated scans, two of them noisy, this measure found the axis of
+    all in steps of half a pixel, and Tenengrad that of three.
     """
     n_rows, n_columns = picture.shape
     if min(n_rows, n_columns) < 3:
@@ -76,26 +76,26 @@ def sharpness(picture: NDArray[Any]) -> float:
 
 
 SHEET_PIXELS = 2400
-"""Width of a sheet: two fifths more than a usual screen has, so that one can look closer."""
+"""Width of a sheet in pixels, 40 % more than a common screen, for a closer look."""
 _SIZES = (96, 640)
-"""Least and largest side of a small picture, in pixels: labels need 96, and a single large picture
-is better looked at in the stack."""
+"""Smallest and largest side of a small picture, in pixels. Labels need 96, and a larger picture is
+better viewed in the stack."""
 _GAP, _LABEL = 6, 20
 """Pixels between pictures, and for a label above each."""
 _FONT_PIXELS = 13
 """Size of letters, for lines of `_LABEL` pixels."""
 _SHADES = (0.5, 99.5)
-"""Percentiles of all pictures that are black and white: single bright points, as of metal, would
-leave the rest in one shade."""
+"""Percentiles of all pictures that become black and white. With the extremes instead, single bright
+points, such as metal, would leave the rest in one shade."""
 _PAPER, _INK, _MARK = (255, 255, 255), (34, 38, 43), (200, 69, 46)
 
 
 @dataclass(slots=True)
 class ContactSheet:
-    """Small pictures, collected one by one."""
+    """A sheet of small pictures, added one by one."""
 
     n_pictures: int
-    """How many there will be."""
+    """Number of pictures."""
     shape: tuple[int, int]
     """Rows and columns of each picture."""
     title: str
@@ -107,7 +107,7 @@ class ContactSheet:
 
     @property
     def n_columns(self) -> int:
-        """Pictures beside each other."""
+        """Number of pictures in a row."""
         return min(self.n_pictures, max(3, math.ceil(math.sqrt(self.n_pictures))))
 
     @property
@@ -116,26 +116,26 @@ class ContactSheet:
         rows, columns = self.shape
         width = SHEET_PIXELS // self.n_columns - _GAP
         scale = min(max(width, _SIZES[0]), _SIZES[1]) / max(rows, columns)
-        if scale > 1:  # whole pixels, so that nothing is made up between them
+        if scale > 1:  # an integer, so no values are interpolated
             scale = math.floor(scale)
         return max(1, round(rows * scale)), max(1, round(columns * scale))
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that the small pictures and the sheet take."""
+        """Memory for the small pictures and the sheet."""
         small = self.n_pictures * self.size[0] * self.size[1] * 4
         width, height = self._sheet_size()
         # Copies of all small pictures for their percentiles, and of the sheet for the file.
         return 2 * small + 2 * 3 * width * height
 
     def add(self, picture: NDArray[Any], label: str) -> None:
-        """Add a picture; each pixel of a reduced one is the mean of those that it covers."""
+        """Add a picture. If it is reduced, a pixel is the mean of those that it covers."""
         rows, columns = self.size
         whole = np.asarray(picture, np.float32)
         if not np.isfinite(whole).all():
             whole = np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
         if (rows, columns) == whole.shape:
-            small = whole.copy()  # the next value is computed in the same memory
+            small = whole.copy()  # the next value reuses the memory
         else:
             image = Image.fromarray(whole).resize((columns, rows), Image.Resampling.BOX)
             small = np.asarray(image)
@@ -143,7 +143,7 @@ class ContactSheet:
         self._labels.append(label)
 
     def save(self, path: Path, suggested: int | None) -> None:
-        """Write the sheet as a PNG, with a frame around the picture that is suggested."""
+        """Write the sheet as a PNG, with a frame around the suggested picture."""
         rows, columns = self.size
         dark, bright = np.percentile(np.stack(self._small), _SHADES)
         scale = 255 / max(float(bright - dark), 1e-30)
@@ -179,7 +179,7 @@ class ContactSheet:
 
 
 def _fitting(text: str, width: int, font: Any) -> str:
-    """Text cut to a width in pixels."""
+    """Shorten a text to a width in pixels."""
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(f"{text}...") > width:
@@ -193,14 +193,14 @@ STACK, SHEET = "sweep.tif", "sweep.png"
 
 @dataclass(slots=True)
 class SweepPictures:
-    """Takes the picture of each value, in order."""
+    """Collects the picture of each value, in order."""
 
     parameter: str
     """The parameter, such as ``fbp.center``."""
     values: tuple[Any, ...]
     """Its values."""
     folder: RunFolder | None
-    """Where they are written; None keeps them in memory."""
+    """Folder for the files; None if pictures stay in memory."""
     sharpness: list[float] = field(default_factory=list)
     """Sharpness of each picture."""
     stack: NDArray[Any] | None = None
@@ -210,7 +210,7 @@ class SweepPictures:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of host memory that are held for all pictures."""
+        """Host memory for all pictures."""
         if self.stack is not None:
             return self.stack.nbytes
         return 0 if self._sheet is None else self._sheet.n_bytes
@@ -239,7 +239,7 @@ class SweepPictures:
         self.sharpness.append(sharpness(image))
 
     def finish(self) -> tuple[Path, ...]:
-        """Complete the files; their paths once the run is published, that of the stack last."""
+        """Complete the files; the paths that they are moved to, the stack last."""
         if self.folder is None or self._file is None or self._sheet is None:
             return ()
         best = int(np.argmax(self.sharpness))

@@ -1,4 +1,4 @@
-"""Input of a section: its blocks, and a thread that reads them and copies them to the device."""
+"""Input of a section: its blocks, read in a thread and copied to the device."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ class DeviceStore:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Slices that are worked on at one time."""
+    """Slices that are on the device at one time."""
 
     start: int
-    """First slice whose output is kept."""
+    """First slice of the output."""
     stop: int
-    """One past the last of them."""
+    """One past the last slice of the output."""
     first: int
-    """First slice that methods are given: `start` minus the halo."""
+    """First slice of the input: `start` minus the halo."""
     last: int
-    """One past the last of these."""
+    """One past the last slice of the input."""
 
     @property
     def n_given(self) -> int:
-        """Slices that methods are given."""
+        """Number of input slices."""
         return self.last - self.first
 
     @property
     def core(self) -> slice:
-        """Slices without the halo, as an index into what methods are given."""
+        """Slices without the halo, as an index into the input."""
         return slice(self.start - self.first, self.stop - self.first)
 
     @property
@@ -81,7 +81,7 @@ class Block:
 def blocks_of(
     parts: Sequence[range], size: int, halo: tuple[int, int], n_slices: int
 ) -> list[Block]:
-    """Divide intervals of slices into blocks of `size`; the last of each may be smaller.
+    """Divide intervals of slices into blocks. The last block of an interval may be smaller.
 
     Parameters
     ----------
@@ -90,16 +90,17 @@ def blocks_of(
     size : int
         Slices in a block.
     halo : (int, int)
-        Slices before and after a block that methods are given.
+        Slices before and after a block that methods need.
     n_slices : int
-        Slices in all, beyond which no halo reaches.
+        Total number of slices, at which halos end.
     """
-    found = []
+    blocks = []
     for part in parts:
-        for begin in range(part.start, part.stop, size):
-            stop = min(begin + size, part.stop)
-            found.append(Block(begin, stop, max(0, begin - halo[0]), min(n_slices, stop + halo[1])))
-    return found
+        for start in range(part.start, part.stop, size):
+            stop = min(start + size, part.stop)
+            first, last = max(0, start - halo[0]), min(n_slices, stop + halo[1])
+            blocks.append(Block(start, stop, first, last))
+    return blocks
 
 
 Readable = Source | Store
@@ -107,18 +108,18 @@ Readable = Source | Store
 
 
 class BlockFeed:
-    """Gives a section its blocks, in order, from where methods need them.
+    """Delivers the input blocks of a section, in order.
 
     Parameters
     ----------
     get : callable
-        Gives a block: where it lies, or a copy.
+        Returns a block, in place or as a copy.
     blocks : sequence of Block
         The blocks, in order.
     """
 
     resident_bytes: int = 0
-    """Bytes that it holds on the device for all blocks."""
+    """Bytes that it takes on the device for all blocks."""
     reuses: bool = False
     """Whether later blocks reuse the memory of earlier ones."""
 
@@ -126,15 +127,15 @@ class BlockFeed:
         self._get, self._left = get, iter(blocks)
 
     def start(self) -> None:
-        """Start copies from pinned memory; flats and darks are on their way already."""
+        """Start copies from pinned memory, after those of flats and darks have been started."""
         return
 
     def take(self) -> Any:
-        """Wait for the next block on the device, which methods may write to."""
+        """Wait for the next block on the device."""
         return self._get(next(self._left))
 
     def release(self) -> None:
-        """Let the memory of the block last taken be reused, after all computing so far."""
+        """Allow reuse of the last block's memory once the device has done the work so far."""
         return
 
     def close(self) -> None:
@@ -149,9 +150,9 @@ class _Stop(Exception):
 class ReadAhead(BlockFeed):
     """A `BlockFeed` whose thread reads one block ahead, and copies it to the device.
 
-    On the CPU blocks are read into the arrays that methods are given. For a GPU they are read into
-    staging memory and copied from there. Blocks in pinned memory are copied from where they lie.
-    Its thread is waited for no longer than `hang_s`.
+    On the CPU, blocks are read into the arrays that methods receive. For a GPU, they are read into
+    staging memory and copied from there. Blocks in pinned memory are copied directly. The longest
+    wait for the thread is `hang_s`.
     """
 
     reuses = True
@@ -178,7 +179,7 @@ class ReadAhead(BlockFeed):
         self._places = block_memory.input_buffers(way, size, overlaps=overlaps, n_blocks=n_blocks)
         self._staging = block_memory.read_staging(way, size, overlaps=overlaps, n_blocks=n_blocks)
         self.resident_bytes = self._places.total_bytes
-        # Entries: memory, and the event from which on it is free. None ends the thread.
+        # Entries: memory, and the event after which it is free. None ends the thread.
         self._buffers: SimpleQueue[tuple[Any, DeviceEvent | None] | None] = SimpleQueue()
         self._staged: SimpleQueue[tuple[NDArray[Any], DeviceEvent | None] | None] = SimpleQueue()
         self._ready: SimpleQueue[tuple[Any, Any, DeviceEvent | None] | BaseException] = (
@@ -190,7 +191,7 @@ class ReadAhead(BlockFeed):
         self._n_staging = 0
         self._thread: WorkThread | None = None
         if way != "copied":
-            self._begin()  # reading goes on while flats and darks are copied
+            self._begin()  # reads while flats and darks are copied
 
     def start(self) -> None:
         """Start copies from pinned memory."""
@@ -209,7 +210,7 @@ class ReadAhead(BlockFeed):
         return data
 
     def release(self) -> None:
-        """Let the memory of the block last taken be reused, after all computing so far."""
+        """Allow reuse of the last block's memory once the device has done the work so far."""
         memory, self._taken = self._taken, None
         self._buffers.put((memory, None if self._engine is None else self._engine.record()))
 
@@ -221,8 +222,8 @@ class ReadAhead(BlockFeed):
             self._staged.put(None)
             thread.join(self._hang_s)
             if self._copied is not None:
-                with suppress(RuntimeError):  # of a device that failed, raised before
-                    self._copied.synchronize()  # memory is freed after the copies to it
+                with suppress(RuntimeError):  # the device failed, which was raised before
+                    self._copied.synchronize()  # copies end before their memory is freed
         self._taken = self._copied = None
         self._buffers, self._staged, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
 
@@ -242,10 +243,9 @@ class ReadAhead(BlockFeed):
         return self._spec.with_slices(self._slice_dim, block.n_given).nbytes
 
     def _is_copied_in_place(self) -> bool:
-        """True if the device can copy the first and the last block from where they lie."""
+        """True if the device can copy the first and the last block directly."""
         ends = (self._blocks[0], self._blocks[-1])
-        found = (self._in_place(block) for block in ends)
-        return all(each is not None for each in found)
+        return all(self._in_place(block) is not None for block in ends)
 
     def _in_place(self, block: Block) -> NDArray[Any] | None:
         return slices_in_place(
@@ -265,7 +265,7 @@ class ReadAhead(BlockFeed):
                     self._ready.put(self._send(self._engine, block, shape))
         except _Stop:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised where the block is taken
+        except BaseException as error:  # noqa: BLE001 - raised by `take`
             self._ready.put(error)
 
     def _send(
@@ -288,7 +288,7 @@ class ReadAhead(BlockFeed):
         return memory, data, end
 
     def _free_staging(self, engine: CopyEngine) -> NDArray[Any]:
-        """Free staging memory; the first pieces are allocated while flats and darks are copied."""
+        """Get free staging memory; allocate the first pieces while flats and darks are copied."""
         if self._n_staging < max(1, self._staging.count):
             self._n_staging += 1
             return engine.staging(self._staging.n_bytes)
@@ -323,24 +323,24 @@ def make_block_feed(
     overlaps: bool,
     wants_copies: bool,
 ) -> BlockFeed:
-    """Make the feed that suits the place of the blocks.
+    """Make the feed for blocks from a scan, a store or the device.
 
     Parameters
     ----------
     reader : Readable or DeviceStore
-        Holds the blocks.
+        Provides the blocks.
     slice_dim : int
         Axis of the slices.
     blocks : sequence of Block
-        Blocks to bring, in order.
+        The blocks, in order.
     backend : Backend
         The device.
     timeline : Timeline
-        Records what is read and copied.
+        Records reads and copies.
     overlaps : bool
-        Whether a block may be brought while another is computed.
+        Whether a block may be read while another is computed.
     wants_copies : bool
-        Whether a method on the CPU needs blocks that it may write to.
+        Whether a method on the CPU needs writable blocks.
     """
     if isinstance(reader, DeviceStore):
         store = reader
@@ -349,8 +349,8 @@ def make_block_feed(
     def in_place(block: Block) -> Any:
         return slices_in_place(reader, backend, slice_dim, block.first, block.last)
 
-    # Of sinograms in memory, only those of all rows lie without gaps; with its halo, one block
-    # may have them all and the next one not.
+    # Sinograms of an array are contiguous only if a block has all rows. One block may have all rows
+    # with its halo, and the next may not.
     if backend.kind == "cpu" and all(in_place(block) is not None for block in blocks):
         if wants_copies:
             return BlockFeed(lambda block: in_place(block).copy(), blocks)

@@ -1,4 +1,4 @@
-"""One block through the methods of a section, with their parameters and side data."""
+"""Run the methods of a section on one block, with their parameters and side data."""
 
 from __future__ import annotations
 
@@ -45,38 +45,37 @@ class BlockRunner:
     backend: Backend
     """The device."""
     side_results: SideResults
-    """Side results found so far."""
+    """Side results so far."""
     sinks: dict[int, Sink]
-    """Index of a step -> where its output is saved."""
+    """Index of a step -> the sink of its output."""
     store: Store | DeviceStore | None
-    """Where the output is stored for the next section; None if there is none."""
+    """Store of the output for the next section; None if there is none."""
     facts: Mapping[str, Any]
-    """Values by name that are the same for all blocks, for methods that ask (see `SUPPLIED`)."""
+    """Values for methods that are the same for all blocks, by name (see `SUPPLIED`)."""
     _frames: list[dict[str, Any]] = field(default_factory=list)
     """Flats and darks of each step, if they are the same for all blocks."""
     known: set[int] = field(default_factory=set)
-    """Indices of steps whose side results are known: they are not called for them."""
+    """Indices of steps that are not called because their side results are known."""
     journal: Journal | None = None
-    """Notes side results; None if nothing is noted."""
+    """Journal for side results; None without one."""
     keeps_track: bool = True
-    """Whether all side results could be noted."""
+    """Whether all side results are in the journal."""
     found: list[tuple[int, Any]] = field(default_factory=list)
-    """Index of a step, and its side results, in the order of their finding."""
-
-    given_non_finite: tuple[int, int] = (0, 0)
-    """NaN and infinite values in the section's input, as far as they were counted."""
+    """Index of a step, and its side results, in the order in which they came."""
+    input_non_finite: tuple[int, int] = (0, 0)
+    """NaN and infinite values that were counted in the section's input."""
     _last_result: Callable[[], Any] = lambda: None
-    """Memory of the last block's result; None if it was freed."""
+    """Returns the memory of the last block's result; None if it was freed."""
     checks: ResultChecks = field(init=False)
-    """Looks at the results of the steps."""
+    """Checks the results of the steps."""
 
     def __post_init__(self) -> None:
-        self.checks = ResultChecks(self.steps, self.sinks, self.given_non_finite)
+        self.checks = ResultChecks(self.steps, self.sinks, self.input_non_finite)
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes on the device for all blocks."""
-        frames = {id(each): each for given in self._frames for each in given.values()}
+        """Bytes of flats and darks on the device for all blocks."""
+        frames = {id(each): each for by_name in self._frames for each in by_name.values()}
         return sum(int(each.nbytes) for each in frames.values())
 
     def load_frames(self) -> None:
@@ -96,24 +95,24 @@ class BlockRunner:
         Parameters
         ----------
         block : Block
-            The block that comes next.
+            The next block.
         feed : BlockFeed
-            Brings it.
+            Delivers it.
         results : ResultQueue
-            Takes the results.
+            Queue for the results.
         timeline : Timeline
-            Records computing alone, without waiting before and after it.
+            Records the computation, without the waits before and after it.
 
         Returns
         -------
         dict of int to value
-            Side results by the index of their step.
+            Index of a step -> its side results.
         """
         slice_dim = self.plan.slice_dim
         data = feed.take()
-        # Memory that a later block reuses stays; any other is freed as soon as nothing needs it.
+        # Memory that later blocks reuse stays. Other memory is freed as soon as possible.
         place = data if feed.reuses else None
-        given = id(_owner(data))
+        input_id = id(_owner(data))
         engine = self.backend.copy_engine()
         began = time.perf_counter() if engine is None else engine.record()
         frames = self._frames_of(block)
@@ -132,7 +131,7 @@ class BlockRunner:
                 values[index] = self._call(index, cropped, frames, block.start, block.stop)
                 del cropped
             if index in self.sinks and index < last:
-                # Waits until it has left, as later methods may write to it.
+                # Wait for the copy, because later methods may write to the array.
                 cropped = self._cropped(data, block)
                 results.put(cropped, block.start, [self.sinks[index]], waits=True)
                 del cropped
@@ -144,16 +143,16 @@ class BlockRunner:
         targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
         if self.store is not None and not isinstance(self.store, DeviceStore):
             targets.append(self.store)
-        # A result in the block's own memory must have left it before the next block comes there.
+        # A result in the block's own memory must be copied before the next block is put there.
         waits = place is not None and self.backend.overlap(data, place)
-        # A result that is a part of a larger array keeps all of that in memory until it has left,
-        # unless a device makes a contiguous copy of it.
+        # A result that is part of a larger array keeps that array in memory until it is copied,
+        # unless the device makes a contiguous copy.
         owner = _owner(data)
-        if owner is self._last_result() and id(owner) != given:
+        if owner is self._last_result() and id(owner) != input_id:
             function = self.steps[last].meta.function
             raise MethodError(
                 f"{self.plan.steps[last].name} returned the memory of its last result again, "
-                f"which may not be written yet: return a new array{defined_at(function)}"
+                f"which may still be in use: return a new array{defined_at(function)}"
             )
         self._last_result = weakref.ref(owner)
         held_bytes = int(owner.nbytes)
@@ -166,9 +165,9 @@ class BlockRunner:
         return values
 
     def find_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
-        """Find the side results that depend on a few slices, from these slices alone.
+        """Compute the side results that depend on a few slices, from these slices alone.
 
-        If it is called again after an error, it goes on with the step that failed.
+        A call after an error continues with the step that failed.
         """
         plan = self.plan
         for position, step in enumerate(self.steps):
@@ -201,7 +200,7 @@ class BlockRunner:
                 del data, frames
 
     def keep(self, position: int, value: Any) -> None:
-        """Keep a step's side results, and note them."""
+        """Keep a step's side results, also in the journal."""
         self.found.append((position, value))
         self.side_results.keep(self.steps[position], value)
         if self.journal is not None:
@@ -209,7 +208,7 @@ class BlockRunner:
             self.keeps_track = self.keeps_track and is_noted
 
     def combine(self, position: int, values: list[Any]) -> None:
-        """Combine the side results that a step found in all blocks."""
+        """Combine the side results of a step from all blocks."""
         step = self.steps[position]
         assert step.meta.combine is not None
         try:
@@ -227,21 +226,21 @@ class BlockRunner:
         return self._frames or self._side_data(block.first, block.last)
 
     def _side_data(self, first: int, last: int) -> list[dict[str, Any]]:
-        """Flats and darks of each step, for a block; those that steps share are one array."""
-        found: dict[tuple[SideName, int | None], Any] = {}
-        given: list[dict[str, Any]] = []
+        """Flats and darks of each step, for a block. Steps share arrays where possible."""
+        loaded: dict[tuple[SideName, int | None], Any] = {}
+        by_step: list[dict[str, Any]] = []
         source, slice_dim = self.side_frames.source, self.plan.slice_dim
         for planned, step in zip(self.plan.steps, self.steps, strict=True):
-            given.append({})
+            by_step.append({})
             changed_by = self.side_frames.changed_by(planned.index)
             for name in SIDE_NAMES:
                 if name not in step.meta.supplied or getattr(source, name) is None:
                     continue
-                if (name, changed_by) not in found:
+                if (name, changed_by) not in loaded:
                     frames = self.side_frames.read(name, changed_by, slice_dim, first, last)
-                    found[name, changed_by] = self.backend.to_device(frames)
-                given[-1][name] = found[name, changed_by]
-        return given
+                    loaded[name, changed_by] = self.backend.to_device(frames)
+                by_step[-1][name] = loaded[name, changed_by]
+        return by_step
 
     def _call(
         self, index: int, data: Any, frames: list[dict[str, Any]], first: int, last: int
@@ -256,7 +255,7 @@ class BlockRunner:
         supplied["flat_weights"] = weights
         angles = self.side_results.angles_after(self.steps[:index], self.angles)
         if angles is not None:
-            # Where an earlier method left fewer projections, these are the first ones.
+            # Earlier methods may have left fewer projections. Their angles come first.
             span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
             supplied["angles"] = angles[span]
             supplied["scan_angles"] = angles
@@ -267,14 +266,14 @@ class BlockRunner:
         except MaxslicesError:
             raise
         except Exception as error:
-            which = f"{SLICE_NAMES[slice_dim]}s {first} to {last - 1}"
+            slices = f"{SLICE_NAMES[slice_dim]}s {first} to {last - 1}"
             if last - first == 1:
-                which = f"{SLICE_NAMES[slice_dim]} {first}"
-            # NumPy, and code compiled for it, report this by their message alone.
-            said = what_raised(error)
-            kind = ReadOnlyInputError if "read-only" in said else MethodError
+                slices = f"{SLICE_NAMES[slice_dim]} {first}"
+            message = what_raised(error)
+            # NumPy, and code compiled for it, have no exception type for this.
+            kind = ReadOnlyInputError if "read-only" in message else MethodError
             where = raised_at(error, meta.function)
-            raise kind(f"{meta.name} failed on {which}: {said}{where}") from error
+            raise kind(f"{meta.name} failed on {slices}: {message}{where}") from error
 
     def _parameters(self, index: int) -> dict[str, Any]:
         """Parameters of a step, with the values of its references.
@@ -290,12 +289,12 @@ class BlockRunner:
             if plain(values.get(name)) != value:
                 raise PlanError(
                     f"the plan was made with {name} = {value!r} for {step.meta.name}, and the run "
-                    f"found {values.get(name)!r}: run without the plan, which finds it first"
+                    f"computed {values.get(name)!r}: run without this plan"
                 )
         return values
 
     def _checked(self, index: int, data: Any, n_given: int) -> Any:
-        """Check that a method returned the shape and dtype that it declares."""
+        """Check that a method has returned the shape and dtype that it declares."""
         slice_dim = self.plan.slice_dim
         planned = self.plan.steps[index].output.with_slices(slice_dim, n_given)
         returned = ReturnedOutput.of(data)

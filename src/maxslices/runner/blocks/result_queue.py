@@ -1,4 +1,4 @@
-"""Output of a section: results of blocks, copied from the device and written."""
+"""Output of a section: copy the results of blocks from the device, and write them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...system.threads import CALL_S, HANG_S, WorkThread, next_for, next_of, wai
 from ..report.run_timeline import Timeline
 
 Target = Sink | Store
-"""Where slices are written: a result, or what the next section reads."""
+"""Sink of a result, or store for the next section."""
 
 
 @dataclass(slots=True)
@@ -35,36 +35,36 @@ class ResultPiece:
     first: int
     """First of them."""
     result: int
-    """First slice of the result that they are part of."""
+    """First slice of the block's result."""
     targets: Sequence[Target]
     """Where they are written."""
     release: Callable[[], None]
-    """Called once they are written, or given up."""
+    """Called once they are written or dropped."""
     copied: DeviceEvent | None = None
-    """Reached when they have been copied from the device; None if nothing is copied."""
+    """Event after their copy from the device; None if nothing is copied."""
 
 
 @dataclass(slots=True)
 class WrittenMark:
-    """A place in the queue: what was queued before it is written when its turn comes."""
+    """A mark in the queue, reached when everything before it is written."""
 
     start: int
-    """First slice of the last result before it."""
+    """First slice of the last result before the mark."""
     reached: Callable[[], object]
-    """Called then, unless that result is lost."""
+    """Called when the mark is reached, unless that result is lost."""
 
 
 class Writer:
-    """Writes pieces in order, in a thread that starts with the first piece.
+    """Writes pieces in order, in a thread.
 
     Parameters
     ----------
     slice_dim : int
         Axis of the slices.
     timeline : Timeline
-        Records what is written.
+        Records the writes.
     look : callable, optional
-        Called with the target and the data of each piece after it is written.
+        Called with the target and the data of each written piece.
     hang_s : float
         Longest wait for the thread.
     """
@@ -78,36 +78,36 @@ class Writer:
     ) -> None:
         self._slice_dim, self._timeline, self._look = slice_dim, timeline, look
         self.hang_s = hang_s
-        """Longest wait for a thread that results pass."""
+        """Longest wait for a thread."""
         self.owner = threading.current_thread()
-        """Thread that computes the results."""
+        """The thread that computes the results."""
         self._pieces: SimpleQueue[ResultPiece | WrittenMark | None] = SimpleQueue()
         self._failing = threading.Lock()
         self._error: BaseException | None = None
         self.lost_from: int | None = None
-        """First slice of the first result that could not be written; None if there is none."""
+        """First slice of the first lost result; None if none is lost."""
         self.thread: WorkThread | None = None
-        """Its thread, once it has pieces."""
+        """Its thread, which starts with the first piece."""
 
     def put(self, piece: ResultPiece | WrittenMark) -> None:
-        """Queue a piece, or a mark behind all pieces so far."""
+        """Queue a piece, or a mark after all pieces so far."""
         if self.thread is None:
             self.thread = WorkThread(self._work, "writer")
             self.thread.start()
         self._pieces.put(piece)
 
     def is_lost(self, start: int) -> bool:
-        """True if the result that begins with slice `start` is given up after an error."""
+        """True if the result that begins with slice `start` is lost because of an error."""
         return self.lost_from is not None and start >= self.lost_from
 
     def fail(self, start: int, error: BaseException) -> None:
-        """Give up the result that begins with slice `start`, and all after it."""
+        """Drop the result that begins with slice `start`, and all after it."""
         with self._failing:
             if not self.is_lost(start):
                 self.lost_from, self._error = start, error
 
     def raise_error(self) -> None:
-        """Raise the error of the first result that was given up, once."""
+        """Raise the error of the first lost result, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -120,7 +120,7 @@ class Writer:
             self.join(thread)
 
     def join(self, thread: WorkThread) -> None:
-        """Wait for a thread that results pass; if it broke off, all of them are given up."""
+        """Wait for the end of a thread. If it failed, all results are lost."""
         try:
             thread.join(self.hang_s)
         except BaseException as error:  # noqa: BLE001 - raised where the next result is put
@@ -151,23 +151,23 @@ class Writer:
 
 @dataclass(slots=True)
 class _PendingResult:
-    """A result that waits to be copied from a device."""
+    """A result to be copied from a device."""
 
     data: Any
     start: int
     """First of its slices."""
     target: Target
     ready: DeviceEvent
-    """Reached when the result is computed."""
+    """Event after its computation."""
     waits: bool
-    """Whether computing waits for the copy."""
+    """Whether the computation waits for the copy."""
     left: threading.Event
-    """Set when all of it has left the device."""
+    """Set when all of it is copied."""
 
 
 @dataclass(slots=True)
 class _StagingPool:
-    """Pieces of staging memory of one size, allocated when first needed."""
+    """Pieces of staging memory of one size, allocated on demand."""
 
     free: SimpleQueue[NDArray[np.uint8]] = field(default_factory=SimpleQueue)
     n_made: int = 0
@@ -176,8 +176,8 @@ class _StagingPool:
 class ResultQueue:
     """Copies and writes results of blocks while the next blocks are computed.
 
-    One result at a time leaves the device: in one copy, if its place is in pinned memory, else in
-    pieces through staging memory, each piece of which is free again once it is written.
+    One result at a time is copied from the device. If its target is pinned memory, that takes one
+    copy. Otherwise it passes through pieces of staging memory, which are reused once written.
 
     Parameters
     ----------
@@ -186,15 +186,15 @@ class ResultQueue:
     backend : Backend
         The device.
     timeline : Timeline
-        Records what is copied and written.
+        Records copies and writes.
     most_slices : int
         Slices of the largest result.
     overlaps : bool
         Whether results are copied and written while blocks are computed.
     is_shared : bool
-        Whether other processes write other blocks of the same results.
+        Whether other processes write blocks of the same results.
     look : callable
-        Called with each target and what was written there.
+        Called with each target and the data written to it.
     hang_s : float
         Longest wait for a thread.
     """
@@ -226,7 +226,7 @@ class ResultQueue:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of results on the device that have not left it yet."""
+        """Bytes on the device of results that are not yet copied."""
         return self._held_bytes if self._leaving else 0
 
     def put(
@@ -238,20 +238,20 @@ class ResultQueue:
         held_bytes: int = 0,
         waits: bool = False,
     ) -> None:
-        """Queue a result; wait until the one before it has left the device.
+        """Queue a result, and wait until the previous one is copied.
 
         Parameters
         ----------
         data : device array
-            Slices along `slice_dim`, not to be written to until they have left the device.
+            Slices along `slice_dim`. They must not change until they are copied.
         start : int
             First of them.
         targets : sequence of Target
-            Where they go.
+            Where they are written.
         held_bytes : int
-            Bytes of the array that they are part of, such as one with a halo.
+            Bytes of the array that they are part of, for example one with a halo.
         waits : bool
-            Whether to return only when the data may be written to again.
+            Whether to return only after the data are copied.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class ResultQueue:
             self._leaving.append((data, written))
         else:
             if not is_copyable(data):
-                self._leave_until(0)  # its memory is needed for a contiguous copy
+                self._leave_until(0)  # frees memory for a contiguous copy
                 data = self._backend.contiguous(data)
             ready = self._engine.record()
             for target in targets:
@@ -278,7 +278,7 @@ class ResultQueue:
         self._leave_until(0 if waits or not self._overlaps else len(targets))
 
     def mark(self, start: int, reached: Callable[[], object]) -> None:
-        """Have `reached` called, in another thread, when all results so far are written.
+        """Call `reached`, in another thread, when all results so far are written.
 
         Parameters
         ----------
@@ -306,21 +306,21 @@ class ResultQueue:
         self._writer.raise_error()
 
     def settle(self) -> None:
-        """Wait until all that can be written is written; raise nothing."""
-        with suppress(RuntimeError):  # of a device that failed, raised at each call
+        """Wait until everything is written that can be; raise nothing."""
+        with suppress(RuntimeError):  # a failed device raises it at each call
             self._wait_until(0)
         self._stop()
 
     @property
     def lost_from(self) -> int | None:
-        """First slice that could not be written, once settled; None if there is none."""
+        """First slice of the first lost result, after `settle`; None if none is lost."""
         return self._writer.lost_from
 
     def close(self) -> None:
         """Wait for copies and writes, and free all memory; a second call does nothing."""
         self._stop()
-        with suppress(RuntimeError):  # of a device that failed, raised before
-            self._wait_until(0)  # results are freed after all copies from them have ended
+        with suppress(RuntimeError):  # the device failed, which was raised before
+            self._wait_until(0)  # copies end before their memory is freed
         self._leaving.clear()
         self._staging = {}
 
@@ -333,7 +333,7 @@ class ResultQueue:
         ready: DeviceEvent,
         waits: bool,
     ) -> DeviceEvent | threading.Event:
-        """Start copying a result to its place, or to staging memory on the way there."""
+        """Start copying a result to its target, directly or through staging memory."""
         stop = start + data.shape[self._slice_dim]
         place = slices_to_copy(target, engine, self._slice_dim, start, stop)
         if place is None:
@@ -345,7 +345,7 @@ class ResultQueue:
         return end
 
     def _leave_until(self, count: int) -> None:
-        """Wait until at most `count` results are leaving the device; raise errors of writing."""
+        """Wait until at most `count` results are being copied; raise errors of writing."""
         self._wait_until(count)
         self._writer.raise_error()
 
@@ -373,7 +373,7 @@ class ResultQueue:
         self._results.put(item)
 
     def _work(self) -> None:
-        """Copy results to staging memory, from which the writer writes them; in a thread."""
+        """Copy results to staging memory for the writer; runs in a thread."""
         while (result := next_for(self._results, self._writer.owner, CALL_S)) is not None:
             if isinstance(result, WrittenMark):
                 self._writer.put(result)
@@ -388,12 +388,12 @@ class ResultQueue:
             left.set()
 
     def _fetch(self, result: _PendingResult) -> None:
-        """Copy a result to staging memory, and wait until it has left the device."""
+        """Copy a result to staging memory, and wait for the end of the copies."""
         along, data, engine = self._slice_dim, result.data, self._engine
         assert engine is not None
         n_slices = data.shape[along]
         staging = self._staging_for(int(data.nbytes) // n_slices)
-        # If computing waits for the copies, more staging memory keeps them from waiting for writes.
+        # If the computation waits, more staging memory is used, so copies do not wait for writes.
         n_most = (staging.most if result.waits else staging.usual).count
         pieces = self._staging.setdefault(staging.usual.n_bytes, _StagingPool())
         last: DeviceEvent | None = None

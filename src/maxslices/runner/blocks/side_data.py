@@ -1,4 +1,4 @@
-"""What steps are given beside the data: flats and darks, and side results of earlier steps."""
+"""Side data of steps: flats and darks, and side results of earlier steps."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from ...pipeline.requirements import CHANGED_DTYPE, changes_frames
 
 @dataclass(slots=True)
 class SideResults:
-    """Side results found so far, for references and for the report."""
+    """Side results so far, for references and for the report."""
 
     by_reference: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(step id, name under its side_outputs) -> value."""
     by_method: dict[str, Any] = field(default_factory=dict)
-    """``method.name`` -> value; where a method ran before, ``method_2.name`` and so on."""
+    """``method.name`` -> value. If a method runs twice, ``method_2.name`` is from the second."""
     _methods: list[str] = field(default_factory=list)
 
     def keep(self, step: Step, value: Any) -> None:
-        """Keep what a step returned: one value, or a tuple of as many as it declares.
+        """Keep the side results of a step: one value, or a tuple if it declares several.
 
         Raises
         ------
         MethodError
-            If it returned another number of values.
+            If the number of values differs from its declaration.
         """
         names, method = step.meta.side_results, step.meta.name
         values = (value,)
@@ -56,15 +56,15 @@ class SideResults:
     def angles_after(
         self, steps: Iterable[Step], angles: NDArray[np.float32] | None
     ) -> NDArray[np.float32] | None:
-        """Angles of the result of steps, from those of the first one's data; None without any."""
+        """Angles after some steps, given those before; None if the scan has none."""
         for step in steps:
             if angles is not None and step.meta.output_angles is not None:
-                given = {name: self.resolve(value) for name, value in step.parameters.items()}
-                angles = step.meta.angles_after(angles, given)
+                values = {name: self.resolve(value) for name, value in step.parameters.items()}
+                angles = step.meta.angles_after(angles, values)
         return angles
 
     def resolve(self, value: Any) -> Any:
-        """Value of a parameter, looked up if it is a reference."""
+        """Value of a parameter or of the reference in its place."""
         if isinstance(value, Reference):
             return self.by_reference[value.step_id, value.name]
         return value
@@ -75,7 +75,7 @@ Frames = Mapping[SideName, NDArray[Any]]
 
 @dataclass(slots=True)
 class SideFrames:
-    """Flats and darks of a scan: as they are stored, or as methods have changed them."""
+    """Flats and darks of a scan, as stored or as changed by methods."""
 
     source: Source
     """The scan."""
@@ -84,14 +84,14 @@ class SideFrames:
     backend: Backend
     """The device."""
     resolve: Callable[[Any], Any]
-    """Value of a parameter, which may be a reference."""
+    """Returns the value of a parameter or of a reference."""
     weights: FlatWeights | None = None
-    """Weights of the flats for each projection; None where their mean serves all."""
+    """Weights of the flats for each projection; None if all use their mean."""
     _changed: dict[int, Frames] = field(default_factory=dict)
-    """Index of a step -> the frames that it has made, on the host."""
+    """Index of a step -> the frames that it has returned, on the host."""
 
     def changed_by(self, index: int) -> int | None:
-        """Index of the last step that changed the frames before a step; None if none did."""
+        """Index of the last step before this one that changes the frames; None without one."""
         before = [i for i in range(index) if changes_frames(self.steps, i)]
         return before[-1] if before else None
 

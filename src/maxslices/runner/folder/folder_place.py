@@ -1,4 +1,4 @@
-"""Folders of a run: the finished run in one, its lock, its work folder, and a free name."""
+"""Folders of results: the finished run, the lock, the work folder, and names for new ones."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ REPORT_NAME = "report.json"
 PIPELINE_NAME, LOG_NAME, PAGE_NAME = "pipeline_as_run.yaml", "run.log", "report.html"
 PICTURE_NAME = "slices.png"
 RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME)
-"""Files that describe a run to people and record how its results were made."""
+"""Files for people that record how the results of a run were made."""
 TEXT_NAMES = (*RECORD_NAMES, PICTURE_NAME)
-"""Files that describe a run, without the report; some are written on request only."""
+"""All files that describe a run, except the report. The picture is written on request only."""
 _MAX_REPORT_BYTES = 2**26
-"""Largest report: one of a million TIFFs has 30 MB."""
+"""Size limit of a report. That of a run with a million TIFFs has 30 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run that has ended, by its report."""
+    """A finished run, read from its report."""
 
     folder: Path
-    """The folder with the report."""
+    """Folder with the report."""
     files: tuple[Path, ...]
-    """Results and texts that the report names."""
+    """Results and records that the report names."""
 
     def remove(self) -> None:
         """Remove the files, then the report."""
@@ -47,12 +47,12 @@ class FinishedRun:
 
 
 def find_finished(folder: Path) -> FinishedRun | None:
-    """Find the finished run in a folder; None if it holds no report.
+    """Find the finished run in a folder; None without a report.
 
     Raises
     ------
     StoreError
-        If the report is not readable, or names files that runs do not write.
+        If the report is unreadable, or names files that maxslices does not write.
     """
     path = folder / REPORT_NAME
     if not os.path.lexists(path):
@@ -63,11 +63,11 @@ def find_finished(folder: Path) -> FinishedRun | None:
         texts = [Path(entry).name for entry in report.get("records", [])]
         for name in (*results, *texts):
             if not (is_result_name(name) or name in TEXT_NAMES):
-                raise ValueError(f"no run writes {name!r}")
+                raise ValueError(f"runs do not write {name!r}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            f"cannot replace the run in {folder}: {REPORT_NAME} is not readable as a report "
-            f"({error}); remove the folder by hand"
+            f"cannot replace the run in {folder}: {REPORT_NAME} is not a readable report "
+            f"({error}). Remove the folder by hand"
         ) from None
     return FinishedRun(folder, tuple(folder / name for name in results + texts))
 
@@ -91,10 +91,10 @@ JOURNAL_NAME = f"{WORK_NAME}/journal"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs, which would remove what this one writes.
+    """Lock a folder against other runs, which would remove the files of this one.
 
-    The folder itself is locked, so that no lock file can be left behind. File systems without such
-    locks (some over a network) go without.
+    The folder itself is locked, so no lock file can be left behind. Some network file systems do
+    not support such locks. There, nothing is locked.
 
     Raises
     ------
@@ -109,14 +109,14 @@ def locked(folder: Path) -> Iterator[None]:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreError(
-                    f"another run is writing to {folder}: wait for its end, or choose another "
+                    f"another run is writing to {folder}: wait until it ends, or choose another "
                     "folder"
                 ) from None
         yield
 
 
 def check_usable(path: Path) -> None:
-    """Check that a path is a folder that can be written to, or can be made one.
+    """Check that a path is a writable folder, or that one can be made there.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def check_usable(path: Path) -> None:
         If not.
     """
     try:
-        there = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+        existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     except OSError as error:
         raise StoreError(
             f"cannot use {path} as a folder ({error.strerror}): choose another folder for the "
@@ -133,13 +133,13 @@ def check_usable(path: Path) -> None:
     for each in (path, *path.parents):
         if each.is_symlink() and not each.exists():
             raise StoreError(
-                f"{each} is a link to {os.readlink(each)}, which is not there: choose another "
+                f"{each} is a link to {os.readlink(each)}, which does not exist: choose another "
                 "folder for the results"
             )
-    if not there.is_dir():
-        raise StoreError(f"{there} is a file, so results cannot be put there: choose a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise StoreError(f"{there} cannot be written to: choose another folder for the results")
+    if not existing.is_dir():
+        raise StoreError(f"{existing} is a file: choose a folder for the results")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise StoreError(f"{existing} is not writable: choose another folder for the results")
 
 
 def scratch_place(results: Path, elsewhere: Path | None) -> Path:
@@ -150,8 +150,7 @@ def scratch_place(results: Path, elsewhere: Path | None) -> Path:
     results : Path
         Folder of its results.
     elsewhere : Path or None
-        Folder for a folder of its own, which runs into other folders do not share; None puts them
-        into the work folder.
+        Folder in which the run gets a subfolder of its own. None: the work folder is used.
     """
     if elsewhere is None:
         return results / WORK_NAME
@@ -160,7 +159,7 @@ def scratch_place(results: Path, elsewhere: Path | None) -> Path:
 
 
 def check_work_folder(results: Path) -> None:
-    """Check that what has the name of the work folder is one.
+    """Check that the work folder, if it exists, is a folder.
 
     Raises
     ------
@@ -169,14 +168,14 @@ def check_work_folder(results: Path) -> None:
     """
     work = results / WORK_NAME
     if work.is_symlink() or (work.exists() and not work.is_dir()):
-        raise StoreError(f"{work} is not the folder of a run: remove it")
+        raise StoreError(f"{work} is not a folder of a run: remove it")
 
 
 def clear_work_folder(results: Path, scratch: Path | None = None) -> None:
     """Remove the work folder of a run, and its folder of scratch files.
 
-    The scratch files go first, then the journal: a run that has lost these repeats sections, one
-    without a journal is not continued.
+    The scratch files are removed first. A run that has lost them repeats sections. Then the journal
+    is removed, without which a run is not resumed.
     """
     work = results / WORK_NAME
     _remove_scratch(work, scratch)
@@ -194,15 +193,15 @@ def _remove_scratch(work: Path, scratch: Path | None) -> None:
 
 
 def publish(results: Path, scratch: Path | None = None) -> None:
-    """Move the whole files of a finished run out of its work folder; the report is the last.
+    """Move the files of a finished run out of its work folder, the report last.
 
-    The earlier run in the folder is removed first. A process that is killed meanwhile leaves a
-    folder on which this is called again.
+    The earlier run in the folder is removed first. If the process is killed meanwhile, the next run
+    calls this again.
 
     Raises
     ------
     StoreError
-        If the earlier run cannot be removed, or something else has the name of a file.
+        If the earlier run cannot be removed, or the name of a file is taken.
     """
     work = results / WORK_NAME
     if (work / REPORT_NAME).exists():
@@ -224,7 +223,7 @@ def move(path: Path, to: Path) -> None:
     Raises
     ------
     StoreError
-        If something else has the name, or it cannot be renamed.
+        If the name is taken, or the file cannot be renamed.
     """
     check_absent(to)
     with store_errors(to, 0):
@@ -232,7 +231,7 @@ def move(path: Path, to: Path) -> None:
 
 
 def disk_bytes(path: Path) -> int:
-    """Disk space that a file, or the files in a folder, take; 0 if it does not exist."""
+    """Disk space of a file, or of the files in a folder; 0 if it does not exist."""
     try:
         if path.is_dir() and not path.is_symlink():
             return sum(disk_bytes(each) for each in path.iterdir())
@@ -242,7 +241,7 @@ def disk_bytes(path: Path) -> int:
 
 
 def numbered_folder(*names: str) -> Path:
-    """Folder here that is not there yet, named after files; numbered if there is one.
+    """Unused name in the current folder for results, after the names of files.
 
     Parameters
     ----------

@@ -28,44 +28,46 @@ from ...system.disk_space import store_errors
 from ..report.progress import Progress
 
 LabelledSlice = tuple[str, NDArray[Any]]
-"""What a slice is, such as "row 42", and the slice."""
+"""Label of a slice, such as "row 42", and the slice."""
 
 
 @dataclass(slots=True)
 class ResultSinks:
     """Results of a run, in the order in which they were made.
 
-    One format is written during the run, block by block. The others are written of the whole result
-    when the run is done. If all of these are, an HDF5 file is written during the run that is not
-    one of the results.
+    One format is written during the run, block by block. The others are exported from the complete
+    result at the end. If only exported formats are requested, an HDF5 file is written during the
+    run that is not one of the results.
     """
 
     folder: Path
     """Folder in which they are written."""
     formats: tuple[ResultFormat, ...]
-    """The formats that are asked for."""
+    """The requested formats."""
     _sinks: dict[str, Sink] = field(default_factory=dict)
-    """Name of a result, without a suffix -> what writes it."""
+    """Name of a result, without a suffix -> its sink."""
 
     def __post_init__(self) -> None:
-        sink_maker(self.streamed)  # its library is no part of what the run takes
+        sink_maker(self.streamed)  # imports its library before memory is measured
 
     @property
     def streamed(self) -> SinkFormat:
-        """Format that is written during the run: others can be made of HDF5 only."""
+        """Format that is written during the run. Other formats can be exported from HDF5 only."""
         is_tiff = len(self.formats) == 1 and self.formats[0] == ResultFormat("tiff")
         return "tiff" if is_tiff else "hdf5"
 
     @property
     def _exported(self) -> list[ResultFormat]:
-        """Formats that are written of the whole result."""
-        kept = next((f for f in self.formats if f.is_streamed and f.name == self.streamed), None)
-        return [each for each in self.formats if each is not kept]
+        """Formats that are exported from the complete result."""
+        streamed = next(
+            (f for f in self.formats if f.is_streamed and f.name == self.streamed), None
+        )
+        return [each for each in self.formats if each is not streamed]
 
     def _path(self, name: str) -> Path:
         """Path of the file that is written during the run."""
         is_kept = len(self._exported) < len(self.formats)
-        # Whatever has this prefix is not a name of a result, and stays in the folder.
+        # Names with this prefix are not names of results, so the file is not moved.
         return ResultFormat(self.streamed).path_of(
             self.folder / (name if is_kept else f"whole_{name}")
         )
@@ -78,7 +80,7 @@ class ResultSinks:
         return [path.name for path in files]
 
     def export_bytes(self, spec: ArraySpec) -> int:
-        """Disk space that the other formats of a result take at most."""
+        """Upper bound of the disk space of a result's exported formats."""
         return sum(each.n_bytes(spec.nbytes, spec.dtype.itemsize) for each in self._exported)
 
     def add(
@@ -87,45 +89,45 @@ class ResultSinks:
         """Make the sink of a result; see `RunFolder.sink`."""
         path = self._path(name)
         if not has_slices:
-            remove_result(path)  # a run that was killed before its first slice left it
+            remove_result(path)  # left by a run that was killed before its first slice
         start: SinkStart = "resume" if has_slices else "new"
         self._sinks[name] = create_sink(path, spec, slice_dim, self.streamed, start, info)
         return self._sinks[name]
 
     def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
-        """Read some slices of each whole result that can be read, of the last one first.
+        """Read some slices of each complete and readable result, the last result first.
 
         Yields
         ------
         (str, list of (str, ndarray))
-            Name of the result's file; what each slice is, such as "row 42", and the slice.
+            Name of the result's file, and its slices with their labels.
         """
         for name, sink in reversed(self._sinks.items()):
-            # TIFFs are slices of blocks, and HDF5 files have the slices that viewers show first.
+            # TIFFs are slices along the slice dim. HDF5 files have the slices for viewers first.
             axis = sink.info.file_axis(sink.slice_dim) if self.streamed == "tiff" else 0
             with suppress(SourceError):
-                found = some_slices(sink.path, choose)
-                named = [(sink.info.slice_name(axis, index), image) for index, image in found]
-                yield self.names(name)[0], named
+                slices = some_slices(sink.path, choose)
+                labelled = [(sink.info.slice_name(axis, index), image) for index, image in slices]
+                yield self.names(name)[0], labelled
 
     def close(self) -> None:
-        """Close all."""
+        """Close all sinks."""
         for sink in self._sinks.values():
             sink.close()
 
-    def complete(self, found: Mapping[str, Any], progress: Progress) -> list[str]:
-        """Close whole results, and write them in the other formats; names of all their files.
+    def complete(self, values: Mapping[str, Any], progress: Progress) -> list[str]:
+        """Close complete results, and export them; names of all files.
 
         Parameters
         ----------
-        found : mapping of str to value
-            Text of a reference -> its value, to be kept with the parameters.
+        values : mapping of str to value
+            Text of a reference -> its value, which is stored with the parameters.
         progress : Progress
-            Shows how far other formats are.
+            Shows the progress of exports.
         """
         self.close()
         for name, sink in self._sinks.items() if self.streamed == "hdf5" else ():
-            _fill_in(sink.path, found)
+            _fill_in(sink.path, values)
             if not self._exported:
                 continue
             from ...io.results.exports import export_result
@@ -135,10 +137,10 @@ class ResultSinks:
                     progress.start(each.path_of(self.folder / name).name, whole.shape[0])
                     path = export_result(whole, self.folder / name, each, progress.advance)
                     if each.name == "hdf5":
-                        _fill_in(path, found)
+                        _fill_in(path, values)
         return [file for name in self._sinks for file in self.names(name)]
 
 
-def _fill_in(path: Path, found: Mapping[str, Any]) -> None:
+def _fill_in(path: Path, values: Mapping[str, Any]) -> None:
     with store_errors(path, 0):
-        fill_in_found(path, found)
+        fill_in_found(path, values)

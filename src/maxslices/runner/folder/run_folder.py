@@ -45,33 +45,33 @@ from .unfinished_run import VERSION, UnfinishedRun, find_unfinished
 
 
 class RunFolder:
-    """Holds the results of one run; a run that is stopped can be resumed, or leaves nothing.
+    """The folder of a run's results.
 
-    The run works in a hidden folder, in which a journal notes what is done (see `Journal`). Once
-    all its files are whole, the earlier run in the folder is removed, and they are moved to its
-    place. A run that ends early keeps the hidden folder if slices of it are finished, and if a
-    later one can compare its input; else it removes that.
+    The run works in a hidden folder, with a journal of the finished blocks (see `Journal`). Once
+    all its files are complete, an earlier run is removed, and the files are moved to its place. A
+    run that ends early keeps the hidden folder if it has finished slices, and if a later run can
+    check that its input is the same. Otherwise the hidden folder is removed.
 
     Parameters
     ----------
     path : path-like
-        The folder; it is made if it does not exist.
+        The folder. It is made if it does not exist.
     format : str or sequence of str
         File formats of the results; see `parse_formats`.
     overwrite : bool
-        Whether the results of an earlier run, finished or not, are replaced.
+        Whether an earlier run, finished or unfinished, is replaced.
     resume : bool
-        Whether an unfinished run is resumed; without one a new run begins.
+        Whether an unfinished run is resumed. Without one, a new run begins.
     scratch : path-like, optional
-        Folder for a folder of scratch files; by default they are in the hidden folder.
+        Folder for scratch files. By default they are in the hidden folder.
 
     Raises
     ------
     UsageError
-        If both `overwrite` and `resume` are requested.
+        If both `overwrite` and `resume` are set.
     StoreError
-        If the folder holds a run that is neither replaced nor resumed, is a file, or cannot be
-        written to.
+        If the folder contains a run that is neither replaced nor resumed, is a file, or is not
+        writable.
     """
 
     def __init__(
@@ -83,55 +83,55 @@ class RunFolder:
         scratch: str | os.PathLike[str] | None = None,
     ) -> None:
         if overwrite and resume:
-            raise UsageError("a run either goes on (resume) or is replaced (overwrite)")
+            raise UsageError("give either resume or overwrite, not both")
         self.path = Path(path)
         self.work = self.path / WORK_NAME
         """Hidden folder in which the run works."""
         self.identity: dict[str, Any] = {}
-        """What the run is made for; see `run_identity`."""
+        """Description of its methods, device and input; see `run_identity`."""
         self.journal: Journal | None = None
         """Journal of the run, once it has begun."""
         self.is_kept = False
-        """Whether the run ended unfinished and can be resumed."""
+        """Whether the run ended early and can be resumed."""
         self.origin = ResultInfo()
-        """What all results have in common."""
+        """Metadata that all results have in common."""
         self.log: RunLog | None = None
-        """Log of the run, which is also written if the run ends early and leaves something."""
+        """Log of the run. It is also written if the run ends early and can be resumed."""
         formats = parse_formats(format)
         check_usable(self.path)
         check_work_folder(self.path)
-        found = find_unfinished(self.path)
-        if found is None or (overwrite and found.is_whole):
+        earlier = find_unfinished(self.path)
+        if earlier is None or (overwrite and earlier.is_whole):
             if find_finished(self.work) is not None:  # killed while its files were moved
                 with locked(self.path):
-                    publish(self.path, None if found is None else found.scratch(self.path))
-            found = None
-        self._check(found, overwrite=overwrite, resume=resume)
-        self._found = found
-        self.unfinished = found if resume else None
+                    publish(self.path, None if earlier is None else earlier.scratch(self.path))
+            earlier = None
+        self._check(earlier, overwrite=overwrite, resume=resume)
+        self._earlier = earlier
+        self.unfinished = earlier if resume else None
         """The run that is resumed; None if a new one begins."""
         self._elsewhere = None if scratch is None else Path(scratch)
         if self.unfinished is not None:
             formats, self._elsewhere = self.unfinished.formats, self.unfinished.elsewhere
         self._is_begun = self._is_complete = False
-        self._made: list[Path] = []
-        self._held = ExitStack()
+        self._new_folders: list[Path] = []
+        self._exit_stack = ExitStack()
         self._results = ResultSinks(self.work, formats)
 
-    def _check(self, found: UnfinishedRun | None, *, overwrite: bool, resume: bool) -> None:
-        """Check that no run would be lost, or mixed up with another."""
+    def _check(self, earlier: UnfinishedRun | None, *, overwrite: bool, resume: bool) -> None:
+        """Check that an earlier run is neither lost nor mixed with this one."""
         has_report = (self.path / REPORT_NAME).exists()
-        if found is not None and not (overwrite or resume):
+        if earlier is not None and not (overwrite or resume):
             with locked(self.path):  # raises another error if that run is at work
                 raise StoreError(
-                    f"{self.path} holds an unfinished run ({found.progress}): go on with "
-                    f"`{found.command(self.path, '--resume')}`, or start anew with "
-                    f"`{found.command(self.path, '--overwrite')}`"
+                    f"{self.path} contains an unfinished run ({earlier.progress}): resume it with "
+                    f"`{earlier.command(self.path, '--resume')}`, or start anew with "
+                    f"`{earlier.command(self.path, '--overwrite')}`"
                 )
-        if found is None and has_report and not overwrite:
+        if earlier is None and has_report and not overwrite:
             raise StoreError(
-                f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
-                "allow it to be replaced with --overwrite"
+                f"{self.path} already contains a run ({REPORT_NAME}): choose another folder, or "
+                "replace the run with --overwrite"
             )
         if overwrite:
             for path in self._replaced():
@@ -154,28 +154,28 @@ class RunFolder:
 
     @property
     def streamed(self) -> SinkFormat:
-        """Format that is written during the run; see `ResultSinks`."""
+        """Format in which results are written during the run; see `ResultSinks`."""
         return self._results.streamed
 
     def describe(self, identity: Callable[[], dict[str, Any]]) -> None:
-        """Keep what the run is made for; see `run_identity`."""
+        """Set the description of methods, device and input; see `run_identity`."""
         self.identity = identity()
 
     def mark(self, origin: Callable[[], ResultInfo], log: RunLog) -> None:
-        """Keep what all results have in common, and the log of the run."""
+        """Set the metadata that all results have in common, and the log of the run."""
         self.origin, self.log = origin(), log
 
     def check_spares(self, path: Path) -> None:
-        """Check that a file or folder that is read is not one of those that will be removed.
+        """Check that the run does not remove a file or folder that it reads.
 
         Raises
         ------
         StoreError
-            If it is one of them or inside one, or if the earlier report cannot be read.
+            If it would be removed, or the report of the earlier run is unreadable.
         """
-        whole = Path(os.path.realpath(path))  # a loop of links stays one, and is no error here
-        for each in (self.work, *self._replaced()):
-            if Path(os.path.realpath(each)) in (whole, *whole.parents):
+        resolved = Path(os.path.realpath(path))  # unlike `resolve`, accepts a loop of links
+        for removed in (self.work, *self._replaced()):
+            if Path(os.path.realpath(removed)) in (resolved, *resolved.parents):
                 raise StoreError(
                     f"{path} is read, and --overwrite would remove it with the run in "
                     f"{self.path}: choose another folder for the results"
@@ -183,25 +183,25 @@ class RunFolder:
 
     def __enter__(self) -> Self:
         with store_errors(self.path, 0):
-            self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+            self._new_folders = [p for p in (self.path, *self.path.parents) if not p.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(locked(self.path))
+        self._exit_stack.enter_context(locked(self.path))
         return self
 
     def begin(self, plan: Plan, results: Mapping[str, ArraySpec]) -> None:
-        """Begin the run, after all that can be checked before it; or resume it.
+        """Begin or resume the run, after the last check.
 
         Parameters
         ----------
         plan : Plan
             Its plan.
         results : mapping of str to ArraySpec
-            Name of each result, without a suffix -> the result.
+            Name of each result, without a suffix -> its shape and dtype.
 
         Raises
         ------
         StoreError
-            If a name is taken, or the disk has not enough free space; then nothing was changed.
+            If a name is taken, or the disk is too full. Nothing is changed then.
         """
         names = [name for base in results for name in self._results.names(base)]
         n_bytes = plan.result_bytes + sum(map(self._results.export_bytes, results.values()))
@@ -214,7 +214,7 @@ class RunFolder:
         if self.unfinished is not None:
             self.journal = Journal(path, self.unfinished.n_lines)
             self.journal.note("resumed")
-            for name in (*TEXT_NAMES, REPORT_NAME):  # they are written anew
+            for name in (*TEXT_NAMES, REPORT_NAME):  # they are written again
                 (self.work / name).unlink(missing_ok=True)
         else:
             header = {
@@ -232,42 +232,42 @@ class RunFolder:
                 self.scratch_folder.mkdir(parents=True, exist_ok=True)
 
     def prepare(self, names: Sequence[str], n_bytes: int = 0) -> None:
-        """Make the hidden folder, or bring it up to date: all of `begin` but the journal.
+        """Make the hidden folder, or prepare the existing one to resume: `begin` without a journal.
 
         Parameters
         ----------
         names : sequence of str
-            Names of the results. Those that no sink writes are to be written into that folder.
+            Names of the results. The caller writes those without a sink into the folder.
         n_bytes : int
             Disk space that they take.
 
         Raises
         ------
         StoreError
-            If one of them exists and is not of the run that is replaced, or the disk has not enough
-            free space; then nothing was changed.
+            If one of them exists and does not belong to the replaced run, or the disk is too full.
+            Nothing is changed then.
         """
-        found = find_unfinished(self.path)
-        n_lines, n_before = (0 if run is None else run.n_lines for run in (found, self._found))
+        now = find_unfinished(self.path)
+        n_lines, n_before = (0 if run is None else run.n_lines for run in (now, self._earlier))
         if n_lines != n_before:
-            raise StoreError(f"{self.path} has changed meanwhile: another run wrote to it")
+            raise StoreError(f"another run has written to {self.path} meanwhile")
         earlier = find_finished(self.path)
         if self.unfinished is None:
             for name in (*names, *TEXT_NAMES):
                 if earlier is None or self.path / name not in earlier.files:
                     check_absent(self.path / name)
-        # The results of a finished run stay until the new ones are whole.
+        # The results of a finished run stay until the new ones are complete.
         check_free_space(self.path, n_bytes - disk_bytes(self.work))
         if self.unfinished is not None:
             self._take_back()
             return
         self._is_begun = True
-        clear_work_folder(self.path, None if found is None else found.scratch(self.path))
+        clear_work_folder(self.path, None if now is None else now.scratch(self.path))
         with store_errors(self.work, 0):
             self.work.mkdir()
 
     def _take_back(self) -> None:
-        """Move files back into the hidden folder that the run had moved out of it."""
+        """Move files back that the run had moved out of the hidden folder."""
         assert self.unfinished is not None
         if not self.unfinished.was_moving:
             return
@@ -289,9 +289,9 @@ class RunFolder:
         slice_dim : int
             Axis of the slices.
         info : ResultInfo
-            What it is, which is kept with it as far as its format can.
+            Its metadata, of which each format keeps a part.
         has_slices : bool
-            Whether slices of it were written before the run was stopped, which the sink continues.
+            Whether it has slices from before the run was stopped. They are kept.
         """
         return self._results.add(name, spec, slice_dim, info, has_slices=has_slices)
 
@@ -300,22 +300,22 @@ class RunFolder:
         return self._results.some_slices(choose)
 
     def finish(
-        self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
+        self, values: Mapping[str, Any] | None = None, progress: Progress | None = None
     ) -> tuple[Path, ...]:
-        """Complete all results in the hidden folder; their paths once the run is published.
+        """Complete all results in the hidden folder; the paths that they are moved to.
 
         Parameters
         ----------
-        found : mapping of str to value, optional
-            Text of a reference -> its value, to be kept with the parameters.
+        values : mapping of str to value, optional
+            Text of a reference -> its value, which is stored with the parameters.
         progress : Progress, optional
-            Shows how far other formats are.
+            Shows the progress of exports.
         """
-        names = self._results.complete(found or {}, progress or ProgressOnAll())
+        names = self._results.complete(values or {}, progress or ProgressOnAll())
         return tuple(self.path / name for name in names)
 
     def write(self, name: str, text: str) -> Path:
-        """Write a text into the hidden folder; its path once the run is published.
+        """Write a text into the hidden folder; the path that it is moved to.
 
         Raises
         ------
@@ -327,17 +327,17 @@ class RunFolder:
         return self.path / name
 
     def records(self, with_picture: bool) -> tuple[Path, ...]:
-        """Files that describe the run to people."""
+        """Files for people that describe the run."""
         names = (*RECORD_NAMES, PICTURE_NAME) if with_picture else RECORD_NAMES
         return tuple(self.path / name for name in names)
 
     def conclude(self, write: Callable[[RunFolder], str]) -> None:
-        """Write the texts of the whole run, then publish it.
+        """Write the texts of the finished run, then publish it.
 
         Parameters
         ----------
         write : callable
-            Called with the folder; writes all texts but the report, which it returns.
+            Called with the folder. It writes all texts except the report, and returns that.
         """
         self.write(REPORT_NAME, write(self))
         if self.journal is not None:
@@ -352,34 +352,34 @@ class RunFolder:
         traceback: TracebackType | None,
     ) -> None:
         journal, self.journal = self.journal, None
-        with self._held:  # the lock is the last to go
+        with self._exit_stack:  # the lock is released last
             if journal is not None:
-                self._held.callback(journal.close)
+                self._exit_stack.callback(journal.close)
             if not self._is_complete:
                 self._leave(journal, error)
 
     def _leave(self, journal: Journal | None, error: BaseException | None) -> None:
-        """Remove everything that was written, unless the run can be resumed."""
+        """Remove all files of the run, unless it can be resumed."""
         self._results.close()
         self.is_kept = self._can_resume(journal) and not isinstance(error, ScanChangedError)
         if self.is_kept:
             if self.log is not None and error is not None:
                 self.log.add(f"ended early: {type(error).__name__}: {error}")
-                with suppress(StoreError):  # the disk may be full, which is the error then
+                with suppress(StoreError):  # a full disk may be the error itself
                     self.write(LOG_NAME, self.log.text)
             return
         if self._is_begun:
             clear_work_folder(self.path, self.scratch_folder)
-        for made in self._made:
+        for folder in self._new_folders:
             try:
-                made.rmdir()
+                folder.rmdir()
             except FileNotFoundError:  # removed or renamed meanwhile
                 continue
-            except OSError:  # something else is in it
+            except OSError:  # not empty
                 break
 
     def _can_resume(self, journal: Journal | None) -> bool:
-        """True if the journal holds progress from which a later run can resume."""
+        """True if the journal holds progress that a later run can resume."""
         if self.unfinished is not None or journal is None:
             return self.unfinished is not None
         try:
@@ -388,19 +388,19 @@ class RunFolder:
             return True
         if run is None:
             return not self.path.exists()  # removed or renamed, as `resume_hint` says
-        # Without its state, a later run could not see whether the input is the same.
+        # A scan in memory has no state with which a later run could compare its own.
         is_known = self.identity.get("input") is not None
         return run.is_computed or (is_known and any(s.has_slices for s in run.sections))
 
     @property
     def resume_hint(self) -> str:
-        """How a run that is kept can be resumed."""
+        """Progress of the run, and the command that resumes it."""
         run = find_unfinished(self.path)
         if run is None and not self.path.exists():
             return f"{self.path} was removed or renamed during the run"
         if run is None:
-            return "what is done is kept"
+            return "finished slices are kept"
         return (
-            f"what is done is kept ({run.progress}): go on with "
+            f"finished slices are kept ({run.progress}): resume with "
             f"`{run.command(self.path, '--resume')}`"
         )

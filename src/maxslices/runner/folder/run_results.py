@@ -1,4 +1,4 @@
-"""Where the results of a run go, a folder or memory, and what they are."""
+"""The results of a run, in a folder or in memory, and their metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .unfinished_run import SectionState
 
 
 class ResultsInMemory:
-    """Keeps nothing on disk: no results, no journal, and nothing of a run that is stopped.
+    """Results of a run that writes nothing to disk, so that it cannot be resumed.
 
     Parameters
     ----------
@@ -53,36 +53,36 @@ class ResultsInMemory:
         pass
 
     def describe(self, identity: Callable[[], dict[str, Any]]) -> None:
-        """Nothing is compared with a later run."""
+        """Do nothing: there is no later run to compare with."""
 
     def mark(self, origin: Callable[[], ResultInfo], log: RunLog) -> None:
-        """Nothing is written that would say where it came from."""
+        """Do nothing: no metadata are written."""
 
     def begin(self, plan: Plan, results: Mapping[str, ArraySpec]) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def sink(
         self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
     ) -> Sink | None:
-        """No result is written."""
+        """None: no result is written."""
         return None
 
     def finish(
-        self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
+        self, values: Mapping[str, Any] | None = None, progress: Progress | None = None
     ) -> tuple[Path, ...]:
-        """No files."""
+        """Do nothing: there are no files."""
         return ()
 
     def records(self, with_picture: bool) -> tuple[Path, ...]:
-        """No files."""
+        """Nothing: there are no files."""
         return ()
 
     def conclude(self, write: Callable[[RunFolder], str]) -> None:
-        """Nothing is written about the run."""
+        """Do nothing: no texts are written."""
 
 
 Results = RunFolder | ResultsInMemory
-"""Where the results of a run go."""
+"""The results of a run."""
 
 
 def make_sinks(
@@ -99,18 +99,18 @@ def make_sinks(
     folder : RunFolder or ResultsInMemory
         The folder.
     plan : Plan
-        What is run.
+        The plan.
     pipeline : Pipeline
         Its methods.
     wall_time : WallTime
-        Is told of the wait for disk space.
+        Records the wait for disk space.
     angles : ndarray, optional
         Angle of each projection in radians.
 
     Returns
     -------
     dict of int to Sink
-        Index of a step in the pipeline -> its sink. Results in memory have none.
+        Index of a step in the pipeline -> its sink. Empty for results in memory.
     """
     names = {
         index: "result" if index == pipeline.result_index else f"{index + 1:02d}_{step.meta.name}"
@@ -126,50 +126,50 @@ def make_sinks(
         }
         folder.begin(plan, outputs)
     notes = [_note(step) for step in pipeline.steps]
-    found = {}
+    sinks = {}
     infos = infos_of_steps(plan, pipeline, replace(folder.origin, angles=angles))
     for number, section in enumerate(plan.sections):
         state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
         for step in section.steps:
             if step.index in names:
                 info = replace(infos[step.index], steps=tuple(notes[: step.index + 1]))
-                found[step.index] = folder.sink(
+                sinks[step.index] = folder.sink(
                     names[step.index],
                     step.output,
                     section.slice_dim,
                     info,
                     has_slices=state.has_slices,
                 )
-    return {index: sink for index, sink in found.items() if sink is not None}
+    return {index: sink for index, sink in sinks.items() if sink is not None}
 
 
 def infos_of_steps(plan: Plan, pipeline: Pipeline, info: ResultInfo) -> dict[int, ResultInfo]:
-    """Say what the result of each step is, by what the scan is."""
-    found, pixels = {}, plan.sections[0].input
+    """Metadata of the result of each step, given those of the scan."""
+    infos, pixels = {}, plan.sections[0].input
     for step in (step for section in plan.sections for step in section.steps):
         info = _after(info, pipeline.steps[step.index].meta, pixels, step.output)
-        found[step.index], pixels = info, step.output
-    return found
+        infos[step.index], pixels = info, step.output
+    return infos
 
 
-def _after(info: ResultInfo, meta: MethodMeta, given: ArraySpec, made: ArraySpec) -> ResultInfo:
-    """What the result of a step is, by what it was given.
+def _after(info: ResultInfo, meta: MethodMeta, before: ArraySpec, after: ArraySpec) -> ResultInfo:
+    """Metadata of the result of a step, given those of its input.
 
-    Rows and columns of a reconstruction are those of its projections. Where another method changes
-    their number, they are the detector's no longer.
+    A reconstruction has the rows and columns of its projections. Any other method that changes
+    their number breaks the relation to the pixels of the detector.
     """
     if meta.saved_by_default:
         return replace(info, is_volume=True, angles=None)
-    if info.angles is not None and len(info.angles) != made.shape[0]:
+    if info.angles is not None and len(info.angles) != after.shape[0]:
         info = replace(info, angles=None)
     first = 0 if info.is_volume else 1
-    if given.shape[first:] == made.shape[first:]:
+    if before.shape[first:] == after.shape[first:]:
         return info
     row, column = info.first_pixel
     size = info.pixel_size if meta.keeps_pixel_size else None
     if size != info.pixel_size:
         warnings.warn(
-            f"the pixel size is left out from {meta.name} on: it changes the number of rows or "
+            f"results from {meta.name} on have no pixel size: it changes the number of rows or "
             "columns",
             stacklevel=2,
         )
@@ -177,8 +177,8 @@ def _after(info: ResultInfo, meta: MethodMeta, given: ArraySpec, made: ArraySpec
         info,
         pixel_size=size,
         first_pixel=(
-            row if given.shape[1] == made.shape[1] else None,
-            column if given.shape[2] == made.shape[2] else None,
+            row if before.shape[1] == after.shape[1] else None,
+            column if before.shape[2] == after.shape[2] else None,
         ),
     )
 

@@ -1,7 +1,8 @@
-"""The state of a run that was stopped, read from its journal, and where it resumes.
+"""The state of a stopped run, and where it resumes.
 
 `find_unfinished` reads the journal. `ResumedSections` decides which sections run again, and from
-which slice on. `run_identity` describes what a run is made for, and `changes` compares two of them.
+which slice on. `run_identity` describes the methods, the device and the input of a run, and
+`changes` compares two descriptions.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from .journal import boot_id, decode, unseal
 
 @dataclass(slots=True)
 class DoneSlices:
-    """Slices that are done, as intervals: workers finish them in any order."""
+    """Finished slices, as intervals, because workers finish them in any order."""
 
     parts: list[tuple[int, int]] = field(default_factory=list)
-    """First slice of each interval and one past its last, in order; none touches the next."""
+    """First slice of each interval and one past its last, in order. No two are adjacent."""
 
     def add(self, start: int, stop: int) -> None:
         """Add an interval.
@@ -47,13 +48,13 @@ class DoneSlices:
         Raises
         ------
         ValueError
-            If it is empty, or a part of it is done already.
+            If it is empty, or overlaps finished slices.
         """
         at = bisect(self.parts, (start, stop))
         before = self.parts[at - 1] if at else (0, 0)
         after = self.parts[at] if at < len(self.parts) else (stop, stop)
         if not before[1] <= start < stop <= after[0]:
-            raise ValueError(f"slices {start} to {stop} of {self.parts}")
+            raise ValueError(f"slices {start} to {stop} overlap {self.parts}")
         low, high = at, at
         if at and before[1] == start:
             low, start = at - 1, before[0]
@@ -63,16 +64,16 @@ class DoneSlices:
 
     @property
     def count(self) -> int:
-        """Number of slices that are done."""
+        """Number of finished slices."""
         return sum(stop - start for start, stop in self.parts)
 
     @property
     def n_first(self) -> int:
-        """Slices that are done without a gap, counted from the first."""
+        """Number of finished slices before the first gap."""
         return self.parts[0][1] if self.parts and not self.parts[0][0] else 0
 
     def missing(self, n_slices: int) -> list[range]:
-        """Intervals of the first `n_slices` that are not done, in order."""
+        """Unfinished intervals of the first `n_slices` slices, in order."""
         edges = [0, *(edge for part in self.parts for edge in part), n_slices]
         gaps = zip(edges[::2], edges[1::2], strict=True)
         return [range(start, stop) for start, stop in gaps if start < stop]
@@ -80,49 +81,49 @@ class DoneSlices:
 
 @dataclass(slots=True)
 class SectionState:
-    """How far a section has come."""
+    """Progress of a section."""
 
     done: DoneSlices = field(default_factory=DoneSlices)
-    """Slices that are written."""
+    """Finished slices."""
     block: int | None = None
-    """Slices in its last block."""
+    """Slices in a full block at the end; None if no block is finished."""
     partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
     """Index of a step in the section -> (first slice of a block, its side result)."""
     layout: dict[str, int] | None = None
-    """Layout of the scratch file that holds its output; None if there is none."""
+    """Layout of the scratch files with its output; None if it has none."""
     report: SectionReport | None = None
-    """Its report; None if it is not finished."""
+    """Its report; None if the section is not finished."""
 
     @property
     def has_slices(self) -> bool:
-        """True if its results hold slices."""
+        """True if its results have finished slices."""
         return self.done.count > 0 or self.report is not None
 
     def note(self, section: SectionPlan) -> str:
-        """Note in the report of a resumed section; "" if it begins anew."""
+        """Note in the report of a resumed section; "" if it starts from the first slice."""
         if not self.done.count:
             return ""
         unit = SLICE_NAMES[section.slice_dim]
         return (
-            f"{self.done.count} of {section.n_slices} {unit}s were done before: times are of the "
-            "others"
+            f"{self.done.count} of {section.n_slices} {unit}s were done before. Times are for the "
+            "rest"
         )
 
 
 _MOST_FILES = 2**12
-"""Largest number of scratch files that is believed: no machine has so many threads."""
+"""Upper limit of the number of scratch files. No machine has so many threads."""
 VERSION = 4
 """Version of the journal's format."""
 
 
 @dataclass(slots=True)
 class UnfinishedRun:
-    """A run that was stopped."""
+    """A stopped run."""
 
     plan: Plan
     """Its plan."""
     identity: dict[str, Any]
-    """What it was made for: see `run_identity`."""
+    """Description of its methods, device and input; see `run_identity`."""
     formats: tuple[ResultFormat, ...]
     """File formats of the results."""
     names: list[str]
@@ -130,64 +131,64 @@ class UnfinishedRun:
     sections: list[SectionState]
     """State of each section."""
     elsewhere: Path | None = None
-    """Folder in which it has a folder of scratch files; None if they are in the work folder."""
+    """Folder with a subfolder of its scratch files; None if they are in the work folder."""
     side_results: list[tuple[int, Any]] = field(default_factory=list)
-    """Index of a step in the pipeline, and its side results, in the order of their finding."""
+    """Index of a step in the pipeline, and its side results, in the order in which they came."""
     is_whole: bool = False
-    """Whether all its files are whole, and on disk unless the machine stopped since."""
+    """Whether all its files are complete, and on disk unless the machine has stopped since."""
     was_moving: bool = False
-    """Whether some of its files may have been moved out of the work folder."""
+    """Whether some of its files may be outside the work folder."""
     n_lines: int = 1
-    """Lines of the journal that are believed."""
+    """Number of valid lines of the journal."""
 
     def scratch(self, folder: Path) -> Path:
-        """Folder of the scratch files, of a run with results in `folder`."""
+        """Folder of the scratch files, given the folder of the results."""
         return scratch_place(folder, self.elsewhere)
 
     @property
     def is_computed(self) -> bool:
-        """True if nothing is left to compute."""
+        """True if all sections are finished."""
         return all(section.report is not None for section in self.sections)
 
     @property
     def progress(self) -> str:
-        """How far it has come, in words."""
+        """Description of its progress."""
         total = len(self.sections)
         at = next((i for i, each in enumerate(self.sections) if each.report is None), None)
         if at is None:
-            return "all is computed, and its files are to be moved to their places"
+            return "all is computed, and only its files have to be completed"
         plan = self.plan.sections[at]
         slices = f"{self.sections[at].done.count} of {plan.n_slices} {SLICE_NAMES[plan.slice_dim]}s"
         return f"section {at + 1} of {total}, {slices} are done"
 
     def command(self, out: Path, option: str) -> str:
-        """Command line that resumes the run, or starts anew."""
-        given = [self.identity.get("scan_path"), self.identity.get("pipeline_path")]
+        """Command line with an option that resumes or replaces the run."""
+        paths = [self.identity.get("scan_path"), self.identity.get("pipeline_path")]
         scan, pipeline = [
             shlex.quote(path) if isinstance(path, str) else name
-            for path, name in zip(given, ("SCAN", "PIPELINE"), strict=True)
+            for path, name in zip(paths, ("SCAN", "PIPELINE"), strict=True)
         ]
         return f"maxslices run {scan} {pipeline} {shlex.quote(str(out))} {option}"
 
 
 def store_names(section: int, layout: Mapping[str, int]) -> list[str]:
-    """Names of the scratch files with the output of a section."""
+    """Names of the scratch files for the output of a section."""
     return [f"section-{section + 1}.{i:03d}.scratch" for i in range(layout["n_files"])]
 
 
 class ResumedSections:
-    """Decides for each section of a plan whether it runs, and whether it resumes within.
+    """Decides for each section of a plan whether it runs, and whether it keeps finished slices.
 
-    A section runs if it is not finished. A finished section runs again if the next one runs and its
-    output was lost, as is an output in the memory of a process that ended. A section whose output
-    is on disk resumes after its finished slices. Any other begins anew.
+    An unfinished section runs. A finished section runs again if the next one runs and its output is
+    lost. That happens to output in memory, as the process has ended. A section whose output is on
+    disk keeps its finished slices. Any other starts from its first slice.
 
     Parameters
     ----------
     plan : Plan
         The plan.
     unfinished : UnfinishedRun or None
-        The run that was stopped; None if this one is new.
+        The stopped run; None if a new one begins.
     folder : Path or None
         Folder of the scratch files.
     """
@@ -209,7 +210,7 @@ class ResumedSections:
                 self._runs[number] = True
 
     def state(self, number: int) -> SectionState:
-        """How far a section came."""
+        """Progress of a section."""
         return self._states[number]
 
     def runs(self, number: int) -> bool:
@@ -217,30 +218,30 @@ class ResumedSections:
         return number < len(self._runs) and self._runs[number]
 
     def resumes_within(self, number: int) -> bool:
-        """True if a section that runs keeps the slices that are done."""
+        """True if a section that runs keeps its finished slices."""
         is_last = number == len(self._runs) - 1
         return self._states[number].done.count > 0 and (is_last or self._is_stored[number])
 
 
 def find_unfinished(folder: Path) -> UnfinishedRun | None:
-    """Find the unfinished run in a folder, by its journal; None if there is none.
+    """Find the unfinished run in a folder, from its journal; None if there is none.
 
     Raises
     ------
     StoreError
-        If its journal is not readable, or of another version.
+        If the journal is unreadable, or of another version.
     """
     path = folder / JOURNAL_NAME
     try:
         mode = path.lstat().st_mode
-        if not stat.S_ISREG(mode):  # reading a pipe may wait without end
-            what = "a link" if stat.S_ISLNK(mode) else "no file"
-            raise StoreError(f"{path} is {what}, and no journal of a run: remove it")
+        if not stat.S_ISREG(mode):  # reading a pipe could wait forever
+            kind = "a link" if stat.S_ISLNK(mode) else "not a file"
+            raise StoreError(f"{path} is {kind}, so it is not the journal of a run: remove it")
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
+        raise StoreError(f"cannot read {path}: {error.strerror}") from None
     try:
         run = _read(lines)
     except (
@@ -252,25 +253,25 @@ def find_unfinished(folder: Path) -> UnfinishedRun | None:
         MaxslicesError,
     ) as error:
         raise StoreError(
-            f"{path} is not readable as the journal of a run ({error}): remove {path.parent} by "
-            "hand to start anew"
+            f"{path} is not a readable journal of a run ({error}). To start anew, remove "
+            f"{path.parent} by hand"
         ) from None
     if run.is_whole and not (folder / WORK_NAME / REPORT_NAME).exists():
-        return None  # the last of its files has been moved
+        return None  # all its files are moved, the report last
     return run
 
 
 def _read(lines: list[bytes]) -> UnfinishedRun:
-    """Read the lines of a journal, as far as the data they describe are on disk.
+    """Read the lines of a journal whose data are on disk.
 
-    If the machine was started again since, lines after the last "synced" are not believed: their
-    data may have been in the page cache only.
+    If the machine was restarted since, the lines after the last "synced" do not count. Their data
+    may have been in the page cache only.
     """
     entries, _ = unseal(lines)
     if not entries or entries[0]["journal"] != VERSION:
-        raise ValueError("it has no first line of this version")
+        raise ValueError("its first line is missing or of another version")
     is_same_boot = [e["boot"] for e in entries if "boot" in e][-1] == boot_id()
-    # A machine that stops may leave half a line. On one that did not, a broken line is damage.
+    # A machine that stops may leave half a line. Otherwise an invalid line is damage.
     if is_same_boot and len(entries) < len(lines):
         raise ValueError(f"its line {len(entries) + 1} is damaged")
     synced = [int(each["n_lines"]) for each in entries[1:] if each["event"] == "synced"]
@@ -286,8 +287,11 @@ def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
     names = [_name(name) for name in header["names"]]
     identity = header["identity"]
     parts = [*identity["methods"], *(identity["input"] or ())]
-    _check(all(isinstance(each, dict) for each in [identity, *parts]), "no methods and no input")
-    _check(isinstance(identity["device"], str), "no device")
+    _check(
+        all(isinstance(each, dict) for each in [identity, *parts]),
+        "methods or input that are not objects",
+    )
+    _check(isinstance(identity["device"], str), "a device that is not a string")
     states = [SectionState() for _ in plan.sections]
     formats = parse_formats([str(each) for each in header["formats"]])
     scratch = header["scratch"]
@@ -301,7 +305,7 @@ def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
 
 
 def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
-    """Bring the state of a run up to an event."""
+    """Apply an event to the state of a run."""
     event = entry["event"]
     number, total = entry.get("section", 0), len(run.sections)
     _check(number in range(total), f"section {number} of {total}")
@@ -333,21 +337,21 @@ def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
 
 
 def _name(value: Any) -> str:
-    """Name of a file, checked to be one that runs write: it may be moved."""
+    """Check that a name is one that runs write, because the file may be moved."""
     if not isinstance(value, str) or not is_result_name(value):
-        raise ValueError(f"no run writes {value!r}")
+        raise ValueError(f"runs do not write {value!r}")
     return value
 
 
-def _check(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(f"it speaks of {what}")
+def _check(is_valid: bool, fault: str) -> None:
+    if not is_valid:
+        raise ValueError(f"it has {fault}")
 
 
 def run_identity(
     pipeline: Pipeline, backend: Backend, files: Sequence[Path] | None
 ) -> dict[str, Any]:
-    """Describe a run in plain values.
+    """Describe the methods, the device and the input of a run in JSON types.
 
     Parameters
     ----------
@@ -356,7 +360,7 @@ def run_identity(
     backend : Backend
         Its device.
     files : sequence of Path, optional
-        Files and folders that it reads; None if its scan is an array in memory.
+        Files and folders that it reads; None if the scan is an array in memory.
     """
     methods = [
         {
@@ -374,58 +378,60 @@ def run_identity(
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Differences of a run from what it was before it was stopped, a phrase each."""
-    found = []
+    """Differences between two descriptions of a run, a phrase each."""
+    texts = []
     if before["device"] != now["device"]:
-        found.append(f"it ran on {before['device']}, and here is {now['device']}")
+        texts.append(f"it ran on {before['device']}, and now on {now['device']}")
     for old, new in zip(before["methods"], now["methods"], strict=False):
         if old.get("package") != new["package"]:
-            found.append(f"{new['method']} is of {new['package']}, and was of {old.get('package')}")
+            texts.append(
+                f"{new['method']} is from {new['package']}, and was from {old.get('package')}"
+            )
         elif old.get("source") != new["source"]:
-            found.append(f"the source of {new['method']} has changed")
+            texts.append(f"the source of {new['method']} has changed")
     if before["input"] is None or now["input"] is None:
-        return [*found, "its scan is an array in memory, which may be another one"]
-    return [*found, *input_changes(before["input"], now["input"])]
+        return [*texts, "its scan is an array in memory, which may have changed"]
+    return [*texts, *input_changes(before["input"], now["input"])]
 
 
 def input_changes(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    """Differences of the files that a run reads from those that it read, a phrase each."""
-    found = []
+    """Differences between the states of input files, a phrase each."""
+    texts = []
     if len(before) != len(now):
-        found.append(f"it read {len(before)} files, and now {len(now)}")
+        texts.append(f"it read {len(before)} files, and now reads {len(now)}")
     for old, new in zip(before, now, strict=False):
         names = [name for name in old if name != "path" and old[name] != new.get(name)]
         if names and new["path"] != old["path"]:
-            found.append(f"it read {old['path']}, and {new['path']} is another file")
+            texts.append(f"it read {old['path']}, and {new['path']} is another file")
         elif names:
-            what = ", ".join(
+            differences = ", ".join(
                 f"{name} {_shown(name, old[name])} before, {_shown(name, new.get(name))} now"
                 for name in names
             )
-            found.append(f"{new['path']} has changed ({what})")
-    return found
+            texts.append(f"{new['path']} has changed ({differences})")
+    return texts
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A time in nanoseconds as a date; what else there is, and what is no time, as it is."""
+    """Format a time in nanoseconds as a date; other values stay."""
     if name != "time" or not isinstance(value, int) or not 0 <= value < 2**63:
         return value
     return datetime.fromtimestamp(value / 1e9).isoformat(" ", "milliseconds")
 
 
 def input_state(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Describe the files and folders that a run reads, so that another state of them is seen.
+    """Describe the files and folders that a run reads, to detect changes.
 
     Raises
     ------
     OSError
-        If one cannot be looked at.
+        If one cannot be examined.
     """
     return [_state_of(path) for path in files]
 
 
 def _state_of(path: Path) -> dict[str, Any]:
-    """Size, time of change and inode of a file; of a folder those of all files in it."""
+    """Size, time of change and inode of a file, or a hash of these for all files in a folder."""
     entry: dict[str, Any] = {"path": str(path.absolute())}
     if not path.is_dir():
         stamp = FileStamp.of(path)

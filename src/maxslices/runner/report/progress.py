@@ -1,4 +1,4 @@
-"""Progress over the slices: a line that is rewritten on a terminal, elsewhere one now and then."""
+"""Progress over the slices: one line on a terminal, elsewhere a new line at intervals."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Protocol
 from ...core.units import format_duration, readable
 
 LOGGER = logging.getLogger("maxslices.progress")
-"""Where lines about progress go as well, with the level INFO."""
+"""Logger of lines about progress, with the level INFO."""
 ENDS = logging.getLogger("maxslices.run")
-"""Where the end of each section is logged."""
+"""Logger of the end of each section."""
 STEP = 0.1
 """Share of a section after which a line is due."""
 LEAST_S, MOST_S = 10.0, 60.0
-"""Least and most seconds between two lines: a section of a minute has six, one of a day has 1,440
-and a reader sees each minute that it is alive."""
+"""Shortest and longest time between two lines. A section of a minute has six lines, and a reader of
+a long one sees every minute that it is alive."""
 
 REFRESH_S = 0.1
-"""Seconds between two lines on a terminal: no eye sees more."""
+"""Seconds between two lines on a terminal. Faster changes are not visible."""
 
 
 class Progress(Protocol):
@@ -64,8 +64,8 @@ class ProgressLines:
         self._label, self._n_slices, self._done = "", 0, 0
         self._began_s = 0.0
         self._first: tuple[float, int] | None = None
-        """When the first block was done, and how many slices then: the speed counts from there,
-        without what is loaded for the first block, and without what an earlier run did."""
+        """Time after the first block, and number of slices then. The speed counts from there,
+        without loading before the first block, and without the slices of an earlier run."""
         self._line_s, self._line_done = 0.0, 0
 
     def start(self, label: str, n_slices: int) -> None:
@@ -75,7 +75,7 @@ class ProgressLines:
         self._line_done, self._first = 0, None
 
     def advance(self, n_slices: int) -> None:
-        """Count slices as done; write a line if one is due."""
+        """Count finished slices; write a line if one is due."""
         self._done += n_slices
         now_s = self._clock()
         if self._first is None or n_slices < 0:
@@ -105,38 +105,38 @@ class ProgressLines:
 
 
 class ProgressOnAll:
-    """A `Progress` that tells several others."""
+    """A `Progress` that forwards to several others."""
 
-    def __init__(self, others: Sequence[Progress] = ()) -> None:
-        self._others = others
+    def __init__(self, targets: Sequence[Progress] = ()) -> None:
+        self._targets = targets
 
     def start(self, label: str, n_slices: int) -> None:
         """Begin a section."""
-        for other in self._others:
-            other.start(label, n_slices)
+        for target in self._targets:
+            target.start(label, n_slices)
 
     def advance(self, n_slices: int) -> None:
-        """Count slices as done."""
-        for other in self._others:
-            other.advance(n_slices)
+        """Count finished slices."""
+        for target in self._targets:
+            target.advance(n_slices)
 
 
 @contextmanager
 def progress_shown(wanted: bool) -> Iterator[Progress]:
-    """Show progress with the time left on standard error, if wanted; and log it, if anyone listens.
+    """Show progress with the time left on standard error if wanted, and log it if logging is on.
 
-    On a terminal it is a line that is rewritten, elsewhere a line now and then.
+    On a terminal one line is rewritten. Elsewhere a line is printed at intervals.
     """
-    found: list[Progress] = []
+    targets: list[Progress] = []
     is_terminal = wanted and sys.stderr is not None and sys.stderr.isatty()
     if is_terminal:
-        found.append(ProgressLines(_rewrite_line, at_end=_rewrite_line, every_s=REFRESH_S))
+        targets.append(ProgressLines(_rewrite_line, at_end=_rewrite_line, every_s=REFRESH_S))
     elif wanted and sys.stderr is not None:
-        found.append(ProgressLines(_to_stderr))
+        targets.append(ProgressLines(_to_stderr))
     if LOGGER.isEnabledFor(logging.INFO):
-        found.append(ProgressLines(LOGGER.info, at_end=ENDS.info))
+        targets.append(ProgressLines(LOGGER.info, at_end=ENDS.info))
     try:
-        yield ProgressOnAll(found)
+        yield ProgressOnAll(targets)
     finally:
         if is_terminal:
             sys.stderr.write("\x1b[K")
@@ -147,6 +147,6 @@ def _to_stderr(line: str) -> None:
 
 
 def _rewrite_line(line: str) -> None:
-    """Write a line over the one before; what is printed next takes its place."""
+    """Write a line over the one before. The next output replaces it."""
     width = shutil.get_terminal_size().columns - 1
     print(f"\x1b[K{readable(line)[:width]}", end="\r", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What is recorded of a run for people: its log, and how its results were made."""
+"""Records of a run for people: its log, and the provenance of its results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ...planner import Plan
 
 
 class RunLog(logging.Handler):
-    """Collects the lines of a log, each with its time, while it is entered.
+    """Context that collects warnings and log records, with their times.
 
-    Warnings and log records go on to where they went before.
+    These are still shown as before.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class RunLog(logging.Handler):
     def add(self, text: str) -> None:
         """Add text, one line or several."""
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        first, *others = readable(text).splitlines() or [""]
-        self._lines += [f"{now}  {first}", *(f"    {line}" for line in others)]
+        first, *more = readable(text).splitlines() or [""]
+        self._lines += [f"{now}  {first}", *(f"    {line}" for line in more)]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a log record."""
+        """Add a log record."""
         self.add(f"{record.levelname.lower()}: {record.getMessage()}")
 
     def __enter__(self) -> Self:
@@ -62,24 +62,24 @@ class RunLog(logging.Handler):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How the results of a run were made."""
+    """Provenance of the results of a run."""
 
     date: str
-    """When it began, with the offset from UTC."""
+    """Start of the run, with the offset from UTC."""
     host: str
     """Name of the machine."""
     scan: str
-    """Path of the scan, or what it was."""
+    """Path of the scan, or a description of an array."""
     pipeline: str
     """Name of the pipeline's file."""
     device: str
-    """Device, by its own name where it has one."""
+    """Device, by its product name if it has one."""
     versions: dict[str, Any] = field(default_factory=dict)
-    """Versions of Python, maxslices and the packages that the methods are from and need."""
+    """Versions of Python, maxslices, and the packages of the methods with their requirements."""
     input: list[dict[str, Any]] | None = None
-    """State of the files that were read (see `run_identity`); None for data in memory."""
+    """State of the input files (see `run_identity`); None for data in memory."""
     formats: tuple[str, ...] = ()
-    """File formats of the results; none for pictures of a sweep, and a result in memory."""
+    """File formats of the results; empty for a sweep, and for a result in memory."""
 
     def lines(self) -> list[str]:
         """Lines of text."""
@@ -95,7 +95,7 @@ class Provenance:
 def provenance(
     plan: Plan, pipeline: Pipeline, scan: Path | None, scan_name: str, device: str
 ) -> Provenance:
-    """Describe a run that begins now.
+    """Provenance of a run that begins now.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def provenance(
 
 
 def as_run(pipeline: Pipeline, made: Provenance) -> str:
-    """Text of the pipeline file as it was run, with where it comes from as a comment."""
+    """Text of the pipeline file as it was run, with its provenance as a comment."""
     from ...pipeline.write_pipeline import pipeline_text  # with YAML, which a plan does not need
 
     return pipeline_text(pipeline, made.lines())

@@ -1,4 +1,4 @@
-"""Report of a run or a sweep: estimated and measured memory of each section, and the times."""
+"""Report of a run or a sweep: times, and estimated and measured memory of each section."""
 
 from __future__ import annotations
 
@@ -32,74 +32,73 @@ _BOUNDS = {
 }
 MISSED = 1.05
 """Measured over estimated bytes above which the report calls an estimate too low. A good estimate
-is never exceeded; 5 % are left to other allocations that a meter sees as well."""
+is never exceeded, but a meter may see up to 5 % of unrelated allocations."""
 PRINTED_S = 0.05
-"""Seconds from which on a phase is printed: less would be printed as 0.0 s."""
+"""Shortest phase that is printed, in seconds. A shorter one would read 0.0 s."""
 NOTEBOOK_PIXELS = 256
-"""Side of the result's picture in a notebook, which keeps all that its cells showed: 70 kB."""
+"""Side of the result's picture in a notebook, whose file grows by 70 kB for each picture."""
 _STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
 
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
-    """A block size, and the slice from which on it was used."""
+    """A block size, and the first slice for which it was used."""
 
     first_slice: int
-    """The first slice of the first block of this size."""
+    """First slice of the first block of this size."""
     block: int
-    """Slices in a block, halo not counted."""
+    """Slices in a block, without the halo."""
     why: str
     """Reason for this size, such as "memory ran out"."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionReport:
-    """One section, as it ran."""
+    """Report of a section."""
 
     methods: tuple[str, ...]
     """Plain names, in order."""
     slice_dim: int
     """Axis of the slices: 0 projections, 1 sinograms."""
     n_slices: int
-    """Slices in all."""
+    """Total number of slices."""
     block: int
-    """Slices in a block, as planned."""
+    """Planned number of slices in a block."""
     smallest_block: int
-    """Smallest block: fewer slices than planned if memory ran out."""
+    """Slices in the smallest block, fewer than planned if memory ran out."""
     n_splits: int
-    """How many times the block was halved because memory ran out."""
+    """Number of times that the block was halved because memory ran out."""
     duration_s: float
     """Wall time."""
     estimated_bytes: int
     """Planned peak of a block on the device."""
     measured_bytes: int | None
-    """Measured peak on the device, on the CPU that of the widest block; None if it could not be
-    measured."""
+    """Measured peak on the device, on the CPU for the widest block; None if not measured."""
     stages: dict[str, StageUse] = field(default_factory=dict)
-    """Use of each stage that there was, of "read", "in", "compute", "out" and "write"."""
+    """Use of the stages that ran, of "read", "in", "compute", "out" and "write"."""
     idle_share: float | None = None
-    """Share of the wall time in which no stage was at work; None if that was not recorded."""
+    """Share of the wall time in which no stage worked; None if not recorded."""
     bound_by: str | None = None
-    """What bounded it: "read", "link in", "compute", "link out" or "write"; "overhead" of the
-    runner; "pipeline stalls", where stages waited for each other; None if not recorded."""
+    """Bottleneck: "read", "link in", "compute", "link out", "write", "overhead" of the runner, or
+    "pipeline stalls" where stages waited for each other; None if not recorded."""
     blocks: tuple[BlockUse, ...] = ()
-    """The block sizes that were used, in order."""
+    """Block sizes, in order of use."""
     notes: tuple[str, ...] = ()
-    """Differences from the plan, such as where its output is."""
+    """Differences from the plan, such as another place of the output."""
     is_earlier: bool = False
-    """Whether it ran before the run was stopped, so that its time is no part of this one's."""
+    """Whether it ran before the run was stopped. Its time is then not part of this run's time."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with its results, such as one that is NaN throughout."""
+    """Faults of its results, for example NaN throughout."""
 
     @property
     def gb_per_s(self) -> float | None:
-        """GB/s of the stage that bounded it, while that was at work; None if no stage did."""
+        """GB/s of the bottleneck stage while it worked; None if no stage was the bottleneck."""
         name = _STAGE_OF.get(self.bound_by or "", self.bound_by)
         return self.stages[name].gb_per_s if name in self.stages else None
 
     @property
     def slices_per_s(self) -> float | None:
-        """Slices a second since the run was stopped, if it was; None if no block was run."""
+        """Slices per second, since the stop if there was one; None if no block ran."""
         if not self.blocks or self.duration_s <= 0:
             return None
         return (self.n_slices - self.blocks[0].first_slice) / self.duration_s
@@ -114,10 +113,10 @@ class SectionReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did."""
+    """Report of a run."""
 
     plan: Plan
-    """The plan that was run."""
+    """The executed plan."""
     device: str
     """"cpu" or "cuda:N"."""
     sections: tuple[SectionReport, ...]
@@ -125,27 +124,27 @@ class Report:
     side_results: dict[str, Any]
     """Side results by ``method.name``, such as ``find_center_vo.cor``."""
     files: tuple[Path, ...]
-    """Results that were written, the last one the final result."""
+    """Files of the results, the final result last."""
     duration_s: float
-    """Wall time of everything, but for writing the report itself."""
+    """Wall time, except for writing the report."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """Seconds beside the sections, by phase (see `WallTime`); with the sections' wall times they
-    add up to `duration_s`."""
+    """Seconds of each phase other than the sections (see `WallTime`). With the wall times of the
+    sections they add up to `duration_s`."""
     process_bytes: int | None = None
-    """Most resident memory of the process beyond what it had before the first section, by the
-    kernel's count; None where that is not known, and where workers ran the blocks."""
+    """Peak of the process's resident memory, less that before the first section, as the kernel
+    counts it; None if unknown, or if workers ran the blocks."""
     result: np.ndarray | None = field(default=None, repr=False, compare=False)
-    """The final result, where it was kept in memory."""
+    """The final result, if it is in memory."""
     by_reference: Mapping[tuple[str, str], Any] = field(
         default_factory=dict, repr=False, compare=False
     )
     """(step id, name under its side_outputs) -> side result."""
     result_info: ResultInfo = field(default=ResultInfo(), repr=False, compare=False)
-    """What that is: whether its slices are rows of the detector, and which."""
+    """Metadata of `result`, such as which detector rows its slices are."""
     provenance: Provenance | None = None
-    """When, where, with what and on which scan it was made."""
+    """Date, host, versions and scan of the run."""
     records: tuple[Path, ...] = ()
-    """The pipeline as it was run, the log and the page for people, where there is a folder."""
+    """Files with the pipeline, the log and the page, if results are in a folder."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain types, ready for JSON."""
@@ -186,7 +185,7 @@ class Report:
         return run_fragment(self.to_dict(), pictures)
 
     def _picture(self, result: np.ndarray) -> tuple[str, np.ndarray]:
-        """Title and slice that a notebook shows of the result: its middle."""
+        """Title and middle slice of the result, for a notebook."""
         axis = self.plan.sections[-1].slice_dim
         middle = result.shape[axis] // 2
         name = self.result_info.slice_name(self.result_info.file_axis(axis), middle)
@@ -221,7 +220,7 @@ class Report:
 
 
 def _section(section: SectionReport) -> dict[str, Any]:
-    """Convert a section to plain types, derived figures included."""
+    """Convert a section to plain types, with derived figures."""
     entry: dict[str, Any] = plain(dataclasses.asdict(section))
     for name, use in section.stages.items():
         entry["stages"][name]["gb_per_s"] = use.gb_per_s
@@ -230,24 +229,24 @@ def _section(section: SectionReport) -> dict[str, Any]:
 
 
 def _findings(section: SectionReport, limited_by: str) -> list[str]:
-    """Ways in which a section took other memory than planned, in words."""
-    found = []
+    """Texts on deviations of a section's memory from the plan."""
+    texts = []
     if (section.ratio or 0) > MISSED:
-        found.append(
-            f"more than estimated: the estimate of {limited_by} is likely too low; hold it "
-            f"against what it takes with maxslices measure {limited_by}"
+        texts.append(
+            f"more than estimated: the estimate of {limited_by} is likely too low. Compare it with "
+            f"measurements: maxslices measure {limited_by}"
         )
     if section.n_splits:
         times = "once" if section.n_splits == 1 else f"{section.n_splits} times"
-        found.append(
+        texts.append(
             f"memory ran out: the block was halved {times}, from {section.block} to "
             f"{section.smallest_block} slices"
         )
-    return found
+    return texts
 
 
 def _stages_lines(section: SectionReport) -> list[str]:
-    """Lines with the share of each stage, and what bounded the section."""
+    """Lines with the share of each stage and the bottleneck of the section."""
     if section.idle_share is None or section.bound_by is None:
         return []
     used = [(name, section.stages[name].share) for name in STAGES if name in section.stages]
@@ -260,7 +259,7 @@ def _stages_lines(section: SectionReport) -> list[str]:
 
 
 def _blocks_lines(section: SectionReport) -> list[str]:
-    """Line with the changes of the block size, if there were any."""
+    """Line with the changes of the block size, if any."""
     if len(section.blocks) < 2:
         return []
     first, *later = section.blocks
@@ -269,7 +268,7 @@ def _blocks_lines(section: SectionReport) -> list[str]:
 
 
 def _process_lines(report: Report) -> list[str]:
-    """Line with the memory that the process took, on the CPU with the budget beside it."""
+    """Line with the memory of the process, on the CPU with the budget."""
     if report.process_bytes is None:
         return []
     of = "" if report.device != "cpu" else f" of {format_bytes(report.plan.budget_bytes)}"
@@ -277,7 +276,7 @@ def _process_lines(report: Report) -> list[str]:
 
 
 def _wall_time_lines(report: Report) -> list[str]:
-    """Line with the seconds of sections and phases; phases too short to print count as other."""
+    """Line with the seconds of sections and phases. Short phases are added to "other"."""
     if not report.phases_s:
         return []
     ran_s = [section.duration_s for section in report.sections if not section.is_earlier]
@@ -304,15 +303,15 @@ def _short(value: Any) -> str:
 MEASURE = "gradient sparsity"
 """Name of the measure of sharpness; see `maxslices.runner.sweep_pictures.sharpness`."""
 BEST = 3
-"""Values that a report lists, the sharpest first."""
+"""Number of values that a report lists, the sharpest first."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepReport(Report):
-    """What a sweep did.
+    """Report of a sweep.
 
-    `sections` holds those that ran once, then those of the values, each for all values together;
-    `result` holds the pictures (values, rows, columns), where they were kept in memory.
+    `sections` contains the sections that ran once, then those that ran for each value, summed over
+    the values. `result` contains the pictures (values, rows, columns), if they are in memory.
     """
 
     parameter: str = ""
@@ -329,7 +328,7 @@ class SweepReport(Report):
 
     @property
     def suggested(self) -> Any:
-        """The value with the sharpest picture: a suggestion to look at, and no more."""
+        """The value with the sharpest picture, which needs a look at the picture."""
         return self.values[self.sharpest]
 
     def _picture(self, result: np.ndarray) -> tuple[str, np.ndarray]:
@@ -355,17 +354,17 @@ class SweepReport(Report):
         return (
             f"{Report.__str__(self)}\n"
             f"  sharpest of {len(self.values):,} by {MEASURE}: {self.parameter} = {shown}\n"
-            "    a suggestion: less smoothing looks sharper too, noise included; look at the sheet"
+            "    A suggestion only: look at the sheet. Less smoothing, and so noise, is sharper too"
         )
 
 
 def together(reports: Sequence[Sequence[SectionReport]]) -> list[SectionReport]:
-    """Join the section reports of all values: times add up, of the memory the most counts."""
-    found = []
+    """Join the section reports of all values: sums of times, and the largest memory."""
+    joined = []
     for parts in zip(*reports, strict=True):
         measured = [part.measured_bytes for part in parts if part.measured_bytes is not None]
         worst = max(parts, key=lambda part: part.ratio or 0)
-        found.append(
+        joined.append(
             replace(
                 worst,
                 n_slices=sum(part.n_slices for part in parts),
@@ -380,4 +379,4 @@ def together(reports: Sequence[Sequence[SectionReport]]) -> list[SectionReport]:
                 warnings=tuple(dict.fromkeys(text for part in parts for text in part.warnings)),
             )
         )
-    return found
+    return joined

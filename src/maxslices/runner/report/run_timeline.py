@@ -1,8 +1,8 @@
-"""When each stage of a run was at work, and shares of the wall time.
+"""Times at which each stage of a run works, and shares of the wall time.
 
 A block passes five stages: it is read, copied to the device, computed, copied back and written. The
-stages overlap, so their times do not add up to the wall time. The share of the wall time in which
-each of them was at work shows which one bounds the run: the one that was hardly ever idle.
+stages overlap, so their times do not add up to the wall time. The bottleneck is the stage that
+works for nearly all of the wall time.
 
 The wall time of the whole run is split into phases, which do not overlap.
 """
@@ -30,54 +30,54 @@ _BOUND_BY: dict[Stage, Bound] = {
     "write": "write",
 }
 MOST_PENDING = 16
-"""Spans whose events are not read yet: those of the stages of two or three blocks."""
+"""Most spans whose events are not yet read, as many as two or three blocks have."""
 BUSY = 0.6
-"""Least share of the wall time for a stage to bound a section. A convention, not a measurement: a
-stage that is at work for less waits so much that a faster one would gain little."""
+"""Smallest share of the wall time with which a stage counts as the bottleneck. This is a
+convention. A stage with less waits so much that a faster one would gain little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stage at work on one block. Times are seconds of `time.perf_counter`."""
+    """Work of one stage on one block. Times are seconds of `time.perf_counter`."""
 
     stage: Stage
-    """Which stage."""
+    """The stage."""
     start_s: float
-    """When it began."""
+    """Start."""
     stop_s: float
-    """When it was done."""
+    """End."""
     n_bytes: int
-    """Bytes moved; for computing, those of the block."""
+    """Bytes moved, or size of the block for computing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """What a stage did during a section."""
+    """Use of a stage during a section."""
 
     active_s: float
-    """Seconds in which at least one thread was at work."""
+    """Seconds in which at least one thread worked."""
     share: float
-    """Share of the section's wall time in which it was at work."""
+    """Share of the section's wall time in which it worked."""
     n_bytes: int
     """Bytes that it moved."""
     n_spans: int
-    """How many blocks, or parts of blocks, it worked on."""
+    """Number of blocks, or parts of blocks."""
 
     @property
     def gb_per_s(self) -> float:
-        """GB/s (powers of 1000) while it was at work."""
+        """GB/s (powers of 1000) while it worked."""
         return self.n_bytes / self.active_s / 1e9 if self.active_s > 0 else 0.0
 
 
 class Timeline:
-    """Collects when each stage of a section is at work, from any thread.
+    """Records the work of each stage of a section, from any thread.
 
-    The section begins with it. What follows from its spans is known once it has ended.
+    The section starts when this is made. Results are available after `end`.
 
     Parameters
     ----------
     at_s : float, optional
-        When the section begins, seconds of `time.perf_counter`; by default now.
+        Start of the section in seconds of `time.perf_counter`, by default now.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Timeline:
     stages : dict of str to StageUse
         The stages that were used, from "read" to "write".
     idle_share : float
-        Share of the wall time in which no stage was at work.
+        Share of the wall time in which no stage worked.
 
     Examples
     --------
@@ -113,15 +113,15 @@ class Timeline:
     ) -> None:
         """Add a span, from any thread.
 
-        The times of events are read some spans later, when the device has long reached them.
+        The times of events are read some spans later, when the device has reached them.
 
         Parameters
         ----------
         stage : {"read", "in", "compute", "out", "write"}
-            Which stage was at work.
+            The stage.
         start, stop : float or DeviceEvent
             Begin and end, both in seconds of `time.perf_counter` or both as events of a device.
-            What lies outside of the section does not count.
+            Time outside of the section does not count.
         n_bytes : int
             Bytes moved.
         """
@@ -135,11 +135,11 @@ class Timeline:
         self._read_events(MOST_PENDING)
 
     def _read_events(self, most: int) -> None:
-        """Read the times of the oldest spans given by events, until at most `most` are left."""
+        """Read the times of the oldest spans with events, until at most `most` are left."""
         while len(self._pending) > most:
             try:
                 stage, start, stop, n_bytes = self._pending.popleft()
-            except IndexError:  # another thread did
+            except IndexError:  # taken by another thread
                 return
             stop.synchronize()
             span = Span(stage, start.time_s(), stop.time_s(), n_bytes)
@@ -148,7 +148,7 @@ class Timeline:
 
     def end(self, at_s: float | None = None) -> None:
         """End the section, now or at `at_s`."""
-        with suppress(RuntimeError):  # of a device that failed, raised where it is used
+        with suppress(RuntimeError):  # a failed device also raises it where it is used
             self._read_events(0)
         with self._lock:
             self._pending.clear()
@@ -163,12 +163,12 @@ class Timeline:
 
     @property
     def bound_by(self) -> Bound | None:
-        """What bounds the section; None if nothing was recorded.
+        """Bottleneck of the section; None if nothing was recorded.
 
-        It is the busiest stage, if that was at work for `BUSY` of the wall time. Otherwise a faster
-        stage would gain little. Then it is "overhead" of the runner if all stages were idle for
-        more than half of the time, else "pipeline stalls": stages waited for each other, as they
-        do with too few blocks to overlap.
+        It is the busiest stage if that worked for a share of at least `BUSY`. Otherwise it is the
+        "overhead" of the runner if all stages were idle for more than half of the time. In all
+        other cases it is "pipeline stalls", in which stages wait for each other, for example
+        because too few blocks overlap.
         """
         if not self.stages:
             return None
@@ -181,7 +181,7 @@ class Timeline:
         return active_s / self.duration_s if self.duration_s > 0 else 0.0
 
     def _active_s(self, spans: Iterable[Span]) -> float:
-        """Seconds of the section that are covered by at least one span."""
+        """Seconds of the section in at least one span."""
         total, until = 0.0, self._began_s
         for start, stop in sorted((span.start_s, span.stop_s) for span in spans):
             start, stop = max(start, until), min(stop, self._began_s + self.duration_s)
@@ -201,17 +201,17 @@ Phase = Literal[
     "sections",
     "finishing",
 ]
-"""``importing``: libraries. ``opening``: the scan. ``starting``: the device, or the workers with
-what they import. ``planning``: estimates, with what they measure, and the
-plan. ``preparing``: libraries, results and intermediates. ``sections``: the blocks. ``finishing``:
-closing intermediates and results."""
+"""``importing``: libraries. ``opening``: the scan. ``starting``: the device, or the workers and
+their imports. ``planning``: estimates with their measurements, and the plan. ``preparing``:
+libraries, results and scratch files. ``sections``: the blocks. ``finishing``: closing scratch files
+and results."""
 
 
 class WallTime:
     """A clock that attributes every moment of a run to one phase.
 
-    It starts with the phase "importing". A phase lasts until another one begins, so that all phases
-    add up to the whole.
+    It starts with the phase "importing". A phase lasts until another one begins, so all phases add
+    up to the total.
 
     Examples
     --------
@@ -220,7 +220,7 @@ class WallTime:
     >>> with wall_time.during("waiting for disk space"):
     ...     pass
     >>> wall_time.stop()
-    >>> list(wall_time.beside_sections(sections_s=0.0))
+    >>> list(wall_time.other_phases(sections_s=0.0))
     ['importing', 'planning', 'waiting for disk space', 'other']
     """
 
@@ -255,16 +255,16 @@ class WallTime:
         """End the current phase."""
         self.begin(self._phase)
 
-    def beside_sections(self, sections_s: float) -> dict[str, float]:
-        """Seconds of each phase but the sections, and what remains as "other".
+    def other_phases(self, sections_s: float) -> dict[str, float]:
+        """Seconds of each phase other than the sections, and the rest as "other".
 
         Parameters
         ----------
         sections_s : float
-            Wall time of all sections, as their reports say it.
+            Wall time of all sections, from their reports.
         """
-        found: dict[str, float] = {
+        phases_s: dict[str, float] = {
             phase: spent_s for phase, spent_s in self._phases_s.items() if phase != "sections"
         }
-        found["other"] = max(0.0, self.total_s - sections_s - sum(found.values()))
-        return found
+        phases_s["other"] = max(0.0, self.total_s - sections_s - sum(phases_s.values()))
+        return phases_s
