@@ -31,7 +31,7 @@ from tests.benchmarks.held_out_networks import training_step as step_of
 from maxslices.nn import memory_report
 from maxslices.nn.replay.host_draws import PATHS, HostGenerators
 from maxslices.nn.replay.measure_workspaces import measured_workspaces
-from maxslices.nn.replay.trace import unused_ends_bytes
+from maxslices.nn.replay.trace import block_tail_slack_bytes
 
 N_WORKERS = 12
 """Processes that share the card: the models are small, and a card's machine has 16 cores."""
@@ -97,7 +97,7 @@ def predict(make: Callable[[], Parts], mode: str, n: int) -> Row:
     found: Row = {"none": report.allocated_bytes, "drawn": trace.drawn_from}
     if torch.cuda.is_available():
         trace = trace.with_workspaces(measured_workspaces(trace.calls, torch.device("cuda"))[0])
-        found["device"] = trace.peak_bytes + unused_ends_bytes(trace)
+        found["device"] = trace.peak_bytes + block_tail_slack_bytes(trace)
     return found
 
 

@@ -24,7 +24,7 @@ from maxslices.nn import (
 )
 from maxslices.nn.reduce import Rewrite, apply_rewrites, restore
 from maxslices.nn.replay import Workspaces, replay
-from maxslices.nn.replay.nested import joined, leaves, mapped, total_of
+from maxslices.nn.replay.nested import concat_outputs, default_loss, leaves, map_leaves
 from maxslices.nn.replay.replay_step import StepLoop
 from maxslices.nn.step.model_step import run_step
 
@@ -128,7 +128,7 @@ TOKENS = Spec((16, 128), torch.long)
 def test_containers_are_gone_through_and_rebuilt():
     value = Output(a=Features(1, (2, UserDict(b=3))), c=[4])
     assert list(leaves(value)) == [1, 2, 3, 1, 4]
-    made = mapped(lambda n: n + 1, value)
+    made = map_leaves(lambda n: n + 1, value)
     assert list(leaves(made)) == [2, 3, 4, 2, 5]
     assert [type(each) for each in (made, made.a, made.a.mask[1])] == [Output, Features, UserDict]
     assert list(leaves(value)) == [1, 2, 3, 1, 4]  # the given one is as it was
@@ -136,13 +136,15 @@ def test_containers_are_gone_through_and_rebuilt():
 
 
 def test_results_of_parts_are_put_together_where_that_makes_a_whole():
-    made = joined([Output(a=Features(torch.full((2, 3), part), None)) for part in (1.0, 2.0)])
+    made = concat_outputs(
+        [Output(a=Features(torch.full((2, 3), part), None)) for part in (1.0, 2.0)]
+    )
     assert made.a.tokens.tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
     for part in (torch.tensor(1.0), object()):
         with pytest.raises(RuntimeError):
-            joined([(part,), (part,)])
+            concat_outputs([(part,), (part,)])
     with pytest.raises(RuntimeError, match="no whole"):
-        joined([(1,), (2,)])
+        concat_outputs([(1,), (2,)])
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])
@@ -261,9 +263,9 @@ def test_a_buffer_of_one_number_decides_as_in_the_model():
 
 def test_a_loss_that_the_model_computed_is_the_loss():
     made = Transformer()(torch.zeros(2, 3, dtype=torch.long), labels=torch.zeros(2, 3).long())
-    assert total_of(made) is made.loss
+    assert default_loss(made) is made.loss
     made.pop("loss")
-    torch.testing.assert_close(total_of(made), made.logits.sum() + made.features.sum())
+    torch.testing.assert_close(default_loss(made), made.logits.sum() + made.features.sum())
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy])
@@ -358,7 +360,7 @@ def test_a_model_of_mappings_and_dataclasses_is_reduced_and_its_gradients_stay(l
     def gradients():
         model.zero_grad()
         made = model(**{**inputs, "input_ids": ids[:, :50], "attention_mask": mask[:, :50]})
-        value = total_of(made) if loss is None else loss(made["logits"], targets)
+        value = default_loss(made) if loss is None else loss(made["logits"], targets)
         value.backward()
         return [p.grad.clone() for p in model.parameters()]
 
@@ -381,7 +383,7 @@ def test_a_whole_model_called_by_keyword_runs_in_parts_of_its_batch():
     def run():
         model.zero_grad()
         made = model(input_ids=ids, attention_mask=mask)
-        total_of(made).backward()
+        default_loss(made).backward()
         return [made.logits, *(p.grad.clone() for p in model.parameters())]
 
     wanted = run()

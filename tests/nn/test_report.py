@@ -15,7 +15,7 @@ from torch import nn
 from maxslices.errors import MaxslicesError
 from maxslices.nn import memory_report
 from maxslices.nn.replay import Spec, Workspaces, replay
-from maxslices.nn.replay.trace import unused_ends_bytes
+from maxslices.nn.replay.trace import block_tail_slack_bytes
 from maxslices.nn.report.breakdown import bucket_sizes
 
 from .networks import Small, Two
@@ -212,9 +212,11 @@ def test_unused_ends_may_be_those_of_another_layout():
         convolutions(16), Spec(shape), mode="training", workspaces=Workspaces.allowance()
     )
     own = trace.allocated_bytes - trace.peak_bytes
-    assert unused_ends_bytes(trace) == pytest.approx(own + 2 * (2 / 3 * (own + MIB) * MIB) ** 0.5)
+    assert block_tail_slack_bytes(trace) == pytest.approx(
+        own + 2 * (2 / 3 * (own + MIB) * MIB) ** 0.5
+    )
     measured = trace.with_workspaces(replace(trace.workspaces, origin="measured on a card"))
-    assert unused_ends_bytes(measured) == own + trace.peak_bytes // 200
+    assert block_tail_slack_bytes(measured) == own + trace.peak_bytes // 200
     report = memory_report(convolutions(16), shape, "training")
     assert sum(report.categories.values()) == report.allocated_bytes
 
@@ -224,7 +226,7 @@ def test_where_no_block_is_large_none_has_an_unused_end():
         convolutions(2), Spec((1, 3, 40, 40)), mode="training", workspaces=Workspaces.allowance()
     )
     assert max(storage.n_bytes for storage in trace.peak.alive) <= MIB
-    assert unused_ends_bytes(trace) == trace.allocated_bytes - trace.peak_bytes
+    assert block_tail_slack_bytes(trace) == trace.allocated_bytes - trace.peak_bytes
 
 
 def test_a_block_has_no_more_than_one_unused_end():
@@ -233,4 +235,4 @@ def test_a_block_has_no_more_than_one_unused_end():
     )
     large = sum(storage.n_bytes > MIB for storage in trace.peak.alive)
     assert 0 < large < 3
-    assert unused_ends_bytes(trace) <= large * MIB
+    assert block_tail_slack_bytes(trace) <= large * MIB

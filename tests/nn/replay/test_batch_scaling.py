@@ -29,7 +29,7 @@ def unet(n, mode="inference", workspaces=None):
 def test_lines_through_two_replays_are_a_third_to_the_byte(mode):
     traces = {n: unet(n, mode) for n in (2, 3, 17)}
     scaled = Scaled(traces[2], traces[3], (2, 3))
-    assert scaled.agrees(traces[17], 17)
+    assert scaled.matches_replay(traces[17], 17)
     assert scaled.requests(17) == traces[17].requests()
 
 
@@ -101,7 +101,7 @@ def test_batches_of_a_calibrated_work_area_are_interpolated():
 def test_by_chance_a_number_must_fit_whatever_the_workspaces_are():
     family = StepFamily(unet)
     fine = {*range(1, 41), 50, 60}
-    family.fits = family.lasts = lambda n, _limit: n in fine
+    family.fits = family.is_steady = lambda n, _limit: n in fine
     # A storage and, beyond 50 images, one that has room beside it only if the workspace is there.
     workspace, needs = 200 * MIB, 300 * MIB
     family.requests = lambda n: [
@@ -133,7 +133,7 @@ def test_other_workspaces_need_no_other_replay():
 def test_room_for_one_more_segment_is_left_and_of_little_memory_a_hundredth():
     family = StepFamily(unet)
     seen = []
-    family.lasts = lambda n, limit: seen.append(limit) is None
+    family.is_steady = lambda n, limit: seen.append(limit) is None
     for limit, least in ((5000 * MIB, 4980 * MIB), (1000 * MIB, 990 * MIB)):
         seen.clear()
         family.largest(limit, 3)
@@ -144,5 +144,5 @@ def test_a_number_must_run_in_later_steps_too():
     """Of a window attention the outputs of two passes are of sizes that leave gaps behind."""
     family = StepFamily(unet)
     fine = family.largest(5000 * MIB)
-    family.lasts = lambda n, _limit: n <= fine - 3
+    family.is_steady = lambda n, _limit: n <= fine - 3
     assert family.largest(5000 * MIB) == fine - 3

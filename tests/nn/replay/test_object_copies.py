@@ -16,8 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from maxslices.nn.replay.nested import mapped
-from maxslices.nn.replay.object_copies import ObjectCopies, same_items, walked
+from maxslices.nn.replay.nested import map_leaves
+from maxslices.nn.replay.object_copies import ObjectCopies, iter_contents, same_items
 
 
 class Pair(NamedTuple):
@@ -92,16 +92,16 @@ HOLDERS = [
 def test_a_copy_holds_the_same_and_shares_nothing_that_changes(holder):
     tensor = torch.ones(2)
     value = holder(tensor)
-    before = [*walked(value)]
+    before = [*iter_contents(value)]
     copies = ObjectCopies([value])
     assert any(leaf is tensor for leaf in copies.leaves)
     (made,) = copies.made(copies.leaves)
     assert type(made) is type(value)
-    assert same_items(before, [*walked(made)])
+    assert same_items(before, [*iter_contents(made)])
     others = [torch.zeros(2) if leaf is tensor else leaf for leaf in copies.leaves]
     (other,) = copies.made(others)
-    assert not any(item is tensor for item in walked(other))
-    assert same_items(before, [*walked(value)])
+    assert not any(item is tensor for item in iter_contents(other))
+    assert same_items(before, [*iter_contents(value)])
 
 
 def test_what_is_held_twice_is_one_object_in_a_copy_also_what_holds_itself():
@@ -215,7 +215,7 @@ def test_mapping_a_function_leaves_the_original_as_it_was():
 
     for kind in (dict, UserDict, Items, Slots):
         items = kind({"x": 1})
-        assert mapped(lambda x: x + 1, items)["x"] == 2
+        assert map_leaves(lambda x: x + 1, items)["x"] == 2
         assert items["x"] == 1
 
 

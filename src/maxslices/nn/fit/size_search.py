@@ -132,10 +132,10 @@ class SizeSearch:
             n = family.largest(limit_bytes, failed - 1 if failed else most)
         else:
             n, high = 0, 1
-            while high <= most and limit_bytes > 0 and family.lasts(high, limit_bytes):
+            while high <= most and limit_bytes > 0 and family.is_steady(high, limit_bytes):
                 n, high = high, 2 * high
             if n:
-                n = last_true(lambda n: family.lasts(n, limit_bytes), n, min(high, most + 1))
+                n = last_true(lambda n: family.is_steady(n, limit_bytes), n, min(high, most + 1))
         return self._at(size, axes, n) if n else None
 
     def _at(self, size: Size, axes: Sequence[int], n: int) -> Size:

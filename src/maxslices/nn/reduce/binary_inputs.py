@@ -10,7 +10,7 @@ from torch import nn
 
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec
-from ..replay.nested import mapped
+from ..replay.nested import map_leaves
 from .gradient_check import real_copy
 
 N_TRIALS = 3
@@ -58,7 +58,7 @@ def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[boo
             if has_time and isinstance(module, nn.modules.batchnorm._NormBase):
                 module.train()
         with torch.no_grad():
-            made(*mapped(lambda x: _sample(x, trial, has_time, device), tuple(inputs)))  # noqa: B023
+            made(*map_leaves(lambda x: _sample(x, trial, has_time, device), tuple(inputs)))  # noqa: B023
         if not any(any(each) for each in fine.values()):
             break
     return {

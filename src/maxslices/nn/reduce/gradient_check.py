@@ -22,8 +22,8 @@ from torch import nn
 from ...system.process_state import HostDraws
 from ..nn_errors import ModelArgumentError, first_line
 from ..replay import Replay, Spec, TraceError, Workspaces
-from ..replay.nested import mapped, tensors_in
-from ..replay.object_copies import walked
+from ..replay.nested import map_leaves, tensors_in
+from ..replay.object_copies import iter_contents
 from ..step.call_inputs import is_sized
 from ..step.layer_state import reset_states
 from ..step.model_step import ModelStep, placed
@@ -158,7 +158,7 @@ class GradientCheck:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         generator = torch.Generator().manual_seed(1)
         given = placed(inputs, device)
-        given = mapped(
+        given = map_leaves(
             lambda i: _real(i, generator, double, device) if isinstance(i, Spec) else i, given
         )
         cuda = [device] if device.type == "cuda" else []
@@ -210,7 +210,7 @@ def real_copy(model: nn.Module, double: bool = False) -> nn.Module:
             made = nn.Parameter(made, tensor.requires_grad)
         memo[id(tensor)] = made
     for module in model.modules():
-        for tensor in walked([*vars(module).values()]):
+        for tensor in iter_contents([*vars(module).values()]):
             # What a module has kept of an earlier step is part of its graph.
             if torch.is_tensor(tensor) and id(tensor) not in memo:
                 memo[id(tensor)] = tensor.detach().clone()
@@ -229,7 +229,7 @@ def small_inputs(model: nn.Module, inputs: Sequence[Any], n: int) -> Iterator[tu
         def small(item: Any, samples: int = samples, shrink: int = shrink) -> Any:
             return _small(item, samples, shrink, has_time) if is_sized(item) else item
 
-        made = mapped(small, tuple(inputs))
+        made = map_leaves(small, tuple(inputs))
         if str(made) not in seen:
             seen.add(str(made))
             yield made

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...system.process_state import HostDraws
 from ..nn_errors import RewriteError
-from ..replay.object_copies import ObjectCopies, same_items, version_of, walked
+from ..replay.object_copies import ObjectCopies, iter_contents, same_items, version_of
 
 _OWN_NAMES = frozenset({*vars(nn.Module()), "forward"})
 """Attributes that torch keeps for every module, and the rewrite."""
@@ -137,7 +137,7 @@ class BlockState:
         for index, slot in enumerate(slots):
             if self.changing is None or self.changing[slot]:
                 in_place |= {i for i in copies.leaves_of(index) if _is_own(copies.leaves[i])}
-        held = [] if self.changing is not None else [[*walked(each)] for each in originals]
+        held = [] if self.changing is not None else [[*iter_contents(each)] for each in originals]
         leaves = [_clone(leaf) if i in in_place else leaf for i, leaf in enumerate(copies.leaves)]
         versions = [version_of(leaf) if torch.is_tensor(leaf) else 0 for leaf in copies.leaves]
         return StateBefore(slots, copies, leaves, in_place, self._fixed(), versions, held)
@@ -183,7 +183,7 @@ class BlockState:
         marks: dict[str, list[Any]] = {}
         for slot in slots:
             if slot.name not in CARRIED_NAMES:
-                held = [*walked(self._original(slot))]
+                held = [*iter_contents(self._original(slot))]
                 versions = [version_of(item) for item in held if torch.is_tensor(item)]
                 marks[("" if slot.table else _ATTRIBUTE) + self._path(slot)] = [*held, *versions]
         return marks
@@ -233,7 +233,7 @@ class BlockState:
         changed = before.changed_tensors()
         for index, (slot, held) in enumerate(zip(before.slots, before.held, strict=True)):
             is_in_place = not changed.isdisjoint(before.copies.leaves_of(index))
-            if is_in_place or not same_items(held, [*walked(self._original(slot))]):
+            if is_in_place or not same_items(held, [*iter_contents(self._original(slot))]):
                 found[slot] = is_in_place
                 indices.append(index)
                 if not is_in_place:

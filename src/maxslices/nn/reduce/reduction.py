@@ -12,7 +12,7 @@ from torch import nn
 from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Spec
-from ..replay.nested import mapped
+from ..replay.nested import map_leaves
 from ..replay.replay_step import precision
 from ..step.call_inputs import CallInputs
 from ..step.model_step import ModelStep, optimizer_named
@@ -172,4 +172,4 @@ def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
             return Spec(tuple(item.shape), item.dtype) if is_number else item
         return Spec(tuple(item.shape), item.dtype, item.requires_grad)
 
-    return tuple(mapped(converted, value) for value in values)
+    return tuple(map_leaves(converted, value) for value in values)

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import (
 )
 
 from ..nn_errors import RewriteError
-from ..replay.nested import joined, mapped, tensors_in
+from ..replay.nested import concat_outputs, map_leaves, tensors_in
 from .kept_tensors import compressor_named, offloaded, packed_inputs
 from .recomputation import BlockState, StateWatch, recomputed
 from .study import ModuleRange, children_of, range_at
@@ -131,13 +131,15 @@ class Rewritten:
         results = []
         for part in range(parts):
             pieces = iter(cut)
-            some = mapped(lambda a: next(pieces)[part] if torch.is_tensor(a) else a, (args, kwargs))  # noqa: B023
+            some = map_leaves(
+                lambda a: next(pieces)[part] if torch.is_tensor(a) else a, (args, kwargs)
+            )
             results.append(self._whole(*some))
             changed = "" if watch is None else watch.changed_by_part()
             if changed:
                 reason = f"its forward pass changes {changed}, which each part would do once"
                 raise RewriteError(self.path, f"run in {parts} parts", reason)
-        return joined(results)
+        return concat_outputs(results)
 
     def _plain(self, *args: Any, **kwargs: Any) -> Any:
         if self.inner is not None:

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..nn_errors import TraceError
-from .object_copies import copied
+from .object_copies import copy_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """Containers of the same classes, with a function applied to each leaf."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, MutableMapping):
-            made = copied(leaf, lambda held: held)  # and so what it keeps its items in
+            made = copy_objects(leaf, lambda held: held)  # and so what it keeps its items in
             for name, item in leaf.items():
-                made[name] = mapped(function, item)
+                made[name] = map_leaves(function, item)
             return made
         if is_record(leaf):
             record = copy.copy(leaf)
             for field in dataclasses.fields(leaf):
-                item = mapped(function, getattr(leaf, field.name, None))
+                item = map_leaves(function, getattr(leaf, field.name, None))
                 object.__setattr__(record, field.name, item)  # also of a frozen class
             return record
         return function(leaf)
@@ -73,12 +73,12 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return tree_unflatten([convert(leaf) for leaf in found], structure)
 
 
-def regrouped(value: Any) -> Any:
+def copy_containers(value: Any) -> Any:
     """The same leaves in new containers: what one pass puts into them, the next does not find."""
-    return mapped(lambda leaf: leaf, value)
+    return map_leaves(lambda leaf: leaf, value)
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def concat_outputs(parts: Sequence[Any]) -> Any:
     """Containers of the first part, with the tensors of all parts one after the other.
 
     Raises
@@ -99,17 +99,17 @@ def joined(parts: Sequence[Any]) -> Any:
             raise RuntimeError(f"parts return {column}, of which no whole can be made")
         return leaf
 
-    return mapped(join, parts[0])
+    return map_leaves(join, parts[0])
 
 
-def loss_in(output: Any) -> torch.Tensor | None:
+def own_loss(output: Any) -> torch.Tensor | None:
     """Loss that a model computed itself: a scalar called "loss" in its output; else None."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     is_loss = isinstance(found, torch.Tensor) and found.numel() == 1 and found.requires_grad
     return found if is_loss else None
 
 
-def total_of(output: Any) -> torch.Tensor:
+def default_loss(output: Any) -> torch.Tensor:
     """Loss where none is given: the model's own, else the sum of its floating-point results.
 
     Raises
@@ -117,7 +117,7 @@ def total_of(output: Any) -> torch.Tensor:
     TraceError
         If there is no tensor to compute a loss from.
     """
-    own = loss_in(output)
+    own = own_loss(output)
     if own is not None:
         return own
     tensors = [t for t in tensors_in(output) if t.is_floating_point()]

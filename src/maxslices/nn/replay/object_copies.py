@@ -76,19 +76,21 @@ class ObjectCopies:
         self.leaves: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._uncopied: dict[int, tuple[Any, list[Any]]] = {}
-        self._copies: list[Any] = copied([*values], self._place)
+        self._copies: list[Any] = copy_objects([*values], self._place)
         self._numbers.clear()  # leaves may be dropped, and others have their addresses
 
     def made(self, leaves: Sequence[Any]) -> list[Any]:
         """Make the values again, with other leaves in place of `leaves`."""
-        again: list[Any] = copied(
+        again: list[Any] = copy_objects(
             self._copies, lambda leaf: leaves[leaf.number] if type(leaf) is _LeafPlace else leaf
         )
         return again
 
     def leaves_of(self, index: int) -> set[int]:
         """Numbers of the leaves of one value."""
-        return {leaf.number for leaf in walked(self._copies[index]) if type(leaf) is _LeafPlace}
+        return {
+            leaf.number for leaf in iter_contents(self._copies[index]) if type(leaf) is _LeafPlace
+        }
 
     def keep(self, indices: Sequence[int]) -> set[int]:
         """Keep some of the values, and return the numbers of their leaves."""
@@ -113,7 +115,7 @@ class ObjectCopies:
         return _LeafPlace(number)
 
 
-def copied(value: Any, function: Callable[[Any], Any]) -> Any:
+def copy_objects(value: Any, function: Callable[[Any], Any]) -> Any:
     """Copy containers and objects with what they hold, and apply a function to all else.
 
     An object that is held twice has one copy, also one that holds itself.
@@ -161,7 +163,7 @@ class _Copying:
         return self._known[id(item)]
 
 
-def walked(value: Any) -> Iterator[Any]:
+def iter_contents(value: Any) -> Iterator[Any]:
     """Yield all that a value holds, with the classes and names of what holds it."""
     seen: set[int] = set()
     waiting = [value]
@@ -192,7 +194,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 def _contents(value: Any) -> Iterator[Any]:
     """Yield what an object holds; of a tensor a reference and its version, which hold no memory."""
-    for item in walked(value):
+    for item in iter_contents(value):
         if torch.is_tensor(item):
             yield weakref.ref(item)
             yield version_of(item)

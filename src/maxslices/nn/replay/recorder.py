@@ -22,7 +22,7 @@ from .import_stubs import compiler_unloaded
 from .known_values import UnknownNumber
 from .meta_copy import meta_copy
 from .module_calls import ModuleCalls, translated
-from .nested import Spec, mapped
+from .nested import Spec, map_leaves
 from .op_handlers import HANDLERS, sole_counts
 from .trace import Trace
 from .workspaces import Workspaces
@@ -171,7 +171,7 @@ class Replay(AllocationLog):
             return made
 
         with self.paused():
-            return mapped(convert, value)
+            return map_leaves(convert, value)
 
     def watch_draws(self, function: Any) -> None:
         """Watch the generators on the host that a function names."""

@@ -17,7 +17,7 @@ from ..nn_errors import DataDependentError, TraceError, first_line
 from .cuda_kernels import Capability
 from .meta_copy import optimizer_for, optimizers_in
 from .module_calls import translated
-from .nested import regrouped, tensors_in, total_of
+from .nested import copy_containers, default_loss, tensors_in
 from .recorder import Replay
 from .trace import Category, Trace
 from .workspaces import Workspaces
@@ -103,7 +103,7 @@ class StepLoop:
         alive.clear()
 
     def _predict(self, model: Any, given: Any, record: Replay | None, alive: list[Any]) -> None:
-        alive[2] = regrouped(given)
+        alive[2] = copy_containers(given)
         guard = torch.no_grad() if self.mode == "inference" else nullcontext()
         with guard, self._casting(given, record), _stage(record, "forward", "activations"):
             alive[0] = model(*alive[2][0], **alive[2][1])
@@ -128,13 +128,15 @@ class StepLoop:
         alive: list[Any],
     ) -> None:
         """Run the forward and the backward pass of a batch."""
-        alive[2] = regrouped(given)
+        alive[2] = copy_containers(given)
         with self._casting(given, record):
             with _stage(record, "forward", "activations"):
                 alive[0] = model(*alive[2][0], **alive[2][1])
             with _stage(record, "loss", "activations"):
                 output = alive[0]
-                alive[1] = total_of(output) if self.loss is None else self.loss(output, *targets)
+                alive[1] = (
+                    default_loss(output) if self.loss is None else self.loss(output, *targets)
+                )
                 del output
                 _require_scalar(alive[1])
                 if not self.keep_output:
@@ -153,7 +155,7 @@ class StepLoop:
         alive: list[Any],
     ) -> None:
         assert self.step is not None
-        alive[2] = regrouped(given)
+        alive[2] = copy_containers(given)
         with _stage(record, "forward", "activations"), _outliving_named(model):
             alive[1] = self.step(model, optimizer, *alive[2][0], **alive[2][1])
         if record is not None:

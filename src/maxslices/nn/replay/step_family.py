@@ -86,11 +86,11 @@ class Scaled:
     def _requests_by_event(self, n: int) -> list[Sequence[AllocatorRequest]]:
         return list(self._trace.requests_by_event(self.sizes(n), self.call_workspaces(n)))
 
-    def lasts(self, n: int, allocator: CachingAllocator) -> bool:
+    def is_steady(self, n: int, allocator: CachingAllocator) -> bool:
         """True if n images run with an allocator, step after step."""
         return steady(self._trace, allocator, self._by_event(n)).runs
 
-    def agrees(self, trace: Trace, n: int) -> bool:
+    def matches_replay(self, trace: Trace, n: int) -> bool:
         """True if a replay for n images has the events and sizes that the lines give."""
         return (
             _alike(self._trace, trace)
@@ -205,7 +205,7 @@ class StepFamily:
             scaled = Scaled(traces[0], traces[1], at[:2])
         except ValueError:
             return
-        if scaled.agrees(traces[2], at[2]):
+        if scaled.matches_replay(traces[2], at[2]):
             self.scaled = scaled
 
     @property
@@ -254,14 +254,14 @@ class StepFamily:
         """
         return CachingAllocator(limit_bytes).run(self.requests(n))
 
-    def lasts(self, n: int, limit_bytes: int) -> bool:
+    def is_steady(self, n: int, limit_bytes: int) -> bool:
         """True if n images run within a limit step after step, not only in the replayed steps."""
         return self._settle(n, CachingAllocator(limit_bytes))
 
     def _settle(self, n: int, allocator: CachingAllocator) -> bool:
         if self.scaled is None or n == 1:
             return steady(self.trace(n), allocator).runs
-        return self.scaled.lasts(n, allocator)
+        return self.scaled.is_steady(n, allocator)
 
     @quick_collections()
     def largest(self, limit_bytes: int, at_most: int = 2**20) -> int:
@@ -275,7 +275,7 @@ class StepFamily:
         limits = _limits(limit_bytes)
 
         def runs(n: int) -> bool:
-            return all(self.lasts(n, limit) for limit in limits)
+            return all(self.is_steady(n, limit) for limit in limits)
 
         def runs_surely(n: int) -> bool:
             # the quickest to fail comes first
@@ -297,7 +297,7 @@ class StepFamily:
             found = last_true(runs_surely, above, min(above + apart, top + 1))
         if found > self._confirmed:
             # A model may take another way from some number of images on.
-            if not self.scaled.agrees(self.trace(found), found):
+            if not self.scaled.matches_replay(self.trace(found), found):
                 self.scaled = None
                 self._needed.cache_clear()
                 return self.largest(limit_bytes, at_most)
@@ -305,7 +305,7 @@ class StepFamily:
         return found
 
 
-def surely_fits(trace: Trace, limit_bytes: int) -> bool:
+def fits_any_workspace(trace: Trace, limit_bytes: int) -> bool:
     """True if a step runs within a limit as `StepFamily.largest` requires it."""
     limits = _limits(limit_bytes)
     lasts = all(steady(trace, CachingAllocator(limit)).runs for limit in limits)

@@ -134,7 +134,7 @@ WITH_DEVICE = 200
 """Where all workspaces are measured, ends may exceed the simulated ones by 1 / 200 of the peak."""
 
 
-def unused_ends_bytes(trace: Trace) -> int:
+def block_tail_slack_bytes(trace: Trace) -> int:
     """Unused ends of blocks at the peak.
 
     A block of more than 1 MiB that is used again has an end of 0 to 1 MiB. Which blocks are follows

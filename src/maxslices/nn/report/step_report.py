@@ -23,8 +23,8 @@ from ..replay import ReplayPeak, Trace, Workspaces
 from ..replay.measure_workspaces import measured_workspaces
 from ..replay.nested import leaves
 from ..replay.replay_step import Mode
-from ..replay.step_family import surely_fits
-from ..replay.trace import unused_ends_bytes
+from ..replay.step_family import fits_any_workspace
+from ..replay.trace import block_tail_slack_bytes
 from ..step.call_inputs import SAFETY_FACTOR, CallInputs, is_sized
 from ..step.model_step import shape_text
 from .breakdown import (
@@ -93,7 +93,9 @@ class MemoryReport:
     @property
     def fits(self) -> bool | None:
         """True if the step runs on the card in `memory`; None without one."""
-        return None if self.budget is None else surely_fits(self.trace, self.budget.limit_bytes)
+        return (
+            None if self.budget is None else fits_any_workspace(self.trace, self.budget.limit_bytes)
+        )
 
     @property
     def peak(self) -> ReplayPeak:
@@ -352,7 +354,7 @@ def memory_report(
         known, _ = measured_workspaces(trace.calls, on_device)
         trace = trace.with_workspaces(known)
     names = groups_of(model, trace)
-    unused = unused_ends_bytes(trace)
+    unused = block_tail_slack_bytes(trace)
     after = trace.marks[last_forward(trace)].event
     held = trace.moment(after)
     return MemoryReport(

@@ -15,7 +15,7 @@ from torch import nn
 
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec
-from ..replay.nested import leaves, mapped
+from ..replay.nested import leaves, map_leaves
 
 
 def channel_axis(model: nn.Module, in_channels: int | None) -> tuple[int, ...] | None:
@@ -164,12 +164,12 @@ class CallInputs:
         def resized(item: Any) -> Any:
             return replace(item, shape=(n, *item.shape[1:])) if isinstance(item, Spec) else item
 
-        return tuple(mapped(resized, value) for value in self.values)
+        return tuple(map_leaves(resized, value) for value in self.values)
 
     @property
     def specs(self) -> tuple[Any, ...]:
         """Values with a `Spec` for each tensor."""
-        return tuple(mapped(_spec_of, value) for value in self.values)
+        return tuple(map_leaves(_spec_of, value) for value in self.values)
 
 
 def _with_specs(value: Any) -> Any:

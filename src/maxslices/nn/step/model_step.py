@@ -17,7 +17,7 @@ from ..replay import Replay, Spec, Trace, Workspaces, replay
 from ..replay.cuda_kernels import Capability
 from ..replay.host_draws import PATHS
 from ..replay.meta_copy import meta_copy, optimizer_for, optimizers_in
-from ..replay.nested import leaves, mapped, tensors_in
+from ..replay.nested import leaves, map_leaves, tensors_in
 from ..replay.replay_step import Mode, StepLoop
 from ..replay.step_family import largest_path
 from ..replay.trace import N_CALM
@@ -302,7 +302,7 @@ def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> An
         made = made.normal_() if random and made.is_floating_point() else made.zero_()
         return made.requires_grad_(item.requires_grad)
 
-    return mapped(convert, placed(specs, device))
+    return map_leaves(convert, placed(specs, device))
 
 
 def shape_text(item: Any) -> str:
