@@ -132,7 +132,8 @@ class Rewritten:
         for part in range(parts):
             pieces = iter(cut)
             some = map_leaves(
-                lambda a: next(pieces)[part] if torch.is_tensor(a) else a, (args, kwargs)
+                lambda a: next(pieces)[part] if torch.is_tensor(a) else a,  # noqa: B023
+                (args, kwargs),
             )
             results.append(self._whole(*some))
             changed = "" if watch is None else watch.changed_by_part()
