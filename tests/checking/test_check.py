@@ -179,8 +179,8 @@ def promises_double(slice_dim, other_dims, dtype, available_memory, **kwargs):
         (
             lambda data: data[1:] + 1,
             {},
-            "returned 59x70x90 float32, 59 slices along axis 0: it must return as many as it is "
-            "given, 60",
+            "returned 59x70x90 float32 with 59 slices along axis 0: it must return 60, as many as "
+            "its input has",
         ),
         (lambda data: data.sum(axis=0), {}, "three axes, such as 60x70x90 float32"),
     ],
@@ -240,7 +240,7 @@ def test_method_by_name_function_or_record():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((60, 7, 8, 9.5), "uint16"), "no blocks: its dims are whole numbers of at least 1"),
+        (((60, 7, 8, 9.5), "uint16"), "cut into blocks: its dims must be whole numbers"),
         (((60, 7, 8.5), "uint16"), "three dims, whole numbers of at least 1"),
         (((60, 7, 8), "uint61"), "'uint61' is not a dtype"),
         (((60, 7, 8), None), "None is not a dtype"),

@@ -192,7 +192,7 @@ def test_any_function_is_described(capsys, own_methods):
     assert main(["methods", "own_methods:faulty"]) == 0
     assert "depth: 1  # int" in capsys.readouterr().out
     assert main(["methods", "own_methods:fault"]) == 2
-    assert "own_methods has no fault; there is faulty" in capsys.readouterr().err
+    assert "own_methods has no fault; similar names: faulty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_other_dims_and_slices_along_each_axis(slice_dim, other_dims, cut):
 def test_a_slice_dim_that_is_none_is_refused(slice_dim):
     with pytest.raises(UsageError, match="slice_dim must be 0, 1 or 2"):
         SPEC.other_dims(slice_dim)
-    with pytest.raises(UsageError, match="the axis of slices is one of 0, 1, 2, not"):
+    with pytest.raises(UsageError, match="the axis of slices must be one of 0, 1, 2, not"):
         block_shape(slice_dim, 3, (7, 11))
 
 

@@ -59,8 +59,12 @@ def test_methods_of_one_name_are_told_apart(filled):
         ("medianfilter", None, "'medianfilter'; did you mean median_filter?"),
         ("first.lab.medianfilter", None, "did you mean median_filter?"),
         ("Minus_Log", None, "did you mean minus_log?"),
-        ("xyz", None, "`maxslices methods` lists those of installed packages"),
-        ("median_filter", "other.lab", "no method 'median_filter' in module 'other.lab'"),
+        ("xyz", None, "`maxslices methods` lists the methods of installed packages"),
+        (
+            "median_filter",
+            "other.lab",
+            "'other.lab' has no method 'median_filter', but first.lab has",
+        ),
         ("xyz", "other.lab", "unknown method 'other.lab.xyz'"),
         ("xyz", "first.lab", "'first.lab.xyz'; first.lab has: median_filter, minus_log"),
         ("", None, "unknown method ''"),
@@ -198,7 +202,11 @@ def test_a_package_that_fails_is_named_and_the_others_are_there(
         raise error
 
     entry_points(bad=fail, good=lambda: own.register(minus_log, pattern="all"))
-    said = "^bad may lack methods beside median_filter" if registers_first else "methods of bad are"
+    said = (
+        "^bad may lack methods other than median_filter"
+        if registers_first
+        else "methods of bad are"
+    )
     with pytest.warns(UserWarning, match=rf"{said}.*{type(error).__name__}: {error}"):
         assert len(own) == 1 + registers_first
     with pytest.raises(UnknownMethodError, match=rf"'xyz'.*{said.removeprefix('^')}"):

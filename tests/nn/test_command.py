@@ -219,12 +219,12 @@ SHORT = {
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("report own_networks --input 1x1x8x8", "write module:callable"),
+        ("report own_networks --input 1x1x8x8", "is not of the form module:callable"),
         ("report own_networks.py:network --input 1x1x8x8", "the module, own_networks:network"),
         ("report OWN:Hidden --input 1x1x8x8", "own_networks has no Hidden\n"),
         ("report not_there.models:resnet50 --input 1x1x8x8", "'not_there': install its package"),
         ("report needs_more:network --input 1x1x8x8", "needs the module 'not_there_at_all'"),
-        ("report OWN:net --input 1x1x8x8", "has no net; there is network"),
+        ("report OWN:net --input 1x1x8x8", "has no net; similar names: network"),
         ("report OWN:network --input 1,2", "'1,2' is no input"),
         ("report OWN:WIDTH --input 1x1x8x8", "neither a model nor what makes one"),
         ("report OWN:broken --input 1x1x8x8", "cannot be made: OSError: no weights"),

@@ -91,7 +91,7 @@ FAULTY_STEPS = {
     ),
     "module that is not there": (
         LOADER + "- method: smooth\n  module_path: lab.perp\n  parameters: {}\n",
-        (8, 3, "there is one in lab.prep"),
+        (8, 3, "but lab.prep has"),
     ),
     "parameter that is not there": (
         LOADER + "- method: smooth\n  module_path: lab.prep\n  parameters:\n    levl: 3\n",

@@ -66,7 +66,7 @@ print(json.dumps({
 def test_a_package_that_fails_to_import_is_named_and_the_others_go_on(run_with_plugins):
     listed, errors = run_with_plugins(["broken_lab_methods", "fake_lab_methods"], LISTED)
     assert listed == FAKE_LAB
-    assert "UserWarning: the methods of broken-lab-methods are left out" in errors
+    assert "UserWarning: the methods of broken-lab-methods are missing" in errors
     assert "ModuleNotFoundError: No module named 'a_library_that_is_not_there'" in errors
 
 

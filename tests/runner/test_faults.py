@@ -58,7 +58,7 @@ WRONG = {
     "other dims": (lambda data: data[:, :, :3], "suspect returned 8x6x3 float32; by its"),
     "fewer slices": (
         lambda data: data[1:],
-        "suspect returned 7x6x40 float32, 7 slices along axis 0: it must return",
+        "suspect returned 7x6x40 float32 with 7 slices along axis 0: it must return",
     ),
     "2D": (
         lambda data: data[0],
@@ -70,7 +70,7 @@ WRONG = {
     ),
     "mask": (
         lambda data: np.ma.masked_less(data, 3),
-        "suspect returned a MaskedArray, whose mask would be lost: return what .filled() gives",
+        "suspect returned a MaskedArray, whose mask would be lost: return its .filled() array",
     ),
 }
 

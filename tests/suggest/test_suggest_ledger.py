@@ -151,7 +151,7 @@ def test_a_method_that_is_registered_under_another_name_is_found_in_its_module(m
 def test_names():
     assert method_named("minus_log").full_name.endswith("normalize.minus_log")
     assert method_named("numpy.fft:rfft2").full_name == "numpy.fft.rfft2"
-    with pytest.raises(UsageError, match="there is no module 'nowhere'"):
+    with pytest.raises(UsageError, match="the module 'nowhere' cannot be found"):
         method_named("nowhere:function")
     with pytest.raises(UsageError, match="numpy has no nothing"):
         method_named("numpy:nothing")

@@ -73,7 +73,10 @@ def test_fields_are_written_and_read_as_they_are_declared():
         ({"dims": [8]}, "kept.dims"),
         ({"dims": [8, 2**70]}, r"kept.dims\[1\] must be at most 9223372036854775807"),
         ({"dims": [True, 9]}, r"kept.dims\[0\]: Expected `int`, got `bool`"),
-        ({"scan": {"shape": [3, 4], "dtype": "f4"}}, "kept: an array of slices has three dims"),
+        (
+            {"scan": {"shape": [3, 4], "dtype": "f4"}},
+            "kept: an array of slices must have three dims",
+        ),
         ({"scan": {"shape": [3, 4, 5], "dtype": "zz"}}, "kept: 'zz' is not a dtype"),
         ({"scan": {"shape": [3, 4, 5], "dtype": 4}}, "kept.scan.dtype: Expected the name"),
         ({"peak_bytes": -1}, "kept.peak_bytes must be at least 0, not -1"),

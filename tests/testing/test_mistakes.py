@@ -30,8 +30,8 @@ MARKERS = {
     "be int, not 'two' (str)",
     "max_slices(spread, S, 'uint61')": "'uint61' is not a dtype: data type 'uint61' not understood",
     "max_slices('spred', S, 'uint16')": "unknown method 'spred'; did you mean spread?",
-    "max_slices(spread, (50, 40, 0), 'uint16')": "an array of slices has three dims, whole numbers "
-    "of at least 1, not (50, 40, 0)",
+    "max_slices(spread, (50, 40, 0), 'uint16')": "an array of slices must have three dims, whole "
+    "numbers of at least 1, not (50, 40, 0)",
     "max_slices(spread, S, 'uint16', lower='much')": "lower and upper must be numbers, not 'much' "
     "and 1.0",
     "max_slices(spread, S, 'uint16', lower=1.5)": "lower, 1.5, is above upper, 1.0",
@@ -87,8 +87,8 @@ def test_a_mistake_with_the_fixture_shows_the_callers_line_alone(project, run_py
 
 CASES = {
     "Case('spread', S, 'uint61')": "'uint61' is not a dtype: data type 'uint61' not understood",
-    "Case('spread', (50, 40))": "an array of slices has three dims, whole numbers of at least 1, "
-    "not (50, 40)",
+    "Case('spread', (50, 40))": "an array of slices must have three dims, whole numbers of at "
+    "least 1, not (50, 40)",
     "Case('spread', S, {'copies': 2})": "{'copies': 2} is not a dtype: ",
     "Case('spread', S, parameters=2)": "parameters of a Case must be a dict of names to values, "
     "not 2 (int)",

@@ -125,7 +125,7 @@ def measure_method(
         if (figure := getattr(peak, name)) is not None:
             setattr(peak, name, figure + trial.nbytes(trial.n_slices))
     is_judged = result is not None or meta.side_results
-    no_method = "" if is_judged else trial.output.no_block(trial.n_slices, axis)
+    no_method = "" if is_judged else trial.output.why_not_block(trial.n_slices, axis)
     return Measurement(meta.full_name, trial.n_slices, peak, result, no_method)
 
 

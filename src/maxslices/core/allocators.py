@@ -1,4 +1,4 @@
-"""Bytes that an allocator takes for an array: on a GPU more than the array has."""
+"""Bytes that an allocator reserves for an array, which on a GPU exceed the array's own."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Literal
 from .memory_model import MemoryModel
 
 Device = Literal["cuda", "cpu"]
-"""Whose memory is meant: a GPU's or the host's."""
+"""Kind of device: a GPU or the host."""
 
 CUDA_GRANULE_BYTES = 512
-"""CuPy's pool and torch's caching allocator hand out multiples of this: ``_allocation_unit_size``
-in CuPy's memory.pyx, ``kMinBlockSize`` in torch's CUDACachingAllocator."""
+"""CuPy's pool and torch's caching allocator allocate multiples of this: ``_allocation_unit_size``
+in CuPy's memory.pyx, and ``kMinBlockSize`` in torch's CUDACachingAllocator."""
 
 TORCH_UNSPLIT_BYTES = 2**20
-"""torch's allocator leaves a free block whole if splitting it would leave no more than this
-(``kSmallSize`` in its source); arrays below that size come from blocks that it always splits."""
+"""torch's allocator does not split a free block if the rest would be at most this large
+(``kSmallSize`` in its source). Smaller arrays come from blocks that it always splits."""
 
 
 def round_to_granule(n_bytes: int) -> int:
-    """Bytes that a CUDA allocator takes for an allocation of `n_bytes`."""
+    """Bytes that a CUDA allocator reserves for an allocation of `n_bytes`."""
     return -(-n_bytes // CUDA_GRANULE_BYTES) * CUDA_GRANULE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayAllocator:
-    """The allocator that the arrays of a run come from."""
+    """The allocator of the arrays of a run."""
 
     device: Device
-    """Whose memory it hands out."""
+    """Device of its memory."""
     is_torchs: bool = False
-    """Whether a GPU's arrays all come from torch's allocator: a method of the run is for torch."""
+    """Whether all arrays on a GPU are from torch's allocator, because a method uses torch."""
 
     def taken_bytes(self, n_bytes: int) -> int:
-        """Most bytes taken for one array of `n_bytes`."""
+        """Most bytes reserved for one array of `n_bytes`."""
         if self.device == "cpu":
             return n_bytes
         rounded = round_to_granule(n_bytes)
@@ -49,16 +49,16 @@ class ArrayAllocator:
         return MemoryModel(lambda n: self.taken_bytes(n * bytes_per_slice))
 
     def method(self, model: MemoryModel, slice_bytes: int, total: int) -> MemoryModel:
-        """Model of a method with what torch's allocator leaves unsplit.
+        """Model of a method, including the parts of blocks that torch's allocator does not split.
 
-        A model has the number of bytes alive, not the number of arrays. They are assumed to be
-        arrays of the size of the method's input or output, whichever is smaller: as many as
-        the model's growth per slice makes, at least two, and one more of constant size.
+        A model does not have the number of arrays. They are assumed to be as large as the method's
+        input or output, whichever is smaller. Their number then follows from the model's growth
+        per slice, and is at least two. One more array of constant size is added.
 
         Parameters
         ----------
         model : MemoryModel
-            Bytes alive, each array rounded to the granule.
+            Peak bytes, with each array rounded to the granule.
         slice_bytes : int
             A slice of its input or output, whichever is smaller.
         total : int

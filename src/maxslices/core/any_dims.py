@@ -1,8 +1,8 @@
-"""Functions of arrays of any number of dims, as methods of three.
+"""Treat functions of arrays of any number of dims as methods of 3D arrays.
 
-An array in C order can be seen as one of three dims: those before the axis of the blocks, the axis,
-and those after it. In this way a function of arrays of any dims is estimated, checked and run like
-any other method.
+An array in C order can be reshaped to three dims without a copy: the dims before the axis of the
+blocks, this axis, and the dims after it. A function of arrays of any dims is therefore estimated,
+checked and run like any other method.
 """
 
 from __future__ import annotations
@@ -21,36 +21,34 @@ from numpy.typing import DTypeLike, NDArray
 from ..errors import UsageError
 from .arrays import as_dtype, normalized_axis
 from .ledger import Ledger, LedgerEstimator, from_ledger
-from .method_meta import MethodMeta
+from .method_meta import Halo, MethodMeta
 from .method_registry import Registry
 
 Dims = tuple[int, ...]
-Halo = int | tuple[int, int]
-"""Elements before and after a block, together or each."""
 
 
 class BlockMethod:
-    """A function of arrays of any dims, as a method of three.
+    """A function of arrays of any dims, as a method of 3D arrays.
 
     Parameters
     ----------
     function : callable or MethodMeta
         ``function(block, **parameters)``, or a method.
     shape : sequence of int
-        The whole array.
+        Shape of the whole array.
     dtype : dtype-like
         Its dtype.
     axis : int
         Axis along which it is cut.
     halo : int, (int, int) or None
-        Elements before and after a block; None: as the method declares, or none.
+        Elements before and after a block. None means the halo that the method declares, if any.
     parameters : mapping
-        Of the function.
+        Parameters of the function.
 
     Raises
     ------
     UsageError
-        If there are no blocks of this shape, or no such axis.
+        If shape, dtype or axis are invalid.
     """
 
     def __init__(
@@ -68,19 +66,20 @@ class BlockMethod:
             self.shape = tuple(map(index, shape))
         if not self.shape or min(self.shape) < 1:
             raise UsageError(
-                f"an array of shape {shape} has no blocks: its dims are whole numbers of at least 1"
+                f"an array of shape {shape} cannot be cut into blocks: its dims must be whole "
+                "numbers of at least 1"
             )
         self.dtype = as_dtype(dtype)
         self.axis = normalized_axis(axis, len(self.shape))
         self.slice_dim = 1 if self.axis else 0
-        """Axis of the blocks among the three dims: there are none before the first one."""
+        """Axis of the blocks among the three dims. For axis 0 no dims are before it."""
         self.result_dims: tuple[Dims, Dims] | None = None
-        """Dims of the last result before the axis and after it; None before the first call."""
+        """Dims of the last result before and after the axis; None before the first call."""
         self.meta = self._registered(function, halo, dict(parameters))
         """The method."""
 
     def flat(self, shape: Dims) -> tuple[int, int, int]:
-        """The three dims of a block of this shape."""
+        """The three dims of a block of a shape."""
         if self.axis:
             before, after = shape[: self.axis], shape[self.axis + 1 :]
             return math.prod(before), shape[self.axis], math.prod(after)
@@ -98,11 +97,11 @@ class BlockMethod:
         return (*before, self.shape[self.axis], *after)
 
     def flattened(self, block: NDArray[Any]) -> NDArray[Any]:
-        """The three dims of a block."""
+        """A block as an array of three dims."""
         return np.ascontiguousarray(block).reshape(self.flat(block.shape))
 
     def result(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """The result of a block, in its own dims."""
+        """The result of a block, reshaped to its own dims."""
         before, after = self.result_dims or ((), ())
         return flat.reshape(*before, flat.shape[self.slice_dim], *after)
 
@@ -113,32 +112,32 @@ class BlockMethod:
         parameters: dict[str, Any],
     ) -> MethodMeta:
         """The function as a method, in a registry of its own."""
-        known = function if isinstance(function, MethodMeta) else getattr(function, "meta", None)
-        own = known if isinstance(known, MethodMeta) else None
-        called = function.function if isinstance(function, MethodMeta) else function
+        meta = function if isinstance(function, MethodMeta) else getattr(function, "meta", None)
+        own = meta if isinstance(meta, MethodMeta) else None
+        target = function.function if isinstance(function, MethodMeta) else function
         if halo is None:
             halo = own.halo_slices(**own.merged(**parameters)) if own else 0
 
         def call(data: Any, *, dims: tuple[Dims, Dims], parameters: dict[str, Any]) -> Any:
             n = data.shape[self.slice_dim]
-            result = called(data.reshape(*dims[0], n, *dims[1]), **parameters)
+            result = target(data.reshape(*dims[0], n, *dims[1]), **parameters)
             shape = tuple(result.shape)
             if shape[self.axis : self.axis + 1] != (n,):
                 raise ValueError(
                     f"a block with {n} elements along axis {self.axis} gave a result of shape "
-                    f"{shape}: it must have as many there"
+                    f"{shape}: the number of elements along this axis must not change"
                 )
             self.result_dims = shape[: self.axis], shape[self.axis + 1 :]
             return result.reshape(self.flat(shape))
 
         call.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
-        call.__wrapped__ = called  # type: ignore[attr-defined] # whose code a record is of
+        call.__wrapped__ = target  # type: ignore[attr-defined] # records hash its code
         ledger = dtype = None
         if own is not None and isinstance(own.estimator, LedgerEstimator):
             ledger = self._ledger(own.estimator, own.merged(**parameters))
             dtype = own.output_dtype(0, (1, 1), self.dtype, **parameters)
-        module = str(getattr(called, "__module__", "") or "")
-        name = str(getattr(called, "__name__", ""))
+        module = str(getattr(target, "__module__", "") or "")
+        name = str(getattr(target, "__name__", ""))
         return Registry().register(
             functools.partial(
                 call,
@@ -146,7 +145,7 @@ class BlockMethod:
                 parameters=parameters,
             ),
             pattern="sinogram" if self.slice_dim else "projection",
-            name=name if name.isidentifier() else type(called).__name__,
+            name=name if name.isidentifier() else type(target).__name__,
             module=module or "functions",
             halo=halo,
             calc_max_slices=ledger,
@@ -155,7 +154,7 @@ class BlockMethod:
         )
 
     def _ledger(self, estimator: LedgerEstimator, parameters: dict[str, Any]) -> LedgerEstimator:
-        """Ledger of a function that has one, for its blocks as three dims."""
+        """The function's own ledger, for blocks of three dims."""
 
         @from_ledger
         def of_blocks(m: Ledger, shape: Dims, dtype: np.dtype[Any]) -> None:

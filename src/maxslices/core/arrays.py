@@ -27,13 +27,13 @@ class ArraySpec:
     Raises
     ------
     UsageError
-        If the shape is not three whole numbers of at least 1, or the dtype not one of numbers.
+        If the shape is not three ints of at least 1, or the dtype is not numeric.
     """
 
     shape: tuple[int, ...]
     """Length of each axis."""
     dtype: np.dtype[Any]
-    """Element type; anything `numpy.dtype` understands may be given."""
+    """Element type. Anything that `numpy.dtype` accepts is converted."""
 
     def __post_init__(self) -> None:
         try:
@@ -42,7 +42,8 @@ class ArraySpec:
             shape = ()
         if len(shape) != 3 or min(shape) < 1:
             raise UsageError(
-                f"an array of slices has three dims, whole numbers of at least 1, not {self.shape}"
+                f"an array of slices must have three dims, whole numbers of at least 1, not "
+                f"{self.shape}"
             )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", as_dtype(self.dtype))
@@ -77,16 +78,16 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     Raises
     ------
     UsageError
-        If it is not a dtype, or not one of numbers. None, which NumPy reads as float64, is refused.
+        If it is not a dtype, or not numeric. None is refused, which NumPy reads as float64.
     """
     try:
         if dtype is None:
-            raise TypeError("none was given")
+            raise TypeError("it is None")
         result: np.dtype[Any] = dtype.dtype if isinstance(dtype, np.generic) else np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{dtype!r} is not a dtype: {error}") from None
     if result.kind not in NUMBER_KINDS:
-        raise UsageError(f"arrays of dtype {result} cannot be processed: it is not one of numbers")
+        raise UsageError(f"arrays of dtype {result} cannot be processed: it is not numeric")
     return result
 
 
@@ -101,13 +102,13 @@ def block_shape(axis: int, n_slices: int, other_dims: Sequence[int]) -> tuple[in
 def block_shape(axis: int, n_slices: int, other_dims: Sequence[int]) -> tuple[int, ...]:
     """Shape of `n_slices` slices: `other_dims` with the dim of the slices inserted at `axis`."""
     if axis not in range(len(other_dims) + 1):
-        known = ", ".join(map(str, range(len(other_dims) + 1)))
-        raise UsageError(f"the axis of slices is one of {known}, not {axis!r}")
+        valid = ", ".join(map(str, range(len(other_dims) + 1)))
+        raise UsageError(f"the axis of slices must be one of {valid}, not {axis!r}")
     return (*other_dims[:axis], n_slices, *other_dims[axis:])
 
 
 def normalized_axis(axis: int, n_dims: int) -> int:
-    """Axis counted from the first; negative ones count from the last.
+    """Convert an axis that may count from the last one to one that counts from the first.
 
     Raises
     ------
@@ -146,13 +147,13 @@ def cut(data: Any, axis: int, low: int, high: int) -> Any:
 
 
 def side_of_block(side: Mapping[str, Any], slice_dim: int, low: int, high: int) -> dict[str, Any]:
-    """Side data that differ from block to block: rows of frames, angles, the first slice."""
-    found: dict[str, Any] = {}
+    """Side data that depend on the block: rows of frames, angles, the first slice."""
+    of_block: dict[str, Any] = {}
     for name, value in side.items():
         if name in ("flats", "darks") and slice_dim == 1:
-            found[name] = value[:, low:high].copy()
+            of_block[name] = value[:, low:high].copy()
         elif name == "angles" and slice_dim == 0:
-            found[name] = value[low:high]
+            of_block[name] = value[low:high]
         elif name == "first_slice":
-            found[name] = low
-    return found
+            of_block[name] = low
+    return of_block

@@ -1,8 +1,8 @@
-"""Code of method authors: declared functions are checked once and called safely.
+"""Check and call the functions that method authors declare.
 
-Estimators, halos, output dims and dtypes may all be functions of the parameters. What
-each can be given is read from its signature when the method is registered, so that a
-function that could never be called is refused there. Errors name the author's line.
+Estimators, halos, output dims and dtypes may all be functions of the parameters. Their signatures
+are checked when the method is registered, which rejects functions that could never be called.
+Errors name the author's line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .parameters import nearest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Callback:
-    """A declared function with the arguments that it takes."""
+    """A declared function and the arguments that it accepts."""
 
     owner: str
     """Full name of the method, for messages."""
@@ -33,13 +33,14 @@ class Callback:
     function: Callable[..., Any]
     """The function itself."""
     keywords: frozenset[str]
-    """Parameters of the method that it names, beside the leading ones given by position."""
-    told: frozenset[str]
-    """Names that it takes for facts, such as ``device``, whatever the method's parameters are."""
+    """Parameters of the method that it names after the positional arguments."""
+    context_args: frozenset[str]
+    """Names of context arguments that it accepts, such as ``device``. They are not parameters of
+    the method."""
     hidden: frozenset[str]
-    """Names of leading arguments and facts: no parameter is passed on under these."""
+    """Names of positional and context arguments. Parameters with these names are not passed."""
     accepts_all: bool
-    """True if it takes ``**kwargs``."""
+    """Whether it accepts ``**kwargs``."""
 
     @property
     def name(self) -> str:
@@ -47,25 +48,26 @@ class Callback:
         name = name_of(self.function)
         return f"{self.what} {name}" if name and name != self.what else self.what
 
-    def arguments(self, parameters: Mapping[str, Any], **told: Any) -> dict[str, Any]:
-        """Those parameters and facts that it takes by name; facts take precedence.
+    def arguments(self, parameters: Mapping[str, Any], **context: Any) -> dict[str, Any]:
+        """Keyword arguments of a call.
 
         Parameters
         ----------
         parameters : mapping
-            The method's parameters: those that it names, or all with ``**kwargs``.
-        **told
-            Facts, passed only under names that it has.
+            The method's parameters. Those that the function names are passed, or all if it accepts
+            ``**kwargs``.
+        **context
+            Context arguments, which are passed if the function names them. They take precedence.
         """
-        given = {
+        keywords = {
             name: value
             for name, value in parameters.items()
             if name in self.keywords or (self.accepts_all and name not in self.hidden)
         }
-        return given | {name: value for name, value in told.items() if name in self.told}
+        return keywords | {n: value for n, value in context.items() if n in self.context_args}
 
-    def call(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        """Call it with arguments by position, and those of `arguments`.
+    def call(self, leading: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        """Call it with positional and keyword arguments.
 
         A function that reads ``nbytes`` of a `numpy.dtype` is called again with a NumPy scalar.
 
@@ -76,38 +78,38 @@ class Callback:
         """
         try:
             try:
-                answer = self.function(*leading, **given)
+                answer = self.function(*leading, **keywords)
             except AttributeError as error:
                 if not _is_nbytes_of_dtype(error, leading):
                     raise
-                answer = self.function(*map(_as_scalar, leading), **given)
+                answer = self.function(*map(_as_scalar, leading), **keywords)
             require_known(answer)
         except BaseException as error:
-            raise self.named(error, leading, given) from error
+            raise self.named(error, leading, keywords) from error
         return answer
 
     def named(
-        self, error: BaseException, leading: tuple[Any, ...], given: Mapping[str, Any]
+        self, error: BaseException, leading: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> EstimatorError:
         """Error that names the call in which the author's code raised another one.
 
         Raises
         ------
         KeyboardInterrupt, UnknownReferenceError
-            If it is one of these, which say what they have to.
+            If `error` is one of these.
         """
         if isinstance(error, KeyboardInterrupt | UnknownReferenceError):
             raise error
-        said = f"raised {what_raised(error)}{raised_at(error, self.function)}"
-        return EstimatorError(f"{self._call_text(leading, given)} {said}")
+        reason = f"raised {what_raised(error)}{raised_at(error, self.function)}"
+        return EstimatorError(f"{self._call_text(leading, keywords)} {reason}")
 
-    def describe_call(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
-        """Write a call with these arguments, for a message about its answer."""
-        return f"{self._call_text(leading, given)}{defined_at(self.function)}"
+    def describe_call(self, leading: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
+        """Write a call with these arguments, for a message about its return value."""
+        return f"{self._call_text(leading, keywords)}{defined_at(self.function)}"
 
-    def _call_text(self, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
+    def _call_text(self, leading: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
         arguments = [_short(value) for value in leading]
-        arguments += [f"{name}={_short(value)}" for name, value in given.items()]
+        arguments += [f"{name}={_short(value)}" for name, value in keywords.items()]
         return f"{self.owner}: {self.name}({', '.join(arguments)})"
 
 
@@ -117,10 +119,10 @@ def make_callback(
     function: Any,
     leading: tuple[str, ...],
     parameters: Mapping[str, inspect.Parameter],
-    told: tuple[str, ...] = (),
+    context_args: tuple[str, ...] = (),
     accepts_any: bool = False,
 ) -> Callback:
-    """Check that a declared function can be called with what it will be given.
+    """Check that a declared function can be called with the arguments it will receive.
 
     Parameters
     ----------
@@ -129,50 +131,49 @@ def make_callback(
     what : str
         Keyword of the decorator.
     function : object
-        Value that the author gave.
+        Value of the keyword.
     leading : tuple of str
-        Names of the arguments given by position.
+        Names of the positional arguments.
     parameters : mapping
         The method's parameters.
-    told : tuple of str
-        Names beyond the method's parameters that it may ask for.
+    context_args : tuple of str
+        Names that the function may have in addition to the method's parameters.
     accepts_any : bool
-        True if the method takes ``**kwargs``, so that any name may be a parameter.
+        Whether the method accepts ``**kwargs``, which makes every name a valid parameter.
 
     Raises
     ------
     RegistrationError
-        Naming the method, the function and what does not match.
+        If its signature does not match.
     """
     if not callable(function):
         raise RegistrationError(f"{owner}: {what} is {function!r}, not a function")
     label = f"{owner}: {what} {name_of(function) or repr(function)}"
-    checked, names, facts = function, leading, told
+    checked, names, allowed = function, leading, context_args
     if isinstance(function, LedgerEstimator):
-        # The function that the author wrote is checked; the estimator made of it is called.
-        checked, names, facts = function.function, ("m", "shape", "dtype"), ("slice_dim",)
+        # Check the author's own function, although the estimator that wraps it is called.
+        checked, names, allowed = function.function, ("m", "shape", "dtype"), ("slice_dim",)
         if "device" in function.keywords:
             raise RegistrationError(
-                f"{label} names 'device': a ledger's is m.device, and it is given no parameter of "
-                "this name"
+                f"{label} names a parameter 'device', which ledgers do not receive: use m.device"
             )
-    _check(label, checked, names, parameters, facts, accepts_any)
-    positional, others = _split(label, function, len(leading))
-    named = {p.name for p in others if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    _check(label, checked, names, parameters, allowed, accepts_any)
+    positional, further = _split(label, function, len(leading))
+    named = {p.name for p in further if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     taken = {p.name for p in positional if p.kind is p.POSITIONAL_OR_KEYWORD}
     return Callback(
         owner=owner,
         what=what,
         function=function,
-        keywords=frozenset(named.difference(told)),
-        told=frozenset(named.intersection(told)),
-        hidden=frozenset(taken | named.intersection(told)),
-        accepts_all=any(p.kind is p.VAR_KEYWORD for p in others),
+        keywords=frozenset(named.difference(context_args)),
+        context_args=frozenset(named.intersection(context_args)),
+        hidden=frozenset(taken | named.intersection(context_args)),
+        accepts_all=any(p.kind is p.VAR_KEYWORD for p in further),
     )
 
 
 def name_of(function: Any) -> str:
-    """Name of a function; empty if it has none."""
+    """Name of a function, or an empty string."""
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else ""
 
@@ -183,21 +184,20 @@ def signature_of(label: str, function: Callable[..., Any]) -> list[inspect.Param
     Raises
     ------
     RegistrationError
-        If Python cannot tell.
+        If the function has no signature that Python can read, as some C functions.
     """
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise RegistrationError(
-            f"{label}: Python cannot read its signature ({error}); wrap it in a function that has "
-            "one"
+            f"{label}: Python cannot read its signature ({error}): wrap it in a Python function"
         ) from None
 
 
 def _split(
     label: str, function: Callable[..., Any], n_leading: int
 ) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """Split the parameters into those that leading arguments go to, and the others."""
+    """Split the parameters into those of the positional arguments, and all further ones."""
     parameters = signature_of(label, function)
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     leading = by_position[:n_leading]
@@ -209,45 +209,45 @@ def _check(
     function: Callable[..., Any],
     leading: tuple[str, ...],
     parameters: Mapping[str, inspect.Parameter],
-    told: tuple[str, ...],
+    context_args: tuple[str, ...],
     accepts_any: bool,
 ) -> None:
-    positional, others = _split(label, function, len(leading))
+    positional, further = _split(label, function, len(leading))
     wanted = f"it must take ({', '.join((*leading, '**kwargs'))})"
-    takes_more = any(p.kind is p.VAR_POSITIONAL for p in others)
+    takes_more = any(p.kind is p.VAR_POSITIONAL for p in further)
     if len(positional) < len(leading) and not takes_more:
         raise RegistrationError(f"{label} takes {len(positional)} arguments by position: {wanted}")
     for place, p in enumerate(positional):
         if p.name in leading and p.name != leading[place]:
             raise RegistrationError(
-                f"{label} takes {p.name!r} in the place of {leading[place]!r}: {wanted}"
+                f"{label} takes {p.name!r} instead of {leading[place]!r}: {wanted}"
             )
-    for p in others:
+    for p in further:
         required = p.default is p.empty
         if p.kind is p.POSITIONAL_ONLY and required:
             raise RegistrationError(f"{label} takes {p.name!r} by position only: {wanted}")
         if p.kind not in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD):
             continue
-        if p.name not in parameters and p.name not in told and not accepts_any:
-            known = ", ".join(sorted(parameters)) or "none"
+        if p.name not in {*parameters, *context_args} and not accepts_any:
+            valid = ", ".join(sorted(parameters)) or "none"
             raise RegistrationError(
                 f"{label} names a parameter {p.name!r} that the method does not have "
-                f"(it has: {known}){nearest(p.name, parameters)}"
+                f"(it has: {valid}){nearest(p.name, parameters)}"
             )
 
 
 def _is_nbytes_of_dtype(error: AttributeError, leading: tuple[Any, ...]) -> bool:
-    """True if a function read ``nbytes`` of the `numpy.dtype` that it was given.
+    """True if a function read ``nbytes`` of its `numpy.dtype` argument.
 
-    httomo gives its estimators a NumPy scalar, such as ``np.float32()``, which has ``nbytes`` where
-    a dtype has ``itemsize``; its documented example reads the former.
+    httomo passes a NumPy scalar such as ``np.float32()`` to its estimators, and its documented
+    example reads ``nbytes`` of it. A dtype has ``itemsize`` instead.
     """
-    given = any(value is error.obj for value in leading)
-    return error.name == "nbytes" and given and isinstance(error.obj, np.dtype)
+    is_argument = any(value is error.obj for value in leading)
+    return error.name == "nbytes" and is_argument and isinstance(error.obj, np.dtype)
 
 
 def _as_scalar(value: Any) -> Any:
-    """NumPy scalar of a dtype; any other value as it is."""
+    """NumPy scalar of a dtype; other values are returned unchanged."""
     return value.type() if isinstance(value, np.dtype) else value
 
 
@@ -257,13 +257,13 @@ def _short(value: Any) -> str:
 
 
 def defined_at(function: Any) -> str:
-    """Where a function is defined, as `` (file:line)``; empty for compiled code."""
+    """Where a function is defined, as `` (file:line)``, or an empty string for compiled code."""
     code = _code(function)
     return "" if code is None else _place(code.co_filename, code.co_firstlineno)
 
 
 def what_raised(error: BaseException) -> str:
-    """Kind and text of an error that an author's code raised, in one line that can be printed."""
+    """Type and text of an error, in one printable line."""
     text = " ".join(text_of(error).split())
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}..."
@@ -271,44 +271,45 @@ def what_raised(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, without control characters; empty if its author's ``__str__`` fails."""
+    """Text of an error without control characters, or an empty string if its ``__str__`` raises."""
     try:
-        said = str(error)
+        text = str(error)
     except Exception:  # noqa: BLE001 - an author's code
         return ""
-    return "".join(c if c.isprintable() or c.isspace() else " " for c in said)
+    return "".join(c if c.isprintable() or c.isspace() else " " for c in text)
 
 
 _LONGEST = 1000
-"""Characters of an error's text: a screen of 80 columns shows these in half of its lines."""
+"""Most characters of an error's text. They fill half of a terminal of 80 x 25."""
 
 
 def raised_at(error: BaseException, function: Any) -> str:
     """Where a function's package raised an error, as `` (file:line)``.
 
-    What a library raises counts for the line that called it. Where no line of the package is in
-    the traceback, as if a call does not match, this is where the function is defined.
+    If a library raised it, this is the line of the package that called the library. If the
+    traceback has no line of the package, because the arguments did not match, it is the line where
+    the function is defined.
 
     Parameters
     ----------
     error : BaseException
-        As it was caught.
+        The error as it was caught.
     function : callable or str
-        What was called; or the module that was imported.
+        The function that was called, or the module that was imported.
     """
     code = None if isinstance(function, str) else _code(function)
     name = function if isinstance(function, str) else getattr(function, "__module__", None)
     package = str(name).partition(".")[0]
-    found = ""
+    place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
         if module.partition(".")[0] == package or (code and file == code.co_filename):
-            found = _place(file, line)
-    return found or defined_at(function)
+            place = _place(file, line)
+    return place or defined_at(function)
 
 
 def _code(function: Any) -> CodeType | None:
-    """Code of a function, whatever it is wrapped in: a partial, an object, a ledger."""
+    """Code of a function, also inside a partial, a callable object or a ledger."""
     function = inspect.unwrap(function)
     for _ in range(3):  # a partial of an object that is called
         if inspect.isfunction(function) or inspect.ismethod(function):
@@ -319,22 +320,21 @@ def _code(function: Any) -> CodeType | None:
 
 
 def _place(file: str, line: int) -> str:
-    """A line in a file, whose path is short in the folder one is in."""
+    """A line in a file, with a relative path inside the working directory."""
     near = os.path.relpath(file)
     return f" ({file if near.startswith(os.pardir) else near}:{line})"
 
 
 class UnknownValue:
-    """Stand-in for a value that is not known yet, passed to a method's declarations.
+    """Placeholder for an unknown value, passed to a method's declarations.
 
-    A declaration that ignores the parameter works as with any value. One that computes with it,
-    compares it or converts it raises the error that `error` makes, so that no default can take
-    the value's place unnoticed.
+    Declarations that ignore the parameter work as usual. Declarations that compute with it,
+    compare it or convert it raise an error, so a default value cannot replace it silently.
 
     Parameters
     ----------
     text : str
-        How the value is written in a pipeline, for messages.
+        The value as a pipeline has it, for messages.
     error : callable
         Makes the error.
     """
@@ -349,7 +349,7 @@ class UnknownValue:
         return self._text
 
     def use(self, *args: object) -> NoReturn:
-        """Raise the error of a value that is needed before it is known."""
+        """Raise the error of a value that is needed too early."""
         raise self._error()
 
     __bool__ = __int__ = __float__ = __complex__ = __index__ = __len__ = __iter__ = use
@@ -367,13 +367,13 @@ class UnknownValue:
         self.use()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python and NumPy look for by themselves
+        if name.startswith("__"):  # protocols that Python and NumPy look for
             raise AttributeError(name)
         self.use()
 
 
 def require_known(answer: Any) -> None:
-    """Raise if an answer is, or has among its items, a value that is not known yet."""
+    """Raise if a return value is an `UnknownValue` or contains one."""
     items = answer if isinstance(answer, tuple | list) else (answer,)
     for item in items:
         if isinstance(item, UnknownValue):

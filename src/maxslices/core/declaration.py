@@ -1,4 +1,4 @@
-"""Checks an author's declaration of a method, makes its record, and holds its output against it."""
+"""Check the declaration of a method, make its record, and compare its output with it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def describe(
     function : callable
         The method.
     data_name : str, optional
-        Name that the first parameter must have; by default any, if it has no default.
+        Name that the first parameter must have. By default any name, without a default value.
     **options
         As for `Registry.register`.
 
     Raises
     ------
     RegistrationError
-        Naming the method, the callback at fault and what does not match.
+        If the declaration is invalid, naming the method and the option.
     """
     if isinstance(function, staticmethod | classmethod):
         raise RegistrationError(
-            f"{name_of(function.__func__)}: a method of a class is a function of its data alone: "
-            "write @staticmethod above @method"
+            f"{name_of(function.__func__)}: the first argument of a method must be its data, also "
+            "in a class: write @staticmethod above @method"
         )
     if not callable(function):
         raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
@@ -57,10 +57,10 @@ def describe(
         module = getattr(function, "__module__", None) or type(function).__module__
     label = f"{module}.{name}"
     if not isinstance(name, str):
-        raise RegistrationError(f"the name of a method is text, not {name!r}")
+        raise RegistrationError(f"the name of a method must be text, not {name!r}")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise RegistrationError(
-            f"{function!r}: pipelines cannot call a method {label!r}; register it with "
+            f"{function!r}: pipelines cannot name a method {label!r}: register it with "
             "registry.register(function, name=..., module=...)"
         )
     if unknown := [each for each in options if each not in Declaration.__annotations__]:
@@ -74,14 +74,16 @@ def describe(
     parameters = keyword_parameters(function)
 
     callbacks: dict[str, Callback] = {}
-    for what, (leading, facts) in _CALLBACKS.items():
-        given = options.get(what)
-        if given is None or (what in _VALUES and not _is_callback(given)):
+    for what, (leading, context_args) in _CALLBACKS.items():
+        value = options.get(what)
+        if value is None or (what in _VALUES and not _is_callback(value)):
             continue
         if what == "calc_max_slices" and "device" in parameters:
-            # A method's own `device` is a parameter like any other, except to a ledger.
-            facts = facts if isinstance(given, LedgerEstimator) else ()
-        callbacks[what] = make_callback(label, what, given, leading, parameters, facts, accepts_any)
+            # The method's own parameter `device` is an ordinary one, except for a ledger.
+            context_args = context_args if isinstance(value, LedgerEstimator) else ()
+        callbacks[what] = make_callback(
+            label, what, value, leading, parameters, context_args, accepts_any
+        )
     side_results = _check_side_results(label, options)
     declared: dict[str, Any] = {**options, **_checked_values(label, options, callbacks)}
     for only_checked in ("calc_max_slices", "output_dtype"):
@@ -107,15 +109,15 @@ _CALLBACKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "output_dtype": (("dtype",), ()),
     "sample_slices": (("n_slices",), ()),
 }
-"""Options that are functions of the method's parameters: their arguments by position, and the facts
-that they may name beside the parameters."""
+"""Options that are functions of the method's parameters. Each has positional arguments and context
+arguments."""
 _VALUES = (*HALO_IS, "output_dtype")
-"""Those that may be a value instead."""
+"""Options that may be a value instead."""
 
 
-def _is_callback(given: Any) -> bool:
-    """True for a function; dtypes such as `numpy.float32` are types, and can be called too."""
-    return callable(given) and not isinstance(given, type)
+def _is_callback(value: Any) -> bool:
+    """True for a function. Dtypes such as `numpy.float32` are callable too, but are types."""
+    return callable(value) and not isinstance(value, type)
 
 
 def _checked_values(
@@ -128,12 +130,12 @@ def _checked_values(
         if what in options and what not in callbacks and (pair is not None or what == "halo"):
             if halo_pair(pair) is None:
                 raise RegistrationError(f"{label}: {valid}, not {with_type(pair)}")
-            # The list is the author's, who may change it.
+            # A copy, because the author may change the list later.
             checked[what] = tuple(pair) if isinstance(pair, list) else pair
     if (side_data := options.get("side_data")) not in (None, "too", "alone"):
         raise RegistrationError(
-            f"{label}: side_data is 'too' or 'alone', or left out for methods that leave flats and "
-            f"darks as they are, not {side_data!r}"
+            f"{label}: side_data must be 'too' or 'alone', not {side_data!r}: leave it out if the "
+            "method does not change flats and darks"
         )
     checked["declared_dtype"] = dtype = options.get("output_dtype")
     if dtype is not None and "output_dtype" not in callbacks:
@@ -145,26 +147,26 @@ def _checked_values(
         raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
     if (array_module := options.get("array_module")) not in (None, "torch"):
         raise RegistrationError(
-            f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
-            f"{array_module!r}"
+            f"{label}: array_module must be 'torch', not {array_module!r}: leave it out for NumPy "
+            "and CuPy"
         )
     takes, gives = options.get("takes", ()), options.get("gives")
     checked["takes"] = (takes,) if isinstance(takes, str) else tuple(takes)
     named = [*checked["takes"], *([] if gives in (None, "same") else [gives])]
     if wrong := [each for each in named if each not in QUANTITIES]:
         raise RegistrationError(
-            f"{label}: {wrong[0]!r} is not a quantity: takes and gives are of "
-            f"{', '.join(map(repr, QUANTITIES))}, and gives may be 'same'"
+            f"{label}: {wrong[0]!r} is not a quantity: use {', '.join(map(repr, QUANTITIES))}, or "
+            "'same' for gives"
         )
     if (records := options.get("records")) is not None:
         checked["records"] = shipped = Path(records).absolute()
         if not shipped.is_file():
-            raise RegistrationError(f"{label}: records: there is no file {shipped}")
+            raise RegistrationError(f"{label}: records: the file {shipped} does not exist")
     return checked
 
 
 def _check_signature(label: str, function: Callable[..., Any], data_name: str | None) -> bool:
-    """Require that a method can be called with an array and keywords; true if it takes any."""
+    """Check that a method can be called with an array and keywords; True if it has ``**kwargs``."""
     parameters = signature_of(label, function)
     first = parameters[0] if parameters else None
     wanted = "a method takes its array as the first parameter, named 'data'"
@@ -176,38 +178,38 @@ def _check_signature(label: str, function: Callable[..., Any], data_name: str | 
         first.name != "data" and first.default is not first.empty
     ):
         raise RegistrationError(
-            f"{label}: a method takes its array as the first parameter, by position; its first "
-            f"is {str(first)!r}"
+            f"{label}: a method takes its array as the first parameter, by position, not "
+            f"{str(first)!r}"
         )
     for p in parameters[1:]:
         if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
             raise RegistrationError(
-                f"{label}: parameters are given by name, but {p.name!r} is by position only"
+                f"{label}: parameters are passed by name, but {p.name!r} is by position only"
             )
     return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _check_side_results(label: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Check the names of side results, and that what gives them is declared too."""
+    """Check the names of side results, and that their source is declared."""
     side_results = options.get("side_results", ())
     has_sample = options.get("sample_slices") is not None
     has_combine = options.get("combine") is not None
     if isinstance(side_results, str):
         raise RegistrationError(
-            f"{label}: side_results are several names: write [{side_results!r}]"
+            f"{label}: side_results must be a list of names: write [{side_results!r}]"
         )
     names = tuple(side_results) if isinstance(side_results, Iterable) else (side_results,)
     if wrong := [name for name in names if not isinstance(name, str) or not name.isidentifier()]:
         raise RegistrationError(
-            f"{label}: side_results are names, such as 'center', not {wrong[0]!r}"
+            f"{label}: side_results must be names, such as 'center', not {wrong[0]!r}"
         )
     if names and not has_sample and not has_combine:
         raise RegistrationError(
-            f"{label}: side results of every block need `combine`, "
-            "those of a few slices `sample_slices`"
+            f"{label}: side results need `combine` if they are from every block, or "
+            "`sample_slices` if they are from a few slices"
         )
     if not names and (has_sample or has_combine):
-        raise RegistrationError(f"{label}: `sample_slices` and `combine` go with `side_results`")
+        raise RegistrationError(f"{label}: `sample_slices` and `combine` need `side_results`")
     return names
 
 
@@ -216,9 +218,9 @@ class ReturnedOutput:
     """Shape and dtype of a method's output, without its memory."""
 
     shape: tuple[int, ...] | None
-    """Its shape; None if it is no array."""
+    """Its shape; None if it is not an array."""
     dtype: Any
-    """Its dtype; None if it is no array."""
+    """Its dtype; None if it is not an array."""
     type_name: str
     """Class of the object."""
 
@@ -234,29 +236,29 @@ class ReturnedOutput:
         return f"{'x'.join(map(str, self.shape))} {self.dtype}"
 
     @property
-    def no_data(self) -> str:
-        """Reason why this can be no data, of whatever slices; empty if it can."""
+    def why_not_data(self) -> str:
+        """Reason why this cannot be data of any number of slices, or an empty string."""
         if self.type_name == "MaskedArray":
-            return "returned a MaskedArray, whose mask would be lost: return what .filled() gives"
+            return "returned a MaskedArray, whose mask would be lost: return its .filled() array"
         if not self.shape or len(self.shape) != 3:
             return f"returned {self}: it must return an array with three axes"
         if getattr(self.dtype, "kind", "none") not in NUMBER_KINDS:
             return f"returned {self}: it must return an array of numbers"
         return ""
 
-    def no_block(self, n_slices: int, slice_dim: int) -> str:
-        """Reason why this cannot be the result for a number of slices; empty if it can."""
-        if self.no_data or not self.shape:
-            return self.no_data
+    def why_not_block(self, n_slices: int, slice_dim: int) -> str:
+        """Reason why this cannot be the result for a number of slices, or an empty string."""
+        if self.why_not_data or not self.shape:
+            return self.why_not_data
         if self.shape[slice_dim] != n_slices:
             return (
-                f"returned {self}, {self.shape[slice_dim]} slices along axis {slice_dim}: it must "
-                f"return as many as it is given, {n_slices}"
+                f"returned {self} with {self.shape[slice_dim]} slices along axis {slice_dim}: it "
+                f"must return {n_slices}, as many as its input has"
             )
         return ""
 
     def mismatch(self, meta: MethodMeta, expected: ArraySpec, slice_dim: int) -> str:
-        """Difference from what the method declares, and what to correct; empty if there is none.
+        """Difference from the declaration and how to correct it, or an empty string.
 
         Parameters
         ----------
@@ -265,23 +267,23 @@ class ReturnedOutput:
         expected : ArraySpec
             Its output by its declarations.
         slice_dim : int
-            Axis of the slices, of which it has to return as many as it is given.
+            Axis of the slices, whose number must not change.
         """
-        if text := self.no_block(expected.shape[slice_dim], slice_dim):
+        if text := self.why_not_block(expected.shape[slice_dim], slice_dim):
             return f"{text}, such as {expected}" if text.endswith("axes") else text
         right_dims, right_dtype = self.shape == expected.shape, self.dtype == expected.dtype
         if right_dims and right_dtype:
             return ""
-        says, cures = "by its declaration", []
+        source, cures = "by its declaration", []
         if not right_dims:
             cures.append("its output_dims")
         if not right_dtype:
             cures.append("its output_dtype")
             if meta.estimator_gives_dtype:
-                says = "by its estimator"
+                source = "by its estimator"
                 cures[-1] = f"the dtype that {meta.callbacks['calc_max_slices'].name} returns"
         cure = f"correct {' and '.join(cures)}"
         if meta.estimator is None:
-            says = "as declared or measured"
-            cure += f", or clear what was measured: maxslices records clear {meta.name}"
-        return f"returned {self}; {says} it is {expected}: {cure}"
+            source = "as declared or measured"
+            cure += f", or remove its record: maxslices records clear {meta.name}"
+        return f"returned {self}; {source} it is {expected}: {cure}"

@@ -1,7 +1,7 @@
-"""A method's allocations, written down in order; the memory model follows from them.
+"""Count the allocations of a method in order, which gives its memory model.
 
-The ledger rounds allocations as the device's allocator does, adds the workspaces of FFTs, and
-remembers the peak. `from_ledger` turns a function that fills a ledger into an estimator.
+A ledger rounds allocations as the device's allocator does, adds the workspaces of FFTs, and
+records the peak. `from_ledger` turns a function that fills a ledger into an estimator.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class Allocation:
     n_bytes: int
     """Bytes, rounded as the allocator rounds them."""
     freed: bool = False
-    """Whether it was given back."""
+    """Whether it was freed."""
 
 
 class Ledger:
-    """Counts allocations, and remembers the peak.
+    """Counts allocations and records their peak.
 
     Parameters
     ----------
     device : {"cuda", "cpu"}
-        Whose allocator is meant. CUDA rounds each allocation up to 512 bytes, and its
-        FFTs need workspaces; on the CPU an array takes its bytes, and FFTs work row by row.
+        Device of the allocator. On CUDA each allocation is rounded up to 512 bytes, and FFTs need
+        workspaces. On the CPU an allocation is not rounded, and FFTs process row after row.
 
     Attributes
     ----------
     device : str
-        As given; for methods that allocate differently on the two.
+        The device, for methods that allocate differently on the two.
     in_use_bytes, peak_bytes : int
-        Bytes alive now, and the most that were alive at once.
+        Bytes allocated now, and their maximum so far.
     kept_bytes : int
-        Bytes that outlive the call: the workspaces of FFT plans, and what `keep` counts.
+        Bytes that stay allocated after the call: workspaces of FFT plans, and those of `keep`.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Ledger:
 
     def __init__(self, device: Device = "cuda") -> None:
         if device not in ("cuda", "cpu"):
-            raise UsageError(f"the device of a ledger is 'cuda' or 'cpu', not {device!r}")
+            raise UsageError(f"the device of a ledger must be 'cuda' or 'cpu', not {device!r}")
         self.device = device
         self._granule = CUDA_GRANULE_BYTES if device == "cuda" else 1
         self._plans: set[object] = set()
@@ -84,7 +84,7 @@ class Ledger:
         return None
 
     def alloc(self, shape: tuple[int, ...] | list[int] | int, dtype: DTypeLike) -> Allocation:
-        """Count an array of `shape` and `dtype`; the handle is for `free`."""
+        """Count an array of `shape` and `dtype`, and return a handle for `free`."""
         dims = _whole(shape if isinstance(shape, _SEQUENCES) else (shape,))
         if min(dims, default=0) < 0:
             raise ValueError(f"an array cannot have the dims {shape!r}")
@@ -95,7 +95,7 @@ class Ledger:
         try:
             n_bytes = index(n_bytes)
         except TypeError:
-            raise TypeError(f"an allocation is a whole number of bytes, not {n_bytes!r}") from None
+            raise TypeError(f"an allocation needs an int of bytes, not {n_bytes!r}") from None
         if n_bytes < 0:
             raise ValueError(f"an allocation cannot have {n_bytes} bytes")
         n_bytes = -(-n_bytes // self._granule) * self._granule
@@ -105,21 +105,21 @@ class Ledger:
         return Allocation(n_bytes)
 
     def free(self, *allocations: Allocation) -> None:
-        """Count allocations as given back; each once."""
+        """Count allocations as freed. Each can be freed once."""
         for allocation in allocations:
             if allocation.freed:
-                raise ValueError(f"this allocation of {allocation.n_bytes} bytes was freed before")
+                raise ValueError(f"this allocation of {allocation.n_bytes} bytes was already freed")
             allocation.freed = True
             self.in_use_bytes -= allocation.n_bytes
 
     def keep(self, n_bytes: int) -> None:
-        """Count memory that is alive from here on, also after the call: a cache."""
+        """Count memory that stays allocated after the call, such as a cache."""
         self.kept_bytes += self.alloc_bytes(n_bytes).n_bytes
 
     def library(self, n_bytes: int, *, kept: bool = False) -> Allocation:
-        """Count what a C library allocates by itself, which no meter sees on a CPU.
+        """Count the allocations of a C library, which meters cannot see on a CPU.
 
-        Checks leave it out there. If `kept`, it stays after the call: a library's pages.
+        Checks on a CPU ignore them. If `kept`, they stay allocated after the call.
         """
         allocation = self.alloc_bytes(n_bytes)
         if kept:
@@ -133,25 +133,25 @@ class Ledger:
         axes: Sequence[int],
         kind: Kind = "c2c",
     ) -> None:
-        """Count the workspace of one FFT, not its input and output.
+        """Count the workspace of an FFT, without its input and output.
 
-        On CUDA the workspace belongs to the plan, and the plan stays in a cache: it is alive
-        from here on, and counted in `kept_bytes`. The same plan is counted once.
+        On CUDA the workspace belongs to the plan, which stays in a cache. It is therefore counted
+        in `kept_bytes`, and once for the same plan.
 
         Parameters
         ----------
         shape : sequence of int
-            The array: for "r2c" and "c2r" that on the real side.
+            Shape of the array. For "r2c" and "c2r" the real one.
         dtype : dtype-like
-            Its dtype, real or complex; only the precision matters. As in CuPy, it is single
-            for float16, float32 and complex64, and double for everything else.
+            Its dtype, real or complex. It determines the precision: as in CuPy, single for
+            float16, float32 and complex64, otherwise double.
         axes : sequence of int
-            The axes transformed together; the last is the one that real transforms halve.
+            Axes that are transformed together. Real transforms halve the last one.
         kind : {"c2c", "r2c", "c2r"}
             Complex, real to complex or complex to real.
         """
         if kind not in ("c2c", "r2c", "c2r"):
-            raise ValueError(f"the kind of an FFT is 'c2c', 'r2c' or 'c2r', not {kind!r}")
+            raise ValueError(f"the kind of an FFT must be 'c2c', 'r2c' or 'c2r', not {kind!r}")
         if not axes:
             raise ValueError("an FFT needs at least one axis")
         whole = _whole(shape)
@@ -168,9 +168,9 @@ class Ledger:
     def sort(
         self, shape: Sequence[int], dtype: DTypeLike, axis: int = -1, *, indices: bool = False
     ) -> None:
-        """Count the work memory of one sort, not its data and result; it is freed at its end.
+        """Count the work memory of a sort, without its data and result. It is freed at the end.
 
-        On a CPU there is none: NumPy sorts in place.
+        On a CPU nothing is counted, because NumPy sorts in place.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class Ledger:
         axis : int
             The axis to sort along.
         indices : bool
-            Whether indices are wanted, as of `cupy.argsort`.
+            Whether indices are returned, as by `cupy.argsort`.
         """
         if self.device == "cuda":
             n_bytes = sort_bytes(_whole(shape), dtype, axis, indices=indices)
@@ -192,11 +192,11 @@ LedgerFunction = Callable[..., Any]
 
 
 class LedgerEstimator:
-    """An estimator made of a function that enters allocations into a ledger.
+    """Estimator that wraps a function which fills a ledger. Made by `from_ledger`.
 
-    It has the call of every estimator,
-    ``calc_max_slices(slice_dim, other_dims, dtype, available_memory, **kwargs)``, and
-    gives its `MemoryModel` directly, without bisection. Made by `from_ledger`.
+    It has the signature of every estimator,
+    ``calc_max_slices(slice_dim, other_dims, dtype, available_memory, **kwargs)``. In addition it
+    provides its `MemoryModel` directly, without bisection.
     """
 
     def __init__(self, function: LedgerFunction) -> None:
@@ -243,7 +243,7 @@ class LedgerEstimator:
         device: Device = "cuda",
         **parameters: Any,
     ) -> MemoryModel | ChunkModel:
-        """Memory of arrays of a shape that are cut along an axis, or along several.
+        """Memory of blocks of an array that is cut along one or several axes.
 
         Parameters
         ----------
@@ -252,11 +252,11 @@ class LedgerEstimator:
         dtype : dtype-like
             Its dtype.
         axis : int or sequence of int
-            Axis along which it is cut; negative ones count from the last.
+            Axis along which it is cut. Negative numbers count from the last axis.
         device : {"cuda", "cpu"}
-            Whose allocator is meant.
+            Device of the allocator.
         **parameters
-            What the function names beside the ledger, the shape and the dtype.
+            Parameters of the function after the ledger, the shape and the dtype.
 
         Returns
         -------
@@ -266,8 +266,8 @@ class LedgerEstimator:
         Raises
         ------
         UsageError
-            If the array has no such axis, an axis is named twice, or the function names ``axis``
-            or ``device``, which are arguments of this call.
+            If an axis is invalid or repeated, or the function has a parameter ``axis`` or
+            ``device``.
 
         Examples
         --------
@@ -283,17 +283,17 @@ class LedgerEstimator:
         for name in ("axis", "device"):
             if name in self.keywords:
                 raise UsageError(
-                    f"{self!r} names a parameter {name!r}, which is an argument of `model` itself: "
+                    f"{self!r} has a parameter {name!r}, which is an argument of `model` itself: "
                     "give it another name in the ledger"
                 )
         axes = (axis,) if isinstance(axis, int) else tuple(axis)
         free = [normalized_axis(each, len(shape)) for each in axes]
         if len(set(free)) != len(axes) or not axes:
-            raise UsageError(f"axis is an axis or several different ones, not {axis!r}")
+            raise UsageError(f"axis must be an axis or several different ones, not {axis!r}")
         if isinstance(axis, int):
-            others = [size for i, size in enumerate(shape) if i != free[0]]
-            return self.slices_model(free[0], others, dtype, device, None, **parameters)
-        given, element = self._given(free[0], parameters), as_dtype(dtype)
+            other_dims = [size for i, size in enumerate(shape) if i != free[0]]
+            return self.slices_model(free[0], other_dims, dtype, device, None, **parameters)
+        keywords, element = self._keywords(free[0], parameters), as_dtype(dtype)
         dims = _whole(shape)
 
         def bytes_at(*sizes: int) -> int:
@@ -301,7 +301,7 @@ class LedgerEstimator:
             for i, size in zip(free, sizes, strict=True):
                 block[i] = size
             ledger = Ledger(device)
-            self.function(ledger, tuple(block), element, **given)
+            self.function(ledger, tuple(block), element, **keywords)
             return ledger.peak_bytes
 
         return ChunkModel(bytes_at, [dims[i] for i in free])
@@ -316,12 +316,13 @@ class LedgerEstimator:
         /,
         **kwargs: Any,
     ) -> MemoryModel:
-        """Memory model for slices along an axis, with these other dims; exact for every n.
+        """Exact memory model for n slices along an axis.
 
-        The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
-        ``named(error, leading, given)`` makes the error that is raised in place of its own.
+        The function receives those of `kwargs` that it names, or all if it has ``**kwargs``.
+        ``named(error, leading, keywords)`` makes an error that is raised instead of its own.
         """
-        function, given, element = self.function, self._given(axis, kwargs), as_dtype(dtype)
+        function, element = self.function, as_dtype(dtype)
+        keywords = self._keywords(axis, kwargs)
         dims = _whole(other_dims)
         accounts: dict[int, tuple[int, int]] = {}
 
@@ -329,11 +330,11 @@ class LedgerEstimator:
             if n not in accounts:
                 leading = (Ledger(device), block_shape(axis, n, dims), element)
                 try:
-                    function(*leading, **given)
+                    function(*leading, **keywords)
                 except BaseException as error:
                     if named is None:
                         raise
-                    raise named(error, leading, given) from error
+                    raise named(error, leading, keywords) from error
                 accounts[n] = leading[0].peak_bytes, leading[0].kept_bytes
             return accounts[n][0]
 
@@ -346,17 +347,18 @@ class LedgerEstimator:
     def entered(
         self, axis: int, other_dims: Sequence[int], dtype: DTypeLike, /, **kwargs: Any
     ) -> Callable[[Ledger, int], None]:
-        """Function that enters the allocations of n slices into a ledger; see `slices_model`."""
-        function, given, element = self.function, self._given(axis, kwargs), as_dtype(dtype)
+        """Function that enters the allocations of n slices into a ledger. See `slices_model`."""
+        function, element = self.function, as_dtype(dtype)
+        keywords = self._keywords(axis, kwargs)
         return lambda ledger, n: function(
-            ledger, block_shape(axis, n, other_dims), element, **given
+            ledger, block_shape(axis, n, other_dims), element, **keywords
         )
 
-    def _given(self, slice_dim: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of the function by name."""
+    def _keywords(self, slice_dim: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keyword arguments of the function."""
         names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
-        given = {name: kwargs[name] for name in names}
-        return given | ({"slice_dim": slice_dim} if "slice_dim" in self.keywords else {})
+        keywords = {name: kwargs[name] for name in names}
+        return keywords | ({"slice_dim": slice_dim} if "slice_dim" in self.keywords else {})
 
     def __call__(
         self,
@@ -396,19 +398,21 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
     Raises
     ------
     RegistrationError
-        If it is no function.
+        If it is not a function.
     """
     if not callable(function) or isinstance(function, type):
-        raise RegistrationError(f"a ledger is a function of m, shape and dtype, not {function!r}")
+        raise RegistrationError(
+            f"a ledger must be a function of m, shape and dtype, not {function!r}"
+        )
     return LedgerEstimator(function)
 
 
 def _whole(shape: Sequence[int]) -> list[int]:
-    """Dims as Python's integers, of which products do not overflow."""
+    """Dims as integers of Python, whose products do not overflow."""
     try:
         return [*map(index, shape)]
     except TypeError:
-        raise TypeError(f"the dims of an array are whole numbers, not {shape!r}") from None
+        raise TypeError(f"the dims of an array must be ints, not {shape!r}") from None
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,8 @@
 """Memory of a method: bytes as a function of the number of slices.
 
-A `MemoryModel` is the only thing that planner and runner know about a method's memory, wherever
-the function came from. It is plain integer arithmetic: no device, no input, no output. A
-`ChunkModel` is the same for chunks that are cut along several axes at once.
+A `MemoryModel` is all that planner and runner know about a method's memory, whatever its origin. It
+is plain integer arithmetic, without a device and without input or output. A `ChunkModel` is the same
+for chunks that are cut along several axes at once.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from operator import index
 from ..errors import UsageError
 
 MAX_SLICES = 2**40
-"""Number of slices that stands for no limit, and is more than any scan has."""
+"""Number of slices that means no limit. No scan has as many."""
 MAX_BYTES = 2**60
-"""Most memory that an estimator is asked about: more than there is, and small enough for estimators
-that compute with 64-bit integers."""
+"""Most memory for which estimators are called. No device has as much, and estimators that compute
+with 64-bit integers do not overflow."""
 UNREACHABLE_BYTES = 2**62
-"""Bytes given for slices that do not fit in `MAX_BYTES`: more than any budget (`units` refuses
-more than this)."""
+"""Bytes of slices that do not fit in `MAX_BYTES`. This exceeds any budget, because `units` refuses
+more."""
 
 
 class MemoryModel:
-    """Peak bytes of a method, bytes(n), for n slices; never decreasing in n.
+    """Peak bytes of a method as a function bytes(n) of n slices, which never decreases.
 
     Parameters
     ----------
     bytes_at : callable
-        Peak bytes for a number of slices of at least 1, input and output included.
-        The model of 0 slices is 0 bytes.
+        Peak bytes for a number of slices of at least 1, including input and output.
+        0 slices take 0 bytes.
     kept_at : callable, optional
-        Bytes that stay allocated after the call has returned and its result is gone,
-        such as the workspaces of cached FFT plans. None means that nothing stays.
+        Bytes that stay allocated after the call when its result is freed, such as the
+        workspaces of cached FFT plans. By default none.
 
     Examples
     --------
@@ -72,9 +72,9 @@ class MemoryModel:
         ----------
         points : sequence of (int, int)
             Pairs (slices, bytes), at least one. Below the first point the model is constant.
-            Beyond the last it continues the last line, or with a single point the average bytes
-            per slice. Lines are rounded up, and a point that is lower than one before it is
-            raised, so that the model never decreases.
+            Above the last point it continues the last line, or for a single point its average
+            bytes per slice. Lines are rounded up. A point below an earlier one is raised,
+            because models never decrease.
         """
         highest: dict[int, int] = {}
         lifted = 0
@@ -110,37 +110,37 @@ class MemoryModel:
         Parameters
         ----------
         max_slices : callable
-            Slices that fit in a number of bytes (of at least 1), never decreasing: a
-            hand-written estimator with all arguments but ``available_memory`` given.
-            Slices that do not fit in `MAX_BYTES` take `UNREACHABLE_BYTES`.
+            Slices that fit in a number of bytes (at least 1), never decreasing: a hand-written
+            estimator as a function of ``available_memory`` only. Slices that do not fit in
+            `MAX_BYTES` take `UNREACHABLE_BYTES`.
         contradicted : callable, optional
-            Makes the exception for two answers, as (bytes, slices), of which that for more memory
-            has fewer slices. None: they are not compared.
+            Makes the error for two pairs (bytes, slices) in which more memory holds fewer slices.
+            By default pairs are not compared.
         """
-        asked, answers = [0], [0]
+        amounts, answers = [0], [0]
 
         def ask(n_bytes: int) -> int:
-            place = bisect_left(asked, n_bytes)
-            if place == len(asked) or asked[place] != n_bytes:
+            place = bisect_left(amounts, n_bytes)
+            if place == len(amounts) or amounts[place] != n_bytes:
                 answer = max(0, max_slices(n_bytes))
                 if contradicted is not None and answer < answers[place - 1]:
-                    raise contradicted((asked[place - 1], answers[place - 1]), (n_bytes, answer))
-                if contradicted is not None and place < len(asked) and answer > answers[place]:
-                    raise contradicted((n_bytes, answer), (asked[place], answers[place]))
+                    raise contradicted((amounts[place - 1], answers[place - 1]), (n_bytes, answer))
+                if contradicted is not None and place < len(amounts) and answer > answers[place]:
+                    raise contradicted((n_bytes, answer), (amounts[place], answers[place]))
                 answers.insert(place, answer)
-                asked.insert(place, n_bytes)
+                amounts.insert(place, n_bytes)
             return answers[place]
 
         @lru_cache(maxsize=256)
         def bytes_at(n: int) -> int:
-            # From little memory to much: an estimator may count up to its answer slice by slice,
-            # so it is not asked about much more than that many slices take.
+            # Start with little memory, because an estimator may count up to its result slice by
+            # slice. The largest amount is then at most 16 times the memory of n slices.
             while answers[-1] < n:
-                if asked[-1] >= MAX_BYTES:
+                if amounts[-1] >= MAX_BYTES:
                     return UNREACHABLE_BYTES
-                ask(max(2**20, 16 * asked[-1]))
+                ask(max(2**20, 16 * amounts[-1]))
             place = bisect_left(answers, n)
-            below, above = ((asked[i], answers[i]) for i in (place - 1, place))
+            below, above = ((amounts[i], answers[i]) for i in (place - 1, place))
             return _first_reaching(ask, n, below, above)
 
         model = cls(bytes_at)
@@ -149,7 +149,7 @@ class MemoryModel:
 
     @property
     def inverse(self) -> Callable[[int], int] | None:
-        """Function that `from_max_slices` was given, its answers kept; None of other models."""
+        """The function passed to `from_max_slices`, with cached results; None for other models."""
         return self._max_slices
 
     def bytes(self, n_slices: int) -> int:
@@ -163,13 +163,13 @@ class MemoryModel:
         return 0 if self._kept_at is None or n <= 0 else self._kept_at(n)
 
     def max_slices(self, available_bytes: int, limit: int = MAX_SLICES) -> int:
-        """Most slices, up to `limit`, that fit in `available_bytes`; 0 if not even one does."""
+        """Most slices, up to `limit`, that fit in `available_bytes`, or 0."""
         available, limit = index(available_bytes), index(limit)
         if limit < 1 or available < 0:
             return 0
         low = high = at_low = at_high = 0
-        # From few slices to many: a ledger may count slice by slice, so it is not asked about many
-        # more than fit. Four times those for which the average up to here tells that they do.
+        # Start with few slices, because a ledger may count slice by slice. The next number is at
+        # most four times the one that should fit by the average bytes per slice so far.
         while at_high <= available:
             if high >= limit:
                 return limit
@@ -179,7 +179,7 @@ class MemoryModel:
         return _first_reaching(self._bytes_at, available + 1, (low, at_low), (high, at_high)) - 1
 
     def plus(self, n_bytes: int) -> MemoryModel:
-        """Model with a constant added, such as side data that stay on the device."""
+        """Model with a constant number of bytes added."""
         bytes_at = self._bytes_at
         return MemoryModel(lambda n: bytes_at(n) + n_bytes, self._kept_at)
 
@@ -191,7 +191,7 @@ class MemoryModel:
         extra : int
             Slices of the halo, before and after together.
         total : int
-            Slices of the whole array: n and halo together are never more.
+            Slices of the whole array, which limit n and halo together.
         """
         if extra == 0:
             return self
@@ -202,7 +202,7 @@ class MemoryModel:
         )
 
     def __add__(self, other: MemoryModel) -> MemoryModel:
-        """Model of two that are alive together."""
+        """Model of the memory of both together."""
         if not isinstance(other, MemoryModel):
             return NotImplemented
         first, second = self, other
@@ -215,7 +215,7 @@ class MemoryModel:
     def maximum(models: Iterable[MemoryModel]) -> MemoryModel:
         """Model of methods that run one after another.
 
-        While one runs, what the others keep between calls is alive too.
+        While one runs, the memory that the other ones keep between calls is counted too.
         """
         members = tuple(models)
         if not members:
@@ -236,8 +236,8 @@ def _first_reaching(
 ) -> int:
     """Smallest x with ``function(x) >= target``, for a function that never decreases.
 
-    `below` and `above` are pairs (x, function(x)) on either side of the answer. Most models are
-    straight lines, which the first guess follows; then the bracket is halved.
+    `below` and `above` are pairs (x, function(x)) that bracket the result. Most models are straight
+    lines, so the first guess is linear. After that the bracket is halved.
     """
     (low, at_low), (high, at_high) = below, above
     guess = low - (at_low - target) * (high - low) // max(1, at_high - at_low)
@@ -253,8 +253,8 @@ def last_true(holds: Callable[[int], bool], low: int, high: int) -> int:
     Parameters
     ----------
     holds : callable
-        The condition: true up to the number sought, false from there on. It is not evaluated at
-        either end: it has to hold for `low`, and not for `high`.
+        The condition: true up to the result, and false above it. It is assumed to hold for `low`
+        and not for `high`, and is not evaluated there.
     low, high : int
         The ends, ``low < high``.
     """
@@ -262,14 +262,14 @@ def last_true(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 class ChunkModel:
-    """Peak bytes of a function for chunks of several free sizes, never decreasing in any of them.
+    """Peak bytes of a function for chunks along several axes, which never decrease in any size.
 
     Parameters
     ----------
     bytes_at : callable
-        Peak bytes for one size of each free axis, input and output included.
+        Peak bytes for one size along each axis, including input and output.
     limits : sequence of int
-        Sizes of the whole array along the free axes, at least 1.
+        Sizes of the whole array along these axes, at least 1.
 
     Examples
     --------
@@ -288,13 +288,13 @@ class ChunkModel:
         self._bytes_at = bytes_at
         self.limits = tuple(index(limit) for limit in limits)
         if min(self.limits, default=0) < 1:
-            raise UsageError(f"the sizes of an array are at least 1, not {self.limits}")
+            raise UsageError(f"the sizes of an array must be at least 1, not {self.limits}")
 
     def __repr__(self) -> str:
         return f"<ChunkModel of at most {'x'.join(map(str, self.limits))}>"
 
     def bytes(self, *sizes: int) -> int:
-        """Peak bytes for a chunk of these sizes, one for each free axis."""
+        """Peak bytes for a chunk with one size along each axis."""
         if len(sizes) != len(self.limits):
             raise UsageError(f"a chunk has {len(self.limits)} free sizes, not {len(sizes)}")
         return self._bytes_at(*map(index, sizes))
@@ -302,37 +302,37 @@ class ChunkModel:
     def largest(
         self, available_bytes: int, aspect: Sequence[float] | None = None
     ) -> tuple[int, ...]:
-        """Sizes of the largest chunk of a shape that fits.
+        """Sizes of the largest chunk of given proportions that fits.
 
         Parameters
         ----------
         available_bytes : int
             Memory for the peak.
         aspect : sequence of float, optional
-            Ratio of the sizes to each other; by default that of the whole array. An axis that has
-            reached the size of the array stays there, and the others grow on.
+            Proportions of the sizes, by default those of the whole array. When the chunk reaches
+            the size of the array along one axis, it grows along the other axes only.
 
         Returns
         -------
         tuple of int
-            One size for each free axis; all are 0 if not even one element along each of them fits.
+            One size for each axis; all are 0 if a chunk of one element does not fit.
 
         Raises
         ------
         UsageError
-            If `aspect` is not one positive number for each free axis.
+            If `aspect` is not one positive number for each axis.
         """
-        given = self.limits if aspect is None else aspect
-        if len(given) != len(self.limits) or not all(0 < part < math.inf for part in given):
+        parts = self.limits if aspect is None else aspect
+        if len(parts) != len(self.limits) or not all(0 < part < math.inf for part in parts):
             raise UsageError(
-                f"aspect is {len(self.limits)} positive numbers, one for each free axis, not "
+                f"aspect must be {len(self.limits)} positive numbers, one for each axis, not "
                 f"{aspect!r}"
             )
         # Exact fractions: rounding must not leave an axis one short of the array.
-        fastest = Fraction(max(given))
+        fastest = Fraction(max(parts))
         growth = [
             (limit, Fraction(part) / fastest)
-            for limit, part in zip(self.limits, given, strict=True)
+            for limit, part in zip(self.limits, parts, strict=True)
         ]
 
         def sizes(step: int) -> tuple[int, ...]:

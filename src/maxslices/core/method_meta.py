@@ -1,7 +1,7 @@
-"""A processing method and what it needs to be planned.
+"""The record of a processing method: everything that planning and running it requires.
 
-The decorator `method` leaves a frozen `MethodMeta` as the function's attribute ``meta``. That
-record is what planner, runner and test harness read.
+The decorator `method` stores a frozen `MethodMeta` in the function's attribute ``meta``. Planner,
+runner and test harness read this record.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "a
 Halo = int | tuple[int, int]
 
 Quantity = Literal["counts", "transmission", "line integrals", "thickness", "slices"]
-"""What the values of an array are. "thickness" is what phase retrieval gives: it is reconstructed
-as line integrals are."""
+"""Quantity that the values of an array represent. "thickness" is the result of phase retrieval,
+which is reconstructed like line integrals."""
 QUANTITIES: tuple[str, ...] = get_args(Quantity)
 
 _AMPLE_BYTES = 2**40
-"""Memory offered to an estimator when only the dtype that it returns is of interest: more than any
-device has, so that no estimator refuses it as too little."""
+"""Memory for calls of an estimator that serve to find its dtype only. It exceeds the memory of any
+device, because estimators may refuse too little."""
 
 
 class MethodOptions(TypedDict, total=False):
-    """Keywords of the decorator `method`, which documents them; `Registry.register` has more."""
+    """Keywords of the decorator `method`, which documents them."""
 
     calc_max_slices: Callable[..., Any] | None
     halo: Halo | Callable[..., Halo]
@@ -66,15 +66,15 @@ class MethodOptions(TypedDict, total=False):
 
 
 class Declaration(MethodOptions, total=False):
-    """Keywords of `Registry.register`: the pattern, and how pipelines name the method."""
+    """Keywords of `Registry.register`: those of `method`, the pattern, and names in pipelines."""
 
     pattern: Required[str]
     name: str | None
-    """Its name in pipelines; by default the function's."""
+    """Its name in pipelines, by default the name of the function."""
     module: str | None
-    """Its module in pipelines; by default the function's."""
+    """Its module in pipelines, by default the module of the function."""
     former_names: Mapping[str, str] | None
-    """Earlier names of parameters -> present ones: pipelines may use either."""
+    """Former names of parameters -> present names. Pipelines may use either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -86,7 +86,7 @@ class MethodMeta:
     name: str
     """Name in pipelines."""
     module: str
-    """Dotted module; with the name it identifies the method."""
+    """Dotted module name. Together with the name it identifies the method."""
     pattern: Pattern
     """Which slices it works on: "projection" (dim 0), "sinogram" (dim 1) or "all" (either)."""
     estimator: Callable[..., Any] | None = None
@@ -94,49 +94,49 @@ class MethodMeta:
     halo: Halo | Callable[..., Halo] = 0
     """Slices needed around a block: a number, (before, after), or a function of the parameters."""
     output_dims: Callable[..., tuple[int, int]] | None = None
-    """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
+    """``output_dims(other_dims, **kwargs)`` of the result; None if they do not change."""
     declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
-    """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
+    """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: the estimator returns it."""
     output_angles: Callable[..., Any] | None = None
-    """``output_angles(angles, **kwargs)`` of the result; None where they do not change."""
+    """``output_angles(angles, **kwargs)`` of the result; None if they do not change."""
     side_data: Literal["too", "alone"] | None = None
-    """Whether it changes flats and darks "too", or "alone"; None where it leaves them."""
+    """Whether it changes flats and darks "too", or "alone"; None if it does not change them."""
     check_values: Callable[..., None] | None = None
-    """``check_values(**kwargs)`` raises ValueError for values that the method refuses."""
+    """``check_values(**kwargs)`` raises ValueError for invalid values."""
     row_reach: Halo | Callable[..., Halo] | None = None
-    """Rows above and below that a row of the result depends on; None where they are those of its
-    halo, or nothing is known."""
+    """Rows above and below that a row of the result depends on; None if equal to its halo or
+    unknown."""
     host_only: bool = False
-    """Whether the method takes a block to the host, whatever the device, and brings it back."""
+    """Whether the method computes on the host, and copies blocks from and to the device."""
     former_names: Mapping[str, str] = field(default_factory=dict)
-    """Names that parameters had in earlier releases of their package -> those they have."""
+    """Names of parameters in earlier releases of their package -> present names."""
     saved_by_default: bool = False
-    """Whether its result is saved where a pipeline does not say."""
+    """Whether its result is saved if the pipeline has no ``save_result``."""
     takes: tuple[Quantity, ...] = ()
-    """Quantities that its data may be; empty where it does not matter, or nothing is known."""
+    """Quantities that its data may represent; empty if any or unknown."""
     gives: Quantity | Literal["same"] | None = None
-    """Quantity of its result, "same" as its data, or None where nothing is known."""
+    """Quantity of its result, "same" as its data, or None if unknown."""
     keeps_pixel_size: bool = False
-    """Whether pixels have the size that they had, where there are other numbers of them."""
+    """Whether the pixel size is unchanged although the number of pixels changes."""
     order_matters: bool | None = None
-    """Whether the result depends on the order in which projections are stored; None: as
-    `depends_on_order` finds."""
+    """Whether the result depends on the order in which projections are stored; None: decided by
+    `depends_on_order`."""
     side_results: tuple[str, ...] = ()
-    """Names of what it returns in place of an array; the data then pass through unchanged."""
+    """Names of the values that it returns instead of an array. The data are then unchanged."""
     sample_slices: Callable[..., Iterable[int]] | None = None
     """``sample_slices(n_slices, **kwargs)``: the only slices that the side results depend on."""
     combine: Callable[[list[Any]], Any] | None = None
-    """Makes one side result of those of all blocks, where every slice is looked at."""
+    """Combines the side results of all blocks into one, if they depend on all slices."""
     array_module: str | None = None
     """"torch" where it takes and returns tensors; None: NumPy's or CuPy's arrays."""
     records: Path | None = None
-    """File of records that come with the method, for planning without a GPU; None without."""
+    """File of records shipped with the method, for planning without a GPU."""
     parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
-    """The function's parameters after the data, those the runner supplies included."""
+    """The function's parameters after the data, including those that the runner supplies."""
     accepts_any: bool = False
-    """True if the function takes ``**kwargs``, and with it parameters of any name."""
+    """Whether the function accepts ``**kwargs``, and thus parameters of any name."""
     callbacks: Mapping[str, Callback] = field(default_factory=dict)
-    """The functions among these declarations, by field of the decorator, ready to be called."""
+    """The functions among these declarations, by keyword of the decorator."""
 
     def __repr__(self) -> str:
         return f"<{self.pattern} method {self.full_name}>"
@@ -148,12 +148,12 @@ class MethodMeta:
 
     @property
     def supplied(self) -> tuple[str, ...]:
-        """Names of the parameters that the runner fills in, if the user gives none."""
+        """Names of the parameters that the runner supplies."""
         return tuple(name for name in SUPPLIED if name in self.parameters)
 
     @property
     def estimator_gives_dtype(self) -> bool:
-        """True if the output dtype is what a hand-written ``calc_max_slices`` returns."""
+        """True if a hand-written ``calc_max_slices`` returns the output dtype."""
         by_hand = self.estimator is not None and not isinstance(self.estimator, LedgerEstimator)
         return by_hand and self.declared_dtype is None
 
@@ -167,15 +167,15 @@ class MethodMeta:
         Raises
         ------
         ParameterError
-            If it has no parameter of a name given.
+            If the method does not have one of the parameters.
         """
         if not self.accepts_any:
             for name in kwargs:
                 if name not in self.parameters:
-                    known = nearest(name, self.parameters) or (
+                    hint = nearest(name, self.parameters) or (
                         f"; it has: {', '.join(self.parameters) or 'none'}"
                     )
-                    raise ParameterError(f"{self.full_name} has no parameter {name!r}{known}")
+                    raise ParameterError(f"{self.full_name} has no parameter {name!r}{hint}")
         defaults = {
             name: p.default for name, p in self.parameters.items() if p.default is not p.empty
         }
@@ -191,7 +191,7 @@ class MethodMeta:
     ) -> tuple[int, np.dtype[Any]]:
         """Ask the method's own estimator how many slices fit.
 
-        All arguments may be given by position or by name.
+        All arguments may be passed by position or by name.
 
         Parameters
         ----------
@@ -200,16 +200,16 @@ class MethodMeta:
         other_dims : (int, int)
             The two dims that remain, in array order.
         dtype : dtype-like
-            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the estimator as it
-            is; everything else as a `numpy.dtype`. An estimator that reads ``nbytes`` of that,
-            as httomo's do, is asked again with a scalar.
+            Input dtype. The estimator receives a NumPy scalar such as ``np.float32()`` unchanged,
+            and anything else as a `numpy.dtype`. If it reads ``nbytes`` of that, as httomo's
+            estimators do, it is called again with a scalar.
         available_memory : int
             Bytes.
         **kwargs
-            Parameters of the method; its defaults are added. ``device`` ("cuda" or "cpu"),
-            unless the method itself has a parameter of that name, reaches an estimator
-            that names it. A parameter of the method that is named like one of the arguments
-            above, such as ``dtype``, is given in the mapping of `fitting_slices`.
+            Parameters of the method. Its defaults are added. ``device`` ("cuda" or "cpu") is
+            passed to estimators that name it, unless the method has a parameter of that name.
+            For parameters that are named like one of the arguments above, such as ``dtype``, use
+            `fitting_slices`.
 
         Returns
         -------
@@ -219,10 +219,9 @@ class MethodMeta:
         Raises
         ------
         EstimatorError
-            If there is no estimator, it raises, or returns what is not a number of slices.
+            If the method has no estimator, or the estimator raises or returns an invalid value.
         UsageError
-            If it is not asked about axis 0 or 1, two dims and a whole number of bytes, or about
-            another device than "cuda" and "cpu".
+            If an argument is invalid.
         """
         device = None
         if "device" in kwargs and "device" not in self.parameters:
@@ -240,12 +239,12 @@ class MethodMeta:
         parameters: Mapping[str, Any],
         device: Device | None = None,
     ) -> tuple[int, np.dtype[Any]]:
-        """`calc_max_slices`, with the method's parameters apart from the device."""
+        """`calc_max_slices` with the method's parameters in a mapping."""
         if not (matches(int, slice_dim) and slice_dim in (0, 1)):
             raise UsageError(f"slice_dim must be 0 or 1, not {with_type(slice_dim)}")
         if not matches(int, available_memory):
             raise UsageError(
-                "available_memory must be bytes, such as 16 * 10**9, not "
+                "available_memory must be an int of bytes, such as 16 * 10**9, not "
                 f"{with_type(available_memory)}"
             )
         if not _are_dims(other_dims):
@@ -259,7 +258,7 @@ class MethodMeta:
                 raise EstimatorError(
                     f"{self.full_name}: {self.callbacks['calc_max_slices'].name} returned "
                     f"{n_slices} slices for {available_memory} bytes, a negative number: it must "
-                    f"return 0 where not one fits{defined_at(self.estimator)}"
+                    f"return 0 if not one slice fits{defined_at(self.estimator)}"
                 )
         return n_slices, self._output_dtype(dtype, returned, parameters)
 
@@ -278,10 +277,10 @@ class MethodMeta:
         if not isinstance(self.estimator, LedgerEstimator):
             return None
         callback = self.callbacks["calc_max_slices"]
-        given = callback.arguments(self.merged(**parameters))
+        keywords = callback.arguments(self.merged(**parameters))
         element, device = as_dtype(dtype), device or "cuda"
         return self.estimator.slices_model(
-            slice_dim, other_dims, element, device, callback.named, **given
+            slice_dim, other_dims, element, device, callback.named, **keywords
         )
 
     def bound_estimator(
@@ -294,48 +293,50 @@ class MethodMeta:
     ) -> Callable[[int], tuple[int, Any]]:
         """Hand-written estimator as a function of the available memory.
 
-        `declared_model` bisects with it, some hundred times for a plan: for less
-        memory than its fixed costs, it may answer a number below 0.
+        `declared_model` calls it some hundred times for a plan. For less memory than its fixed
+        costs it may return a negative number.
 
         Returns
         -------
         callable
-            From bytes to (slices that fit, dtype as the estimator gave it).
+            From bytes to (slices that fit, dtype that the estimator returned).
         """
         if self.estimator is None:
             raise EstimatorError(
-                f"{self.full_name}{defined_at(self.function)} has no memory estimator: give "
-                "calc_max_slices where it is registered; `maxslices measure --suggest` writes one"
+                f"{self.full_name}{defined_at(self.function)} has no memory estimator: register it "
+                "with calc_max_slices, which `maxslices measure --suggest` can write"
             )
         callback = self.callbacks["calc_max_slices"]
-        told = {} if device is None else {"device": device}
-        given = callback.arguments(self.merged(**parameters), **told)
-        seen = dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
+        context = {} if device is None else {"device": device}
+        keywords = callback.arguments(self.merged(**parameters), **context)
+        element = dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
 
         def ask(available_memory: int) -> tuple[int, Any]:
-            leading = slice_dim, other_dims, seen, available_memory
-            answer = callback.call(leading, given)
-            wrong = ""
+            leading = slice_dim, other_dims, element, available_memory
+            answer = callback.call(leading, keywords)
+            fault = ""
             if not isinstance(answer, tuple) or len(answer) != 2:
-                wrong = f"{with_type(answer)}: it must return (max_slices, output dtype)"
+                fault = f"{with_type(answer)}: it must return (max_slices, output dtype)"
             elif type(answer[0]) is not int and not matches(int, answer[0]):
-                wrong = (
-                    f"{with_type(answer[0])} in place of a number of slices: it must be an int; "
+                fault = (
+                    f"{with_type(answer[0])} instead of an int as the number of slices: "
                     "divide with //"
                 )
-            if wrong:
-                raise EstimatorError(f"{callback.describe_call(leading, given)} returned {wrong}")
+            if fault:
+                raise EstimatorError(
+                    f"{callback.describe_call(leading, keywords)} returned {fault}"
+                )
             return int(answer[0]), answer[1]
 
         return ask
 
     def _call(
-        self, what: str, kwargs: Mapping[str, Any], *leading: Any, **told: Any
+        self, what: str, kwargs: Mapping[str, Any], *leading: Any, **context: Any
     ) -> tuple[Any, Callable[[], str]]:
-        """Answer of a declared function, and a function that describes the call for messages."""
+        """Return value of a declared function, and a function that describes the call."""
         callback = self.callbacks[what]
-        given = callback.arguments(self.merged(**kwargs), **told)
-        return callback.call(leading, given), lambda: callback.describe_call(leading, given)
+        keywords = callback.arguments(self.merged(**kwargs), **context)
+        return callback.call(leading, keywords), lambda: callback.describe_call(leading, keywords)
 
     def output_dtype(
         self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
@@ -347,14 +348,14 @@ class MethodMeta:
         return self._output_dtype(dtype, returned, kwargs)
 
     def refusal(self, parameters: Mapping[str, Any], unknown: Iterable[str] = ()) -> str | None:
-        """Why the method refuses values, as far as they are known; None if it does not.
+        """Reason why the method refuses known values; None if they are valid.
 
         Parameters
         ----------
         parameters : mapping
-            What is given.
+            Parameters with known values.
         unknown : iterable of str
-            Parameters that are given too, with values that are not known yet.
+            Parameters whose values are not known yet.
         """
         if self.check_values is None:
             return None
@@ -362,16 +363,16 @@ class MethodMeta:
         missing = set(unknown) - parameters.keys()
         if missing & set(callback.keywords):
             return None
-        known = {
+        values = {
             name: value
             for name, value in merged.items()
             if (callback.accepts_all or name in callback.keywords) and name not in missing
         }
         try:
-            self.check_values(**known)
+            self.check_values(**values)
         except ValueError as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - the author's, of values it did not expect
+        except Exception as error:  # noqa: BLE001 - the author's code
             place = raised_at(error, self.check_values)
             return f"its check_values raised {what_raised(error)}{place}"
         return None
@@ -381,12 +382,12 @@ class MethodMeta:
         return self._pair("halo", self.halo, kwargs)
 
     def rows_reached(self, /, **kwargs: Any) -> int:
-        """Rows above and below that a row of the result depends on, as far as is declared."""
+        """Rows above and below that a row of the result depends on, as declared."""
         if self.side_results:
             return 0
         if self.row_reach is not None:
             return max(self._pair("row_reach", self.row_reach, kwargs))
-        # The halo of a method on projections counts projections; a 3D one has as many rows.
+        # The halo of a method on projections counts projections. 3D methods reach as many rows.
         return max(self.halo_slices(**kwargs))
 
     def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
@@ -395,19 +396,18 @@ class MethodMeta:
         pair = halo_pair(halo)
         if pair is None:
             place = defined_at(self.function)
-            said = f"{HALO_IS[what]}, not {with_type(halo)}{place}"
-            raise EstimatorError(f"{self.full_name}: {said}")
+            raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {with_type(halo)}{place}")
         return pair
 
     def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
         """Range of the slices that the side results depend on.
 
-        Empty where the method runs on every block.
+        Empty if the method runs on every block.
 
         Raises
         ------
         ParameterError
-            If it names slices that there are not.
+            If the method names slices outside the array.
         """
         if self.sample_slices is None:
             return range(0)
@@ -421,20 +421,20 @@ class MethodMeta:
         if not indices or indices[0] < 0 or indices[-1] >= n_slices:
             shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
             raise ParameterError(
-                f"{self.name} looks at {shown}, but there are {n_slices} (0 to {n_slices - 1})"
+                f"{self.name} samples {shown}, but the data have {n_slices} (0 to {n_slices - 1})"
             )
         return range(int(indices[0]), int(indices[-1]) + 1)
 
     @property
     def reconstructs(self) -> bool:
-        """True if the method makes slices of projections."""
+        """True if the method reconstructs slices from projections."""
         return self.saved_by_default and "angles" in self.supplied
 
     def depends_on_order(self, parameters: Mapping[str, Any]) -> bool:
         """True if the result may depend on the order in which projections are stored.
 
-        Unless it is declared, this is so of methods without angles that are given whole sinograms,
-        or a halo around a block.
+        Unless declared otherwise, this is true for methods without angles that receive whole
+        sinograms, or a halo around a block.
         """
         if self.order_matters is not None:
             return self.order_matters
@@ -444,7 +444,7 @@ class MethodMeta:
 
     @property
     def declares_dims(self) -> bool:
-        """True if the shape of the result is declared, and not found by a call."""
+        """True if the shape of the result is declared, so that no call is needed to find it."""
         return self.estimator is not None or self.output_dims is not None
 
     def output_other_dims(
@@ -463,36 +463,38 @@ class MethodMeta:
     def angles_after(
         self, angles: NDArray[np.float32], parameters: Mapping[str, Any]
     ) -> NDArray[np.float32]:
-        """Angles of the result's projections, in radians, from those of the data."""
+        """Angles of the projections of the result, in radians, computed from `angles`."""
         if self.output_angles is None:
             return angles
         answer, call_text = self._call("output_angles", parameters, angles)
-        found = np.asarray(answer)
-        if found.ndim != 1 or found.dtype.kind != "f":
+        array = np.asarray(answer)
+        if array.ndim != 1 or array.dtype.kind != "f":
             raise EstimatorError(
                 f"{call_text()} must return a one-dimensional array of floats, not "
-                f"{found.ndim}-dimensional {found.dtype}"
+                f"{array.ndim}-dimensional {array.dtype}"
             )
-        return found.astype(np.float32, copy=False)
+        return array.astype(np.float32, copy=False)
 
     def _output_dtype(
         self, dtype: DTypeLike, returned: Any, kwargs: Mapping[str, Any]
     ) -> np.dtype[Any]:
         source = as_dtype(dtype)
-        declared, says = self.declared_dtype, "output_dtype"
+        declared, origin = self.declared_dtype, "output_dtype"
         if "output_dtype" in self.callbacks:
             declared, _ = self._call("output_dtype", kwargs, source)
         if declared is None:
-            declared, says = source if returned is None else returned, "calc_max_slices"
+            declared, origin = source if returned is None else returned, "calc_max_slices"
         try:
             result = as_dtype(declared)
         except UsageError as error:
-            said = f"{says} gives a wrong dtype: {error}{defined_at(self.function)}"
-            raise EstimatorError(f"{self.full_name}: {said}") from None
+            place = defined_at(self.function)
+            raise EstimatorError(
+                f"{self.full_name}: {origin} gives an invalid dtype: {error}{place}"
+            ) from None
         with suppress(UsageError):
             if returned is not None and as_dtype(returned) != result:
                 raise EstimatorError(
-                    f"{self.full_name}: output_dtype says {result}, calc_max_slices says "
+                    f"{self.full_name}: output_dtype gives {result}, but calc_max_slices gives "
                     f"{as_dtype(returned)}{defined_at(self.function)}"
                 )
         return result
@@ -505,7 +507,7 @@ HALO_IS = {
 
 
 def halo_pair(halo: Any) -> tuple[int, int] | None:
-    """Read a halo as (before, after); None if it is none."""
+    """Read a halo as (before, after); None if invalid."""
     pair = halo if isinstance(halo, tuple | list) else (halo, halo)
     if len(pair) != 2 or not all(matches(int, n) and n >= 0 for n in pair):
         return None

@@ -1,7 +1,7 @@
-"""Registering methods: the decorator, and the registry of those that pipelines may name.
+"""Register methods: the decorator, and the registry in which pipelines look methods up.
 
-A registry holds methods by ``module.name``. Packages bring theirs through the entry
-point group ``maxslices.methods``: importing the named module registers them.
+A registry holds methods by ``module.name``. Packages provide methods through the entry point group
+``maxslices.methods``: importing the module that it names registers them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Registry:
     Parameters
     ----------
     entry_point_group : str, optional
-        Group of the packages that bring methods, imported on first use; by default none.
+        Entry point group of the packages to import on first use. By default none.
     """
 
     def __init__(self, entry_point_group: str | None = None) -> None:
@@ -43,8 +43,8 @@ class Registry:
         self._by_module_only: set[str] = set()
         self._of_packages: set[str] = set()
         self._refused: dict[str, str] = {}
-        # Two locks: whoever imports a package holds the first, and the package's modules
-        # register under the second, perhaps in a thread that imports them at that moment.
+        # Two locks, because a package may register its methods in another thread while the thread
+        # that imports it holds the first one.
         self._loading = threading.RLock()
         self._changing = threading.Lock()
 
@@ -55,19 +55,19 @@ class Registry:
         by_module_only: bool = False,
         **declaration: Unpack[Declaration],
     ) -> MethodMeta:
-        """Register a function that one may not own; see `method` for the keywords.
+        """Register a function, also of another package. `method` documents the keywords.
 
         Parameters
         ----------
         function : callable
-            The method: its first parameter, of whatever name, takes the array. It is not
-            changed.
+            The method. Its first parameter, of any name, takes the array. The function itself is
+            not changed.
         by_module_only : bool
-            Whether a plain name never means it where another method has that name too.
+            Whether a plain name refers to another method of that name, if there is one.
         **declaration
-            ``pattern`` and the options of `method`; ``name`` and ``module`` by which pipelines
-            name it, by default those of its definition; and ``former_names``, a mapping of the
-            names that its parameters had in earlier releases to those they have.
+            ``pattern`` and the options of `method`, ``name`` and ``module`` in pipelines (by
+            default those of the function), and ``former_names``, which maps names of parameters
+            in earlier releases to present names.
 
         Returns
         -------
@@ -76,7 +76,7 @@ class Registry:
         Raises
         ------
         RegistrationError
-            If the declaration cannot work, or the name is taken.
+            If the declaration is invalid, or the name is already registered.
         """
         meta = self.add(describe(function, **declaration))
         if by_module_only:
@@ -85,15 +85,15 @@ class Registry:
         return meta
 
     def refuse(self, full_name: str, reason: str) -> None:
-        """Refuse a method of another framework; `get` gives the reason."""
+        """Refuse a method of another framework. Looking it up raises the reason."""
         with self._changing:
             self._refused[full_name] = reason
 
     def add(self, meta: MethodMeta) -> MethodMeta:
-        """Add a record that `describe` made; `register` and the decorator `method` end here.
+        """Add a record made by `describe`.
 
-        The same line of code may register a method again, and so may a module that is
-        reloaded: the newer record replaces the older.
+        The same line of code may register a method again, and so may a reloaded module. The newer
+        record replaces the older one.
         """
         site = _Site.of_caller()
         with self._changing:
@@ -119,17 +119,17 @@ class Registry:
         Raises
         ------
         UnknownMethodError
-            If there is none, naming the nearest; or if several packages have it.
+            If no package has it, naming similar ones, or if several packages have it.
         """
         if not isinstance(name, str):
-            raise UnknownMethodError(f"a method is found by its name, not by {with_type(name)}")
-        known = self._known()
+            raise UnknownMethodError(f"the name of a method must be text, not {with_type(name)}")
+        methods = self._known()
         wanted = f"{module}.{name}" if module else name
-        if wanted in known:
-            return known[wanted]
+        if wanted in methods:
+            return methods[wanted]
         if wanted in self._refused:
             raise UnknownMethodError(f"{wanted} is not supported: {self._refused[wanted]}")
-        same_name = [meta for meta in known.values() if meta.name == name]
+        same_name = [meta for meta in methods.values() if meta.name == name]
         if not module:
             own = [meta for meta in same_name if meta.full_name not in self._by_module_only]
             same_name = own or same_name
@@ -139,42 +139,44 @@ class Registry:
             full_names = " or ".join(sorted(meta.full_name for meta in same_name))
             raise UnknownMethodError(f"several methods are named {name!r}: write {full_names}")
         if same_name:
-            others = " or ".join(sorted(meta.module for meta in same_name))
+            modules = " or ".join(sorted(meta.module for meta in same_name))
             raise UnknownMethodError(
-                f"no method {name!r} in module {module!r}; there is one in {others}"
+                f"the module {module!r} has no method {name!r}, but {modules} has"
             )
-        beside = sorted(meta.name for meta in known.values() if module and meta.module == module)
-        hint = nearest(name.rsplit(".", 1)[-1], {meta.name for meta in known.values()})
-        if beside and not hint:
-            hint = f"; {module} has: {', '.join(beside)}"
-        if not known:
+        of_module = sorted(
+            meta.name for meta in methods.values() if module and meta.module == module
+        )
+        hint = nearest(name.rsplit(".", 1)[-1], {meta.name for meta in methods.values()})
+        if of_module and not hint:
+            hint = f"; {module} has: {', '.join(of_module)}"
+        if not methods:
             hint = "; no package of methods is installed: pip install maxslices-methods"
         elif not hint:
-            hint = "; `maxslices methods` lists those of installed packages"
-            if module:  # perhaps a file beside the pipeline
-                hint += ", `maxslices new-methods` makes a package for your own"
+            hint = "; `maxslices methods` lists the methods of installed packages"
+            if module:  # perhaps the user's own file
+                hint += ", and `maxslices new-methods` makes a package for your own"
         if self._left_out:
             hint += f" ({'; '.join(self._left_out)})"
         raise UnknownMethodError(f"unknown method {wanted!r}{hint}")
 
     def shortest_name(self, meta: MethodMeta) -> str:
-        """Shortest name that means a method: its own, or ``module.name``."""
+        """Shortest unambiguous name of a method: its own, or ``module.name``."""
         try:
-            found = self.get(meta.name)
+            method = self.get(meta.name)
         except UnknownMethodError:
             return meta.full_name
-        return meta.name if found is meta else meta.full_name
+        return meta.name if method is meta else meta.full_name
 
     def load_entry_points(self) -> None:
-        """Import the packages that bring methods; done once, and by itself on first use.
+        """Import the packages that provide methods, once. Looking up a method calls this.
 
-        A package that fails to import is left out with a warning that names it. Another
-        thread that asks meanwhile waits.
+        A package that cannot be imported is skipped with a warning. Other threads wait until all
+        packages are imported.
         """
         with self._loading:
             if self._group is None:
                 return
-            # Cleared first: a package that asks for methods while it is imported comes here.
+            # Cleared first, because a package may look up methods while it is imported.
             group, self._group = self._group, None
             try:
                 self._left_out = self._import_packages(group)
@@ -185,7 +187,7 @@ class Registry:
             warnings.warn(text, stacklevel=2)
 
     def _import_packages(self, group: str) -> list[str]:
-        """Import the packages of an entry point group; returns what is missing of each, and why."""
+        """Import the packages of an entry point group; return warnings on those that failed."""
         import importlib.metadata
 
         missing = []
@@ -201,14 +203,14 @@ class Registry:
                 }
             except (MemoryError, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever a package raises
+            except BaseException as error:  # noqa: BLE001 - an import may raise anything
                 module = entry_point.value.partition(":")[0]
                 package = entry_point.dist.name if entry_point.dist else entry_point.value
-                what = f"the methods of {package} are left out"
+                what = f"the methods of {package} are missing"
                 if added := [
                     meta.name for meta in self._methods.values() if meta.full_name not in before
                 ]:
-                    what = f"{package} may lack methods beside {', '.join(sorted(added))}"
+                    what = f"{package} may lack methods other than {', '.join(sorted(added))}"
                 missing.append(
                     f"{what}, because importing {entry_point.value} failed: "
                     f"{what_raised(error)}{raised_at(error, module)}"
@@ -216,7 +218,7 @@ class Registry:
         return missing
 
     def is_of_a_package(self, meta: MethodMeta) -> bool:
-        """True for a method that an installed package brings, to every process that asks."""
+        """True for a method of an installed package, which every process can import."""
         return meta.full_name in self._of_packages and self._methods[meta.full_name] is meta
 
     def _known(self) -> dict[str, MethodMeta]:
@@ -261,7 +263,7 @@ class _Site:
         if (self.file, self.line) == (earlier.file, earlier.line):
             return True
         if self.execution is None and earlier.execution is None:
-            # A notebook or prompt, where every cell has a file name of its own.
+            # In a notebook or prompt every cell has its own file name.
             return self.file != earlier.file
         same_module = _module_name(self.execution) == _module_name(earlier.execution)
         return same_module and self.execution is not earlier.execution
@@ -275,7 +277,7 @@ def _module_name(spec: object) -> object:
 
 
 registry = Registry(ENTRY_POINT_GROUP)
-"""The registry that the decorator and pipelines use unless told otherwise."""
+"""The registry that the decorator and pipelines use by default."""
 _GLOBAL = registry
 
 
@@ -284,7 +286,7 @@ R = TypeVar("R", covariant=True)
 
 
 class RegisteredFunction(Protocol[P, R]):
-    """A function with the record that the decorator leaves on it, for type checkers."""
+    """A function with its record in the attribute ``meta``, for type checkers."""
 
     meta: MethodMeta
     __name__: str
@@ -297,7 +299,7 @@ class RegisteredFunction(Protocol[P, R]):
 def method(
     pattern: Pattern, *, registry: Registry | None = None, **options: Unpack[MethodOptions]
 ) -> Callable[[Callable[P, R]], RegisteredFunction[P, R]]:
-    """Register a function as a processing method; the function comes back unchanged.
+    """Register a function as a processing method. The function itself is returned.
 
     Parameters
     ----------
@@ -305,65 +307,63 @@ def method(
         Which slices of an (angles, detector_y, detector_x) array it works on.
     calc_max_slices : callable, optional
         ``(slice_dim, other_dims, dtype, available_memory, **kwargs) -> (n, output dtype)``,
-        or an estimator made by `from_ledger`. It is given the user's parameters over the
-        function's defaults; one without ``**kwargs`` is given those that it names.
+        or an estimator made by `from_ledger`. It receives the user's parameters and the
+        function's defaults, or only those that it names if it has no ``**kwargs``.
     halo : int, (int, int) or callable, optional
-        Slices (before, after) that it needs around its block; a callable is given the
-        parameters.
+        Slices (before, after) needed around a block. A callable receives the parameters.
     output_dims : callable, optional
-        ``(other_dims, **kwargs) -> (int, int)``, where the result has other dims. It may
+        ``(other_dims, **kwargs) -> (int, int)``, if the dims of the result differ. It may
         name ``slice_dim``.
     output_dtype : dtype-like or callable, optional
-        The result's dtype, or ``(dtype, **kwargs) -> dtype``. By default what the
-        estimator returns.
+        Dtype of the result, or ``(dtype, **kwargs) -> dtype``. By default the estimator
+        returns it.
     output_angles : callable, optional
-        ``(angles, **kwargs) -> angles`` of the result, where it has other projections than the
-        data: float32 arrays, in radians.
+        ``(angles, **kwargs) -> angles`` of the result, if its projections differ from those of
+        the data. Both are float32 arrays in radians.
     side_data : {"too", "alone"}, optional
-        The mean of the flats, and that of the darks, go through the method as well, or alone:
-        then the data pass through unchanged. Later methods are given these frames.
+        Apply the method to the mean of the flats and to the mean of the darks as well ("too"), or
+        to these only ("alone"). Later methods receive the resulting frames.
     check_values : callable, optional
-        ``(**kwargs)``: raises ValueError for values that the method refuses whatever the data
-        are, so that a pipeline is told of them before it runs. References are left out.
+        ``(**kwargs)``: raises ValueError for invalid values, before the pipeline runs.
+        References are not passed.
     side_results : iterable of str, optional
-        The function returns these values (one, or a tuple in this order) and no array:
-        the data go on unchanged, and later methods may refer to the values.
+        Names of the values that the function returns (one, or a tuple in this order) instead of
+        an array. The data are unchanged, and later methods may refer to the values.
     sample_slices : callable, optional
         ``(n_slices, **kwargs) -> slice indices``: the only slices that the side results
-        depend on; the function is called once, with these.
+        depend on. The function is called once, with these slices.
     combine : callable, optional
-        Makes one result of the list of all blocks' results; required for side results
+        Combines the list of all blocks' side results into one. Required for side results
         without `sample_slices`.
     array_module : {"torch"}, optional
-        The function takes its data, flats and darks as torch tensors on the device, and
-        returns one; arrays of other methods become tensors, and back, without a copy.
-        torch itself is imported when the method runs.
+        The function takes data, flats and darks as torch tensors on the device, and returns a
+        tensor. Arrays are converted without a copy. torch is imported when the method runs.
     records : path, optional
-        File of records that come with the package, made by ``docs/scripts/ship_records.py``:
-        without an estimator, the method can then be planned where there is no GPU.
+        File of records shipped with the package, made by ``docs/scripts/ship_records.py``. With
+        it, a method without an estimator can be planned without a GPU.
     row_reach : int, (int, int) or callable, optional
-        Rows (above, below) that a row of the result depends on, where they are not those of the
-        halo: a sweep, which reads few rows, reads so many. A callable is given the parameters.
+        Rows (above, below) that a row of the result depends on, if they differ from the halo. A
+        sweep reads these rows. A callable receives the parameters.
     host_only : bool
-        Whether the method takes a block to the host, whatever the device, and brings its result
-        back. Without an estimator, it can be planned for a GPU that is not there: its input and
-        its result are all that it has on one.
+        Whether the method computes on the host, with blocks that it copies from and to the
+        device. Such a method needs only its input and result on a GPU, so it can be planned
+        without a GPU and without an estimator.
     saved_by_default : bool
-        Whether the result is saved where a pipeline does not say, as a reconstruction is.
+        Whether the result is saved if the pipeline has no ``save_result``, as reconstructions are.
     keeps_pixel_size : bool
-        Whether pixels have the size that they had, where `output_dims` says that there are other
-        numbers of them: frames are cut or joined, and not scaled. A reconstruction always does.
+        Whether the pixel size is unchanged although `output_dims` changes the number of pixels,
+        because frames are cropped or joined. Reconstructions always keep it.
     order_matters : bool, optional
-        Whether the result depends on the order in which projections are stored. By default it
-        does for methods that take no angles and are given whole sinograms or a halo. A run on
-        projections that are not stored by angle warns of such methods.
+        Whether the result depends on the order in which projections are stored. By default true
+        for methods that take no angles and receive whole sinograms or a halo. A run warns about
+        such methods if projections are not stored by angle.
     takes : str or tuple of str, optional
-        What its data may be: "counts", "transmission", "line integrals", "thickness" or
-        "slices". A pipeline that gives it something else is warned about.
+        Quantities that its data may represent: "counts", "transmission", "line integrals",
+        "thickness" or "slices". Pipelines with another quantity cause a warning.
     gives : str, optional
-        What its result is: one of these, or "same" as its data.
+        Quantity of its result: one of these, or "same" as its data.
     registry : Registry, optional
-        Where to register; the global registry by default.
+        Where to register. By default the global registry.
 
     Returns
     -------
@@ -373,7 +373,7 @@ def method(
     Raises
     ------
     RegistrationError
-        If the signatures cannot work together; nothing is registered then.
+        If the declaration is invalid. Nothing is registered then.
 
     Examples
     --------
@@ -390,13 +390,13 @@ def method(
     """
     if callable(pattern):
         raise RegistrationError(
-            f"{name_of(pattern)}: a method is decorated with its pattern, as in @method('all')"
+            f"{name_of(pattern)}: the decorator needs a pattern, as in @method('all')"
         )
 
     def decorate(function: Callable[P, R]) -> RegisteredFunction[P, R]:
         target = _GLOBAL if registry is None else registry
         meta = target.add(describe(function, data_name="data", pattern=pattern, **options))
-        # What cannot take attributes (a builtin) is registered all the same.
+        # Builtins and other objects without attributes are registered too.
         with suppress(AttributeError, TypeError):
             function.meta = meta  # type: ignore[attr-defined]
         return cast("RegisteredFunction[P, R]", function)
@@ -405,10 +405,10 @@ def method(
 
 
 def _pickled(meta: MethodMeta) -> tuple[Any, ...]:
-    """Pickle a method of an installed package by its name: each process imports its own.
+    """Pickle a method of an installed package by its name.
 
-    By value, the functions of httomo's methods would have their packages imported just to be
-    pickled, and with them CuPy, by a process that needs neither.
+    Pickling the functions of httomo's methods themselves would import their packages and CuPy in
+    processes that need neither.
     """
     if registry.is_of_a_package(meta):
         return _of_name, (meta.full_name,)

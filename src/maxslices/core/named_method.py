@@ -1,4 +1,4 @@
-"""What a command line names: a method, or any object as ``MODULE:NAME``."""
+"""Find objects named on the command line: a method, or any object as ``MODULE:NAME``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ def method_named(name: str) -> MethodMeta:
     Parameters
     ----------
     name : str
-        A method's name, or ``module:function``: a registered one, also under another name than the
-        function's, or any function whose first parameter takes the array; it may be cut along
-        either axis.
+        A method's name, or ``module:function``. The function may be a registered one, or any
+        function whose first parameter takes the array, which may then be cut along either axis.
 
     Raises
     ------
     UsageError
-        If the module cannot be imported, or has no such function.
+        If the module cannot be imported, or does not have the function.
     RegistrationError
         If the function cannot be called with an array and keywords.
     """
@@ -42,18 +41,18 @@ def method_named(name: str) -> MethodMeta:
                 raise
             raise UnknownMethodError(f"{error}; for any function: {module}:{function}") from None
     try:
-        found = import_named(name, "scipy.ndimage:median_filter")
+        target = import_named(name, "scipy.ndimage:median_filter")
     except UsageError:
         if (full_name := name.replace(":", ".")) in registry:
             return registry.get(full_name)
         raise
-    meta = getattr(found, "meta", None)
+    meta = getattr(target, "meta", None)
     if isinstance(meta, MethodMeta):
         return meta
     module_name, _, path = name.partition(":")
     array_module = "torch" if module_name.partition(".")[0] == "torch" else None
     return Registry().register(
-        _with_signature(found),
+        _with_signature(target),
         pattern="all",
         name=path.rpartition(".")[2],
         module=module_name,
@@ -62,7 +61,7 @@ def method_named(name: str) -> MethodMeta:
 
 
 def _with_signature(function: Any) -> Any:
-    """The function, or one that calls it where Python cannot read its signature, as in C code."""
+    """The function, wrapped if Python cannot read its signature, as for some C functions."""
     if not callable(function):
         return function
     try:
@@ -80,42 +79,42 @@ def _with_signature(function: Any) -> Any:
 def import_named(text: str, example: str) -> Any:
     """Import the object named ``module:name``.
 
-    Modules are found where Python finds them, and in the current folder.
+    Modules may also be in the current folder.
 
     Parameters
     ----------
     text : str
         Module and name, with a colon between.
     example : str
-        Shown to who wrote something else.
+        Example shown in the error message.
 
     Raises
     ------
     UsageError
-        If there is no such module or name in it.
+        If the module or the name in it does not exist.
     """
     module_name, colon, name = text.partition(":")
     parts = [*module_name.split("."), *name.split(".")]
     if colon and module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
-        raise UsageError(f"{text!r} names a file: write the module, {dotted}:{name}")
+        raise UsageError(f"{text!r} is a file name: write its module, {dotted}:{name}")
     if not colon or not all(part.isidentifier() for part in parts):
-        raise UsageError(f"{text!r}: write module:callable, such as {example}")
-    found: Any = _module(module_name)
+        raise UsageError(f"{text!r} is not of the form module:callable, such as {example}")
+    target: Any = _module(module_name)
     for part in name.split("."):
         try:
-            has_part = hasattr(found, part)
+            has_part = hasattr(target, part)
         except Exception as error:  # a module's ``__getattr__``, or a property
-            said = f"{what_raised(error)}{raised_at(error, module_name)}"
-            raise UsageError(f"{module_name}:{name} cannot be looked up: {said}") from error
+            reason = f"{what_raised(error)}{raised_at(error, module_name)}"
+            raise UsageError(f"{module_name}:{name} cannot be looked up: {reason}") from error
         if not has_part:
-            offered = [each for each in dir(found) if not each.startswith("_")]
-            near = [each for each in offered if part.lower() in each.lower()][:5]
-            near = near or get_close_matches(part, offered)
-            hint = f"; there is {', '.join(near)}" if near else ""
+            public = [each for each in dir(target) if not each.startswith("_")]
+            similar = [each for each in public if part.lower() in each.lower()][:5]
+            similar = similar or get_close_matches(part, public)
+            hint = f"; similar names: {', '.join(similar)}" if similar else ""
             raise UsageError(f"{module_name} has no {name}{hint}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _module(name: str) -> Any:
@@ -129,20 +128,20 @@ def _module(name: str) -> Any:
         missing = error.name or name
         if missing == name or name.startswith(f"{missing}."):
             raise UsageError(
-                f"there is no module {missing!r}: install its package, or run this in the folder "
-                "that it is in"
+                f"the module {missing!r} cannot be found: install its package, or change to the "
+                "folder that contains it"
             ) from None
         raise UsageError(f"{name} needs the module {missing!r}, which is not installed") from None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever a module does when it is imported
-        said = f"{type(error).__name__}: {first_line(error)}{raised_at(error, name)}"
-        raise UsageError(f"{name} cannot be imported: {said}") from error
+    except BaseException as error:  # an imported module may raise anything
+        reason = f"{type(error).__name__}: {first_line(error)}{raised_at(error, name)}"
+        raise UsageError(f"{name} cannot be imported: {reason}") from error
     finally:
         if added:
             sys.path.remove(here)
 
 
 def first_line(error: BaseException) -> str:
-    """First line of what an error says."""
+    """First line of an error's text."""
     return (text_of(error).splitlines() or ["no message"])[0]

@@ -1,4 +1,4 @@
-"""Parameters of methods, held against signature and annotations."""
+"""Check the parameters of methods against signatures and annotations."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ SUPPLIED = (
     "results_folder",
     "pixel_size_um",
 )
-"""Names that the runner fills in: flats and darks as stacks of frames, the weights of
-the flats for each projection (None where their mean serves all), projection angles in radians
-of the block and of the scan, the axis along which the block is cut, the index in the whole of the
-block's first slice, the (row, column) of the detector at which the loader's preview starts, the
-folder of the run's results (None where the result is kept in memory), and the size of a pixel at
-the sample in micrometres (None where it is not known)."""
+"""Parameters that the runner supplies, if the method has them:
+
+* ``flats`` and ``darks``: stacks of frames
+* ``flat_weights``: weights of the flats for each projection, or None to use their mean
+* ``angles`` and ``scan_angles``: projection angles of the block and of the scan, in radians
+* ``slice_dim``: axis along which the block is cut
+* ``first_slice``: index of the block's first slice in the whole array
+* ``detector_start``: (row, column) of the detector at which the loader's preview starts
+* ``results_folder``: folder of the results, or None if they are kept in memory
+* ``pixel_size_um``: pixel size at the sample in micrometres, or None if unknown
+"""
 
 _LISTS: tuple[Any, ...] = (
     list,
@@ -56,7 +61,7 @@ def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parame
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve a function's annotations; those that cannot be resolved are left out."""
+    """Resolve a function's annotations, without those that cannot be resolved."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__annotations__") or inspect.isclass(function):
@@ -66,18 +71,18 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     resolved: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
-        # Left out: names that only the author's type checker knows (TYPE_CHECKING).
+        # Names that only type checkers import (TYPE_CHECKING) cannot be resolved.
         with contextlib.suppress(AttributeError, NameError, SyntaxError, TypeError):
             resolved |= typing.get_type_hints(alone, globalns=names)
     return resolved
 
 
 def matches(annotation: Any, value: Any) -> bool:
-    """True if `value` may be given where `annotation` stands.
+    """True if `value` is valid for `annotation`.
 
-    An `int` passes for a `float`; a `bool` passes for neither. Lists and tuples, which
-    pipeline files cannot tell apart, pass for each other and for sets. Annotations of
-    arrays and other classes that a pipeline file cannot spell accept anything.
+    An `int` is a valid `float`, but a `bool` is not a valid `int`. Lists, tuples and sets are
+    interchangeable, because YAML has lists only. Annotations of arrays and other classes that YAML
+    cannot express accept any value.
     """
     if annotation is Any or annotation is inspect.Parameter.empty:
         return True
@@ -127,7 +132,7 @@ def _matches_list(kind: Any, arguments: tuple[Any, ...], value: Any) -> bool:
 
 
 def type_name(annotation: Any) -> str:
-    """Write an annotation as a user reads it: ``float or None``, ``'linear' or 'cubic'``."""
+    """Write an annotation for users: ``float or None``, ``'linear' or 'cubic'``."""
     if annotation is None or annotation is type(None):
         return "None"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -147,8 +152,8 @@ def type_name(annotation: Any) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Suggest names near to `name`, as ``"; did you mean a or b?"``; empty if there are none."""
-    from difflib import get_close_matches  # 5 ms that only a mistake has to wait for
+    """Suggest similar names, as ``"; did you mean a or b?"``, or return an empty string."""
+    from difflib import get_close_matches  # takes 5 ms, so it is imported after a mistake only
 
     by_lower = {n.lower(): n for n in sorted(names)}
     close = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
@@ -156,38 +161,37 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def check_parameters(
-    function: Callable[..., Any], given: Mapping[str, Any], supplied: Iterable[str] = SUPPLIED
+    function: Callable[..., Any], values: Mapping[str, Any], supplied: Iterable[str] = SUPPLIED
 ) -> list[tuple[str | None, str]]:
-    """Hold parameters against a method's signature.
+    """Check parameters against a method's signature.
 
     Parameters
     ----------
     function : callable
         The method.
-    given : mapping
-        What the user gives.
+    values : mapping
+        The user's parameters.
     supplied : iterable of str
-        Names that the runner fills in, so that they are never missing.
+        Names that the runner supplies, which are never missing.
 
     Returns
     -------
     list of (str or None, str)
-        For each fault the parameter's name (None for one that is missing) and what is
-        wrong with it; empty if all is well.
+        For each fault the parameter's name (None for a missing one) and a description.
     """
     parameters, hints = keyword_parameters(function), annotations_of(function)
     faults: list[tuple[str | None, str]] = []
     signature = list(inspect.signature(function).parameters.values())
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in parameters:
             if not takes_any or name == signature[0].name:
-                known = ", ".join(each for each in parameters if each not in supplied) or "none"
-                hint = nearest(str(name), parameters) or f"; it has: {known}"
+                valid = ", ".join(p for p in parameters if p not in supplied) or "none"
+                hint = nearest(str(name), parameters) or f"; it has: {valid}"
                 faults.append((name, f"has no parameter {name!r}{hint}"))
             continue
         if value is None and parameters[name].default is None:
-            continue  # `size: int = None`, as many write it
+            continue  # many authors write `size: int = None`
         annotation = hints.get(name, Any)
         if not matches(annotation, value):
             faults.append(
@@ -198,6 +202,6 @@ def check_parameters(
                 )
             )
     for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in given and name not in supplied:
+        if parameter.default is parameter.empty and name not in {*values, *supplied}:
             faults.append((None, f"needs the parameter {name!r}"))
     return faults

@@ -108,7 +108,7 @@ class MethodCalls:
             If not.
         """
         meta = self.trial.meta
-        if fault := "" if meta.side_results else self.trial.output.no_data:
+        if fault := "" if meta.side_results else self.trial.output.why_not_data:
             raise MethodError(f"it {fault}{defined_at(meta.function)}")
         return call
 

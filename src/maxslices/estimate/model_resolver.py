@@ -326,7 +326,7 @@ def supports_device(meta: MethodMeta, device: Device) -> bool:
         return False
     if device == "cuda" or isinstance(meta.estimator, LedgerEstimator):
         return True
-    return "device" in meta.callbacks["calc_max_slices"].told
+    return "device" in meta.callbacks["calc_max_slices"].context_args
 
 
 def declared_model(request: ModelRequest, device: Device) -> MemoryModel:

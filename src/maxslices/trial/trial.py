@@ -168,7 +168,7 @@ class Trial:
     @property
     def output_dims(self) -> tuple[int, int] | None:
         """Other two dims of the last result, in array order; None if it was not a block."""
-        if self.meta.side_results or self.output.no_data or self.output.shape is None:
+        if self.meta.side_results or self.output.why_not_data or self.output.shape is None:
             return None
         rows, columns = np.delete(self.output.shape, self.slice_dim).tolist()
         return rows, columns
