@@ -1,8 +1,8 @@
 """Memory of a method: bytes as a function of the number of slices.
 
-A `MemoryModel` is all that planner and runner know about a method's memory, whatever its origin. It
-is plain integer arithmetic, without a device and without input or output. A `ChunkModel` is the same
-for chunks that are cut along several axes at once.
+A `MemoryModel` is all that planner and runner know about a method's memory, whatever its origin.
+It is plain integer arithmetic, without a device and without input or output. A `ChunkModel` is the
+same for chunks that are cut along several axes.
 """
 
 from __future__ import annotations
