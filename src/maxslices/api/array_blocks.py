@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.any_dims import BlockMethod, Halo
+from ..core.any_dims import BlockMethod
 from ..core.arrays import ArraySpec
+from ..core.method_meta import Halo
 from ..core.units import format_bytes, parse_bytes
 from ..devices import select_backend
 from ..devices.method_call import call_method
