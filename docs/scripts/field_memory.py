@@ -31,7 +31,7 @@ from maxslices.core.method_meta import MethodMeta
 from maxslices.core.units import format_bytes
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.model_resolver import declared_model
-from maxslices.estimate.peak_model import PeakModel, Term
+from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.estimate.size_model import SizedTerm, SizeModel, SizeRecord
 
@@ -44,8 +44,6 @@ FEW, MANY = 64, 128
 """Blocks between which the bytes of one more slice are taken."""
 CARD_BYTES = 16 * 10**9
 """A card of a workstation, for which the table says how many slices fit."""
-CALLER = "package_functions.py"
-"""What calls other packages, of which a line is of no interest."""
 SMALL = 1 / 200
 """Terms below this part of the peak are left out of a formula."""
 LIBRARY = "httomolibgpu"
@@ -91,7 +89,6 @@ class Row:
             format_bytes(round(per_slice)),
             f"{per_slice / (4 * rows * columns):.2f}",
             format_bytes(once) if once > SMALL * self.bytes_of(FEW) else "",
-            format_bytes(self.bytes_of(FEW)),
             str(self.fitting()),
             self.known,
         )
@@ -224,13 +221,13 @@ def declared_row(meta: MethodMeta) -> Row:
 def formula(row: Row) -> str:
     """Sum of what is alive at the peak of `FEW` slices, equal terms added, small ones left out."""
     assert row.peaks is not None
+    assert row.sized is not None
     label = row.peaks.highest(FEW)
-    own = row.peaks.moments[label]
-    terms = [row.sized.terms[i] for i in row.sized.moments[label]] if row.sized else own
+    terms = [row.sized.terms[i] for i in row.sized.moments[label]]
     counts: dict[str, int] = {}
     taken: dict[str, int] = {}
     for term, at in zip(terms, row.peaks.moments[label], strict=True):
-        text = term_text(term)
+        text = size_text(term)
         factor, _, rest = text.partition(" * ")
         if not factor.replace(",", "").isdigit():
             factor, rest = "1", text
@@ -246,14 +243,6 @@ def formula(row: Row) -> str:
     return " + ".join(parts).replace("columns*columns", "columns * columns").replace(" * ", " · ")
 
 
-def term_text(term: SizedTerm | Term) -> str:
-    """Bytes of the arrays of one line of code."""
-    if not isinstance(term, Term):
-        return size_text(term)
-    number = str(term.number).removeprefix("1 * ")
-    return str(term.size) if number == "1" else f"{term.size} * {number}"
-
-
 def size_text(sized: SizedTerm) -> str:
     """Bytes of one of a line's arrays, as a formula in rows, columns and n."""
     term, start, step = sized[0], str(sized[1]), str(sized[2])
@@ -265,21 +254,21 @@ def size_text(sized: SizedTerm) -> str:
 
 
 def tables() -> tuple[str, ...]:
-    """Tables of the page: httomolibgpu's, other packages', CuPy's, maxslices-methods', formulas."""
+    """Make the page's tables: httomolibgpu, other packages, CuPy, maxslices-methods, formulas."""
     found = list(recorded_rows())
     found += sequence_rows({row.method for row in found})
     found.sort(key=lambda row: (row.method.lower(), row.slices, row.dtype))
-    packages = list(package_rows())
     formulas = [["method", "slices", "bytes", "reached at"]]
-    for row in found + packages:
-        if row.peaks is not None:
+    for row in found:
+        if row.sized is not None:
             place = place_of(row.peaks, row.peaks.highest(FEW))
-            where = "the caller, for the result" if CALLER in place else f"`{place}`"
-            formulas.append([f"{row.cells[0]}, {row.dtype}", row.slices, formula(row), where])
+            formulas.append(
+                [f"{row.cells[0]}, {row.dtype}", row.slices, formula(row), f"`{place}`"]
+            )
     lines = [f"| {' | '.join(cells)} |" for cells in formulas]
     return (
         table(found),
-        table(packages),
+        table(list(package_rows())),
         table(list(cupy_rows())),
         table(list(declared_rows())),
         "\n".join([lines[0], "|---" * 4 + "|", *lines[1:]]),
@@ -288,8 +277,8 @@ def tables() -> tuple[str, ...]:
 
 def table(rows: list[Row]) -> str:
     """Rows as a table."""
-    head = ("method", "slices", "input", "a slice", "x", "once", "64 slices", "in 16 GB", "known")
-    lines = [f"| {' | '.join(head)} |", "|---|---|---|--:|--:|--:|--:|--:|---|"]
+    head = ("method", "slices", "input", "a slice", "x", "once", "in 16 GB", "known")
+    lines = [f"| {' | '.join(head)} |", "|---|---|---|--:|--:|--:|--:|---|"]
     return "\n".join(lines + [f"| {' | '.join(row.cells)} |" for row in rows])
 
 
