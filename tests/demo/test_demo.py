@@ -54,7 +54,7 @@ def test_a_full_disk_is_told_in_a_line(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("maxslices.demo.demo_run.make_scan", no_room)
     assert main(["demo", str(tmp_path / "filled")]) == 1
-    assert "filled: the disk is full: the whole needs 89.2 MB" in capsys.readouterr().err
+    assert "filled: the disk is full: 89.2 MB are needed" in capsys.readouterr().err
     usage = shutil.disk_usage(tmp_path)._replace(free=89_000_000)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     assert main(["demo", str(tmp_path / "full")]) == 1
@@ -73,5 +73,5 @@ def test_the_axis_and_the_phantom_are_found_within_the_budget(demo):
 def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys):
     (tmp_path / "scan.nxs").write_text("not of a demo")
     assert main(["demo", str(tmp_path)]) == 1
-    assert "is there already: move it away, or choose another name" in capsys.readouterr().err
+    assert "already exists: move it away, or choose another name" in capsys.readouterr().err
     assert (tmp_path / "scan.nxs").read_text() == "not of a demo"

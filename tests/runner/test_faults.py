@@ -231,7 +231,7 @@ def test_a_taken_name_is_told_before_anything_runs(tmp_path):
         called.append(1)
         return data
 
-    with pytest.raises(StoreError, match=r"result.h5: is there already"):
+    with pytest.raises(StoreError, match=r"result.h5 already exists"):
         run_function(note, tmp_path)
     assert not called
     assert [p.name for p in tmp_path.iterdir()] == ["result.h5"]

@@ -104,7 +104,7 @@ class TestProvenance:
     def test_a_file_of_that_name_is_not_replaced(self, tmp_path, scan):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "run.log").write_text("mine")
-        with pytest.raises(StoreError, match=r"run\.log: is there already"):
+        with pytest.raises(StoreError, match=r"run\.log already exists"):
             run(scan, STEPS, tmp_path / "out", **OPTIONS)
         assert (tmp_path / "out" / "run.log").read_text() == "mine"
 

@@ -33,10 +33,10 @@ STEPS = ["negate", "work"]
         ({"engine": "dask:far://node1:8786"}, "unknown address scheme 'far'"),
         ({"engine": "dask:tcp://node1:87860"}, "there is no port 87860"),
         ({"engine": "dask:tls://node1:8786"}, "no certificates are configured"),
-        ({"workers": 0}, "0 workers cannot do anything"),
-        ({"workers": 10**6}, "1000000 workers take 28.* TB before .* one for each core"),
+        ({"workers": 0}, "0 workers were requested: at least one"),
+        ({"workers": 10**6}, "1000000 idle workers take 28.* TB, and .* one for each core"),
         ({"workers": 1, "gpus": 1}, "give the number of processes"),
-        ({"gpus": 10**6}, r"gpus is 1000000, of \d+ that are there: ask for 1 or more of these"),
+        ({"gpus": 10**6}, r"gpus is 1000000, and this machine has \d+: use 1 or more of these"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, scan, change, message):
@@ -112,13 +112,13 @@ def test_workers_in_a_folder_that_is_gone(tmp_path, scan, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(UsageError, match="the current folder is gone"):
+    with pytest.raises(UsageError, match="the current folder does not exist"):
         run(scan, of(STEPS), tmp_path / "out", workers=2)
 
 
 def test_workers_of_a_program_that_is_in_no_file(tmp_path, scan, monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)
-    with pytest.raises(UsageError, match=r"in no file \(python -\): write it to one"):
+    with pytest.raises(UsageError, match=r"not in a file \(python -\): write it to a file"):
         run(scan, of(STEPS), tmp_path / "out", workers=2)
 
 

@@ -104,7 +104,7 @@ def test_a_controller_that_is_gone_does_not_stop_a_run(scan, pause, site):
     try:
         assert not errors
         check_as_alone(scan, waiting(pause), Path())
-        with pytest.raises(DeviceError, match=r"refuses the jobs: .* contact slurm controller"):
+        with pytest.raises(DeviceError, match=r"rejects the jobs: .* contact slurm controller"):
             run(scan, ["minus_log"], "second", workers=1, slurm="")
     finally:
         site.start_controller()
@@ -122,7 +122,7 @@ def test_a_controller_that_hangs_is_not_waited_for(scan, site, monkeypatch):
 
 
 def test_what_slurm_refuses_is_reported(scan, site):
-    with pytest.raises(DeviceError, match=r"refuses the jobs: .* invalid partition specified"):
+    with pytest.raises(DeviceError, match=r"rejects the jobs: .* invalid partition specified"):
         run(scan, ["minus_log"], "out", workers=2, slurm="-p nothing")
     assert not Path("out").exists()
 
@@ -143,7 +143,7 @@ def test_jobs_that_all_end_are_not_waited_for(scan, site, monkeypatch):
     monkeypatch.setattr(slurm_cluster, "LOOK_S", 0.5)
     with (
         dask.config.set({"jobqueue.slurm.python": "/bin/false"}),
-        pytest.raises(DeviceError, match="all jobs ended before a worker was there"),
+        pytest.raises(DeviceError, match="all jobs ended before a worker connected"),
     ):
         run(scan, ["minus_log"], "out", workers=1, slurm="")
 
@@ -179,7 +179,7 @@ def test_what_the_site_has_configured_holds():
 
 def test_without_slurm_it_is_reported(scan, monkeypatch):
     monkeypatch.setenv("PATH", os.getcwd())
-    with pytest.raises(DeviceError, match="there is no sbatch here"):
+    with pytest.raises(DeviceError, match="sbatch was not found"):
         run(scan, ["minus_log"], "out", workers=1, slurm="")
 
 

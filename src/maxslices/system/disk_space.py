@@ -18,11 +18,11 @@ from .resource_limits import process_limit
 from .threads import HANG_S, WorkThread
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a full disk, or of a quota that is used up."""
+"""Errors of a full disk or an exhausted quota."""
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
-"""Errors of a file that has the name of a folder."""
+"""Errors of a file with the name of a folder."""
 _UNIT_BYTES = 512
-"""What the system counts a file's blocks in, whatever those of the disk are."""
+"""Unit of ``st_blocks``, independent of the disk's block size."""
 _freeing_threads: WeakSet[WorkThread] = WeakSet()
 """Threads that free disk space in the background."""
 
@@ -30,7 +30,7 @@ _freeing_threads: WeakSet[WorkThread] = WeakSet()
 def check_free_space(path: Path, n_bytes: int) -> None:
     """Check that the disk of `path`, which need not exist yet, has `n_bytes` free.
 
-    If it has less, wait for space that is being freed in the background.
+    If it has less, wait until background threads have freed space.
 
     Raises
     ------
@@ -44,25 +44,25 @@ def check_free_space(path: Path, n_bytes: int) -> None:
     if free_bytes < n_bytes:
         raise StoreError(
             f"{path}: needs {format_bytes(n_bytes)}, but the disk has "
-            f"{format_bytes(free_bytes)} free: make room, or write to another disk"
+            f"{format_bytes(free_bytes)} free. Free space, or write to another disk"
         )
 
 
 def close_in_background(files: Iterable[IO[bytes]]) -> None:
-    """Close files without names, each in a thread of its own, while the program goes on.
+    """Close files without names in background threads.
 
-    Such a file loses its content when it is closed. A file system mounted with ``discard`` tells
-    the disk of each piece that becomes free, and `close` waits for that: 30 GB in ten files took
-    9.4 s one after the other, and 2.0 s all at once.
+    Such a file loses its content when it is closed. A file system mounted with ``discard`` reports
+    each freed piece to the disk, and `close` waits for that. Closing 30 GB in ten files took 9.4 s
+    one after the other, and 2.0 s at once.
 
-    Without, a run with 8 GB between two sections takes 12 % longer, or 2.1 times as long where the
-    page cache is short (H200, 2026-11-22).
+    With `close` in the main thread, a run with 8 GB between two sections takes 12 % longer, or 2.1
+    times as long if the page cache is short (H200, 2026-11-22).
     """
     for file in files:
         thread = WorkThread(file.close, "free")
         try:
             thread.start()
-        except RuntimeError:  # none can be started
+        except RuntimeError:  # no thread can be started
             file.close()
         else:
             _freeing_threads.add(thread)
@@ -71,7 +71,7 @@ def close_in_background(files: Iterable[IO[bytes]]) -> None:
 def wait_until_freed() -> None:
     """Wait for all threads that free disk space."""
     for thread in list(_freeing_threads):
-        with suppress(OSError):  # of a file whose content nobody wants any more
+        with suppress(OSError):  # the content is not needed any more
             thread.join(HANG_S)
 
 
@@ -81,19 +81,19 @@ def check_absent(path: Path) -> None:
     Raises
     ------
     StoreError
-        If something does: nothing is ever overwritten.
+        If something does, because nothing is overwritten.
     """
     if os.path.lexists(path):
-        raise StoreError(f"{path}: is there already: move it away, or choose another name")
+        raise StoreError(f"{path} already exists: move it away, or choose another name")
 
 
 def check_file_place(path: Path) -> None:
-    """Check that a file can be written at `path`, before what is to be in it is made.
+    """Check that a file can be written at `path`, before its content is computed.
 
     Raises
     ------
     StoreError
-        If its folder is not there or cannot be written to, or it is a folder itself.
+        If its folder is missing or not writable, or it is a folder itself.
     """
     if path.is_dir():
         raise StoreError(f"cannot write {path}: it is a folder")
@@ -106,10 +106,9 @@ def check_file_place(path: Path) -> None:
 def preallocate(fd: int, n_bytes: int) -> bool:
     """Allocate the disk space of a file, which makes writing it faster.
 
-    A file that has it already is left alone: in a memory file system each of its pages would be
-    visited again, while whoever else writes to it waits (2 s for 13 GB).
-    ``os.posix_fallocate`` is not used: on a file system that cannot allocate space, it writes the
-    whole file.
+    A file that already has its space is left alone. In a memory file system, all its pages would be
+    visited again, while other writers wait (2 s for 13 GB). ``os.posix_fallocate`` is not used,
+    because it writes the whole file on a file system that cannot allocate space.
 
     Returns
     -------
@@ -131,7 +130,7 @@ def preallocate(fd: int, n_bytes: int) -> bool:
 
 
 def reserve(path: Path, n_bytes: int, flags: int = 0) -> None:
-    """Make a file larger, for what a library will write that cannot cope with a full disk.
+    """Enlarge a file for a library that does not handle a full disk.
 
     Parameters
     ----------
@@ -140,12 +139,12 @@ def reserve(path: Path, n_bytes: int, flags: int = 0) -> None:
     n_bytes : int
         Bytes by which it grows, with disk space for all of them.
     flags : int
-        Flags of `os.open`, to make the file.
+        Further flags of `os.open`, to create the file.
 
     Raises
     ------
     OSError
-        If the disk is full; the file then has the size that it had.
+        If the disk is full. The file then keeps its size.
     """
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
     try:
@@ -180,12 +179,12 @@ def _fallocate(fd: int, n_bytes: int) -> int:
 
 
 def sync_file_system(fd: int) -> None:
-    """Put on disk all that was written to the file system of an open file.
+    """Write all data of the file system of an open file to disk.
 
     Raises
     ------
     OSError
-        If the system could not write some of it.
+        If the system could not write all data.
     """
     try:
         syncfs = ctypes.CDLL(None, use_errno=True).syncfs
@@ -206,38 +205,37 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
     path : Path
         File or folder that is written.
     n_bytes : int
-        Bytes of the complete result; 0 if that is not known.
+        Bytes of the complete result; 0 if unknown.
     """
     try:
         yield
     except OSError as error:
         if _is_limited(path, n_bytes, error.errno):
             raise StoreError(
-                f"{path}: cannot be written: files of this process may have no more than "
-                f"{format_bytes(process_limit('RLIMIT_FSIZE') or 0)}: raise the limit "
-                "(ulimit -f)"
+                f"cannot write {path}: files of this process are limited to "
+                f"{format_bytes(process_limit('RLIMIT_FSIZE') or 0)}. Raise the limit (ulimit -f)"
             ) from None
         if error.errno not in _FULL:
             reason = os.strerror(error.errno) if error.errno else str(error)
             if error.errno in _IN_THE_WAY:
-                reason = "a file is in the way of its folder"
+                reason = "a file has the name of its folder"
             raise StoreError(
-                f"{path}: cannot be written ({reason}): check the folder and its permissions, or "
-                "choose another"
+                f"cannot write {path} ({reason}): check the folder and its permissions, or choose "
+                "another"
             ) from None
         free_bytes = _free_bytes(path)
         quota = " within its quota" if error.errno == errno.EDQUOT else ""
-        needed = f"the whole needs {format_bytes(n_bytes)}, " if n_bytes else ""
+        needed = f"{format_bytes(n_bytes)} are needed, and " if n_bytes else ""
         raise StoreError(
-            f"{path}: the disk is full{quota}: {needed}{format_bytes(free_bytes)} are free now: "
-            "make room, or write to another disk"
+            f"{path}: the disk is full{quota}: {needed}{format_bytes(free_bytes)} are free. Free "
+            "space, or write to another disk"
         ) from None
 
 
 def _is_limited(path: Path, n_bytes: int, error: int | None) -> bool:
-    """True if what ended a file of `n_bytes` is a limit of a file's size, not the disk.
+    """True if the cause of an error is the limit of a file's size, and not the disk.
 
-    HDF5 goes on after the error of the limit, and what it did not write looks like a full disk.
+    HDF5 continues after the error of the limit, and later reports a full disk.
     """
     limit = process_limit("RLIMIT_FSIZE")
     if limit is None:

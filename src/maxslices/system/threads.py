@@ -1,8 +1,8 @@
-"""Parallel loops over threads, and threads with one piece of work each.
+"""Parallel loops over threads, and threads for one piece of work each.
 
 Reading, writing, copying and decompressing release Python's lock, so a few threads use the full
-bandwidth of a disk or of the memory. All readers and writers share the threads of the loops, which
-are started when they are first needed.
+bandwidth of a disk or of the memory. All readers and writers share a pool of threads for loops. The
+threads start when they are first needed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from .resource_limits import core_limit
 T = TypeVar("T")
 
 NO_THREAD = "can't start new thread"
-"""What Python says where the system has no memory for a thread's stack, or no threads are left."""
+"""Python's message if the system has no memory for a thread's stack, or no threads left."""
 NO_LOCK = "can't allocate lock"
-"""What it says where there is none for a lock, which waiting for a time takes."""
+"""Python's message if the system has no memory for a lock, which timed waits need."""
 _LOOK_S = 0.05
-"""Seconds between two looks at whether a thread still lives. Only who waits for one that died, or
-for work that takes longer than that, looks at all."""
+"""Seconds between two checks that a thread is alive, during a wait for it."""
 HANG_S = 4 * 3600.0
 """Longest wait for a thread that reads, copies or writes: 100 GB at 10 MB/s take three hours."""
 CALL_S = 90 * 86400.0
-"""Longest wait of such a thread for the one that calls methods, one of which may take days."""
+"""Longest wait of such a thread for the one that calls methods. A call may take days."""
 
 
 class WorkThread:
@@ -54,7 +53,7 @@ class WorkThread:
     work : callable
         Called once, without arguments.
     name : str
-        What the thread is for.
+        Its purpose, for messages.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
@@ -83,7 +82,7 @@ class WorkThread:
         self._refer = weakref.ref(function)
 
     def join(self, limit_s: float) -> None:
-        """Wait until the work has ended; return at once if it never began.
+        """Wait until the work has ended; return at once if it was not started.
 
         Parameters
         ----------
@@ -93,9 +92,9 @@ class WorkThread:
         Raises
         ------
         BaseException
-            What the work raised, the first time.
+            The error of the work, at the first call.
         MaxslicesError
-            If the work takes longer; the thread is left to itself, and no longer counts as alive.
+            If the work takes longer. The thread then no longer counts as alive.
         """
         if self.is_alive:
             try:
@@ -110,7 +109,7 @@ class WorkThread:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 - raised where it is joined
+        except BaseException as error:  # noqa: BLE001 - raised by `join`
             self._error = error
         finally:
             self._has_ended.set()
@@ -118,8 +117,8 @@ class WorkThread:
 
 def _hang_error(name: str, limit_s: float) -> MaxslicesError:
     return MaxslicesError(
-        f"the {name} thread has not answered for {format_duration(limit_s)}: a disk or a device "
-        "hangs; end the program, and see to it"
+        f"the {name} thread has not answered for {format_duration(limit_s)}, so a disk or a device "
+        "hangs: end the program and check them"
     )
 
 
@@ -129,35 +128,35 @@ def wait_for(
     limit_s: float,
     name: str,
 ) -> T | None:
-    """Wait for what another thread provides; the threads of a run wait in no other way.
+    """Wait for another thread. All waits of a run's threads use this function.
 
     Parameters
     ----------
     attempt : callable
-        Called again and again with the seconds that it may wait; None if there is nothing yet.
+        Called repeatedly with the seconds that it may wait. It returns None to continue.
     is_alive : callable
-        Whether the other thread can still provide it.
+        Returns whether the other thread can still provide the object.
     limit_s : float
         Longest wait; see `HANG_S` and `CALL_S`.
     name : str
-        What the other thread does, for the error.
+        Name of the other thread, for the error.
 
     Returns
     -------
     object or None
-        What `attempt` returned; None if the other thread has ended without providing it.
+        The result of `attempt`; None if the other thread has ended without providing it.
 
     Raises
     ------
     MaxslicesError
-        If nothing comes within the limit.
+        If the limit is exceeded.
     """
     until_s = time.monotonic() + limit_s
     while True:
         may_come = is_alive()  # before the attempt, after which it may end
-        found = attempt(min(_LOOK_S, max(0.0, until_s - time.monotonic())))
-        if found is not None or not may_come:
-            return found
+        result = attempt(min(_LOOK_S, max(0.0, until_s - time.monotonic())))
+        if result is not None or not may_come:
+            return result
         if time.monotonic() >= until_s:
             raise _hang_error(name, limit_s)
 
@@ -178,32 +177,30 @@ def next_of(queue: SimpleQueue[T], thread: WorkThread | None, limit_s: float) ->
     Raises
     ------
     BaseException
-        What ended the thread, if it ended without another item.
+        The error of the thread, if it has ended without another item.
     MaxslicesError
-        If none comes within the limit.
+        If the limit is exceeded.
     """
-    found = wait_for(
-        lambda timeout_s: _taken(queue, timeout_s),
+    item = wait_for(
+        lambda timeout_s: _get(queue, timeout_s),
         lambda: thread is not None and thread.is_alive,
         limit_s,
         "ended" if thread is None else thread.name,
     )
-    if found is not None:
-        return found[0]
+    if item is not None:
+        return item[0]
     if thread is not None:
         thread.join(limit_s)
     raise RuntimeError(NO_THREAD)
 
 
 def next_for(queue: SimpleQueue[T], owner: threading.Thread, limit_s: float) -> T | None:
-    """Next item that the owner of a thread gives it; None if the owner has ended."""
-    found = wait_for(
-        lambda timeout_s: _taken(queue, timeout_s), owner.is_alive, limit_s, owner.name
-    )
-    return None if found is None else found[0]
+    """Next item from the owner of a thread; None if the owner has ended."""
+    item = wait_for(lambda timeout_s: _get(queue, timeout_s), owner.is_alive, limit_s, owner.name)
+    return None if item is None else item[0]
 
 
-def _taken(queue: SimpleQueue[T], timeout_s: float) -> tuple[T] | None:
+def _get(queue: SimpleQueue[T], timeout_s: float) -> tuple[T] | None:
     try:
         return (queue.get(timeout=timeout_s),)
     except Empty:
@@ -211,7 +208,7 @@ def _taken(queue: SimpleQueue[T], timeout_s: float) -> tuple[T] | None:
 
 
 def _cores() -> int:
-    """Number of cores that this process may run on, by its affinity and by limits on its time."""
+    """Number of cores for this process, by its affinity and its CPU quota."""
     try:
         n_cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -222,42 +219,42 @@ def _cores() -> int:
 N_CORES = _cores()
 """Cores that this process may run on."""
 MOST_THREADS = 12
-"""Most threads that move bytes. A plan for a GPU counts the buffers of so many, so that it holds
-for hosts with any number of cores."""
+"""Most threads that move bytes. A plan for a GPU includes the buffers of this many, so it is valid
+on hosts with any number of cores."""
 N_THREADS = 1 if N_CORES <= 2 else min(MOST_THREADS, max(2, N_CORES * 5 // 8))
 """Threads that move bytes: 5 of 8 cores.
 
-With 16 cores, 10 threads read 45 GB/s, nearly what a GPU's link carries (55 GB/s), and 6 cores
-are left. More than 12 are not needed for that; one or two cores are left to the computation.
+With 16 cores, 10 threads read 45 GB/s, close to the bandwidth of a GPU's link (55 GB/s), and leave
+6 cores. More than 12 threads are not needed. One or two cores are left to the computation.
 """
 N_DECODERS = 1 if N_CORES <= 2 else N_CORES - 1
-"""Threads that decompress, which is bound by the cores; one core is left to the computation."""
+"""Threads that decompress, which needs cores. One core is left to the computation."""
 _POOL_THREADS = max(2 * MOST_THREADS, N_CORES)
-"""Most threads in the pool: those of a reader and of a writer at the same time."""
+"""Most threads in the pool, enough for a reader and a writer at the same time."""
 _PART_BYTES = (2**20, 2**24)
-"""Least and most bytes that a thread works on at one time; see `part_count`."""
+"""Fewest and most bytes that a thread works on at one time; see `part_count`."""
 
 
 def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
-    """Call ``work(i)`` for each i below `n_items`, in several threads, and wait for all.
+    """Call ``work(i)`` for each i below `n_items` in several threads, and wait for all calls.
 
-    The calling thread works too, so it never waits for threads that are busy elsewhere, and with
-    one thread no other is started.
+    The calling thread works too, so it does not wait for threads that are busy elsewhere. With one
+    thread, no other is started.
 
     Parameters
     ----------
     n_items : int
         Number of calls.
     work : callable
-        Is called by several threads at once, in any order.
+        Called by several threads at once, in any order.
     n_threads : int, optional
-        Most threads; `N_THREADS` if not given.
+        Most threads, by default `N_THREADS`.
 
     Raises
     ------
     BaseException
-        The first error of `work`. No further call is started after it, and all calls have ended
-        when it is raised.
+        The first error of `work`, raised when all calls have ended. No further calls are started
+        after it.
     """
     items = iter(range(n_items))
     stopped = False
@@ -286,7 +283,7 @@ def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | N
 
 
 def _new_pool() -> None:
-    """Start without threads in a forked process, where those of its parent do not run."""
+    """Start without threads in a forked process, in which the parent's threads do not run."""
     global _pool
     _pool = ThreadPoolExecutor(_POOL_THREADS, "maxslices")
 
@@ -299,7 +296,7 @@ if hasattr(os, "register_at_fork"):
 def part_count(n_bytes: int) -> int:
     """Number of parts into which work on `n_bytes` is split, the same for each thread.
 
-    A few large parts are read faster than many that would balance the threads: 10 threads read 57
+    A few large parts are read faster than many small ones, despite less balance. 10 threads read 57
     frames of 2.6 MB at 33 GB/s in one part each, and at 22 GB/s in four.
     """
     least, most = _PART_BYTES
@@ -339,11 +336,11 @@ def parallel_for_box(
     Parameters
     ----------
     frames, rows : (int, int)
-        First index, and the index after the last, of what is in `array`.
+        First index in `array`, and the index after the last.
     array : ndarray
         The box (frames, rows, columns).
     work : callable
-        Is called with the frames and rows of a part, and that part of `array`, which is
+        Called with the frames and rows of a part, and that part of `array`, which is
         C-contiguous if `array` is.
     """
     n_frames, n_rows = array.shape[:2]

@@ -1,4 +1,4 @@
-"""Deals shares of a section's slices out to workers, one at a time to each."""
+"""Distribute shares of a section's slices to workers, one share at a time to each."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ from ..errors import DeviceError, MethodError, PlanError
 from .worker_calls import MOST_TRIES, EndedCall, WorkerAnswer, WorkerCalls
 
 NO_WORKER_S = 120.0
-"""Seconds without any worker after which the run ends. A killed one is back after two, or after 20
-if its nanny gave up (see `local_client`); the journal keeps what is done for later."""
+"""Seconds without any worker after which the run ends, and can be resumed. A killed worker is back
+after 2 s, or after 20 s if its nanny gave up (see `local_client`)."""
 MOST_BLOCKS = 16
-"""Most blocks of a share, which is what the end of a worker costs. Within a share reading,
-computing and writing overlap: of 16 blocks about one is lost at its ends."""
+"""Most blocks of a share, which is lost if its worker ends. Reading, computing and writing overlap
+within a share. Of 16 blocks, about the time of one is lost at the ends."""
 UNKNOWN_PART = 0.5
-"""Part of its blocks that each worker is given before anyone has answered, so that there is as much
-left to make up for those that are slower. In a simulation with 16 blocks for each worker, of which
-the slowest takes five times as long, 5 % of the time is lost, and 58 % if all is given at once."""
+"""Part of its blocks that each worker gets before the first answer. The rest makes up for slower
+workers. In a simulation with 16 blocks for each worker, of which the slowest takes five times as
+long, 5 % of the time is lost, and 58 % if all blocks are distributed at once."""
 MARGIN = 1.05
-"""Ratio by which shares are smaller than those with which all workers would end together. In the
+"""Shares are smaller by this ratio than shares with which all workers would end together. In the
 simulation (8 to 128 blocks for each of 2 to 16 workers, which differ by up to a factor of five, and
-by up to 10 % from share to share) 1 and 1.05 lose the least: 1 less where workers are alike, 1.05
-where they differ by some 30 %. 1.2 loses up to twice as much, by more shares."""
+by up to 10 % from share to share) 1 and 1.05 lose the least time: 1 with equal workers, 1.05 with
+differences of about 30 %. 1.2 loses up to twice as much, because there are more shares."""
 _LEAST_S = 1e-6
-"""Least seconds of a share: a clock may not have moved."""
+"""Shortest time of a share, as a clock may not have moved."""
 
 
 @dataclass(slots=True)
 class ShareSizes:
     """Sizes of shares with which all workers end at nearly the same time.
 
-    A worker that is free is given what it does until then, as far as is known: by how fast each
-    worker was with its last share, by what the others are at, and by what is left. So there are
-    few shares, two or three for each of workers that are equally fast, and small ones only where
-    some are slower than they were.
+    The size follows from the speed of each worker in its last share, from the running shares, and
+    from the remaining blocks. Equally fast workers get two or three shares each. Small shares occur
+    only when workers become slower.
     """
 
     _block_s: dict[Hashable, float] = field(default_factory=dict)
     """Seconds that a worker took for a block of its last share."""
     _begun: dict[Hashable, tuple[int, float]] = field(default_factory=dict)
-    """Blocks of the share that a worker has, and when it began."""
+    """Worker -> blocks of its running share, and the time of its start."""
 
     def next_blocks(
         self, n_left: int, worker: Hashable, workers: Sequence[Hashable], now_s: float
@@ -55,9 +54,9 @@ class ShareSizes:
         Parameters
         ----------
         n_left : int
-            Blocks that are in no share.
+            Blocks that are not yet in a share.
         worker : hashable
-            The worker that will have it.
+            The worker that gets it.
         workers : sequence of hashable
             All workers.
         now_s : float
@@ -80,11 +79,11 @@ class ShareSizes:
         return max(1, min(ceil(n_blocks), MOST_BLOCKS, n_left))
 
     def begin(self, worker: Hashable, n_blocks: int, now_s: float) -> None:
-        """Note that a worker is given a share."""
+        """Note the start of a worker's share."""
         self._begun[worker] = n_blocks, now_s
 
     def end(self, worker: Hashable, took_s: float | None) -> None:
-        """Note that a worker's share has ended, and how long it took if it was done."""
+        """Note the end of a worker's share, and its time if it succeeded."""
         n_blocks, _ = self._begun.pop(worker)
         if took_s is not None:
             self._block_s[worker] = max(took_s, _LEAST_S) / n_blocks
@@ -92,52 +91,50 @@ class ShareSizes:
 
 @dataclass(slots=True)
 class Dealer:
-    """Deals shares out to the workers of a cluster, and takes their answers as they come.
+    """Distributes shares to the workers of a cluster, and collects their answers.
 
-    A share that fails, or whose worker ends, is given to another worker where there is one.
+    A share that fails, or whose worker ends, goes to another worker if there is one.
     """
 
     calls: WorkerCalls
     """Calls on the workers."""
     resources: Mapping[str, float]
-    """What a worker must have, such as ``{"GPU": 1}``."""
+    """Resources that a worker must have, such as ``{"GPU": 1}``."""
     unit: str = "slice"
-    """What the slices are, for messages."""
+    """Name of a slice, for messages."""
     _again: deque[range] = field(default_factory=deque)
-    """Shares that failed, or whose worker ended."""
+    """Shares to be tried again."""
     _failed: dict[range, list[EndedCall]] = field(default_factory=dict)
-    """How each of these ended, each time."""
+    """Share -> its failed calls."""
 
     def once(self, work: Callable[[Any, range], Any], job: Any, share: range) -> Any:
-        """Have one share done, on any worker; what it returns."""
+        """Run one share on any worker; its value."""
         ((_, _, answer),) = self.deal(work, job, [share], len(share))
         return answer.value
 
     def deal(
         self, work: Callable[[Any, range], Any], job: Any, parts: Sequence[range], block: int
     ) -> Generator[tuple[range, str, WorkerAnswer], None, None]:
-        """Deal out slices, and yield each share when it is done, in any order.
-
-        With it come the address of the worker and its answer.
+        """Distribute slices, and yield each finished share with its worker's address and answer.
 
         Parameters
         ----------
         work : callable
-            Called on a worker with the job and some slices; it may be called again for a share that
-            was done, if the answer is lost.
+            Called on a worker with the job and a share. It may be called again for a finished share
+            whose answer was lost.
         job : object
-            What it is called with.
+            First argument of `work`.
         parts : sequence of range
             Intervals of slices, in order.
         block : int
-            Slices in a block: shares are of whole ones.
+            Slices in a block. Shares consist of whole blocks.
 
         Raises
         ------
         MethodError
             If a share failed, or its worker ended, `MOST_TRIES` times.
         PlanError
-            If a worker differs from what the plan was made for.
+            If a worker differs from those that the plan was made for.
         DeviceError
             If there is no worker, or the scheduler is lost.
         """
@@ -164,7 +161,7 @@ class Dealer:
                         if part[n:]:
                             left.appendleft(part[n:])
                     if share is not None:
-                        # The job, some 10 kB, goes with each share: so it cannot be lost apart.
+                        # Each share carries the job (10 kB), which so cannot be lost alone.
                         self.calls.begin(worker, share, work, job, share)
                         sizes.begin(worker, -(-len(share) // block), now_s)
                 for ended in self.calls.ended():
@@ -174,14 +171,14 @@ class Dealer:
                         self._fail(ended)
                     else:
                         sizes.end(ended.worker, answer.took_s)
-                        yield ended.what, ended.worker, answer
+                        yield ended.name, ended.worker, answer
         except BaseException:
             if self.calls.running:
                 self.calls.give_up()
             raise
 
     def _workers(self) -> list[str]:
-        """Addresses of the workers that can take shares."""
+        """Addresses of the workers with the required resources."""
         return [
             address
             for address, each in self.calls.workers().items()
@@ -189,7 +186,7 @@ class Dealer:
         ]
 
     def _share_again(self, worker: str, workers: list[str]) -> range | None:
-        """A share to be done again that this worker has not tried, or that all have tried."""
+        """A share to try again that this worker has not tried, or that all have tried."""
         for share in self._again:
             tried = {each.worker for each in self._failed[share]}
             if worker not in tried or tried.issuperset(workers):
@@ -198,8 +195,8 @@ class Dealer:
         return None
 
     def _fail(self, ended: EndedCall) -> None:
-        """Have a share done again, or end the run."""
-        share, answer = ended.what, ended.answer
+        """Queue a failed share again, or end the run."""
+        share, answer = ended.name, ended.answer
         if answer is not None and isinstance(answer.error, PlanError):
             raise answer.error
         calls = self._failed.setdefault(share, [])
@@ -213,7 +210,7 @@ class Dealer:
         if answer is None:
             raise MethodError(
                 f"{named}: each of {len(calls)} workers failed or was killed, the last one "
-                f"{ended.worker}: by the system if memory ran out, or by a fault of a library"
+                f"{ended.worker}. Either memory ran out, or a library crashed"
             )
         where = ", ".join(
             f"{each.worker} on {each.answer.host}" if each.answer else f"{each.worker}, which ended"

@@ -1,4 +1,4 @@
-"""Workers of this machine: a process for each GPU, or several on the CPU."""
+"""Workers on this machine: a process for each GPU, or several on the CPU."""
 
 from __future__ import annotations
 
@@ -22,42 +22,41 @@ if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
 
 GPU = "GPU"
-"""Resource that a worker with a GPU offers."""
+"""Resource of a worker with a GPU."""
 SETTINGS = {
     "distributed.worker.daemon": False,  # methods may start processes of their own
-    # By default nannies let NumPy use one thread, so that results could differ in the last bit
-    # from those of a run in one process.
+    # By default nannies limit NumPy to one thread, so results could differ in the last bit from
+    # those of a run in one process.
     "distributed.nanny.pre-spawn-environ": {},
-    # Every 10 ms the profiler takes the stack of each thread at work. A frame that it holds when
-    # its function returns keeps what the function allocated, while the next call allocates as much
-    # again: of paganin_filter 269 MB, beyond an estimate of 2.47 GB that was right to the byte
+    # Every 10 ms the profiler samples the stack of each running thread. A frame that it holds after
+    # its function has returned keeps the function's arrays alive, while the next call allocates as
+    # much again. With paganin_filter that was 269 MB beyond an estimate of 2.47 GB, which was exact
     # (H200, 2026-11-27).
     "distributed.worker.profile.enabled": False,
     "distributed.admin.log-format": "%(message)s",
-    # Pages have no secret: other users of this machine could read them.
+    # Pages are not protected, so other users of this machine could read them.
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
 """Configuration of Dask for workers of this machine."""
 WORKER_BYTES = 28 * 10**6
-"""What a worker that does nothing has for itself on the CPU: anonymous memory of each of three,
-beside what it shares with the process that it is forked of (Python 3.11, 2026-11-27)."""
+"""Memory of an idle worker on the CPU: anonymous memory of each of three, beyond the memory shared
+with the process that they are forked from (Python 3.11, 2026-11-27)."""
 REPLACE_MS = 2000
-"""Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
+"""Milliseconds between two checks for workers to replace, which take about 0.1 ms."""
 _LOOPBACK = "127.0.0.1"
 """Interface that schedulers, nannies and workers listen on."""
 
-
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Keeps Python from looking for modules in the current folder, where one may be called numpy."""
+"""Keeps Python from importing modules from the current folder, such as a file numpy.py."""
 
 
 def _start_fork_server(on_gpus: bool) -> str:
-    """Start the process that workers are forked of, unless there is one.
+    """Start the process that workers are forked from, unless it exists.
 
-    It imports what workers need, while the caller does something else: once for all workers, and
-    not when one is replaced. The modules of methods may begin to use a GPU, which a forked process
-    could not continue, so each worker imports these itself.
+    It imports the modules that workers need, in the background, once for all workers and their
+    replacements. The modules of methods may start to use a GPU, which forked processes could not
+    share, so each worker imports these itself.
 
     Parameters
     ----------
@@ -67,39 +66,39 @@ def _start_fork_server(on_gpus: bool) -> str:
     Returns
     -------
     str
-        "forkserver", or "spawn" where a system's own libraries do not stand being forked, or the
-        process cannot be started.
+        "forkserver", or "spawn" if system libraries do not support forking, or the process cannot
+        be started.
 
     Raises
     ------
     UsageError
-        If the current folder, which processes are started in, is gone, or the program is in no
-        file that they could import.
+        If the current folder does not exist any more, or the program is not in a file, which
+        workers import.
     """
     try:
         os.getcwd()
     except FileNotFoundError:
         raise UsageError(
-            "the current folder is gone, and workers cannot be started in it: go to one that is "
-            "there (cd)"
+            "workers cannot be started, because the current folder does not exist any more: change "
+            "to another (cd)"
         ) from None
     if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
         raise UsageError(
-            "workers import the program, which is in no file (python -): write it to one"
+            "workers import the program, which is not in a file (python -): write it to a file"
         )
     if sys.platform != "linux":
         return "spawn"
     modules = ["distributed", "scipy.ndimage", "maxslices.api.on_workers"]
     forkserver.set_forkserver_preload([*modules, *(["cupy"] if on_gpus else [])])
     is_set = SAFE_PATH in os.environ
-    # Ctrl-C is blocked until `worker.dask_setup`. The tracker would unblock it when the server
-    # starts it, so it is started before.
+    # Ctrl-C is blocked until `worker.dask_setup`. The resource tracker would unblock it when the
+    # server starts the tracker, so the tracker is started before.
     os.environ.setdefault(SAFE_PATH, "1")
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
-    except OSError:  # no folder for its socket (TMPDIR), or too long a path for a socket
+    except OSError:  # no folder for its socket (TMPDIR), or its path is too long
         return "spawn"
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -110,42 +109,42 @@ def _start_fork_server(on_gpus: bool) -> str:
 
 @contextmanager
 def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
-    """Start workers on this machine, each with a nanny that starts it anew if it is killed.
+    """Start workers on this machine, each with a nanny that restarts it if it is killed.
 
     Parameters
     ----------
     workers : int or None
-        Processes on the CPU.
+        Number of processes on the CPU.
     gpus : int, "all" or None
-        GPUs to use, with a process for each.
+        Number of GPUs to use, with a process for each.
 
     Raises
     ------
     DeviceError
-        If there are fewer GPUs, or a worker cannot be started.
+        If there are fewer GPUs, or workers cannot be started.
     UsageError
-        If neither or both are given, or memory does not suffice for so many.
+        If neither or both are given, or there is too little memory.
     """
     if (workers is None) == (gpus is None):
         raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
     least_bytes, free_bytes = (workers or 0) * WORKER_BYTES, CpuBackend().free_bytes()
     if least_bytes > free_bytes:
         raise UsageError(
-            f"{workers} workers take {format_bytes(least_bytes)} before they do "
-            f"anything; {format_bytes(free_bytes)} are free: ask for one for each core"
+            f"{workers} idle workers take {format_bytes(least_bytes)}, and "
+            f"{format_bytes(free_bytes)} are free: start one for each core"
         )
     way = _start_fork_server(on_gpus=gpus is not None)
     names = _gpu_names(gpus) if gpus is not None else []
     count = workers if workers is not None else len(names)
     if count < 1:
-        raise UsageError(f"{count} workers cannot do anything: at least one is needed")
-    # The process that a worker is forked of may be older than what is set here.
+        raise UsageError(f"{count} workers were requested: at least one is needed")
+    # The process that a worker is forked from may have an older environment.
     own: list[dict[str, Any]] = [{"env": dict(os.environ)} for _ in range(count)]
     for options, name in zip(own, names, strict=False):
         options["env"]["CUDA_VISIBLE_DEVICES"] = name
         options["resources"] = {GPU: 1}
     with ExitStack() as held:
-        # Dask sets the level when it is imported, and when it starts a cluster.
+        # Dask sets the level on import, and when it starts a cluster.
         logger = logging.getLogger("distributed")
         held.callback(logger.setLevel, logger.level)
         import dask
@@ -172,8 +171,8 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         scheduler = {"cls": Scheduler, "options": listening}
         cluster = held.enter_context(_started(_nannies(common, own), scheduler))
         client = held.enter_context(Client(cluster, set_as_default=False))
-        # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
-        # 15 s later, and then it can be started anew.
+        # A nanny gives up if its worker is killed while it starts. Dask forgets that worker after
+        # about 15 s, and then it can be started again.
         replacing = PeriodicCallback(lambda: cluster.scale(count), REPLACE_MS)
         cluster.loop.add_callback(replacing.start)
         held.callback(cluster.loop.add_callback, replacing.stop)
@@ -181,14 +180,14 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
 
 
 def temporary_certificates() -> Security:
-    """Make certificates that only this process and its workers know.
+    """Make certificates that only this process and its workers have.
 
     Other users of the machine can connect to a port of the loopback interface.
 
     Raises
     ------
     UsageError
-        If the package that makes them is missing.
+        If the required package is missing.
     """
     from distributed import Security
 
@@ -203,42 +202,41 @@ def temporary_certificates() -> Security:
 
 @contextmanager
 def _own_folder() -> Iterator[str]:
-    """Make a temporary folder that only this user can enter, for as long as workers run.
+    """Make a temporary folder that only this user can enter, while workers run.
 
-    Workers import modules from their folder. Dask's default is a folder of one name for all users,
-    whoever made it.
+    Workers import modules from their folder. Dask's default folder has the same name for all users,
+    so anyone may have created it.
 
     Raises
     ------
     DeviceError
-        If there is no place for temporary files.
+        If there is no folder for temporary files.
     """
     try:
-        made = tempfile.TemporaryDirectory(prefix="maxslices-", ignore_cleanup_errors=True)
+        own = tempfile.TemporaryDirectory(prefix="maxslices-", ignore_cleanup_errors=True)
     except OSError as error:
         raise DeviceError(
-            f"workers need a folder for temporary files: {error}; set TMPDIR to one"
+            f"workers need a folder for temporary files ({error}): set TMPDIR to a writable one"
         ) from None
-    with made as folder:
+    with own as folder:
         yield folder
 
 
 def _nannies(common: dict[str, Any], own: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Describe the nanny of each worker, as a cluster wants it."""
+    """Options of a cluster for the nanny of each worker."""
     from distributed import Nanny
 
     class PatientNanny(Nanny):
-        """A nanny that kills a worker that does not end soon, and waits no longer for its end.
+        """A nanny that kills a worker that does not end soon, without waiting for its end.
 
-        A worker that ends holds nothing that is needed: a share that is not done is done again. A
-        process that is killed ends when the system has taken back its memory. With pinned memory,
-        or pages of a file that wait for a disk, that can take longer than Dask waits (9 s by
-        default) before it raises a TimeoutError (two H200s, 2026-11-27), although all results are
-        written by then.
+        A worker that ends holds nothing of value, as an unfinished share is repeated. A killed
+        process ends once the system has freed its memory. With pinned memory, or pages that wait
+        for a disk, that can take longer than Dask waits (9 s by default). It then raises a
+        TimeoutError (two H200s, 2026-11-27), although all results are written.
         """
 
         async def kill(self, timeout: float = END_S, reason: str = "nanny-kill") -> None:
-            """End the worker; the system may still be freeing its memory when this returns."""
+            """End the worker. The system may still free its memory when this returns."""
             with suppress(TimeoutError):
                 await super().kill(min(timeout, END_S), reason)
 
@@ -251,7 +249,7 @@ def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
     Raises
     ------
     DeviceError
-        If that fails, with the first error of those that Dask makes of it.
+        If that fails, with the original error of Dask's chain.
     """
     from distributed import SpecCluster
 
@@ -267,21 +265,23 @@ def _started(workers: dict[int, Any], scheduler: dict[str, Any]) -> SpecCluster:
         while (before := first.__cause__ or first.__context__) is not None:
             first = before
         raise DeviceError(
-            f"{len(workers)} workers cannot be started: {type(first).__name__}: {first}; start "
-            "fewer, or see to what they need: open files (ulimit -n), processes (ulimit -u), and "
-            "a /dev/shm that can be written to"
+            f"{len(workers)} workers cannot be started: {type(first).__name__}: {first}. Start "
+            "fewer, or check the limits of open files (ulimit -n) and processes (ulimit -u), and "
+            "that /dev/shm is writable"
         ) from error
 
 
 def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
-    """Names of GPUs for CUDA_VISIBLE_DEVICES: of those that this process may see."""
-    there = count_devices()
+    """Names of visible GPUs, for CUDA_VISIBLE_DEVICES."""
+    n_devices = count_devices()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(i) for i in range(there)] if visible is None else visible.split(",")[:there]
+    names = (
+        [str(i) for i in range(n_devices)] if visible is None else visible.split(",")[:n_devices]
+    )
     wanted = len(names) if gpus == "all" else gpus
     if wanted < 1 or wanted > len(names):
         raise DeviceError(
-            f"gpus is {gpus}, of {len(names)} that are there: ask for 1 or more of these, or for "
+            f"gpus is {gpus}, and this machine has {len(names)}: use 1 or more of these, or "
             "processes on the CPU (workers)"
         )
     return names[:wanted]

@@ -1,4 +1,4 @@
-"""What workers are given to run the blocks of a section, and what they answer: plain data."""
+"""Messages between the run and its workers: jobs, shares and facts about workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..system.resource_limits import MemoryLimit
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """What is the same for all sections of a run."""
+    """Data for workers that are the same for all sections of a run."""
 
     scan: Path | str
     """Path of the scan, absolute and the same on all workers."""
@@ -39,16 +39,16 @@ class RunJob:
     identity: dict[str, Any]
     """Sources of the methods, device and input; see `run_identity`."""
     versions: dict[str, str]
-    """Versions that have to be the same everywhere; see `versions_here`."""
+    """Versions that must be the same on all workers; see `versions_here`."""
     device: Device
     """Kind of device of each worker."""
     budget_bytes: int
-    """Memory on a worker's device, less what is reserved of it."""
+    """Memory budget of a worker's device, less the reserved part."""
     format: SinkFormat
-    """File format that results have during the run; others are made of them at its end."""
+    """File format of results during the run. Other formats are exported at its end."""
     syncs: bool
-    """Whether a block is done only when it is on disk: workers are on several hosts, and data in
-    the memory of one are lost if it fails."""
+    """Whether a share ends only when its data are on disk. With several hosts, data in the memory
+    of one are lost if that host fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +56,39 @@ class JobResult:
     """A result that workers write to."""
 
     path: Path
-    """Path of the finished result."""
+    """Path of the result."""
     spec: ArraySpec
     """The whole result."""
     info: ResultInfo
-    """What it is, which decides how it lies in its file."""
+    """Its metadata, which determine the order of axes in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionJob:
-    """A section, as workers run it."""
+    """A section for workers."""
 
     name: str
-    """Name that no other section of any run has."""
+    """Unique name among the sections of all runs."""
     run: RunJob
-    """What is the same for all sections."""
+    """Data that are the same for all sections."""
     plan: SectionPlan
     """The section as planned."""
     angles: NDArray[np.float32] | None
     """Angles of its input; None if the scan has none."""
     side_results: SideResults
-    """Side results found before."""
+    """Side results of earlier sections."""
     known: frozenset[int]
     """Indices, in the section, of the steps whose side results are known."""
     facts: dict[str, Any]
-    """Values by name that methods may ask for."""
+    """Values by name for methods."""
     flat_weights: FlatWeights | None
-    """Weights of the flats for each projection; None where their mean serves all."""
+    """Weights of the flats for each projection; None if all use their mean."""
     results: dict[int, JobResult]
-    """Index of a step in the section -> the result that its output is saved in."""
+    """Index of a step in the section -> the result with its output."""
     reads: ScratchLayout | None
-    """Where its input is; None if it is the scan."""
+    """Store of its input; None if that is the scan."""
     writes: ScratchLayout | None
-    """Where its output goes for the next section; None if there is none."""
+    """Store of its output for the next section; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,48 +100,48 @@ class DoneBlock:
     stop: int
     """One past its last slice."""
     size: int
-    """Slices in a block at that time."""
+    """Slices in a full block at that time."""
     values: dict[int, Any]
-    """Index of a step -> side result of the block."""
+    """Index of a step -> its side result."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoneShare:
-    """What a worker did with a share."""
+    """A finished share."""
 
     blocks: tuple[DoneBlock, ...]
     """Its blocks, in order."""
     report: SectionReport
     """Report of the share."""
     seen: SeenResults
-    """What was seen of its results."""
+    """Checks of its results."""
     spans: tuple[Span, ...]
-    """When each stage was at work, in seconds of `time.time`."""
+    """Work of each stage, in seconds of `time.time`."""
 
 
 def machine_here() -> tuple[str, str]:
-    """Name and boot of the machine, as `WorkerFacts.machine` tells them."""
+    """Name and last boot of this machine, as in `WorkerFacts.machine`."""
     return socket.gethostname(), boot_id()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """A worker, as far as planning and reporting go."""
+    """Facts about a worker, for planning and reports."""
 
     address: str
     """Address in the cluster."""
     host: str
     """Name of its machine."""
     boot: str
-    """Identifier of the machine since it was started."""
+    """Identifier of the last boot of its machine."""
     device: str
     """"cpu" or the GPU's name."""
     reserved_bytes: int
-    """Memory on the device that the framework itself holds."""
+    """Device memory that the framework itself holds."""
     free_bytes: int
-    """Memory on the device that is free."""
+    """Free device memory."""
     host_free_bytes: int
-    """Host memory that is free, for all workers on the machine together."""
+    """Free host memory, for all workers on the machine together."""
     n_threads: int
     """Threads that read and write."""
     limits: tuple[MemoryLimit, ...] = ()
@@ -154,5 +154,5 @@ class WorkerFacts:
 
     @property
     def machine(self) -> tuple[str, str]:
-        """What tells its machine from others."""
+        """Identifies its machine."""
         return self.host, self.boot

@@ -1,4 +1,4 @@
-"""A section whose blocks other processes run: dealt out, and put together here."""
+"""A section whose blocks run on workers. Shares are distributed and collected here."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from .worker_calls import WorkerAnswer, WorkerCalls
 
 @dataclass(slots=True)
 class WorkerUse:
-    """What one worker did for a section."""
+    """Work of one worker on a section."""
 
     host: str
     """Name of its machine."""
     n_slices: int = 0
-    """Slices that it ran."""
+    """Number of slices that it ran."""
     busy_s: float = 0.0
     """Seconds that it worked."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SharedSection(SectionRun):
-    """A section whose blocks workers run.
+    """A section whose blocks run on workers.
 
-    Shares are done in any order, and noted in the journal as they are. A run in one process
-    continues a run on workers, and the other way round.
+    Shares end in any order, and the journal notes them as they do. A run on workers can be resumed
+    in one process, and the other way round.
     """
 
     calls: WorkerCalls
     """Calls on the workers."""
     run_job: RunJob
-    """What is the same for all sections."""
+    """Data for workers that are the same for all sections."""
     resources: dict[str, float]
-    """What a worker must have."""
+    """Resources that a worker must have."""
     _done: DoneSlices = field(init=False)
-    """Slices that are done."""
+    """Finished slices."""
     _reports: list[tuple[range, SectionReport]] = field(default_factory=list)
     _uses: dict[str, WorkerUse] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class SharedSection(SectionRun):
         self._done = deepcopy(self.before.done)
 
     def _run(self, advance: Callable[[int], None]) -> None:
-        """Have workers find the side results of a few slices, then run all blocks."""
+        """Compute the side results of a few slices, then run all blocks, on workers."""
         plan, runner = self.plan, self.runner
         name = f"{uuid.uuid4().hex}-{plan.steps[0].index}"
         dealer = Dealer(self.calls, self.resources, SLICE_NAMES[plan.slice_dim])
@@ -84,7 +84,7 @@ class SharedSection(SectionRun):
                 self._sizes.append(use)
 
     def _take(self, share: range, address: str, answer: WorkerAnswer) -> None:
-        """Take what a worker did, and note it."""
+        """Record a finished share."""
         done: DoneShare = answer.value
         use = self._uses.setdefault(address, WorkerUse(answer.host))
         use.n_slices += len(share)
@@ -110,8 +110,8 @@ class SharedSection(SectionRun):
         for store in (reads if self.plan.origin != "scan" else None, writes):
             if store is not None and not isinstance(store, ScratchStore):
                 raise PlanError(
-                    "the plan keeps data between sections in the memory of one process: plan it "
-                    "for several workers"
+                    "the plan keeps data between sections in the memory of one process: make a "
+                    "plan for several workers"
                 )
         sinks = runner.sinks.items()
         return SectionJob(
@@ -129,7 +129,7 @@ class SharedSection(SectionRun):
         )
 
     def _notes(self, duration_s: float) -> list[str]:
-        """What each worker did, in a line each."""
+        """A line for each worker."""
         unit, lines = SLICE_NAMES[self.plan.slice_dim], []
         for address, use in sorted(self._uses.items()):
             share = 100 * use.busy_s / duration_s if duration_s > 0 else 0

@@ -1,4 +1,4 @@
-"""Workers that SLURM starts through dask-jobqueue, one a job."""
+"""Workers that SLURM starts through dask-jobqueue, one per job."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from distributed import Client, Security
 
 _POLL_S = 0.2
-"""Seconds between two looks whether a worker has connected, which ask this process alone."""
+"""Seconds between two checks for connected workers, which need no communication."""
 LOOK_S = 30.0
-"""Seconds between two calls of squeue, each a load on the site's controller."""
+"""Seconds between two calls of squeue, which load the site's controller."""
 ANSWER_S = 60.0
-"""Time limit of sbatch, squeue and scancel. Their own limit for the controller's answer is 10 s
-(``MessageTimeout``), which busy sites raise."""
+"""Time limit of sbatch, squeue and scancel. They themselves wait 10 s for the controller
+(``MessageTimeout``), and longer at busy sites."""
 _ASKS_FOR_GPU = re.compile(r"(?:^|\s)(?:--gres|--gpus|-G)")
-"""Options of sbatch for GPUs; a partition may be called gpu as well."""
+"""Options of sbatch for GPUs. A partition may have the name gpu too."""
 NO_PROFILE = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
-"""Dask's profiler keeps what methods allocate; see `local_cluster.SETTINGS`."""
+"""Dask's profiler keeps allocations of methods alive; see `local_cluster.SETTINGS`."""
 _UNASKED = ("--cpus-per-task=", "--mem=", "-t ")
-"""Directives that dask-jobqueue makes up where nobody has configured it; without them the site's
-own defaults hold."""
+"""Directives that dask-jobqueue adds unless configured otherwise. Without them the site's defaults
+apply."""
 
 
 @contextmanager
@@ -44,10 +44,10 @@ def slurm_client(
     gpus: int | Literal["all"] | None,
     tell: Callable[[str], None],
 ) -> Iterator[Client]:
-    """Submit a job for each worker, wait for the first one, and cancel all at the end.
+    """Submit a job for each worker, wait for the first worker, and cancel all jobs at the end.
 
-    The scheduler and the workers accept only connections with the certificate of this run. What
-    dask-jobqueue's configuration (``jobqueue.yaml``) contains holds too.
+    The scheduler and the workers accept only connections with the certificate of this run. The
+    configuration of dask-jobqueue (``jobqueue.yaml``) applies too.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def slurm_client(
     gpus : int, "all" or None
         Number of jobs with a GPU each.
     tell : callable
-        Called with a line on the jobs.
+        Called with lines about the jobs.
 
     Raises
     ------
@@ -70,14 +70,14 @@ def slurm_client(
     """
     count = workers if gpus is None else gpus
     if not isinstance(count, int) or (workers is not None and gpus is not None) or count < 1:
-        raise UsageError("with slurm give the number of jobs: workers (CPU) or gpus, one a job")
+        raise UsageError("with slurm, give the number of jobs: workers (CPU) or gpus, one per job")
     try:
         from dask_jobqueue.slurm import SLURMCluster
         from distributed import Client
     except ModuleNotFoundError:
         raise UsageError("SLURM needs dask-jobqueue: pip install 'maxslices[dask]'") from None
     if shutil.which("sbatch") is None:
-        raise DeviceError("there is no sbatch here: run this where jobs are submitted")
+        raise DeviceError("sbatch was not found: run this on a host that can submit jobs")
     refused: list[str] = []
     settings = job_settings(options, gpus is not None)
     with (
@@ -98,27 +98,27 @@ def slurm_client(
 def _certificates_in_files() -> Iterator[Security]:
     """Make certificates for one run, in a folder that only this user can enter.
 
-    Jobs read them in the current folder, as they write their output there, or in the
-    ``shared-temp-directory`` of dask-jobqueue's configuration. dask-jobqueue would keep such files
-    until Python collects the cluster.
+    The folder is in the current one, where jobs write their output, or in the
+    ``shared-temp-directory`` of dask-jobqueue's configuration. dask-jobqueue itself would keep such
+    files until Python collects the cluster.
     """
     import dask
     from distributed import Security
 
-    made = temporary_certificates().get_tls_config_for_role("worker")
+    certificates = temporary_certificates().get_tls_config_for_role("worker")
     configured = dask.config.get("jobqueue.slurm.shared-temp-directory", None) or os.getcwd()
     folder = os.path.expanduser(os.path.expandvars(configured))
     try:
         own = tempfile.TemporaryDirectory(prefix=".maxslices-", dir=folder)
     except OSError as error:
         raise UsageError(
-            f"the jobs' certificate cannot be written to {folder}: {error.strerror}; go to a "
-            "folder that all nodes see, or set jobqueue.slurm.shared-temp-directory"
+            f"cannot write the jobs' certificate to {folder} ({error.strerror}): change to a "
+            "folder that all nodes share, or set jobqueue.slurm.shared-temp-directory"
         ) from None
     with own as name:
         key, cert = Path(name, "key.pem"), Path(name, "cert.pem")
-        key.write_text(made["key"])
-        cert.write_text(made["cert"])
+        key.write_text(certificates["key"])
+        cert.write_text(certificates["cert"])
         roles = {
             f"tls_{role}_{kind}": str(path)
             for role in ("client", "scheduler", "worker")
@@ -128,9 +128,9 @@ def _certificates_in_files() -> Iterator[Security]:
 
 
 def _job_class(refused: list[str]) -> type[SLURMJob]:
-    """Class of jobs that append SLURM's reason to `refused` if it does not accept them.
+    """Class of jobs that append SLURM's reason to `refused` if it rejects them.
 
-    Dask would log the error of a job that cannot be submitted, and wait for its worker.
+    Dask would log the error of a rejected job, and wait for its worker.
     """
     from dask_jobqueue.slurm import SLURMJob
     from distributed.core import Status
@@ -142,23 +142,23 @@ def _job_class(refused: list[str]) -> type[SLURMJob]:
         async def start(self) -> None:
             try:
                 await super().start()  # type: ignore[no-untyped-call]
-            except (RuntimeError, ValueError) as error:  # the text of both ends with stderr
+            except (RuntimeError, ValueError) as error:  # both texts end with stderr
                 refused.append(_reason(str(error)))
-                self.status = Status.running  # which the cluster requires
+                self.status = Status.running  # required by the cluster
 
     return Job
 
 
 def _reason(text: str) -> str:
-    """Reason in the text of dask-jobqueue's error, in a line."""
+    """SLURM's reason, in a line, from the error of dask-jobqueue."""
     if "Exit code: 124\n" in text:  # of timeout
-        return f"sbatch did not answer in {ANSWER_S:g} s; is the controller up (sinfo)?"
+        return f"sbatch did not answer in {ANSWER_S:g} s. Check the controller with sinfo"
     lines = text.rpartition("stderr:\n")[2].splitlines()
     return "; ".join(filter(None, (line.removeprefix("sbatch: ").strip() for line in lines)))
 
 
 def job_settings(options: str, on_gpus: bool) -> dict[str, Any]:
-    """Arguments of dask-jobqueue: a worker with one thread in each job."""
+    """Arguments of dask-jobqueue for a worker with one thread in each job."""
     import dask
 
     def configured(name: str) -> Any:
@@ -175,7 +175,7 @@ def job_settings(options: str, on_gpus: bool) -> dict[str, Any]:
     settings = {
         "processes": 1,
         "job_name": "maxslices",
-        # on any free port: several people submit from one machine
+        # any free port, as several users may submit from one machine
         "scheduler_options": {"dashboard_address": ":0", **(configured("scheduler-options") or {})},
         "job_extra_directives": directives,
         "worker_extra_args": [*(configured("worker-extra-args") or []), *extra],
@@ -194,23 +194,23 @@ def _wait(
     refused: list[str],
     tell: Callable[[str], None],
 ) -> None:
-    """Wait until a worker has connected, as long as jobs wait or run."""
-    tell(f"SLURM is asked for {count} job{'s' * (count > 1)}; the run begins with the first")
+    """Wait until a worker connects, as long as jobs wait or run."""
+    tell(f"submitting {count} job{'s' * (count > 1)} to SLURM; the run starts with the first one")
     looked_s, n_refused, shown = time.monotonic(), 0, ""
     while not client.scheduler_info(n_workers=-1)["workers"]:
         if len(refused) == count:
-            raise DeviceError(f"SLURM refuses the jobs: {refused[0]}")
+            raise DeviceError(f"SLURM rejects the jobs: {refused[0]}")
         if len(refused) > n_refused:
             n_refused = len(refused)
-            tell(f"SLURM refuses {n_refused} of {count} jobs: {refused[-1]}")
+            tell(f"SLURM rejects {n_refused} of {count} jobs: {refused[-1]}")
         if time.monotonic() - looked_s > LOOK_S:
             looked_s = time.monotonic()
             jobs = [job.job_id for job in cluster.workers.values() if job.job_id]
             states = _states(jobs)
             if states == "":
                 raise DeviceError(
-                    f"all jobs ended before a worker was there ({', '.join(jobs) or 'none began'}):"
-                    " see what they wrote, slurm-JOB.out if nothing else was asked for"
+                    f"all jobs ended before a worker connected ({', '.join(jobs) or 'none began'}):"
+                    " see their output, by default slurm-JOB.out"
                 )
             if states not in (None, shown):
                 shown = str(states)
@@ -224,15 +224,15 @@ def _states(jobs: list[str]) -> str | None:
     Returns
     -------
     str or None
-        ``"PENDING (Priority)"``, for example; empty if no job waits or runs, None if SLURM does
-        not answer.
+        For example ``"PENDING (Priority)"``; empty if no job waits or runs, None if SLURM does not
+        answer.
     """
     if not jobs:
         return ""
-    asked = ["squeue", "--noheader", "--format=%T (%r)", f"--jobs={','.join(jobs)}"]
+    command = ["squeue", "--noheader", "--format=%T (%r)", f"--jobs={','.join(jobs)}"]
     try:
         answer = subprocess.run(
-            asked, capture_output=True, text=True, check=False, timeout=ANSWER_S
+            command, capture_output=True, text=True, check=False, timeout=ANSWER_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

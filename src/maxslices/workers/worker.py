@@ -1,4 +1,4 @@
-"""The side of a worker: the runner's own code on a share of a section's blocks."""
+"""Functions that run on workers: the runner's code on a share of a section's blocks."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 def dask_setup(worker: Worker) -> None:
-    """Begin to use the GPU of a worker that has one, as Dask starts it.
+    """Set up a worker when Dask starts it, and begin to use its GPU if it has one.
 
-    It goes on beside connecting to the scheduler and importing methods. Errors are ignored here;
-    the first use raises them again. Of a process with NumPy's generator all forked ones would draw
-    the same numbers. Ctrl-C in a terminal goes to all processes, and is the command's, which ends
-    the workers; programs that methods start do not inherit this.
+    The GPU starts while the worker connects to the scheduler and imports methods. Errors are
+    ignored here, as the first use raises them again. NumPy's generator gets a new seed, because
+    forked processes would draw the same numbers. Ctrl-C in a terminal reaches all processes. It is
+    left to the command, which ends the workers. Programs that methods start do not inherit this.
     """
     signal.signal(signal.SIGINT, lambda *_: None)
     if sys.platform == "linux":  # where it was blocked until now
@@ -53,7 +53,7 @@ def dask_setup(worker: Worker) -> None:
 
 
 def versions_here() -> dict[str, str]:
-    """Versions that have to be the same on all workers."""
+    """Versions that must be the same on all workers."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {
         "maxslices": str(installed_version("maxslices")),
@@ -63,11 +63,11 @@ def versions_here() -> dict[str, str]:
 
 
 def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerFacts:
-    """Describe the worker that runs this, for a device of that kind.
+    """Facts about the worker that runs this, for a device of that kind.
 
-    All workers do so at the same time, before there is a plan. To be given the pipeline, a worker
-    imports its methods; to describe its device, it begins to use it, and beside that it imports
-    what the methods need. Nothing of this is left for the first block.
+    All workers do this at the same time, before planning. A worker imports the methods to receive
+    the pipeline. It starts its device, and imports the libraries of the methods meanwhile. So the
+    first block does not wait for any of this.
     """
     methods = [step.meta for step in pipeline.steps]
     imports = WorkThread(lambda: require_libraries(methods), "imports")
@@ -91,39 +91,39 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
 
 
 def run_share(job: SectionJob, share: range) -> DoneShare:
-    """Run the blocks of a share; all that it makes is written when it returns."""
+    """Run the blocks of a share, and write their results."""
     with _opened(job) as section:
         return section.run(share)
 
 
 def look_ahead(job: SectionJob, share: range) -> list[tuple[int, Any]]:
-    """Find the side results of a section that depend on a few slices.
+    """Compute the side results of a section that depend on a few slices.
 
     Returns
     -------
     list of (int, value)
-        Index of a step in the section, and its side results, in the order of their finding.
+        Index of a step in the section, and its side results, in the order in which they came.
     """
     with _opened(job) as section:
         return section.look_ahead()
 
 
 def close_section() -> None:
-    """Close what the worker holds open of the last section."""
-    if _lock.acquire(blocking=False):  # else a share is running, and the next one closes it
+    """Close the files of the last section."""
+    if _lock.acquire(blocking=False):  # while a share runs, leave it to the next one
         with ExitStack() as held:
             held.callback(_lock.release)
             _forget()
 
 
 _lock = threading.Lock()
-"""Held while a share runs: one block at a time is on the device, whatever the worker's threads."""
+"""Held while a share runs, so only one block at a time is on the device."""
 _current: _OpenSection | None = None
 
 
 @contextmanager
 def _opened(job: SectionJob) -> Iterator[_OpenSection]:
-    """Section of a job, kept open for its next share."""
+    """Open the section of a job, and keep it open for the next share."""
     global _current
     with _lock:
         if _current is None or _current.job.name != job.name:
@@ -132,7 +132,7 @@ def _opened(job: SectionJob) -> Iterator[_OpenSection]:
         try:
             yield _current
         except BaseException:
-            _forget()  # it may be a file that has to be opened anew
+            _forget()  # a file may have to be opened again
             raise
 
 
@@ -145,7 +145,7 @@ def _forget() -> None:
 
 @dataclass(slots=True)
 class _OpenSection:
-    """A section whose files are open."""
+    """A section with open files."""
 
     job: SectionJob
     backend: Backend
@@ -157,7 +157,7 @@ class _OpenSection:
 
     @classmethod
     def open(cls, job: SectionJob) -> _OpenSection:
-        """Open what a section reads and writes, after checking that it is the same here."""
+        """Open the files of a section, after checking that methods and input are the same here."""
         run, backend = job.run, device_of(job.run.device)
         check_same(job, backend)
         with ExitStack() as held:
@@ -205,7 +205,7 @@ class _OpenSection:
         return DoneShare(tuple(blocks), report, runner.checks.seen, spans)
 
     def look_ahead(self) -> list[tuple[int, Any]]:
-        """Find side results of a few slices."""
+        """Compute the side results of a few slices."""
         runner = self._runner()
         with self._within_budget():
             SectionRun(runner, self.reader).look_ahead()
@@ -214,7 +214,7 @@ class _OpenSection:
 
     @contextmanager
     def _within_budget(self) -> Iterator[None]:
-        """Keep to the memory of the plan, also in torch."""
+        """Limit memory to the budget of the plan, also in torch."""
         budget_bytes = self.job.run.budget_bytes
         with ExitStack() as held:
             held.enter_context(self.backend.limited(budget_bytes))
@@ -241,13 +241,13 @@ class _OpenSection:
 
 
 _checked: dict[str, Any] | None = None
-"""What the run was made for that this worker was last checked for."""
+"""Versions and identity of the run that this worker was last checked for."""
 
 
 def check_same(job: SectionJob, backend: Backend) -> None:
-    """Check, once for a run, that this worker would make the same bits.
+    """Check, once for a run, that this worker computes the same bits.
 
-    What it has imported by then stays as it is, whatever becomes of the files.
+    Modules that are imported by then do not change later with their files.
 
     Raises
     ------
@@ -255,19 +255,20 @@ def check_same(job: SectionJob, backend: Backend) -> None:
         Naming each difference.
     """
     global _checked
-    asked = {"versions": job.run.versions, **job.run.identity}
-    if asked == _checked:
+    wanted = {"versions": job.run.versions, **job.run.identity}
+    if wanted == _checked:
         return
-    here, found = versions_here(), []
+    here, differences = versions_here(), []
     for name, version in job.run.versions.items():
         if here[name] != version:
-            found.append(f"{name} is {here[name]} and not {version}")
-    found += changes(job.run.identity, run_identity(job.run.pipeline, backend, job.run.files))
-    if found:
-        raise PlanError(f"the worker on {socket.gethostname()} differs: {'; '.join(found)}")
-    _checked = asked
+            differences.append(f"{name} is {here[name]} and not {version}")
+    differences += changes(job.run.identity, run_identity(job.run.pipeline, backend, job.run.files))
+    if differences:
+        text = "; ".join(differences)
+        raise PlanError(f"the worker on {socket.gethostname()} differs: {text}")
+    _checked = wanted
 
 
 def device_of(device: Device) -> Backend:
-    """The device of this worker: the only GPU that it may see, or the CPU."""
+    """The device of this worker: the only GPU that it sees, or the CPU."""
     return CpuBackend() if device == "cpu" else select_backend("cuda:0")

@@ -1,8 +1,8 @@
-"""Calls on named workers, watched by whoever waits for them.
+"""Calls on named workers, monitored while the caller waits for them.
 
-Each call is for one worker, and a worker has one call at a time. So it is known which call a worker
-had when it ended, and the caller decides what becomes of it. Dask would start it again on any other
-worker, and with it calls that only waited there.
+Each call is for one worker, and a worker has one call at a time. If a worker ends, the caller knows
+its call, and decides whether to repeat it. Dask would start it again on any other worker, together
+with calls that were only queued there.
 """
 
 from __future__ import annotations
@@ -27,33 +27,32 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 LOOK_S = 1.0
-"""Seconds between two looks at which workers there are, each of some ms."""
+"""Seconds between two requests for the list of workers, each of some ms."""
 WARN_S = 30.0
-"""Seconds after which a worker that sends nothing is named. Workers report to the scheduler every
-half second to a few seconds, by their number, unless a method holds Python's lock."""
+"""Seconds of silence after which a warning names a worker. Workers report to the scheduler every
+0.5 s to a few seconds, depending on their number, unless a method holds Python's lock."""
 MOST_TRIES = 3
-"""Workers on which the same thing may fail, or that may end with it, before the run ends: a fault
-of one machine does not end it, and one of the method or the data does soon."""
+"""Failed attempts of the same call after which the run ends. So the fault of one machine does not
+end it, and a fault of the method or the data soon does."""
 END_S = 1.0
-"""Seconds for which a run that ends waits, at each of three steps, for workers to notice. A share
-that takes longer ends by itself, or with its process: it writes the same bits to a place of its
-own."""
+"""Seconds that the end of a run waits for workers, at each of three steps. A longer share ends by
+itself or with its process. Until then it writes the same bits to the same place."""
 LOST = "the scheduler was lost, and with it what the workers were doing"
-"""Message where nothing comes from the scheduler any more."""
+"""Message for a lost connection to the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What a worker sends back: the function's value or its error."""
+    """Answer of a worker: the value of a function, or its error."""
 
     value: Any
-    """What the function returned; None if it failed."""
+    """Value of the function; None if it failed."""
     error: MaxslicesError | None
-    """Why it failed; None if it did not."""
+    """Error of the function; None if it succeeded."""
     host: str
     """Name of the worker's machine."""
     took_s: float
-    """Seconds that it took."""
+    """Duration of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +61,21 @@ class EndedCall:
 
     worker: str
     """Address of the worker."""
-    what: Any
-    """What the caller named the call by."""
+    name: Any
+    """Name that the caller gave the call."""
     answer: WorkerAnswer | None
-    """What the worker sent; None if the worker ended before."""
+    """Answer of the worker; None if the worker ended first."""
 
 
 def sendable(error: MaxslicesError) -> MaxslicesError:
-    """An error as another process can have it: alone, if what caused it cannot be sent.
+    """Prepare an error for sending; its causes are dropped if they cannot be pickled.
 
-    The frames of its traceback, which would keep the arrays of the block alive until the answer has
-    been fetched, are cleared.
+    The frames of its traceback are cleared. They would keep the arrays of the block alive until the
+    answer is fetched.
     """
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever the classes of other people's errors raise
+    except Exception:  # noqa: BLE001 - exceptions of other packages raise anything
         error.__cause__ = error.__context__ = None
     each: BaseException | None = error
     while each is not None:
@@ -86,9 +85,10 @@ def sendable(error: MaxslicesError) -> MaxslicesError:
 
 
 def answer_call(function: Callable[..., Any], *args: Any) -> WorkerAnswer:
-    """Call a function on a worker; an error of ours is an answer as well, which Dask would log.
+    """Call a function on a worker. Errors of maxslices are answers too, as Dask would log them.
 
-    So is what would end the worker, if a method raises it: Ctrl-C never comes to its thread.
+    KeyboardInterrupt and SystemExit come from a method, as Ctrl-C does not reach its thread. They
+    are answers as well, because they would end the worker.
     """
     warn_in_one_line()
     began_s, value, failed = time.perf_counter(), None, None
@@ -105,24 +105,24 @@ def answer_call(function: Callable[..., Any], *args: Any) -> WorkerAnswer:
 class WorkerCalls:
     """Calls on the workers of a cluster, at most one on each at a time.
 
-    A worker that sends nothing for `WARN_S` seconds is named in a warning. Dask itself gives up a
-    worker that sends nothing for ``distributed.scheduler.worker-ttl``, and starts it anew where it
-    can; here it has then ended, as one that was killed.
+    A warning names each worker that is silent for `WARN_S` seconds. After the time of
+    ``distributed.scheduler.worker-ttl``, Dask drops a silent worker, and restarts it if possible.
+    Its call has then ended, as if the worker were killed.
     """
 
     client: Client
     """The cluster."""
     running: dict[str, tuple[Future[Any], Any]] = field(default_factory=dict)
-    """Address of a worker -> its call, and what the caller named it by."""
+    """Address of a worker -> its call, and the name of the call."""
     _ready: SimpleQueue[Future[Any]] = field(default_factory=SimpleQueue)
     _info: dict[str, Any] = field(default_factory=dict)
     _looked_s: float = float("-inf")
     _heard: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Address -> the scheduler's time of its last message, and the time here when that changed."""
+    """Address -> time of its last message at the scheduler, and the local time of that change."""
     _named: set[str] = field(default_factory=set)
 
     def workers(self) -> dict[str, Any]:
-        """What the scheduler knows of each worker, by address, as of a second ago.
+        """Address -> the scheduler's facts about each worker, at most a second old.
 
         Raises
         ------
@@ -134,8 +134,8 @@ class WorkerCalls:
             return self._info
         if self.client.status != "running":
             raise DeviceError(LOST)
-        # Dask's own way to wait for workers would replace what a cluster of this process knows of
-        # them; when one ends later, the cluster fails (distributed 2026.8).
+        # `Client.wait_for_workers` would replace the records of a cluster in this process. The
+        # cluster then fails when a worker ends (distributed 2026.8).
         with _connected():
             self._info = dict(self.client.scheduler_info(n_workers=-1)["workers"])
         self._looked_s = now_s
@@ -149,19 +149,19 @@ class WorkerCalls:
                 warnings.warn(
                     f"worker {address} on {each['host']} has not answered for "
                     f"{now_s - since_s:.0f} s: it is stopped or swapped out, its disk or device "
-                    "does not answer, or a method holds Python's lock; Dask gives it up after "
-                    "its distributed.scheduler.worker-ttl (by default 5 minutes), and another "
-                    "worker is given its slices",
+                    "does not answer, or a method holds Python's lock. After Dask's "
+                    "distributed.scheduler.worker-ttl (by default 5 minutes) another worker gets "
+                    "its slices",
                     stacklevel=2,
                 )
         return self._info
 
-    def begin(self, worker: str, what: Any, function: Callable[..., Any], *args: Any) -> None:
-        """Have a worker call a function; `ended` returns `what` with the answer."""
+    def begin(self, worker: str, name: Any, function: Callable[..., Any], *args: Any) -> None:
+        """Start a call on a worker; `ended` returns its name with the answer."""
         with _connected():
             future = self.client.submit(answer_call, function, *args, pure=False, workers=[worker])
             future.add_done_callback(self._ready.put)
-        self.running[worker] = future, what
+        self.running[worker] = future, name
 
     def ended(self) -> list[EndedCall]:
         """Wait for calls to end, at most `LOOK_S` seconds.
@@ -169,7 +169,7 @@ class WorkerCalls:
         Raises
         ------
         DeviceError
-            If the scheduler is lost, or a function raised an error that is not ours.
+            If the scheduler is lost, or a function raised an error of another package.
         """
         ready = []
         with suppress(Empty):
@@ -179,19 +179,19 @@ class WorkerCalls:
         by_key = {future.key: worker for worker, (future, _) in self.running.items()}
         ended = []
         for future in ready:
-            if worker := by_key.get(future.key):  # else it was given up before
-                _, what = self.running.pop(worker)
-                ended.append(EndedCall(worker, what, self._fetched(worker, future)))
-        there = self.workers()
-        for worker in [each for each in self.running if each not in there]:
-            future, what = self.running.pop(worker)
+            if worker := by_key.get(future.key):  # not cancelled before
+                _, name = self.running.pop(worker)
+                ended.append(EndedCall(worker, name, self._fetched(worker, future)))
+        workers = self.workers()
+        for worker in [each for each in self.running if each not in workers]:
+            future, name = self.running.pop(worker)
             with _connected():
                 self.client.cancel([future])
-            ended.append(EndedCall(worker, what, None))
+            ended.append(EndedCall(worker, name, None))
         return ended
 
     def _fetched(self, worker: str, future: Future[Any]) -> WorkerAnswer | None:
-        """Answer of a call that has ended; None if it is lost with its worker."""
+        """Answer of a call that has ended; None if it was lost with its worker."""
         from distributed import KilledWorker
 
         while facts := self.workers().get(worker):
@@ -210,14 +210,14 @@ class WorkerCalls:
                     text = f"worker {worker} on {host} failed: {type(error).__name__}: {error}"
                     raise DeviceError(text) from error
                 if isinstance(error, TypeError):  # Dask's text is the worker's traceback
-                    text = f"what it returns cannot be sent: {str(error).splitlines()[-1]}"
+                    text = f"its value cannot be sent: {str(error).splitlines()[-1]}"
                     return WorkerAnswer(None, MethodError(text), host, 0.0)
                 if not isinstance(error, TimeoutError):
                     raise DeviceError(f"{LOST} ({type(error).__name__})") from error
         return None
 
     def give_up(self) -> None:
-        """Wait `END_S` seconds for calls that end soon, and take the others back."""
+        """Wait `END_S` seconds for calls to end, and cancel the rest."""
         until_s = time.monotonic() + END_S
         left = {future.key: future for future, _ in self.running.values()}
         self.running.clear()
@@ -232,7 +232,7 @@ class WorkerCalls:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Turn errors of the connection to the scheduler into one of ours."""
+    """Convert errors of the connection to the scheduler to a `DeviceError`."""
     try:
         yield
     except (OSError, CancelledError) as error:
@@ -242,9 +242,9 @@ def _connected() -> Iterator[None]:
 def call_on_all(
     client: Client, function: Callable[..., Any], *args: Any, limit_s: float = END_S
 ) -> None:
-    """Have each worker call a function during its work; wait no longer than `limit_s` seconds.
+    """Call a function on each worker, even during its work; wait at most `limit_s` seconds.
 
-    Errors are ignored: a worker that hangs, or is gone, cannot be asked.
+    Errors are ignored, because workers may hang or be gone.
     """
 
     def call() -> None:
@@ -253,7 +253,7 @@ def call_on_all(
 
     if client.status != "running":
         return
-    asking = threading.Thread(target=call, daemon=True)
+    thread = threading.Thread(target=call, daemon=True)
     with suppress(RuntimeError):  # no memory for a thread
-        asking.start()
-        asking.join(limit_s)
+        thread.start()
+        thread.join(limit_s)

@@ -1,4 +1,4 @@
-"""The workers of a run: found or started, planned for, and given sections."""
+"""The workers of a run, and the connection to their cluster."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from distributed import Client
 
 ADDRESS = "dask:"
-"""What precedes the address of a scheduler in the name of an engine."""
+"""Prefix of a scheduler's address in the name of an engine."""
 WAIT_S = 60
-"""Seconds to wait for workers of a cluster that is there: a queue of jobs may take longer, and then
-the run is started when they are there."""
+"""Seconds to wait for workers of an existing cluster. If a queue of jobs takes longer, the run can
+be started once the workers exist."""
 _POLL_S = 0.05
-"""Seconds between two questions to the scheduler while there are no workers, each of some ms."""
+"""Seconds between two requests to the scheduler, of some ms each, while there are no workers."""
 
 
 @dataclass(slots=True)
@@ -39,13 +39,13 @@ class Workers(RunsSections):
     device: Device
     """Kind of device of each."""
     facts: tuple[WorkerFacts, ...]
-    """What is known of each, as of the start."""
+    """Facts about each, from the start of the run."""
     job: RunJob | None = None
-    """What the run is; None until it is known."""
+    """Data that are the same for all sections; None before the plan."""
 
     @property
     def resources(self) -> dict[str, float]:
-        """What a worker must have."""
+        """Resources that a worker must have."""
         return {GPU: 1.0} if self.device == "cuda" else {}
 
     @property
@@ -60,19 +60,19 @@ class Workers(RunsSections):
 
     @property
     def share_memory(self) -> bool:
-        """True if they can open files that this process has in memory: it started them, here."""
+        """True if they can open files in memory, because this process started them here."""
         return self.client.cluster is not None and not self.are_elsewhere
 
     @property
     def text(self) -> str:
-        """The workers in a line."""
+        """Description of the workers in a line."""
         hosts = {each.machine for each in self.facts}
         devices = sorted({each.device for each in self.facts})
         counts = _counted(len(self.facts), "worker"), _counted(len(hosts), "host")
         return f"{' on '.join(counts)} ({', '.join(devices)})"
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on one worker, and wait for what it returns or raises."""
+        """Call a function on one worker; return its value or raise its error."""
         calls = WorkerCalls(self.client)
         answers = _Answers(calls)
         while True:
@@ -82,11 +82,11 @@ class Workers(RunsSections):
             for _, value in answers.received():
                 return value
 
-    def section_run(self, *given: Any, **options: Any) -> SharedSection:
+    def section_run(self, *args: Any, **options: Any) -> SharedSection:
         """Make the run of a section; see `SectionRun` for the arguments."""
         assert self.job is not None
         calls, resources = WorkerCalls(self.client), self.resources
-        return SharedSection(*given, **options, calls=calls, run_job=self.job, resources=resources)
+        return SharedSection(*args, **options, calls=calls, run_job=self.job, resources=resources)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def connected(engine: str) -> Iterator[Client]:
     Raises
     ------
     UsageError
-        If it is not an address, or certificates are missing.
+        If it is not a valid address, or certificates are missing.
     DeviceError
         If no scheduler answers.
     """
@@ -111,7 +111,7 @@ def connected(engine: str) -> Iterator[Client]:
         certificates = Security().get_connection_args("client").get("ssl_context")
         if address.startswith("tls:") and certificates is None:
             raise ValueError("no certificates are configured (distributed.comm.tls)")
-    except ValueError as error:  # a client that raised it would wait for itself for a minute
+    except ValueError as error:  # raised by a client, it would block for a minute
         raise UsageError(f"{engine}: {error}; write {ADDRESS}tcp://HOST:PORT") from None
     try:
         client = Client(address, set_as_default=False)
@@ -123,12 +123,12 @@ def connected(engine: str) -> Iterator[Client]:
 
 @contextmanager
 def opened_workers(client: Client, pipeline: Pipeline) -> Iterator[Workers]:
-    """Find the workers of a cluster for a pipeline, and close at the end what they hold open.
+    """Find the workers of a cluster for a pipeline; close their files at the end.
 
     Raises
     ------
     DeviceError
-        If there are none.
+        If there are no workers.
     """
     device, facts = describe_workers(WorkerCalls(client), pipeline)
     try:
@@ -144,7 +144,7 @@ def _counted(count: int, name: str) -> str:
 def wait_for_workers(
     calls: WorkerCalls, count: int, resources: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Wait for workers with these resources; what the scheduler knows of each, by address.
+    """Wait for workers with these resources; address -> the scheduler's facts about each.
 
     Raises
     ------
@@ -166,14 +166,14 @@ def wait_for_workers(
 def describe_workers(
     calls: WorkerCalls, pipeline: Pipeline
 ) -> tuple[Device, tuple[WorkerFacts, ...]]:
-    """Kind of device of the workers, and what is known of each.
+    """Kind of device of the workers, and facts about each.
 
-    One that ends meanwhile is left out.
+    Workers that end meanwhile are omitted.
 
     Raises
     ------
     DeviceError
-        If there are none, one has several threads, or several end before they answer.
+        If there are no workers, one has several threads, or several end before they answer.
     """
     facts: dict[tuple[str, Device], WorkerFacts] = {}
     answers = _Answers(calls)
@@ -182,8 +182,8 @@ def describe_workers(
         busy = [address for address, each in info.items() if each["nthreads"] != 1]
         if busy:
             raise DeviceError(
-                f"worker {busy[0]} has {info[busy[0]]['nthreads']} threads: it runs one block at a "
-                "time, so start it with --nthreads 1, and as many workers as blocks at a time"
+                f"worker {busy[0]} has {info[busy[0]]['nthreads']} threads, but a worker runs one "
+                "block at a time: start more workers, each with --nthreads 1"
             )
         on_gpu = [address for address, each in info.items() if each["resources"].get(GPU)]
         device: Device = "cuda" if on_gpu else "cpu"
@@ -198,18 +198,18 @@ def describe_workers(
 
 @dataclass(slots=True)
 class _Answers:
-    """Values that workers return; those that end before they answer are counted."""
+    """Values that workers return, and the number of workers that ended before they answered."""
 
     calls: WorkerCalls
     n_lost: int = 0
 
     def received(self) -> Iterator[tuple[Any, Any]]:
-        """Wait for calls that end; what each was named by, and the value that it returned.
+        """Wait for calls to end; yield the name of each and its value.
 
         Raises
         ------
         MaxslicesError
-            If a call raised it.
+            An error that a call raised.
         DeviceError
             If too many workers ended before they answered.
         """
@@ -219,11 +219,10 @@ class _Answers:
                 if self.n_lost >= MOST_TRIES:
                     raise DeviceError(
                         f"{self.n_lost} workers ended before they answered, the last one "
-                        f"{ended.worker}: killed by the system for their memory, or by a module "
-                        "that the pipeline's methods import; run the pipeline in one process to "
-                        "see which"
+                        f"{ended.worker}. Either memory ran out, or a module of the pipeline's "
+                        "methods ends the process: run the pipeline in one process to see which"
                     )
             elif ended.answer.error is not None:
                 raise ended.answer.error
             else:
-                yield ended.what, ended.answer.value
+                yield ended.name, ended.answer.value
