@@ -50,7 +50,6 @@ PIPELINES = {
         {"block": 3},
     ),
     "scratch files": (["to_float", "work", "negate"], {"memory": SCRATCH}),
-    "TIFF": (["to_float", "work"], {"block": 2, "format": "tiff"}),
 }
 """Name of a pipeline -> its steps, and the options of its run."""
 FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_mine": b"mine"}

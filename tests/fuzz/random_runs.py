@@ -221,8 +221,6 @@ def compare(run_: RandomRun, slice_dims: list[int], found: dict[str, np.ndarray]
     dims["result"] = 0 if run_.last is None else slice_dims[run_.last]
     for name, array in found.items():
         right = wanted[name]
-        if run_.options.get("format") == "tiff":
-            array = np.moveaxis(array, 0, dims[name])
         same = array.shape == right.shape and array.dtype == right.dtype
         if not same or array.tobytes() != np.ascontiguousarray(right).tobytes():
             where = "shapes" if not same else np.argwhere(array != right)[:3].tolist()
@@ -286,11 +284,8 @@ def import_what_runs_need(folder: Path) -> None:
     import scipy.ndimage  # noqa: F401
 
     from maxslices.api import carry_out  # noqa: F401
-    from maxslices.io import sink_maker
-    from maxslices.io.hdf5 import frames  # noqa: F401
+    from maxslices.io import Sink  # noqa: F401
+    from maxslices.io.results import exports  # noqa: F401
     from maxslices.io.tiff import frames as tiff_frames  # noqa: F401
-
-    sink_maker("hdf5")
-    sink_maker("tiff")
 
     folder.mkdir(parents=True, exist_ok=True)

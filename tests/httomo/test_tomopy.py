@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -160,21 +159,6 @@ def test_a_pipeline_of_tomopy_runs(methods):
     pipeline = maxslices.Pipeline.from_steps(steps, methods=methods)
     report = maxslices.run(scan, pipeline, device="cpu")
     assert report.result.shape == (8, 5, 8)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tomopy") is None, reason="tomopy is not installed")
-def test_tomopys_own_slices(theirs):
-    import tomopy
-
-    methods = Registry()
-    register_all(methods)
-    phantom = tomopy.shepp3d(32)
-    angles = tomopy.angles(40)
-    data = tomopy.project(phantom, angles)
-    meta = methods.get("recon", "tomopy.recon.algorithm")
-    result = meta.function(data, angles=angles, center=23.5, algorithm="gridrec")
-    expected = tomopy.recon(data, angles, center=23.5, algorithm="gridrec")
-    np.testing.assert_array_equal(result, np.swapaxes(expected, 0, 1))
 
 
 def test_all_methods_that_are_refused_are_in_the_database(theirs: Path):

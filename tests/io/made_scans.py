@@ -122,16 +122,3 @@ def noted():
             yield lambda: "\n".join([*handler.texts, *(str(each.message) for each in caught)])
     finally:
         logging.getLogger().removeHandler(handler)
-
-
-def texts_in(path: Path) -> str:
-    """Paths, values, and attributes of all single values of an HDF5 file, a line each."""
-    lines: list[str] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.size == 1:
-            lines.append(f"{name} = {item[()]} {dict(item.attrs)}")
-
-    with h5py.File(path) as file:
-        file.visititems(visit)
-    return "\n".join(lines)

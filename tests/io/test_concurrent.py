@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maxslices.core.arrays import ArraySpec
-from maxslices.io import MemoryStore, ScratchStore, create_sink, open_source
+from maxslices.io import MemoryStore, ScratchStore, Sink, open_source
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
@@ -48,7 +48,7 @@ def test_a_scan_is_read_while_a_result_is_written(tmp_path, compression, write_a
 
     with (
         open_source(path) as source,
-        create_sink(tmp_path / "result.h5", SPEC, 0) as sink,
+        Sink(tmp_path / "result.h5", SPEC) as sink,
         ThreadPoolExecutor(2) as pool,
     ):
         reading, writing = pool.submit(read), pool.submit(write)

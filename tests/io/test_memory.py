@@ -14,7 +14,7 @@ SMALL = """
 import sys, numpy as np, psutil
 from pathlib import Path
 from maxslices.core.arrays import ArraySpec
-from maxslices.io import LoaderOptions, ScratchStore, create_sink, open_source
+from maxslices.io import LoaderOptions, ScratchStore, Sink, open_source
 from maxslices.system import threads
 threads.N_THREADS = threads.N_DECODERS = 4
 spec, slab = ArraySpec((512, 256, 512), np.float32), 16  # 256 MiB
@@ -26,7 +26,7 @@ def through(work):
         work(start)
         sizes.append(process.memory_info().rss)
 if kind == "sink":
-    with create_sink(path, spec, 0) as sink:
+    with Sink(path, spec) as sink:
         through(lambda start: sink.write(slice_dim, start, block))
 elif kind == "scratch":
     with ScratchStore(spec, path, band_rows=slab) as store:

@@ -29,7 +29,7 @@ RAISED = {"method": "scaled_by", "parameters": {"centre": "${{e.side_outputs.hig
 SAVED = {"method": "negate", "save_result": True}
 CASES = {
     "one section": (["to_float", "negate"], {"block": 4}),
-    "TIFF": (["to_float", SAVED, "neighbours"], {"block": 4, "format": "tiff"}),
+    "with a halo": (["to_float", SAVED, "neighbours"], {"block": 4}),
     "in memory": (["to_float", SAVED, "work", "negate"], {"block": 5}),
     "scratch files": (["to_float", "reaching", SAVED, "work"], {"memory": SCRATCH}),
     "few slices": (["to_float", FIND, SCALED, "neighbours"], {"block": 4}),
@@ -104,7 +104,7 @@ def watch_folder(watch: Callable[[object, str], object]) -> None:
     """
     for name in ("note", "side", "done"):
         watch(Journal, name)
-    watch(result_sinks, "create_sink")
+    watch(result_sinks, "Sink")
     watch(folder_place, "remove_result")
     for name in ("rename", "unlink", "mkdir"):
         watch(Path, name)

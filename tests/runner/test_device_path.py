@@ -10,7 +10,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, run
 from maxslices.errors import MethodError
-from maxslices.io.results.hdf5_sink import Hdf5Sink
+from maxslices.io import Sink
 from maxslices.measure import Peak
 from maxslices.runner.folder.unfinished_run import find_unfinished
 from tests.planner.fakes import fakes
@@ -80,7 +80,7 @@ def test_caches_are_emptied_before_a_block_of_another_size(gpu):
 def break_device(monkeypatch):
     """Make a function after which every call of the device fails, once 4 slices are written."""
     is_written = threading.Event()
-    write = Hdf5Sink.write
+    write = Sink.write
 
     def note(sink, slice_dim, start, block):
         write(sink, slice_dim, start, block)
@@ -94,7 +94,7 @@ def break_device(monkeypatch):
         assert is_written.wait(10)
         monkeypatch.setattr(FakeEvent, "synchronize", fail)
 
-    monkeypatch.setattr(Hdf5Sink, "write", note)
+    monkeypatch.setattr(Sink, "write", note)
     return breaks
 
 

@@ -59,7 +59,6 @@ def test_a_planted_link_is_not_followed(tmp_path, victim, link, name):
     ("name", "options"),
     [
         (".run/result.h5", {"block": 2}),
-        (".run/result/result_00003.tif", {"block": 2, "format": "tiff"}),
         (".run/section-1.000.scratch", {"memory": PYTHON_BYTES + 12_000}),
     ],
 )

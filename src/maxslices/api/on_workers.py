@@ -187,7 +187,6 @@ class RunOnWorkers(Team):
             versions=versions_here(),
             device=self.workers.device,
             budget_bytes=plan.budget_bytes - plan.reserved_bytes,
-            format=folder.streamed,
             syncs=self.workers.are_elsewhere,
         )
         return self.workers

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .access import SideName, Source, SupportsWindow
-from .results.sink import Sink, SinkFormat, SinkStart, remove_result
-from .results.writers import create_sink, sink_maker
+from .results.result_names import remove_result
+from .results.sink import Sink
 from .scans.loader import AngleRange, LoaderFault, LoaderOptions, Preview, SideData, parse_loader
 from .scans.open_source import ArrayScan, open_source
 from .stores.store import MemoryStore, ScratchStore
@@ -23,14 +23,10 @@ __all__ = [
     "SideData",
     "SideName",
     "Sink",
-    "SinkFormat",
-    "SinkStart",
     "Source",
     "Store",
     "SupportsWindow",
-    "create_sink",
     "open_source",
     "parse_loader",
     "remove_result",
-    "sink_maker",
 ]

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ..core.allocators import Device
 from ..core.arrays import ArraySpec
-from ..io import SinkFormat
 from ..io.access import FlatWeights
 from ..io.results.result_info import ResultInfo
 from ..io.stores.store import ScratchLayout
@@ -44,8 +43,6 @@ class RunJob:
     """Kind of device of each worker."""
     budget_bytes: int
     """Memory budget of a worker's device, less the reserved part."""
-    format: SinkFormat
-    """File format of results during the run. Other formats are exported at its end."""
     syncs: bool
     """Whether a share ends only when its data are on disk. With several hosts, data in the memory
     of one are lost if that host fails."""

@@ -20,7 +20,7 @@ from ..devices import Backend, require_libraries, select_backend, shared_allocat
 from ..devices.backend import device_name
 from ..devices.cpu import CpuBackend
 from ..errors import PlanError
-from ..io import ScratchStore, Sink, Source, create_sink, open_source
+from ..io import ScratchStore, Sink, Source, open_source
 from ..pipeline import Pipeline
 from ..runner.blocks.block_runner import BlockRunner
 from ..runner.blocks.side_data import SideFrames, SideResults
@@ -171,9 +171,7 @@ class _OpenSection:
                 store = held.enter_context(ScratchStore.join(job.writes, "writing"))
             sinks = {}
             for index, result in job.results.items():
-                sinks[index] = create_sink(
-                    result.path, result.spec, job.plan.slice_dim, run.format, "join", result.info
-                )
+                sinks[index] = Sink(result.path, result.spec, "join", result.info)
                 held.callback(sinks[index].close)
             resolve = job.side_results.resolve
             frames = SideFrames(source, run.pipeline.steps, backend, resolve, job.flat_weights)

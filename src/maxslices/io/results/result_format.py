@@ -40,11 +40,6 @@ class ResultFormat:
     compressed: bool = False
     """Whether it is compressed without loss; OME-Zarr always is."""
 
-    @property
-    def is_streamed(self) -> bool:
-        """True if it can be written while the run goes on, and not only of the whole result."""
-        return self.name in ("hdf5", "tiff") and self.bits is None and not self.compressed
-
     def path_of(self, result: Path) -> Path:
         """Path of a result, from its path without a suffix.
 

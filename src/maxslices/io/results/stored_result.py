@@ -1,4 +1,4 @@
-"""Results that were written: read whole, with grey levels, for other formats; slices to look at."""
+"""Whole results, read to write other formats, with grey levels, and to draw slices."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import SourceError, StoreError
+from ...errors import StoreError
 from ..access import Closing
 from ..files import library_errors
 from ..hdf5.objects import open_hdf5
-from .hdf5_sink import DATA_PATH
 from .result_format import ResultFormat
 from .result_info import ResultInfo
+from .sink import DATA_PATH
 
 SAMPLE_VALUES = 2**24
 """Most values that percentiles are taken of, evenly spaced, in 64 MB: of a larger result, the
@@ -96,9 +96,16 @@ class WholeResult(Closing):
         dtype: np.dtype[Any] = self._data.dtype
         return dtype
 
-    def read(self, *box: slice) -> NDArray[Any]:
-        """Read a box."""
-        return np.asarray(self._data[box])
+    def read(self, *box: slice | int) -> NDArray[Any]:
+        """Read a box, or a slice of the first axis.
+
+        Raises
+        ------
+        SourceError
+            If it cannot be read.
+        """
+        with library_errors(str(self.path)):
+            return np.asarray(self._data[box])
 
     def levels(self, format: ResultFormat) -> GreyLevels | None:
         """Grey levels of a format, found when first asked for; None if it keeps the values."""
@@ -142,33 +149,4 @@ class WholeResult(Closing):
 
 
 Choice = Callable[[int], Sequence[int]]
-"""Given the number of slices, says which of them are wanted."""
-
-
-def some_slices(result: Path, choose: Choice) -> list[tuple[int, NDArray[Any]]]:
-    """Read some slices of a result as it was written during a run: their indices, and they.
-
-    Parameters
-    ----------
-    result : Path
-        An HDF5 file, or a folder of TIFFs.
-    choose : callable
-        Says which.
-
-    Raises
-    ------
-    SourceError
-        If it cannot be read.
-    """
-    try:
-        with library_errors(str(result)):
-            if result.is_dir():
-                import tifffile  # 45 ms that no run without TIFFs needs
-
-                names = sorted(result.iterdir())
-                return [(i, np.asarray(tifffile.imread(names[i]))) for i in choose(len(names))]
-            with open_hdf5(result, "r") as file:
-                data = file[DATA_PATH]
-                return [(i, np.asarray(data[i])) for i in choose(data.shape[0])]
-    except OSError as error:
-        raise SourceError(f"{result}: cannot be read: {error.strerror}") from None
+"""Takes the number of slices, and returns the indices of those to read."""

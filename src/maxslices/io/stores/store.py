@@ -82,14 +82,14 @@ class MemoryStore(Closing, SupportsWindow):
         self._array = None
 
 
-_UNIT_BYTES = 2**22
+UNIT_BYTES = 2**22
 """Bytes of a unit, which are contiguous in one of the files.
 
 A file takes 5.0 GB/s into the page cache, however many threads write it: a unit takes 0.8 ms, so
 that a block of some 100 MiB is spread over all files.
 """
 
-_FLAGS = {"reading": os.O_RDONLY, "writing": os.O_WRONLY}
+OPEN_FLAGS = {"reading": os.O_RDONLY, "writing": os.O_WRONLY}
 """How files are opened. Several hosts write to one page of a file: NFS writes back the bytes that
 were written only if the file is open for writing alone. Else it reads the page first, and later
 writes all of it, with what another host has written since (`nfs_want_read_modify_write`)."""
@@ -222,7 +222,7 @@ class ScratchStore(Closing):
         self.folder = folder
         self._row_bytes = spec.shape[2] * spec.dtype.itemsize
         self._band_rows = min(band_rows or spec.shape[1], spec.shape[1])
-        unit_angles = max(1, _UNIT_BYTES // (self._band_rows * self._row_bytes))
+        unit_angles = max(1, UNIT_BYTES // (self._band_rows * self._row_bytes))
         n_units = -(-spec.shape[0] // unit_angles)
         self._unit_angles = -(-spec.shape[0] // n_units)
         n_bands = -(-spec.shape[1] // self._band_rows)
@@ -255,8 +255,8 @@ class ScratchStore(Closing):
         store._arrange(layout.spec, layout.folder, layout.band_rows, layout.memory_bytes, n_files)
         with ExitStack() as failed:
             failed.callback(store.close)
-            store._reopen(store._in_memory, layout.in_memory, _FLAGS[how])
-            store._reopen(store._on_disk, layout.on_disk, _FLAGS[how])
+            store._reopen(store._in_memory, layout.in_memory, OPEN_FLAGS[how])
+            store._reopen(store._on_disk, layout.on_disk, OPEN_FLAGS[how])
             failed.pop_all()
         return store
 

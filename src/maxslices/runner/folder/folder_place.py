@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import StoreError
 from ...io import remove_result
-from ...io.results.sink import is_result_name
+from ...io.results.result_names import is_result_name
 from ...system.disk_space import check_absent, store_errors
 from ...system.files import read_small_text
 

@@ -11,19 +11,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...core.arrays import ArraySpec
-from ...errors import SourceError
-from ...io import (
-    Sink,
-    SinkFormat,
-    SinkStart,
-    create_sink,
-    remove_result,
-)
+from ...errors import SourceError, StoreError
+from ...io import Sink, remove_result
 from ...io.results.nexus_notes import fill_in_found
 from ...io.results.result_format import ResultFormat
 from ...io.results.result_info import ResultInfo
-from ...io.results.stored_result import Choice, WholeResult, some_slices
-from ...io.results.writers import sink_maker
+from ...io.results.stored_result import Choice, WholeResult
 from ...system.disk_space import store_errors
 from ..report.progress import Progress
 
@@ -33,65 +26,45 @@ LabelledSlice = tuple[str, NDArray[Any]]
 
 @dataclass(slots=True)
 class ResultSinks:
-    """Results of a run, in the order in which they were made.
+    """Results of a run, in the order in which they are computed.
 
-    One format is written during the run, block by block. The others are exported from the complete
-    result at the end. If only exported formats are requested, an HDF5 file is written during the
-    run that is not one of the results.
+    An HDF5 file is written during the run, block by block. Other formats are made from it at the
+    end, and it is removed unless it was requested.
     """
 
     folder: Path
     """Folder in which they are written."""
     formats: tuple[ResultFormat, ...]
-    """The requested formats."""
+    """Requested formats."""
     _sinks: dict[str, Sink] = field(default_factory=dict)
     """Name of a result, without a suffix -> its sink."""
 
-    def __post_init__(self) -> None:
-        sink_maker(self.streamed)  # imports its library before memory is measured
-
-    @property
-    def streamed(self) -> SinkFormat:
-        """Format that is written during the run. Other formats can be exported from HDF5 only."""
-        is_tiff = len(self.formats) == 1 and self.formats[0] == ResultFormat("tiff")
-        return "tiff" if is_tiff else "hdf5"
-
     @property
     def _exported(self) -> list[ResultFormat]:
-        """Formats that are exported from the complete result."""
-        streamed = next(
-            (f for f in self.formats if f.is_streamed and f.name == self.streamed), None
-        )
-        return [each for each in self.formats if each is not streamed]
+        """Formats that are made from the whole result."""
+        return [each for each in self.formats if each != ResultFormat()]
 
     def _path(self, name: str) -> Path:
         """Path of the file that is written during the run."""
-        is_kept = len(self._exported) < len(self.formats)
-        # Names with this prefix are not names of results, so the file is not moved.
-        return ResultFormat(self.streamed).path_of(
-            self.folder / (name if is_kept else f"whole_{name}")
-        )
+        # Files with this prefix are not results, and stay in the hidden folder.
+        prefix = "" if ResultFormat() in self.formats else "whole_"
+        return ResultFormat().path_of(self.folder / f"{prefix}{name}")
 
     def names(self, name: str) -> list[str]:
-        """Names of the files of a result."""
-        is_kept = len(self._exported) < len(self.formats)
-        files = [self._path(name)] if is_kept else []
-        files += [each.path_of(self.folder / name) for each in self._exported]
-        return [path.name for path in files]
+        """Names of the files of a result; HDF5 without changes is the first."""
+        formats = sorted(self.formats, key=lambda each: each != ResultFormat())
+        return [each.path_of(self.folder / name).name for each in formats]
 
     def export_bytes(self, spec: ArraySpec) -> int:
-        """Upper bound of the disk space of a result's exported formats."""
+        """Largest disk space of a result's other formats."""
         return sum(each.n_bytes(spec.nbytes, spec.dtype.itemsize) for each in self._exported)
 
-    def add(
-        self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
-    ) -> Sink:
-        """Make the sink of a result; see `RunFolder.sink`."""
+    def add(self, name: str, spec: ArraySpec, info: ResultInfo, *, has_slices: bool) -> Sink:
+        """Create the sink of a result; see `RunFolder.sink`."""
         path = self._path(name)
         if not has_slices:
             remove_result(path)  # left by a run that was killed before its first slice
-        start: SinkStart = "resume" if has_slices else "new"
-        self._sinks[name] = create_sink(path, spec, slice_dim, self.streamed, start, info)
+        self._sinks[name] = Sink(path, spec, "resume" if has_slices else "new", info)
         return self._sinks[name]
 
     def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
@@ -100,15 +73,15 @@ class ResultSinks:
         Yields
         ------
         (str, list of (str, ndarray))
-            Name of the result's file, and its slices with their labels.
+            Name of the result's file; label of each slice, such as "row 42", and the slice.
         """
         for name, sink in reversed(self._sinks.items()):
-            # TIFFs are slices along the slice dim. HDF5 files have the slices for viewers first.
-            axis = sink.info.file_axis(sink.slice_dim) if self.streamed == "tiff" else 0
-            with suppress(SourceError):
-                slices = some_slices(sink.path, choose)
-                labelled = [(sink.info.slice_name(axis, index), image) for index, image in slices]
-                yield self.names(name)[0], labelled
+            with suppress(SourceError, StoreError):
+                with WholeResult(sink.path, sink.info) as whole:
+                    slices = [
+                        (sink.info.slice_name(0, i), whole.read(i)) for i in choose(whole.shape[0])
+                    ]
+                yield self.names(name)[0], slices
 
     def close(self) -> None:
         """Close all sinks."""
@@ -116,17 +89,17 @@ class ResultSinks:
             sink.close()
 
     def complete(self, values: Mapping[str, Any], progress: Progress) -> list[str]:
-        """Close complete results, and export them; names of all files.
+        """Close whole results and write their other formats; return the names of all files.
 
         Parameters
         ----------
         values : mapping of str to value
-            Text of a reference -> its value, which is stored with the parameters.
+            Text of a reference -> its value, stored with the parameters.
         progress : Progress
-            Shows the progress of exports.
+            Shows the progress of other formats.
         """
         self.close()
-        for name, sink in self._sinks.items() if self.streamed == "hdf5" else ():
+        for name, sink in self._sinks.items():
             _fill_in(sink.path, values)
             if not self._exported:
                 continue

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from ...core.arrays import ArraySpec
 from ...errors import ScanChangedError, StoreError, UsageError
-from ...io import Sink, SinkFormat
+from ...io import Sink
 from ...io.results.result_format import FormatLike, ResultFormat, parse_formats
 from ...io.results.result_info import ResultInfo
-from ...io.results.sink import check_removable
+from ...io.results.result_names import check_removable
 from ...io.results.stored_result import Choice
 from ...planner import Plan
 from ...system.disk_space import check_absent, check_free_space, store_errors
@@ -152,11 +152,6 @@ class RunFolder:
         """File formats of the results."""
         return self._results.formats
 
-    @property
-    def streamed(self) -> SinkFormat:
-        """Format in which results are written during the run; see `ResultSinks`."""
-        return self._results.streamed
-
     def describe(self, identity: Callable[[], dict[str, Any]]) -> None:
         """Set the description of methods, device and input; see `run_identity`."""
         self.identity = identity()
@@ -275,9 +270,7 @@ class RunFolder:
             if os.path.lexists(self.path / name) and not os.path.lexists(self.work / name):
                 move(self.path / name, self.work / name)
 
-    def sink(
-        self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
-    ) -> Sink:
+    def sink(self, name: str, spec: ArraySpec, info: ResultInfo, *, has_slices: bool) -> Sink:
         """Make the sink of a result.
 
         Parameters
@@ -286,14 +279,12 @@ class RunFolder:
             Name of the result, without a suffix.
         spec : ArraySpec
             The whole result.
-        slice_dim : int
-            Axis of the slices.
         info : ResultInfo
             Its metadata, of which each format keeps a part.
         has_slices : bool
             Whether it has slices from before the run was stopped. They are kept.
         """
-        return self._results.add(name, spec, slice_dim, info, has_slices=has_slices)
+        return self._results.add(name, spec, info, has_slices=has_slices)
 
     def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
         """Read some slices of each result; see `ResultSinks.some_slices`."""

@@ -61,11 +61,8 @@ class ResultsInMemory:
     def begin(self, plan: Plan, results: Mapping[str, ArraySpec]) -> None:
         """Do nothing: there is nothing to prepare."""
 
-    def sink(
-        self, name: str, spec: ArraySpec, slice_dim: int, info: ResultInfo, *, has_slices: bool
-    ) -> Sink | None:
-        """None: no result is written."""
-        return None
+    def sink(self, name: str, spec: ArraySpec, info: ResultInfo, *, has_slices: bool) -> None:
+        """Do nothing: no result is written."""
 
     def finish(
         self, values: Mapping[str, Any] | None = None, progress: Progress | None = None
@@ -133,14 +130,11 @@ def make_sinks(
         for step in section.steps:
             if step.index in names:
                 info = replace(infos[step.index], steps=tuple(notes[: step.index + 1]))
-                sinks[step.index] = folder.sink(
-                    names[step.index],
-                    step.output,
-                    section.slice_dim,
-                    info,
-                    has_slices=state.has_slices,
-                )
-    return {index: sink for index, sink in sinks.items() if sink is not None}
+                name, has_slices = names[step.index], state.has_slices
+                sink = folder.sink(name, step.output, info, has_slices=has_slices)
+                if sink is not None:
+                    sinks[step.index] = sink
+    return sinks
 
 
 def infos_of_steps(plan: Plan, pipeline: Pipeline, info: ResultInfo) -> dict[int, ResultInfo]:

@@ -25,7 +25,7 @@ from ...devices.backend import device_name
 from ...errors import MaxslicesError, StoreError
 from ...estimate.request_key import package_version, source_hash
 from ...io.results.result_format import ResultFormat, parse_formats
-from ...io.results.sink import is_result_name
+from ...io.results.result_names import is_result_name
 from ...io.scans.frame_source import FileStamp
 from ...pipeline import Pipeline
 from ...planner import Plan, SectionPlan
