@@ -144,7 +144,7 @@ def test_a_source_that_is_open_is_read_as_it_is():
 
 @pytest.mark.parametrize("name", ["angles.h5", "angles.txt"])
 def test_angles_in_another_file(tmp_path, name):
-    path, degrees = tmp_path / name, np.linspace(0, 110, 12)
+    path, degrees = tmp_path / name, np.linspace(0, 165, 12)
     given = {"file": str(path)}
     if name.endswith(".h5"):
         with h5py.File(path, "w") as file:

@@ -50,10 +50,11 @@ def test_units_of_angles(dls, units, expected):
 @pytest.mark.parametrize(
     ("angles", "units", "message"),
     [
-        (np.linspace(0, 2 * np.pi, 15), None, r"its 9 projections lie within 5\.39 degrees: if"),
-        (np.linspace(0, 2 * np.pi, 15), "deg", r"its 9 projections lie within 5\.39 degrees: if"),
+        (np.linspace(0, 2 * np.pi, 15), None, r"its 9 projections lie within 5\.39 degrees of"),
+        (np.linspace(0, 2 * np.pi, 15), "deg", r"its 9 projections lie within 5\.39 degrees of"),
         (np.linspace(0, 180, 15), "rad", r"angles in radians cover 24\.6 turns: if they are deg"),
         (np.full(15, 7.0), None, "its 9 projections all have the same angle"),
+        (np.linspace(0, 105, 15), None, "its 9 projections lie within 90 degrees of a half turn"),
     ],
 )
 def test_angles_that_are_likely_to_be_wrong_are_warned_of(dls, angles, units, message):
@@ -77,8 +78,8 @@ def test_angles_of_flats_and_darks_may_be_nan(dls):
 
 @pytest.mark.parametrize("count", [9, 15])
 def test_angles_may_be_given_as_a_range(dls, count):
-    with open_source(dls, LoaderOptions(rotation_angles=AngleRange(0, 90, count))) as source:
-        given = np.linspace(0, 90, count)
+    with open_source(dls, LoaderOptions(rotation_angles=AngleRange(0, 315, count))) as source:
+        given = np.linspace(0, 315, count)
         expected = given if count == 9 else given[scans.KEYS == 0]
         np.testing.assert_array_equal(source.angles, np.deg2rad(expected).astype(np.float32))
 

@@ -130,10 +130,10 @@ def test_sides_and_angles_are_taken_from_elsewhere(paths, kind, side_kind):
 
 
 def test_array_source_takes_sides_and_radians():
-    with ArrayScan(SCAN, flats=DATA[:2], darks=DATA[3], angles=np.arange(9) / 4) as source:
+    with ArrayScan(SCAN, flats=DATA[:2], darks=DATA[3], angles=np.arange(9) / 3) as source:
         assert source.flats == ArraySpec((2, 7, 11), np.uint16)
         assert source.darks == ArraySpec((1, 7, 11), np.uint16)
-        np.testing.assert_array_equal(source.angles, np.arange(9, dtype=np.float32) / 4)
+        np.testing.assert_array_equal(source.angles, np.arange(9, dtype=np.float32) / 3)
         np.testing.assert_array_equal(source.read_side("darks", 1, 1, 2)[0], DATA[3, 1:2])
 
 

@@ -20,10 +20,12 @@ DEGREES = np.linspace(0, 180, 31)
 STEPS = ["dark_flat_field_correction", "minus_log"]
 
 
-def scan(path, flats=None, darks=None):
+def scan(path, flats=None, darks=None, change=None):
     flats = frames(1.0, seed=1) if flats is None else flats
     darks = frames(0.0, seed=2, noise=2) if darks is None else darks
     data = counts(line_integrals(DEGREES), np.ones(31))
+    if change is not None:
+        change(data)
     return write_nxtomo(path, [(2, darks, 0), (1, flats, 0), (0, data, DEGREES)])
 
 
@@ -70,6 +72,34 @@ def test_an_odd_frame_is_named(tmp_path, side, change):
     change(stacks[side])
     said = warnings_of(scan(tmp_path / "scan.nxs", **stacks))
     assert any(side in text and "frame 2" in text for text in said)
+
+
+def shutter_closes(data):
+    data[12:15] = frames(0.0, seed=2, noise=2)[:3]
+
+
+def scan_stops(data):
+    """Frames are allocated, and zero, until the camera fills them."""
+    data[20:] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (shutter_closes, "3 of 31 that were looked at have no beam, from frame 12 to 14"),
+        (scan_stops, "11 of 31 that were looked at have no beam, from frame 20 to 30"),
+    ],
+)
+def test_projections_without_beam_are_named(tmp_path, change, expected):
+    assert any(expected in text for text in warnings_of(scan(tmp_path / "s.nxs", change=change)))
+    assert warnings_of(scan(tmp_path / "whole.nxs")) == []
+
+
+def test_saturated_flats_are_reported(tmp_path):
+    flats = frames(1.0, seed=1)
+    flats[:, :, 3:6] = 4095
+    (text,) = warnings_of(scan(tmp_path / "scan.nxs", flats=np.minimum(flats, 4095)))
+    assert "of a frame's pixels have the camera's largest value" in text
 
 
 @pytest.mark.parametrize("change", [saturated, dropped])

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ..core.arrays import ArraySpec
 from ..errors import SourceError, UsageError
 
-_TURN_IN_RADIANS = 2 * math.pi * 1.01
-"""Range of a full turn in radians, read as degrees, with the overrun of a motor. A scan of so few
-degrees cannot be reconstructed; electron tomography has 60 and more."""
+_WIDE_GAP, _STEPS_OF_GAP = 30.0, 3
+"""Degrees of the half turn without a projection, at least this and these mean steps, that a scan
+is warned of. Angles that were not written, or are radians, leave out more."""
 _LEAST_DEGREES = 60.0
 """Range in radians from which angles look like degrees: electron tomography has 60 degrees and
 more; as radians they are nine turns."""
@@ -124,15 +124,19 @@ def _finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
     return single
 
 
-def warn_of_narrow_angles(name: str, radians: NDArray[np.float32]) -> None:
-    """Warn of angles of a whole scan that are all the same, or look like radians in degrees."""
-    degrees = float(np.rad2deg(np.ptp(radians))) if radians.size else 0.0
-    if radians.size < _FEW_ANGLES or degrees > _TURN_IN_RADIANS:
+def warn_of_missing_angles(name: str, radians: NDArray[np.float32]) -> None:
+    """Warn of angles of a whole scan that leave out a part of the half turn."""
+    if radians.size < _FEW_ANGLES:
         return
-    lie = f"lie within {degrees:.3g} degrees" if degrees else "all have the same angle"
+    degrees = np.sort(np.rad2deg(radians.astype(np.float64)) % 180)
+    gap = float(np.diff(degrees, append=degrees[0] + 180).max())
+    if gap < max(_WIDE_GAP, _STEPS_OF_GAP * 180 / radians.size):
+        return
+    extent = 180 - gap
+    lie = f"lie within {extent:.3g} degrees of a half turn" if extent else "all have the same angle"
     warnings.warn(
-        f"{name}: its {radians.size} projections {lie}: if the angles are radians, their units "
-        "must say so; give them in degrees with rotation_angles",
+        f"{name}: its {radians.size} projections {lie}, and a reconstruction needs all of it. If "
+        "the angles are radians, their units must say so; rotation_angles gives others",
         stacklevel=3,
     )
 

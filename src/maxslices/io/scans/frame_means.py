@@ -14,6 +14,9 @@ Each flat and each dark is read once, and the means of its tiles are kept. From 
   projections between these (from 0), has the first group's mean with weight 1 - t and the second's
   with weight t = (i + 1) / (n + 1). Projections before the first group have that group's mean, and
   those after the last group the last's.
+
+One row of some projections is read too. Those without a hundredth of the others' beam are
+reported: the shutter was closed, or the scan ended before they were written.
 """
 
 from __future__ import annotations
@@ -42,6 +45,11 @@ _LEAST_UNPLACED = 1e-2
 """Share of the beam by which flats change before it is said that their places are unknown."""
 _LEAST_SIGNAL = 0.01
 """Share of the flats' level that the beam is at least: darks that differ by noise show no beam."""
+_CAMERA_LEVELS = [2**n_bits for n_bits in (8, 10, 12, 14, 16)]
+_SATURATED = 0.01
+"""Share of the pixels of a frame that have a camera's largest value, above which it is reported."""
+_N_ROWS, _N_FRAMES = 256, 16
+"""Projections that are looked at where a row can be read alone, and where a whole frame is read."""
 _MOST_NAMED = 5
 """Odd frames that are named one by one."""
 
@@ -61,6 +69,8 @@ class FrameMeans:
         Number of projections before each flat, and before each dark; None if it is not known.
     currents : (ndarray, ndarray), optional
         Current of the beam for each projection and for each flat: flats are scaled by them.
+    data : Selection, optional
+        The projections.
     """
 
     def __init__(
@@ -69,13 +79,19 @@ class FrameMeans:
         projections: NDArray[np.int64],
         places: Mapping[SideName, NDArray[np.int64] | None],
         currents: tuple[Means, Means] | None = None,
+        data: Selection | None = None,
     ) -> None:
         self._sides, self._projections, self._places = dict(sides), projections, dict(places)
-        self._currents = currents
+        self._currents, self._data = currents, data
 
     @cached_property
     def tiles(self) -> dict[SideName, Means]:
         """Means of the tiles of each frame, (frames, tiles)."""
+        return {side: means for side, (means, _) in self._read.items()}
+
+    @cached_property
+    def _read(self) -> dict[SideName, tuple[Means, float]]:
+        """Means of tiles, and the largest share of saturated pixels, of flats and of darks."""
         return {
             side: _tile_means(selection)
             for side, selection in self._sides.items()
@@ -121,6 +137,11 @@ class FrameMeans:
                 "the flats are nowhere brighter than the darks: look at them with `maxslices info "
                 "--picture`; the two may be exchanged, or were taken with the shutter closed"
             )
+        if "flats" in sides and "flats" in self.tiles and self._read["flats"][1] > _SATURATED:
+            found.append(
+                f"flats: up to {self._read['flats'][1]:.0%} of a frame's pixels have the camera's "
+                "largest value: they are saturated, and the correction is wrong there"
+            )
         for side in (each for each in SIDE_NAMES if each in sides and each in self.tiles):
             means, odd = self.tiles[side].mean(axis=1), self._odd(side)
             rest = np.delete(means, list(odd)) if len(odd) < len(means) else means
@@ -133,7 +154,35 @@ class FrameMeans:
             if len(odd) > _MOST_NAMED:
                 found.append(f"{side}: {len(odd) - _MOST_NAMED} more frames are unlike the others")
             found += self._unweighted(side, np.delete(np.arange(len(means)), list(odd)))
-        return found
+        return found + self._without_beam()
+
+    def _without_beam(self) -> list[str]:
+        """Report projections that are as dark as the darks."""
+        if self._data is None:
+            return []
+        n_frames, n_rows, n_columns = self._data.spec.shape
+        n_read = _N_ROWS if self._data.frames.reads_rows else _N_FRAMES
+        frames = np.unique(np.linspace(0, n_frames - 1, n_read).astype(int))
+        row = np.empty((1, 1, n_columns), self._data.spec.dtype)
+        signal = np.empty(len(frames))
+        for i, frame in enumerate(frames.tolist()):
+            self._data.read((frame, frame + 1), (n_rows // 2, n_rows // 2 + 1), row)
+            signal[i] = row.mean(dtype=np.float64)
+        level = signal.copy()
+        if "darks" in self.tiles:
+            signal -= np.median(self.tiles["darks"])
+        usual = np.nanmedian(signal)
+        if usual <= _LEAST_SIGNAL * self._beam():  # nothing comes through this row
+            return []
+        dark = np.flatnonzero(signal < _LEAST_SIGNAL * usual)
+        if not len(dark):
+            return []
+        return [
+            f"projections: {len(dark)} of {len(frames)} that were looked at have no beam, from "
+            f"frame {frames[dark[0]]} to {frames[dark[-1]]}: row {n_rows // 2} has a mean of "
+            f"{level[dark[0]]:.6g} there, and {np.median(level):.6g} in the others. Read the scan "
+            "without them: `preview` in the loader, or an image key of 3"
+        ]
 
     def _unweighted(self, side: SideName, keep: NDArray[np.int64]) -> list[str]:
         """Report frames that change during the scan and are averaged nevertheless."""
@@ -193,18 +242,21 @@ class FrameMeans:
         return odd
 
 
-def _tile_means(selection: Selection) -> Means:
-    """Means of the tiles of each frame, read one frame after the other."""
+def _tile_means(selection: Selection) -> tuple[Means, float]:
+    """Means of the tiles of each frame, read one after the other; largest share of saturation."""
     n_frames, n_rows, n_columns = selection.spec.shape
     tops, lefts = (_first_of_tiles(n) for n in (n_rows, n_columns))
     counts = np.outer(np.diff(tops, append=n_rows), np.diff(lefts, append=n_columns))
     frame = np.empty((1, n_rows, n_columns), selection.spec.dtype)
-    means = np.empty((n_frames, counts.size))
+    means, saturated = np.empty((n_frames, counts.size)), 0.0
     for index in range(n_frames):
         selection.read((index, index + 1), (0, n_rows), frame)
         sums = np.add.reduceat(frame[0], tops, axis=0, dtype=np.float64)
         means[index] = (np.add.reduceat(sums, lefts, axis=1) / counts).ravel()
-    return means
+        highest = frame.max()
+        if frame.dtype.kind == "u" and int(highest) + 1 in _CAMERA_LEVELS:
+            saturated = max(saturated, float(np.mean(frame == highest)))
+    return means, saturated
 
 
 def _first_of_tiles(length: int) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 from ...errors import ScanChangedError, SourceError
 from ..access import SIDE_NAMES, FlatWeights, SideName, Source
-from ..check_arrays import check_output_block, warn_of_narrow_angles
+from ..check_arrays import check_output_block, warn_of_missing_angles
 from ..frames.frames import ABORTED, ArrayFrames, JoinedFrames, Selection
 from ..results.result_info import PixelSize
 from .angles import angle_indices, projection_numbers
@@ -94,14 +94,14 @@ class FrameSource(Source):
             self.angles = angles[angle_indices(name, angles.size, data, preview)]
             self.angles.flags.writeable = False
             if numbers[-1] - numbers[0] + preview.angle_step >= data.spec.shape[0]:
-                warn_of_narrow_angles(name, self.angles)  # a preview may be of few degrees
+                warn_of_missing_angles(name, self.angles)  # a preview may be of few degrees
         self.detector_start = rows[0], columns[0]
         self._data = data.take(numbers).crop(rows, columns)
         self.spec = self._data.spec
         scales = None
         if currents is not None:
             scales = _currents(name, currents, self._data, self._sides["flats"])
-        self._means = FrameMeans(self._sides, numbers, places, scales)
+        self._means = FrameMeans(self._sides, numbers, places, scales, self._data)
         paths: list[Path] = []
         for what, read in (("projections", self._data), *self._sides.items()):
             if read is not None:
