@@ -1,9 +1,9 @@
-"""Pictures of docs/gallery.md that commands make, from a made scan.
+"""Make the pictures of README.md and docs/gallery.md with the commands that they show.
 
     python docs/scripts/gallery_pictures.py
 
-writes ``sweep.png``, ``try.png`` and ``plan.png`` into ``docs/_static``. The plan
-is a page as headless Chromium shows it, which has to be installed.
+It writes ``demo-scan.png``, ``demo.png``, ``plan.png``, ``report.png``, ``sweep.png`` and
+``try.png`` into ``docs/_static``. Headless Chromium draws the pages of the plan and the report.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
 
-from maxslices.cli.main import main
 from maxslices.demo.phantom import flower_head
 from maxslices.demo.scan_file import make_scan
 
@@ -34,37 +34,31 @@ PIPELINE = """
   parameters:
     center: ${{centering.side_outputs.centre_of_rotation}}
 """
-PAGE = (1000, 950)
-"""Pixels of a page that are shown: its upper part, down to the memory."""
+PLAN_PAGE, REPORT_PAGE = (1000, 950), (800, 1480)
+"""Size of the upper part of a page in pixels: a plan down to its memory, a report to its files."""
 WIDEST = 1000
-"""Columns of the docs' text, about."""
+"""Approximate width of the docs' text in pixels."""
 
 
 def command(line: str) -> None:
-    """Run a command of maxslices.
-
-    Raises
-    ------
-    RuntimeError
-        If it fails.
-    """
-    if main(line.split()):
-        raise RuntimeError(line)
+    """Run a command of maxslices."""
+    program = Path(sys.executable).with_name("maxslices")
+    subprocess.run([program, *line.split()], check=True)
 
 
-def show(page: str, picture: str) -> None:
+def show(page: str, picture: str, width: int, height: int) -> None:
     """Draw the upper part of a page."""
     chromium = shutil.which("chromium") or "google-chrome"
-    size = "{},{}".format(*PAGE)
     subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={size}",
-         f"--screenshot={picture}", Path(page).absolute().as_uri()],
+        [chromium, "--headless", "--no-sandbox", "--hide-scrollbars",
+         f"--window-size={width},{height}", f"--screenshot={picture}",
+         Path(page).absolute().as_uri()],
         check=True, capture_output=True,
     )  # fmt: skip
 
 
 def keep(picture: str, name: str) -> None:
-    """Put a picture into the docs, no wider than their text."""
+    """Save a picture in the docs, no wider than their text."""
     image = Image.open(picture)
     image.thumbnail((WIDEST, 4 * WIDEST))
     if image.mode != "L":
@@ -82,7 +76,11 @@ if __name__ == "__main__":
         command("try flower.nxs tried --device cpu")
         command("info flower.nxs --picture scan.png")
         keep("scan.png", "demo-scan.png")
-        show("plan.html", "plan.png")
+        command("demo demo")
+        show("plan.html", "plan.png", *PLAN_PAGE)
+        show("demo/reconstruction/report.html", "report.png", *REPORT_PAGE)
         keep("plan.png", "plan.png")
+        keep("report.png", "report.png")
+        keep("demo/demo.png", "demo.png")
         keep("centres/sweep.png", "sweep.png")
         keep("tried/slices.png", "try.png")

@@ -1,4 +1,4 @@
-"""The demo from end to end, small."""
+"""A small demo, from the scan to the picture."""
 
 import errno
 import inspect
@@ -26,17 +26,25 @@ def demo(tmp_path_factory, printed):
     return run_demo(tmp_path_factory.mktemp("demo") / "out", **SIZE, say=printed.append)
 
 
-def test_its_own_size_fits_its_own_budget():
-    given = {name: p.default for name, p in inspect.signature(run_demo).parameters.items()}
-    shape = given["n_angles"], given["rows"], given["columns"]
+def test_default_scan_fits_half_of_the_memory_it_needs_in_blocks_of_many_slices():
+    defaults = {name: p.default for name, p in inspect.signature(run_demo).parameters.items()}
+    shape = defaults["n_angles"], defaults["rows"], defaults["columns"]
     scan, pipeline = ArraySpec(shape, "uint16"), files("maxslices.demo") / "demo.yaml"
-    made = plan(scan, pipeline, device="cpu", memory=given["memory"])
-    assert made.estimated_bytes <= parse_bytes(given["memory"]) < scan.nbytes / 2
+    blocks = plan(scan, pipeline, device="cpu", memory=defaults["memory"])
+    whole = plan(scan, pipeline, device="cpu", memory="8GB", block="max")
+    assert blocks.estimated_bytes <= parse_bytes(defaults["memory"]) <= whole.estimated_bytes / 2
+    assert blocks.sections[0].block >= 16
 
 
-def test_files_are_left_and_named(demo, printed):
-    for word in ("181 projections of a phantom", "Section 1", "measured", "Rotation axis", "RMSE"):
-        assert word in "".join(printed)
+def test_demo_writes_its_files_and_reports_figures(demo, printed):
+    for words in (
+        "181 projections of a phantom",
+        "As one block",
+        "measured",
+        "Rotation axis",
+        "RMSE",
+    ):
+        assert words in "".join(printed)
     folder = demo.picture.parent
     assert {p.name for p in folder.iterdir()} == {
         "scan.nxs",
@@ -48,7 +56,7 @@ def test_files_are_left_and_named(demo, printed):
         assert sheet.size[0] > 3 * SIZE["columns"]
 
 
-def test_a_full_disk_is_told_in_a_line(tmp_path, capsys, monkeypatch):
+def test_full_disk_is_an_error_of_one_line(tmp_path, capsys, monkeypatch):
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -62,15 +70,15 @@ def test_a_full_disk_is_told_in_a_line(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "full").exists()
 
 
-def test_the_axis_and_the_phantom_are_found_within_the_budget(demo):
+def test_axis_and_phantom_are_reconstructed_within_the_budget(demo):
     assert demo.axis == pytest.approx(demo.scan.axis, abs=0.3)
-    # 0.130: noise, and husks thinner than a pixel; values 10 % too low make it about 0.15
+    # 0.130 from noise and husks thinner than a pixel. Values that are 10 % too low give 0.15.
     assert demo.rmse < 0.14
     assert demo.report.plan.budget_bytes == 17_000_000
     assert all(section.measured_bytes <= 17_000_000 for section in demo.report.sections)
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys):
+def test_existing_folder_is_left_unchanged(tmp_path, capsys):
     (tmp_path / "scan.nxs").write_text("not of a demo")
     assert main(["demo", str(tmp_path)]) == 1
     assert "already exists: move it away, or choose another name" in capsys.readouterr().err

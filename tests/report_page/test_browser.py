@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium: nothing on its console, and nothing wider than the window."""
+"""Pages in headless Chromium print nothing on the console and fit the window."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ onload = () => {{
 
 
 def opened(path, tmp_path):
-    """DOM of a page, and what stood on the console."""
+    """DOM of a page, and the lines on the console."""
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu",
@@ -55,7 +55,6 @@ def pages(name=""):
         "plan": plan_page(a_plan({"halo": [3, 3]}, scan=f"scan.nxs {name}")),
         "run": run_page(
             a_report(plan=a_plan(scan=f"scan.nxs {name}"), side_results={f"axis{name}": 12.5}),
-            written="2026-11-23 01:34",
             pictures=[draw_slice(f"result.h5{name}", image, 512)] * 2,
         ),
     }

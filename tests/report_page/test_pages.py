@@ -1,4 +1,4 @@
-"""Pages and fragments: what stands in them, and that they are valid and safe whatever it is."""
+"""Pages and fragments: their content, and that they are valid and safe with any names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ from .reports import a_plan, a_report, everywhere
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{ 7 * 7 }}{% raise %}"
 
 
-def a_run_page(report, **fields):
-    return run_page(report, written="2026-11-23 01:34", **fields)
-
-
 def pages(name=""):
     """One of each kind, with a name in every text."""
     picture = draw_slice(f"result.h5{name}", np.eye(12, 16, dtype=np.float32), 64)
@@ -36,7 +32,13 @@ def pages(name=""):
     return {
         "plan page": plan_page(plan),
         "plan fragment": plan_fragment(plan),
-        "run page": a_run_page(report, pictures=[picture], warned=[f"so{name}"]),
+        "run page": run_page(
+            report,
+            about={f"Sample{name}": f"a seed{name}"},
+            defaults={step["method"]: {f"ind{name}": name}},
+            pictures=[picture],
+            warned=[f"so{name}"],
+        ),
         "run fragment": run_fragment(report, [picture]),
     }
 
@@ -86,10 +88,11 @@ def test_the_check_itself_finds_faults():
 
 
 def test_a_page_of_a_run_says_what_a_reader_asks():
-    text = text_of(a_run_page(a_report()))
+    text = text_of(run_page(a_report()))
     for said in (
         "scan.nxs: 180x64x256 uint16",
-        "Ran on cpu in 2.6 s, until 2026-11-23 01:34.",
+        "Ran on cpu in 2.6 s, within 40.0 MB of memory.",
+        "Bound by computing: the methods set the pace.",
         "Section 1: 180 projections",
         "minus_log 180x64x256 float32 3.15 MB a block, declared",
         "6 blocks of 32 (block auto: 32 keep it busy; all fit)",
@@ -114,11 +117,11 @@ def test_what_of_a_scratch_file_is_in_memory_is_said():
 
 
 def test_warnings_stand_at_the_top_with_their_section():
-    html = a_run_page(a_report({"warnings": ["it is NaN throughout"], "findings": ["too much"]}))
+    html = run_page(a_report({"warnings": ["it is NaN throughout"], "findings": ["too much"]}))
     text = text_of(html)
     assert "Section 1: it is NaN throughout Section 1: too much" in text
     assert text.index("NaN throughout") < text.index("Pipeline")
-    assert 'class="warnings"' not in a_run_page(a_report())
+    assert 'class="warnings"' not in run_page(a_report())
 
 
 def test_side_results_have_the_names_that_the_user_gave():
@@ -131,14 +134,14 @@ def test_side_results_have_the_names_that_the_user_gave():
     plan = a_plan()
     plan["made_for"]["pipeline"] = pipeline
     found = {"find_center.cor": 128.2446, "find_center_2.cor": 128.5, "find_center.width": 3}
-    text = text_of(a_run_page(a_report(plan=plan, side_results=found)))
+    text = text_of(run_page(a_report(plan=plan, side_results=found)))
     assert "centering.axis 128.245 (find_center.cor)" in text
     assert "again.axis2 128.5 (find_center_2.cor)" in text
     assert "find_center.width 3" in text
 
 
 def test_bars_share_a_scale():
-    page = a_run_page(
+    page = run_page(
         a_report({"measured_bytes": 16_000_000}, a_plan({"estimated_bytes": 8_000_000}))
     )
     bars = [each for tag, each in checked(page).elements if tag == "i"]
@@ -150,8 +153,8 @@ def test_blocks_are_counted_as_they_were_cut():
         {"first_slice": 0, "block": 60, "why": "planned"},
         {"first_slice": 60, "block": 40, "why": "memory ran out"},
     ]
-    assert "4 blocks of 60, 40 from projection 60 on" in text_of(
-        a_run_page(a_report({"blocks": blocks}))
+    assert "4 blocks of 60, of 40 from projection 60" in text_of(
+        run_page(a_report({"blocks": blocks}))
     )
     html = plan_page(a_plan({"n_slices": 10_000, "block": 1, "halo": [5, 5]}))
     assert "10,000 blocks of 1, halo 5+5" in text_of(html)
@@ -159,17 +162,49 @@ def test_blocks_are_counted_as_they_were_cut():
 
 def test_a_section_for_side_results_alone_has_no_blocks():
     html = plan_page(a_plan({"on_blocks": False, "destination": "nothing"}))
-    assert "a few projections alone" in text_of(html)
+    assert "reads a few projections only" in text_of(html)
     assert text_of(html).count("nothing is kept") == 1
 
 
 def test_without_a_measurement_there_is_no_bar_for_one():
-    html = a_run_page(a_report({"measured_bytes": None}, process_bytes=None))
+    html = run_page(a_report({"measured_bytes": None}, process_bytes=None))
     assert 'class="measured"' not in html
     assert "0 B" not in text_of(html)
 
 
 def test_a_section_of_an_earlier_run_is_said_to_be_one():
-    text = text_of(a_run_page(a_report({"is_earlier": True, "idle_share": None})))
+    text = text_of(run_page(a_report({"is_earlier": True, "idle_share": None})))
     assert "Ran before the run was stopped, in 1.5 s." in text
     assert "idle" not in text
+
+
+def test_references_show_the_values_that_the_run_found():
+    plan = a_plan()
+    plan["made_for"]["pipeline"] = [
+        {},
+        {"method": "lab.find_center", "id": "centering", "side_outputs": {"cor": "axis"}},
+    ]
+    step = plan["sections"][0]["steps"][0]
+    step["parameters"] = {"center": "${{centering.side_outputs.axis}}"}
+    report = a_report(plan=plan, side_results={"find_center.cor": 699.5})
+    text = text_of(run_page(report, defaults={step["method"]: {"center": None, "size": 3}}))
+    assert "center = 699.5 Defaults size = 3" in text
+
+
+def test_a_slice_has_a_scale_bar_and_a_colour_bar_with_a_unit():
+    image = np.linspace(0, 2, 200 * 100).reshape(200, 100)
+    drawn = draw_slice("row 3", image, 512, unit="1/pixel", pixel_um=6.5)
+    html = run_page(a_report(), pictures=[drawn])
+    assert "100 µm 0.011/pixel1.99 row 3" in text_of(html)
+    bars = [
+        given["style"] for tag, given in checked(html).elements if given.get("class") == "scale"
+    ]
+    assert bars == ["width: 15.38%"]
+
+
+def test_a_page_of_several_sections_names_the_longest():
+    (section,) = a_plan()["sections"]
+    report = a_report(plan=a_plan(sections=[section, section]))
+    report["sections"] = [report["sections"][0], report["sections"][0] | {"duration_s": 9.0}]
+    text = text_of(run_page(report))
+    assert "Section 2 (minus_log) took 9.0 s, bound by computing" in text

@@ -78,7 +78,8 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             formats=tuple(map(str, folder.result_formats)),
         )
         bar = held.enter_context(progress_shown(request.progress))
-        folder.mark(lambda: _origin(request, source, provenance), log)
+        origin = result_origin(request, source, provenance)
+        folder.mark(lambda: origin, log)
         held.enter_context(folder)
         sections_run = team.begin(made, folder)
         trim_heap()  # what it holds and nobody uses would hide as much of the run's own memory
@@ -117,7 +118,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             provenance=provenance,
             records=folder.records(request.picture),
         )
-        folder.conclude(lambda into: write_texts(into, request, pipeline, report, log))
+        folder.conclude(lambda into: write_texts(into, request, pipeline, report, origin, log))
         return report
 
 
@@ -136,16 +137,21 @@ def _team(
 
 
 def write_texts(
-    folder: RunFolder, request: RunRequest, pipeline: Pipeline, report: Report, log: RunLog
+    folder: RunFolder,
+    request: RunRequest,
+    pipeline: Pipeline,
+    report: Report,
+    origin: ResultInfo,
+    log: RunLog,
 ) -> str:
-    """Write what people read of a run into its folder; the report, to be the last."""
+    """Write the pipeline, log and pages of a run into its folder; return its report as JSON."""
     from .pictures import draw_slices, leave_page
 
     assert report.provenance is not None
     log.add(str(report))
     folder.write(PIPELINE_NAME, as_run(pipeline, report.provenance))
     folder.write(LOG_NAME, log.text)
-    leave_page(report, folder, log.warned)
+    leave_page(report, folder, pipeline, origin, log.warned)
     if request.picture:
         draw_slices(folder, f"{report.provenance.scan}: {pipeline}")
     return report.to_json()
@@ -161,8 +167,8 @@ def _identity(request: RunRequest, team: Team) -> dict[str, Any]:
     }
 
 
-def _origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:
-    """What all results of a run have in common."""
+def result_origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:
+    """Describe what all results of a run have in common."""
     facts = facts_of(source)
     return ResultInfo(
         pixel_size=request.found_pixel_size(source),

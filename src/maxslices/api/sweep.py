@@ -41,7 +41,7 @@ from ..runner.report.run_report import SweepReport, together
 from ..runner.report.run_timeline import WallTime
 from ..runner.sweep_pictures import SweepPictures
 from ..tuning.heap import trim_heap
-from .carry_out import carry_out, write_texts
+from .carry_out import carry_out, result_origin, write_texts
 from .check_run import made_for
 from .plan_scan import sweep_notes, with_rows
 from .resources import budgets_here, chooser_for
@@ -103,7 +103,8 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
             provenance=provenance,
             records=folder.records(False),
         )
-        folder.conclude(lambda into: write_texts(into, request, pipeline, report, log))
+        origin = result_origin(request, source, provenance)
+        folder.conclude(lambda into: write_texts(into, request, pipeline, report, origin, log))
         return report
 
 

@@ -160,12 +160,13 @@ def _read_plan(path: str) -> Plan:
         raise UsageError(f"{path}: {error}; write it with maxslices plan --json") from None
 
 
-@click.command(short_help="make a scan, plan it, reconstruct it, and leave a picture")
+@click.command(short_help="make a scan of a phantom and reconstruct it")
 @click.argument("out", type=PATH, default="demo-output", help="a folder (default: demo-output)")
 def demo(out: str) -> None:
-    """Make a scan of a phantom, plan it, and reconstruct it on the CPU within 40 MB.
+    """Make a scan of a phantom, plan it, and reconstruct it on the CPU within 220 MB.
 
-    The result is compared with the phantom, and a picture of it all is left in the folder.
+    This is half of the memory that the whole scan would need. The folder gets the scan, the
+    reconstruction with its report, and a picture that compares it with the phantom.
     """
     from ..demo import run_demo
 

@@ -1,4 +1,4 @@
-"""The demo from end to end: make a scan, plan, run, compare with the phantom."""
+"""The demo: make a scan, plan, run, and compare the result with the phantom."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from .phantom import flower_head
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
-"""Files of a demo in its folder."""
+"""Names of the demo's files in its folder."""
+PLENTY_BYTES = 2**46
+"""A budget that never limits a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,9 @@ class DemoResult:
     report: Report
     """Report of the run, with its plan."""
     axis: float
-    """Rotation axis found by the run, as a detector column."""
+    """Rotation axis that the run found, as a detector column."""
     rmse: float
-    """Root mean square of reconstruction minus phantom in the middle slice, 1/mm."""
+    """Root mean square error of the middle slice in 1/mm."""
     picture: Path
     """Path of the PNG."""
 
@@ -46,7 +48,7 @@ class DemoResult:
 def run_demo(
     out: str | os.PathLike[str],
     *,
-    memory: str | int = "40MB",
+    memory: str | int = "220MB",
     rows: int = 160,
     columns: int = 480,
     n_angles: int = 541,
@@ -59,11 +61,11 @@ def run_demo(
     out : path-like
         Folder for the scan, the pipeline file, the reconstruction and the picture.
     memory : str or int
-        Budget; the default is less than half of the bytes of the scan.
+        Budget. The default is half of what the whole scan would need as one block.
     rows, columns, n_angles : int
         Size of the scan.
     say : callable
-        Called with each piece of text.
+        Called with each text.
 
     Returns
     -------
@@ -72,7 +74,7 @@ def run_demo(
     Raises
     ------
     StoreError
-        If `out` exists already, cannot be made, or its disk is full.
+        If `out` already exists or cannot be created, or the disk is full.
     MaxslicesError
         If the run fails.
     """
@@ -84,13 +86,13 @@ def run_demo(
     with store_errors(folder, scan_bytes):
         folder.mkdir(parents=True)
         path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
-        pipeline = Pipeline.from_file(path)  # fails here if a method is missing
+        pipeline = Pipeline.from_file(path)  # fails now if a method is missing
         began = time.perf_counter()
         phantom = flower_head(rows, columns)
         name = folder / SCAN_NAME
         say(
             f"Making {name}: {n_angles} projections of a phantom of "
-            f"{len(phantom.bodies.density)} bodies, with photon noise, rings, an axis off centre"
+            f"{len(phantom.bodies.density)} bodies with photon noise, rings and an axis off centre"
         )
         with progress_shown(True) as progress:
             scan = make_scan(name, phantom, n_angles, shift=0.011 * columns, progress=progress)
@@ -99,8 +101,14 @@ def run_demo(
         f"{format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"
     )
-    say(f"It is reconstructed within {format_bytes(parse_bytes(memory))}.\n")
-    say(f"{plan(scan.path, pipeline, device='cpu', memory=memory)}\n")
+    made = plan(scan.path, pipeline, device="cpu", memory=memory)
+    whole = plan(scan.path, pipeline, device="cpu", memory=PLENTY_BYTES, block="max")
+    budget = format_bytes(parse_bytes(memory))
+    say(
+        f"As one block the scan would need {format_bytes(whole.estimated_bytes)}. "
+        f"It is reconstructed within {budget}.\n"
+    )
+    say(f"{made}\n")
     report = run(
         scan.path,
         pipeline,
@@ -122,7 +130,7 @@ def run_demo(
     )
     picture = folder / PICTURE_NAME
     caption = (
-        f"{rows} sinograms of {n_angles} x {columns} in {format_bytes(parse_bytes(memory))}: axis "
+        f"{rows} sinograms of {n_angles} x {columns} within {budget}: axis "
         f"found {axis:.2f}, true {scan.axis:.2f}; RMSE {rmse:.2f} /mm"
     )
     sheet = ContactSheet(3, (columns, columns), caption)

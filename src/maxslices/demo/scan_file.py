@@ -1,8 +1,8 @@
 """A simulated scan of the phantom, written as an NXtomo file.
 
-It has the faults of a real scan: photon noise after Beer and Lambert's law, an uneven beam, an
-offset and read noise, pixels whose response drifts between flats and projections (they become
-rings), an axis that is off centre by a fraction of a pixel, 16 bits.
+It has the faults of a real scan: photon noise by the Beer-Lambert law, an uneven beam, an offset,
+read noise and 16 bits. The response of some pixels drifts between flats and projections, which
+causes rings. The rotation axis is off centre by a fraction of a pixel.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ..system.disk_space import reserve
 from .phantom import Phantom
 
 N_FLATS = N_DARKS = 20
-"""Flats and darks: enough that the noise of their mean is a fifth of that of one frame."""
+"""Flats and darks. The noise of their mean is a fifth of that of one frame."""
 PHOTONS = 40_000
-"""Photons on a pixel in the middle of the open beam, in one frame; one count each.
+"""Photons on a pixel in the middle of the open beam in one frame, one count each.
 
-The noise is 0.5 %, as in a scan of good quality, and the counts fit 16 bits.
+The noise is 0.5 %, as in a good scan, and the counts fit 16 bits.
 """
 OFFSET_COUNTS = 180.0
-"""Mean counts of a dark; CMOS cameras have one to several hundred."""
+"""Mean counts of a dark. CMOS cameras have one to several hundred."""
 READ_NOISE_COUNTS = 3.0
-"""Standard deviation of the read noise, in counts; CMOS cameras have a few."""
+"""Standard deviation of the read noise in counts. CMOS cameras have a few."""
 LAYOUT_BYTES = 2**17
-"""Disk space for what HDF5 writes beside frames: an index and so on, 60 kB for the demo's 581."""
+"""Disk space for HDF5's index and metadata: 60 kB for the demo's 581 frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhantomScan:
-    """A scan file and the phantom in it."""
+    """A scan file and its phantom."""
 
     path: Path
     """The NXtomo file."""
@@ -67,7 +67,7 @@ def make_scan(
     Parameters
     ----------
     path : pathlib.Path
-        File to write; one that exists is replaced.
+        File to write. An existing file is replaced.
     phantom : Phantom
         The phantom.
     n_angles : int
@@ -77,7 +77,7 @@ def make_scan(
     photons : float
         Photons on a pixel in the middle of the open beam, in one frame.
     progress : Progress, optional
-        Told of rows that are projected, which takes most of the time, and of frames exposed.
+        Shows the rows projected, which takes most of the time, and the frames exposed.
 
     Raises
     ------
@@ -103,12 +103,12 @@ def make_scan(
     transmitted = np.exp(-integrals)
     transmitted *= beam * drift
     path.unlink(missing_ok=True)
-    # HDF5 cannot close a file for which there is no room: h5py then prints, and crashes at the end.
+    # HDF5 cannot close a file on a full disk: h5py prints errors, and crashes when Python exits.
     n_frames = N_DARKS + N_FLATS + n_angles
     reserve(path, 2 * n_frames * phantom.rows * phantom.columns + LAYOUT_BYTES, os.O_CREAT)
     path.unlink()
     with h5py.File(path, "w") as file:
-        frames = _layout(file, shape, degrees)
+        frames = _layout(file, shape, degrees, phantom.pixel_mm)
 
         def expose(first: int, expected: NDArray[Any]) -> None:
             counts = rng.poisson(expected).astype(np.float32)
@@ -134,7 +134,9 @@ def _beam(rows: int, columns: int) -> NDArray[np.float64]:
     return np.asarray(np.exp(-0.35 * y**2 - 0.25 * (x - 0.15) ** 2) * stripes)
 
 
-def _layout(file: Any, shape: tuple[int, int, int], degrees: NDArray[np.float64]) -> Any:
+def _layout(
+    file: Any, shape: tuple[int, int, int], degrees: NDArray[np.float64], pixel_mm: float
+) -> Any:
     """Create the groups of an NXtomo file as Diamond Light Source writes them."""
     n_frames = N_DARKS + N_FLATS + shape[0]
     groups = {
@@ -154,6 +156,10 @@ def _layout(file: Any, shape: tuple[int, int, int], degrees: NDArray[np.float64]
         "data", (n_frames, *shape[1:]), np.uint16, chunks=(1, *shape[1:])
     )
     detector["image_key"] = np.repeat([2, 1, 0], [N_DARKS, N_FLATS, shape[0]]).astype(np.int32)
+    for axis in ("x", "y"):
+        sample[f"{axis}_pixel_size"] = pixel_mm
+        sample[f"{axis}_pixel_size"].attrs["units"] = "mm"
+    sample["name"] = "flower head in a glass tube"
     sample["rotation_angle"] = np.concatenate([np.zeros(N_DARKS + N_FLATS), degrees])
     sample["rotation_angle"].attrs["units"] = "deg"
     data["data"] = frames

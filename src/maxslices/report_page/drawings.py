@@ -1,4 +1,4 @@
-"""Drawings of a page: slices with their histograms."""
+"""Pictures of slices with a scale bar, a colour bar and a histogram."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 LIMITS = (0.5, 99.5)
-"""Percentiles that are black and white: dead and hot pixels are a few in a thousand."""
+"""Percentiles drawn black and white: dead and hot pixels are a few in a thousand."""
 LEVELS = 64
-"""Levels of grey. An eye tells fewer apart in noise, and each further bit makes the file larger."""
+"""Levels of grey. An eye distinguishes fewer in noise, and each further bit enlarges the file."""
 SAMPLES = 2**18
-"""Pixels that percentiles and histogram are taken from: 20 ms, and the error of a percentile is
-less than the width of a bar."""
+"""Pixels sampled for the percentiles and the histogram. This takes 20 ms, and the error of a
+percentile is less than the width of a histogram bar."""
 HISTOGRAM_BINS = 100
 """Bars of the histogram, three pixels of a phone's width each."""
 HISTOGRAM_HEIGHT = 40
 LARGEST = float(np.finfo(np.float64).max) / 4
-"""Largest value that is told apart, so that no difference overflows."""
+"""Values are clipped to this, so that no difference between two overflows."""
+LONGEST_BAR = 0.25
+"""Largest part of the slice's width that the scale bar covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class SlicePicture:
     """A slice, drawn."""
 
     title: str
-    """What it shows."""
+    """Its caption."""
     uri: str
     """The PNG as a data URI."""
     width: int
@@ -49,22 +51,39 @@ class SlicePicture:
     """Pixels of the slice that are NaN or infinite."""
     histogram: str
     """Path in SVG, `HISTOGRAM_BINS` wide and `HISTOGRAM_HEIGHT` high; bars by log(1 + count)."""
+    unit: str
+    """Unit of the values; empty if it is not known."""
+    bar_share: float
+    """Length of the scale bar as a part of the slice's width."""
+    bar_length: str
+    """Length of the scale bar with its unit."""
 
 
-def draw_slice(title: str, image: NDArray[Any], side: int) -> SlicePicture:
+def draw_slice(
+    title: str,
+    image: NDArray[Any],
+    side: int,
+    *,
+    unit: str = "",
+    pixel_um: float | None = None,
+) -> SlicePicture:
     """Draw a slice.
 
     Parameters
     ----------
     title : str
-        What it shows.
+        Caption of the picture.
     image : ndarray
-        (rows, columns), of any dtype; of complex values the absolute ones are drawn.
+        (rows, columns), of any dtype. Complex values are drawn as their magnitude.
     side : int
-        Most pixels of the PNG in each direction; of a larger slice, squares of pixels are averaged.
+        Most pixels of the PNG in each direction. Larger slices are averaged over squares of pixels.
+    unit : str
+        Unit of the values.
+    pixel_um : float, optional
+        Distance between columns in micrometres. Without it the scale bar is in pixels.
     """
     if np.iscomplexobj(image):
-        image, title = np.abs(image), f"{title}, absolute values"
+        image, title = np.abs(image), f"{title}, magnitude"
     finite = np.isfinite(image)
     n_not_finite = image.size - int(np.count_nonzero(finite))
     step = max(1, image.size // SAMPLES)
@@ -81,6 +100,7 @@ def draw_slice(title: str, image: NDArray[Any], side: int) -> SlicePicture:
     grey = np.nan_to_num(grey, nan=0.0, posinf=1.0, neginf=0.0).clip(0, 1)
     levels = np.round(grey * (LEVELS - 1)).astype(np.uint8) * np.uint8(255 // (LEVELS - 1))
     uri = f"data:image/png;base64,{base64.b64encode(grey_png(levels)).decode('ascii')}"
+    bar_share, bar_length = _scale_bar(image.shape[1], pixel_um)
     return SlicePicture(
         title=title,
         uri=uri,
@@ -92,7 +112,32 @@ def draw_slice(title: str, image: NDArray[Any], side: int) -> SlicePicture:
         most=float(sample.max()),
         n_not_finite=n_not_finite,
         histogram=_histogram_path(sample),
+        unit=unit,
+        bar_share=bar_share,
+        bar_length=bar_length,
     )
+
+
+def _scale_bar(columns: int, pixel_um: float | None) -> tuple[float, str]:
+    """Length of a scale bar as a part of the width, and as text: 1, 2 or 5 times a power of ten.
+
+    Examples
+    --------
+    >>> _scale_bar(480, 5.0)
+    (0.208..., '500 µm')
+    >>> _scale_bar(480, None)
+    (0.208..., '100 pixels')
+    """
+    width = columns * (pixel_um or 1.0)
+    power = 10.0 ** np.floor(np.log10(LONGEST_BAR * width))
+    length = max(n * power for n in (1, 2, 5) if n * power <= LONGEST_BAR * width)
+    if pixel_um is None:
+        text = f"{length:g} pixels"
+    elif length >= 1000:
+        text = f"{length / 1000:g} mm"
+    else:
+        text = f"{length:g} µm"
+    return float(length / width), text
 
 
 def grey_png(image: NDArray[np.uint8]) -> bytes:
@@ -103,7 +148,7 @@ def grey_png(image: NDArray[np.uint8]) -> bytes:
 
 
 def _averaged(image: NDArray[Any], side: int) -> NDArray[np.float64]:
-    """Squares of pixels averaged, so that no side is longer than `side`; rims may be cut."""
+    """Average squares of pixels so that no side exceeds `side`; incomplete squares are cut off."""
     k = max(1, -(-max(image.shape) // side))
     rows, columns = (max(1, n // k) for n in image.shape)
     cut = image[: rows * k, : columns * k]

@@ -1,4 +1,4 @@
-"""Pages and fragments made of templates, and what they show of a plan and its run.
+"""HTML pages of plans and runs, and fragments of them for notebooks, made from templates.
 
 Every value in a template is escaped.
 """
@@ -18,11 +18,13 @@ from ..core.units import format_bytes, format_duration, readable
 from .drawings import HISTOGRAM_BINS, HISTOGRAM_HEIGHT, SlicePicture
 
 LONGEST = 160
-"""Characters of a value; two lines on a page, four on a phone."""
+"""Most characters of a value: two lines on a page, four on a phone."""
 FIRST = 4
-"""Values of a list that are written out."""
+"""Values of a list that are shown."""
 _PART = re.compile(r"(?<=[._/:])(?=\w)")
-"""Where a name of a method, or a path, may be broken."""
+"""Where the name of a method, or a path, may be broken."""
+_REFERENCE = re.compile(r"\$\{\{\s*(\w+)\.side_outputs\.(\w+)\s*\}\}")
+"""Reference to a side result: step id and name."""
 
 
 def short(value: Any) -> str:
@@ -55,7 +57,7 @@ def short(value: Any) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Let a name be broken behind its parts, and not anywhere, where the page is narrow.
+    """Allow line breaks after the parts of a name.
 
     Examples
     --------
@@ -84,19 +86,20 @@ BOUNDS = {
     "compute": ("computing", "the methods set the pace"),
     "link out": ("the link out", "copies from the device set the pace"),
     "write": ("writing", "the disk of the results set the pace"),
-    "overhead": ("overhead", "no stage was at work for more than half of the time"),
+    "overhead": ("overhead", "no stage was busy for more than half of the time"),
     "pipeline stalls": ("pipeline stalls", "stages waited for each other, as with few blocks"),
 }
-"""What bounded a section, in words, and what that means."""
+"""What bounded a section: its name, and an explanation."""
 STAGES = {"in": "link in", "out": "link out"}
-"""Stages whose names in a report are too short to be understood alone."""
+"""Longer names of stages whose names in a report are unclear."""
 
 
 def section_views(
     plan: Mapping[str, Any], report: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Sections of a plan, with those of the report of its run beside them, in words."""
-    views, kept_bytes = [], 0
+    """Describe the sections of a plan, and how they ran if there is a report."""
+    views: list[dict[str, Any]] = []
+    kept_bytes = 0
     for number, planned in enumerate(plan["sections"], start=1):
         run = None if report is None else report["sections"][number - 1]
         sizes = [(use["first_slice"], use["block"]) for use in run["blocks"]] if run else []
@@ -121,20 +124,20 @@ def section_views(
 
 def _blocks(planned: Mapping[str, Any], name: str, sizes: Sequence[tuple[int, int]]) -> str:
     if not planned["on_blocks"]:
-        return f"a few {name}s alone, for its side results"
+        return f"reads a few {name}s only, for its side results"
     ends = [first for first, _ in sizes[1:]] + [planned["n_slices"]]
     n_blocks = sum(
         -(-(end - first) // block) for (first, block), end in zip(sizes, ends, strict=True)
     )
     text = f"{_counted(n_blocks, 'block')} of {sizes[0][1]}"
     for first, block in sizes[1:]:
-        text += f", {block} from {name} {first} on"
+        text += f", of {block} from {name} {first}"
     before, after = planned["halo"]
     return f"{text}, halo {before}+{after}" if before or after else text
 
 
 def plain_name(method: str) -> str:
-    """Name of a method without its module."""
+    """Return the name of a method without its module."""
     return method.rsplit(".", 1)[-1]
 
 
@@ -143,37 +146,69 @@ def _counted(n: int, what: str) -> str:
 
 
 def side_values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Side results of a report, in order.
+    """List the side results of a report in order.
 
-    A report names them by method (``find_center_vo.cor``, where it ran again ``find_center_vo_2``);
-    a pipeline may name them by a step's id and its ``side_outputs``.
+    A report names them by method: ``find_center_vo.cor``, and ``find_center_vo_2.cor`` if the
+    method ran again. A pipeline may name them by a step's id and its ``side_outputs``.
     """
-    given: dict[str, str] = {}
+    own_names: dict[str, str] = {}
     counts: dict[str, int] = {}
     for step in report["plan"]["made_for"]["pipeline"][1:]:
         method = plain_name(step["method"])
         counts[method] = counts.get(method, 0) + 1
         label = method if counts[method] == 1 else f"{method}_{counts[method]}"
         for name, own in (step.get("side_outputs") or {}).items():
-            given[f"{label}.{name}"] = f"{step['id']}.{own}" if step.get("id") else own
+            own_names[f"{label}.{name}"] = f"{step['id']}.{own}" if step.get("id") else own
     return [
-        {"name": given.get(name, name), "method": name, "value": value}
+        {"name": own_names.get(name, name), "method": name, "value": value}
         for name, value in report["side_results"].items()
     ]
 
 
+def _summary(sections: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a sentence what bounded the run: its longest section that did not run earlier."""
+    ran = [each for each in sections if each["run"] and not each["run"]["is_earlier"]]
+    if not ran:
+        return ""
+    longest = max(ran, key=lambda each: each["run"]["duration_s"])
+    if longest["bound"] is None:
+        return ""
+    name, meaning = longest["bound"]
+    if len(ran) == 1:
+        return f"Bound by {name}: {meaning}."
+    took = format_duration(longest["run"]["duration_s"])
+    methods = ", ".join(plain_name(step["method"]) for step in longest["plan"]["steps"])
+    return f"Section {longest['number']} ({methods}) took {took}, bound by {name}: {meaning}."
+
+
+def resolved(value: Any, values: Sequence[Mapping[str, Any]]) -> Any:
+    """Replace a reference to a side result by its value, if the run found it.
+
+    Examples
+    --------
+    >>> found = [{"name": "centering.axis", "value": 699.5}]
+    >>> resolved("${{centering.side_outputs.axis}}", found)
+    699.5
+    """
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    by_name = {each["name"]: each["value"] for each in values}
+    return by_name.get(f"{match[1]}.{match[2]}", value)
+
+
 def plan_page(plan: Mapping[str, Any]) -> str:
-    """Page of a plan.
+    """Make the page of a plan.
 
     Parameters
     ----------
     plan : mapping
-        What `Plan.to_dict` gives.
+        Result of `Plan.to_dict`.
 
     Returns
     -------
     str
-        A whole HTML file, which loads nothing and runs no script.
+        A complete HTML file, which loads nothing and runs no scripts.
     """
     return _rendered("plan_page.html", **_of_plan(plan))
 
@@ -181,59 +216,70 @@ def plan_page(plan: Mapping[str, Any]) -> str:
 def run_page(
     report: Mapping[str, Any],
     *,
-    written: str,
+    about: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Sequence[SlicePicture] = (),
     warned: Sequence[str] = (),
 ) -> str:
-    """Page of a run.
+    """Make the page of a run.
 
     Parameters
     ----------
     report : mapping
-        What `Report.to_dict` gives.
-    written : str
-        Date and time, as they are shown.
+        Result of `Report.to_dict`.
+    about : mapping of str to str, optional
+        Scan, command, time and machine: heading -> text.
+    defaults : mapping of str to mapping, optional
+        Full name of a method -> its parameters with their default values.
     pictures : sequence of SlicePicture, optional
         Slices of the results, the final one first.
     warned : sequence of str, optional
-        Texts of warnings that the report does not hold, such as of frames that are missing.
+        Warnings that are not in the report, such as about missing frames.
 
     Returns
     -------
     str
-        A whole HTML file, which loads nothing and runs no script.
+        A complete HTML file, which loads nothing and runs no scripts.
     """
     return _rendered(
         "run_page.html",
-        written=written,
+        about=about or {},
         pictures=pictures,
         warned=warned,
-        **_of_run(report),
+        **_of_run(report, defaults or {}),
     )
 
 
 def plan_fragment(plan: Mapping[str, Any]) -> str:
-    """A plan for a cell of a notebook."""
+    """Make the HTML of a plan for a notebook's cell."""
     return _rendered("plan_fragment.html", **_of_plan(plan))
 
 
 def run_fragment(report: Mapping[str, Any], pictures: Sequence[SlicePicture] = ()) -> str:
-    """A report for a cell of a notebook."""
-    return _rendered("run_fragment.html", pictures=pictures, **_of_run(report))
+    """Make the HTML of a report for a notebook's cell."""
+    return _rendered("run_fragment.html", pictures=pictures, **_of_run(report, {}))
 
 
 def _of_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
     sections = section_views(plan)
-    return {"plan": plan, "report": None, "sections": sections}
+    return {
+        "plan": plan,
+        "report": None,
+        "sections": sections,
+        "side_values": [],
+        "defaults": {},
+    }
 
 
-def _of_run(report: Mapping[str, Any]) -> dict[str, Any]:
+def _of_run(report: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     sections = section_views(report["plan"], report)
     return {
         "plan": report["plan"],
         "report": report,
         "sections": sections,
+        "summary": _summary(sections),
         "side_values": side_values(report),
+        "defaults": defaults,
         "warnings": [
             f"Section {each['number']}: {text}"
             for each in sections
@@ -243,7 +289,7 @@ def _of_run(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _array(spec: Mapping[str, Any]) -> str:
-    """Shape and dtype of an array, as `ArraySpec` writes them."""
+    """Format the shape and dtype of an array as `ArraySpec` does."""
     return f"{'x'.join(map(str, spec['shape']))} {spec['dtype']}"
 
 
@@ -266,6 +312,7 @@ def _templates() -> Environment:
         "bytes": format_bytes,
         "breakable": breakable,
         "plain_name": plain_name,
+        "resolved": resolved,
         "duration": format_duration,
         "short": short,
     }

@@ -67,13 +67,14 @@ class ResultSinks:
         self._sinks[name] = Sink(path, spec, "resume" if has_slices else "new", info)
         return self._sinks[name]
 
-    def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
+    def some_slices(self, choose: Choice) -> Iterator[tuple[str, ResultInfo, list[LabelledSlice]]]:
         """Read some slices of each complete and readable result, the last result first.
 
         Yields
         ------
-        (str, list of (str, ndarray))
-            Name of the result's file; label of each slice, such as "row 42", and the slice.
+        (str, ResultInfo, list of (str, ndarray))
+            Name and description of the result's file; label of each slice, such as "row 42", and
+            the slice.
         """
         for name, sink in reversed(self._sinks.items()):
             with suppress(SourceError, StoreError):
@@ -81,7 +82,7 @@ class ResultSinks:
                     slices = [
                         (sink.info.slice_name(0, i), whole.read(i)) for i in choose(whole.shape[0])
                     ]
-                yield self.names(name)[0], slices
+                yield self.names(name)[0], sink.info, slices
 
     def close(self) -> None:
         """Close all sinks."""

@@ -286,7 +286,7 @@ class RunFolder:
         """
         return self._results.add(name, spec, info, has_slices=has_slices)
 
-    def some_slices(self, choose: Choice) -> Iterator[tuple[str, list[LabelledSlice]]]:
+    def some_slices(self, choose: Choice) -> Iterator[tuple[str, ResultInfo, list[LabelledSlice]]]:
         """Read some slices of each result; see `ResultSinks.some_slices`."""
         return self._results.some_slices(choose)
 
