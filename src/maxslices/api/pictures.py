@@ -153,7 +153,7 @@ def leave_page(
 
 def _about_run(report: Report, origin: ResultInfo) -> dict[str, str]:
     """Scan, command, time and machine of a run, by their headings on the page."""
-    about = {}
+    about: dict[str, str] = {}
     for fact in sorted(origin.facts, key=lambda fact: fact.subject not in FACTS[:1]):
         if fact.subject in FACTS:
             about.setdefault(fact.subject.capitalize(), str(fact))
