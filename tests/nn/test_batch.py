@@ -149,7 +149,7 @@ def test_the_answer_is_an_int_that_survives_pickling():
         (Small(), (64, 64), {"optimizer": "adam"}, "goes with mode='training'"),
         (Small(), (64, 64), {"mode": "training", "optimizer": "lion"}, "sgd, momentum, adam"),
         (Small(), (64, 64), {"mode": "training", "optimizer": 5}, "5 is not an optimizer known"),
-        (Small(), (64, 64), {"mode": "training", "optimizer": lambda p: 5}, "it made a int"),
+        (Small(), (64, 64), {"mode": "training", "optimizer": lambda p: 5}, "It returned a int"),
         (
             Small(),
             (64, 64),

@@ -14,7 +14,7 @@ from ..core.units import format_bytes, parse_bytes
 from .cards import Card, card_named
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 from .replay.cuda_kernels import Capability
-from .replay.measure_workspaces import allowed, memory_fraction
+from .replay.measure_workspaces import memory_fraction, memory_limited_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,5 +157,5 @@ def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:
 def limit(n_bytes: int, device: torch.device) -> Iterator[None]:
     """Limit torch's allocator for the duration of the context."""
     total = torch.cuda.mem_get_info(device)[1]
-    with allowed(min(memory_fraction(device), n_bytes / total), device):
+    with memory_limited_to(min(memory_fraction(device), n_bytes / total), device):
         yield

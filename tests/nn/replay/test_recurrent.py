@@ -169,7 +169,7 @@ def test_sequences_of_several_lengths_are_replayed():
     trace = replay(Packed(), Spec((9, 3, 20)), lengths, mode="training", workspaces=NONE)
     kept = [s for s in trace.storages if s.dtype == "uint8" and s.category == "activations"]
     assert {s.n_bytes for s in kept} == {16 * 32 * 2 * 6 * 4}  # 9 + 5 + 2 time steps
-    with pytest.raises(EstimatorError, match="give the inputs of integers as tensors"):
+    with pytest.raises(EstimatorError, match="Pass inputs of integers as tensors"):
         replay(Packed(), Spec((9, 3, 20)), Spec((3,), torch.long), workspaces=NONE)
 
 

@@ -196,7 +196,7 @@ def test_values_asked_for_are_named_by_line():
 def test_all_items_are_counted_where_a_mask_takes_some(take):
     trace = replay(take, Spec((256, 4)), workspaces=Workspaces.none())
     assert trace.storages[-1].n_bytes == 4 * 1024
-    assert re.search(r"test_replay\.py:\d+ takes the items that a mask tells", trace.notes[0])
+    assert re.search(r"test_replay\.py:\d+ selects items by a mask", trace.notes[0])
 
 
 def test_a_module_that_cannot_take_its_input_is_named_with_the_shape():
@@ -213,7 +213,7 @@ def test_compiled_modules_are_refused_by_name():
 
 
 def test_lazy_modules_are_refused_by_name():
-    with pytest.raises(TraceError, match=r"weight.*call the model once"):
+    with pytest.raises(TraceError, match=r"weight.*Call the model once"):
         replay(nn.LazyLinear(3), Spec((1, 2)))
 
 

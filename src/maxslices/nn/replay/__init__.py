@@ -1,9 +1,9 @@
-"""Replay of a torch step without a device: what it allocates and frees, in order.
+"""Replay of a torch step without a device: its allocations and frees, in order.
 
 `replay` runs a model or a function on tensors without data (torch's meta device) and returns a
 `Trace`. `CachingAllocator` simulates torch's allocator on it, `StepFamily` scales it to other
-batches, and `Workspaces` gives the memory that libraries take beside the tensors. torch is imported
-when something is replayed.
+batches, and `Workspaces` has the memory that libraries take in addition to the tensors. torch is
+imported by the first replay.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 _HOMES = {"Replay": ".recorder", "Spec": ".nested", "replay": ".replay_step"}
-"""Modules of the names that need torch."""
+"""Module of each name that needs torch."""
 
 
 def __getattr__(name: str) -> Any:

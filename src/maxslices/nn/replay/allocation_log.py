@@ -24,10 +24,10 @@ _next_number = torch._C._autograd._get_sequence_nr
 
 
 class Attribution:
-    """Module and line of the user's code that run, in the forward and the backward pass.
+    """Current module and line of the user's code, in the forward and the backward pass.
 
-    In the backward pass they follow from the autograd node that runs: nodes are numbered in the
-    order in which the forward pass makes them.
+    In the backward pass they follow from the running autograd node. Nodes are numbered in the order
+    in which the forward pass creates them.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Attribution:
     Attributes
     ----------
     path : list of str
-        Dotted paths of the modules that are being called, the innermost last.
+        Dotted paths of the modules being called, the innermost last.
     names : dict
         Names of weights, by the `id` of the tensor.
     """
@@ -51,7 +51,7 @@ class Attribution:
         self._contexts: list[tuple[str, str]] = []
 
     def context(self) -> tuple[str, str]:
-        """Module and user's line that run now."""
+        """Current module and line of the user's code."""
         node = _current_node()
         if node is None or len(self.path) > 1:  # the forward pass, or its recomputation
             context = (self.path[-1], user_line() if self._lines else "")
@@ -65,7 +65,7 @@ class Attribution:
         return self._contexts[place] if place >= 0 else ("", "")
 
     def remember(self, context: tuple[str, str]) -> None:
-        """Attribute the autograd nodes made from now on to a (module, line)."""
+        """Attribute all later autograd nodes to a (module, line)."""
         if not self._contexts or self._contexts[-1] != context:
             number = _next_number()
             if self._numbers and self._numbers[-1] == number:
@@ -88,19 +88,19 @@ def user_line() -> str:
 
 def line_of(trace: TracebackType | None) -> str:
     """Line, as "file:line", of the innermost frame of the user's code in a traceback."""
-    found = "a line"
+    line = "a line"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if not name.startswith((_TORCH, _OWN, "<")):
-            found = f"{name}:{trace.tb_lineno}"
+            line = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return line
 
 
 class AllocationLog:
-    """Records which storages are allocated, for what, and when they are freed.
+    """Records storages with their purpose, and the events of their allocation and release.
 
-    A storage is freed when the last tensor that uses it goes: a weak reference sees that.
+    A storage is freed when its last tensor is deleted, which a weak reference reports.
 
     Parameters
     ----------
@@ -110,9 +110,9 @@ class AllocationLog:
 
     def __init__(self, lines: bool) -> None:
         self.attribution = Attribution(lines)
-        """Module and line that run."""
+        """Current module and line."""
         self.is_paused = False
-        """Whether nothing is recorded now."""
+        """Whether recording is paused."""
         self._storages: list[Storage] = []
         self._events: list[ReplayEvent] = []
         self._calls: list[OperatorCall] = []
@@ -122,12 +122,12 @@ class AllocationLog:
         self._notes: dict[str, None] = {}
         self._category: Category = "activations"
         self.stage_name = ""
-        """Stage of the step that runs."""
+        """Current stage of the step."""
         self._closed = False
         self.n_operators = 0
-        """Operators that were called, views included."""
+        """Number of operators called, including views."""
         self.n_in_python = 0
-        """How many of these a library defines in Python."""
+        """Number of these operators that a library defines in Python."""
 
     @property
     def n_events(self) -> int:
@@ -136,16 +136,16 @@ class AllocationLog:
 
     @property
     def alive_bytes(self) -> int:
-        """Bytes of all storages that are alive."""
+        """Bytes of all live storages."""
         return sum(self._storages[index].n_bytes for index in self._index.values())
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
-        """Index of a tensor's storage in the trace; None if it is not recorded."""
+        """Index of a tensor's storage in the trace, or None if it is not recorded."""
         return self._index.get(tensor.untyped_storage()._cdata)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing inside."""
+        """Pause the recording."""
         was, self.is_paused = self.is_paused, True
         try:
             yield
@@ -153,13 +153,13 @@ class AllocationLog:
             self.is_paused = was
 
     def mark(self, name: str) -> None:
-        """Name this moment: `Trace.bytes_at` returns the bytes in use here."""
+        """Name the current moment, for `Trace.bytes_at`."""
         self._marks.append(StageMark(name, len(self._events)))
         self._events.append(ReplayEvent("mark", len(self._marks) - 1))
 
     @contextmanager
     def stage(self, name: str, category: Category) -> Iterator[None]:
-        """Give the storages allocated inside a stage and a category; mark the end by its name."""
+        """Set stage and category of the storages allocated inside, and mark the end."""
         before = self.stage_name, self._category
         self.stage_name, self._category = name, category
         try:
@@ -169,7 +169,7 @@ class AllocationLog:
             self.stage_name, self._category = before
 
     def categorize(self, tensors: Iterable[Any], category: Category) -> None:
-        """Set the category of the storages of tensors afterwards."""
+        """Change the category of the storages of tensors."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
                 index = self._index.get(tensor.untyped_storage()._cdata)
@@ -177,7 +177,7 @@ class AllocationLog:
                     self._storages[index].category = category
 
     def note(self, text: str) -> None:
-        """Record what is not replayed exactly."""
+        """Record a remark on what the replay assumes."""
         self._notes[text] = None
 
     def add_result(self, tensor: torch.Tensor, op: str) -> None:
@@ -185,19 +185,17 @@ class AllocationLog:
         if tensor.layout is not torch.strided:
             layout = str(tensor.layout).removeprefix("torch.")
             raise TraceError(
-                f"{op} makes a tensor of layout {layout}, whose memory is not followed: leave "
-                "sparse=True out, and the estimate is that of dense tensors"
+                f"{op} returns a tensor of layout {layout}, which cannot be replayed. Omit "
+                "sparse=True to get the estimate of dense tensors"
             )
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._alive:
-            return
-        if storage.nbytes() == 0:
+        if key in self._alive or storage.nbytes() == 0:
             return
         self._register(storage, key, tensor, self._category, op, *self.attribution.context())
 
     def add_calls(self, calls: Iterable[tuple[Any, ...]]) -> None:
-        """Record operators that may need workspaces, once their results are allocated."""
+        """Record calls of operators that may need workspaces, after allocating their results."""
         for kind, op, shapes, dtype, options, channels_last in calls:
             module, line = self.attribution.context()
             self._calls.append(
@@ -209,14 +207,15 @@ class AllocationLog:
             self._events.append(ReplayEvent("call", len(self._calls) - 1))
 
     def add_workspace(self, n_bytes: int, op: str) -> torch.Tensor:
-        """Count memory that a kernel takes for as long as the returned tensor is alive."""
-        made = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
-        storage = made.untyped_storage()
-        self._register(storage, storage._cdata, made, "workspace", op, *self.attribution.context())
-        return made
+        """Count memory of a kernel until the returned tensor is deleted."""
+        tensor = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
+        storage = tensor.untyped_storage()
+        context = self.attribution.context()
+        self._register(storage, storage._cdata, tensor, "workspace", op, *context)
+        return tensor
 
     def leave_out(self, tensor: torch.Tensor) -> None:
-        """Never count the storage of a tensor: something else accounts for it."""
+        """Exclude the storage of a tensor that is counted elsewhere."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
@@ -239,21 +238,15 @@ class AllocationLog:
         module: str,
         line: str,
     ) -> None:
-        """Record the allocation of a storage, and watch for its release."""
+        """Record the allocation of a storage, and detect its release."""
         index = len(self._storages)
-        made = Storage(
-            storage.nbytes(),
-            category,
-            op,
-            module,
-            line,
-            self.stage_name,
-            len(self._events),
-            None,
-            tuple(tensor.shape),
-            str(tensor.dtype).removeprefix("torch."),
-        )
-        self._storages.append(made)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self._storages.append(
+            Storage(
+                storage.nbytes(), category, op, module, line, self.stage_name, len(self._events),
+                None, tuple(tensor.shape), dtype,
+            )
+        )  # fmt: skip
         self._events.append(ReplayEvent("alloc", index))
         self._index[key] = index
         self._alive[key] = weakref.ref(storage, lambda _: self._died(key, index))

@@ -2,7 +2,7 @@
 
 torch's autocast acts on tensors of a CUDA device only. While `cuda_autocast` is active, autocast
 contexts cast tensors without data by the same lists of operators (torch's documentation, "CUDA
-Op-Specific Behavior"), and keep casts of weights until the outermost context ends, as torch does.
+Op-Specific Behavior"). Casts of weights are kept until the outermost context ends, as in torch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class AutocastMode(TorchFunctionMode):
-    """Casts operands of functions as the innermost autocast context says."""
+    """Casts operands of functions as the innermost autocast context does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,19 +92,19 @@ class AutocastMode(TorchFunctionMode):
             return item
         if not (item.requires_grad and item.is_leaf and item.dtype == torch.float32):
             return item.to(low)
-        known = self._kept.get(id(item))
-        if known is None or known[1].dtype != low:
-            known = self._kept[id(item)] = item, item.to(low)
-        return known[1]
+        entry = self._kept.get(id(item))
+        if entry is None or entry[1].dtype != low:
+            entry = self._kept[id(item)] = item, item.to(low)
+        return entry[1]
 
     def enter(self, low: torch.dtype | None) -> None:
-        """Enter a context with a lower precision; None if it disables autocast."""
+        """Enter a context with a lower precision, or None if it disables autocast."""
         if not self.states:
             self.__enter__()  # type: ignore[no-untyped-call]
         self.states.append(low)
 
     def leave(self) -> None:
-        """Leave the innermost context; the outermost drops the casts of weights."""
+        """Leave the innermost context. The outermost drops the casts of weights."""
         self.states.pop()
         if not self.states:
             self._kept.clear()
@@ -142,19 +142,19 @@ def _widened(args: Any, kwargs: Any) -> tuple[Any, Any]:
     if len(set(leaves)) < 2:
         return args, kwargs
     widest = torch.float32 if torch.float32 in leaves else leaves[0]
-    made: tuple[Any, Any] = tree_map(
+    widened: tuple[Any, Any] = tree_map(
         lambda item: item.to(widest) if _eligible(item) else item, (args, kwargs)
     )
-    return made
+    return widened
 
 
 @contextmanager
 def cuda_autocast() -> Iterator[AutocastMode]:
     """Let ``torch.autocast("cuda")`` cast tensors without data, with or without a device.
 
-    It stands for ``torch.autocast(x.device.type)`` too, whose device has no data.
-    Functions of ``torch.nn.functional`` run their Python code while it casts. A function mode
-    would otherwise see each as one function, and not the functions that it calls.
+    ``torch.autocast(x.device.type)`` does the same, where the type is "meta". Functions of
+    ``torch.nn.functional`` run their Python code while it casts: a function mode would otherwise
+    see each as one function, and not the functions that it calls.
     """
     kind = torch.amp.autocast_mode.autocast
     begin: Any = kind.__init__
@@ -192,24 +192,24 @@ def cuda_autocast() -> Iterator[AutocastMode]:
 
     with ExitStack() as stack:
 
-        def replaced(home: Any, name: str, value: Callable[..., Any]) -> None:
-            if hasattr(home, name):
-                stack.enter_context(mock.patch.object(home, name, value))
+        def patch(owner: Any, name: str, value: Callable[..., Any]) -> None:
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, value))
 
-        replaced(kind, "__init__", own_begin)
-        replaced(kind, "__enter__", own_enter)
-        replaced(kind, "__exit__", own_leave)
-        replaced(torch.cuda.amp.common, "amp_definitely_not_available", never)
-        replaced(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
+        patch(kind, "__init__", own_begin)
+        patch(kind, "__enter__", own_enter)
+        patch(kind, "__exit__", own_leave)
+        patch(torch.cuda.amp.common, "amp_definitely_not_available", never)
+        patch(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
         # A checkpoint restores the autocast state of this kind of device when it recomputes.
         if "torch.utils.checkpoint" in sys.modules:
-            replaced(sys.modules["torch.utils.checkpoint"], "_infer_device_type", kind_of)
-        for home in (torch.nn.functional, torch.functional, torch._tensor, torch.overrides):
-            for name in ("", "_unary", "_variadic"):
-                name = f"has_torch_function{name}"
-                real = getattr(home, name, None)
+            patch(sys.modules["torch.utils.checkpoint"], "_infer_device_type", kind_of)
+        for owner in (torch.nn.functional, torch.functional, torch._tensor, torch.overrides):
+            for suffix in ("", "_unary", "_variadic"):
+                name = f"has_torch_function{suffix}"
+                real = getattr(owner, name, None)
                 if real is not None:
-                    replaced(home, name, _unless(casts, real))
+                    patch(owner, name, _unless(casts, real))
         yield casts
 
 

@@ -1,8 +1,9 @@
 """Simulation of torch's caching allocator for CUDA, on sizes alone.
 
-The allocator takes memory from the device in segments and splits them into blocks; a free block
-serves only requests that are no larger. So it holds more than it hands out. The rules are those of
-``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, default settings, one stream).
+The allocator takes memory from the device in segments and splits them into blocks. A free block
+serves only requests up to its size, so the allocator holds more memory than it hands out. The rules
+are those of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, default settings, one
+stream).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ...core.memory_model import last_true
 from ...core.units import MIB
 
 AllocatorRequest = tuple[int, int]
-"""(key, bytes) allocates; (key, -1) frees. A request with a key below 0 may fail: where there is no
-room for the workspace of a convolution, cuDNN takes another kernel."""
+"""(key, bytes) allocates, and (key, -1) frees. A request with a key below 0 may fail: if the
+workspace of a convolution does not fit, cuDNN uses another kernel."""
 
 SMALL_BYTES = MIB
 """Largest request that the pool of small blocks serves (torch's ``kSmallSize``)."""
@@ -26,26 +27,26 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 """Segment for larger requests below `OWN_SEGMENT_BYTES` (``kLargeBuffer``)."""
 OWN_SEGMENT_BYTES = 10 * MIB
-"""Requests from this size on take a segment of their own (``kMinLargeAlloc``)."""
+"""Requests of this size or more get a segment of their own (``kMinLargeAlloc``)."""
 ROUND_BYTES = 2 * MIB
-"""Segments of their own have multiples of this (``kRoundLarge``)."""
+"""Segments of their own are multiples of this (``kRoundLarge``)."""
 
 DESCENDING_BYTES = 64 * MIB
-"""Segments from this size on were seen to get descending addresses from the driver, or a gap above;
-smaller ones ascending addresses. The order matters because torch takes the lowest of the free
-blocks of one size."""
+"""The driver was observed to give segments of this size or more descending addresses, or a gap
+above others, and smaller segments ascending addresses. The order matters because torch takes the
+lowest of the free blocks of one size."""
 APART_BYTES = 32 * MIB
-"""Addresses of those segments were seen to be multiples of this."""
+"""Addresses of those segments were observed to be multiples of this."""
 _TOP = 2**50
-"""Address that descending segments begin below: beyond the memory of any card."""
+"""Address below which descending segments begin: more than the memory of any card."""
 
 LIMITS = 32
-"""Limits that `least_limit` tries from above before it bisects: each is a simulation of the whole
-step. What fails between two of them is not seen."""
+"""Limits that `least_limit` tries from above before it bisects. Each is a simulation of the whole
+step. A limit that fails between two of them is not detected."""
 
 
 def segment_bytes(size: int) -> int:
-    """Segment that the device is asked for when no free block serves a request."""
+    """Size of the segment taken from the device if no free block serves a request."""
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < OWN_SEGMENT_BYTES:
@@ -139,7 +140,7 @@ class CachingAllocator(AllocatorBase):
     Attributes
     ----------
     allocated_bytes, peak_allocated_bytes : int
-        Bytes handed out now, and at most so far.
+        Bytes handed out now, and the most so far.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -152,7 +153,7 @@ class CachingAllocator(AllocatorBase):
         self._free: tuple[list[tuple[int, int, MemoryBlock]], ...] = ([], [])
 
     def run(self, requests: Iterable[AllocatorRequest]) -> bool:
-        """Carry out requests in order; False if one that may not fail finds no room."""
+        """Execute requests in order; False if one that must not fail does not fit."""
         allocate, free = self.allocate, self.free
         for key, n_bytes in requests:
             if n_bytes < 0:
@@ -162,7 +163,7 @@ class CachingAllocator(AllocatorBase):
         return True
 
     def allocate(self, key: int, n_bytes: int) -> bool:
-        """Hand out a block; False if there is no room. 0 bytes take no block."""
+        """Allocate a block; False if it does not fit. A request of 0 bytes gets no block."""
         if n_bytes == 0:
             return True
         size = round_to_granule(n_bytes)
@@ -195,23 +196,23 @@ class CachingAllocator(AllocatorBase):
         self._put(block)
 
     def block_of(self, key: int) -> tuple[int, int] | None:
-        """Address and size of the block of an allocation; None for one of 0 bytes."""
+        """Address and size of the block of an allocation, or None for 0 bytes."""
         block = self._live.get(key)
         return None if block is None else (block.address, block.size)
 
     def segments(self) -> list[list[tuple[int, int, bool]]]:
         """Blocks of each segment, in order: address, size, and whether it is in use."""
         blocks = [*self._live.values(), *(entry[2] for pool in self._free for entry in pool)]
-        found = []
-        for block in blocks:
-            if block.previous is not None:
+        rows = []
+        for first in blocks:
+            if first.previous is not None:
                 continue
-            row, each = [], block
-            while each is not None:
-                row.append((each.address, each.size, each.state == USED))
-                each = each.following
-            found.append(row)
-        return sorted(found)
+            row, block = [], first
+            while block is not None:
+                row.append((block.address, block.size, block.state == USED))
+                block = block.following
+            rows.append(row)
+        return sorted(rows)
 
     def _best_fit(self, size: int, large: bool) -> MemoryBlock | None:
         pool = self._free[large]
@@ -247,15 +248,15 @@ class CachingAllocator(AllocatorBase):
         return self._lowest
 
     def give_back(self) -> None:
-        """Give segments without blocks in use back to the device."""
+        """Return unused segments to the device."""
         for pool in self._free:
-            whole = [e for e in pool if e[2].previous is None and e[2].following is None]
-            for entry in whole:
+            unused = [e for e in pool if e[2].previous is None and e[2].following is None]
+            for entry in unused:
                 self.reserved_bytes -= entry[0]
-            if whole:
-                gone = {entry[1] for entry in whole}
-                pool[:] = [entry for entry in pool if entry[1] not in gone]
-            for size, address, _ in whole:
+            if unused:
+                addresses = {entry[1] for entry in unused}
+                pool[:] = [entry for entry in pool if entry[1] not in addresses]
+            for size, address, _ in unused:
                 if size >= DESCENDING_BYTES:
                     self._add_gap(address, address + -(-size // APART_BYTES) * APART_BYTES)
 
@@ -272,27 +273,28 @@ class CachingAllocator(AllocatorBase):
 
 
 def least_limit(requests: list[AllocatorRequest], low_bytes: int, high_bytes: int) -> int:
-    """Smallest limit, to 2 MiB, from which on the requests are carried out.
+    """Smallest limit, to 2 MiB, from which on the requests fit.
 
-    More room does not always help: where blocks happen to be of the same size, a smaller limit may
-    do and a larger one not. So the search goes down from above, at `LIMITS` limits, to the first
-    that fails.
+    More memory does not always help: where blocks happen to have the same size, requests may fit
+    into a smaller limit and not into a larger one. So the search starts from above, and tries up to
+    `LIMITS` limits until one fails.
 
     Parameters
     ----------
     requests : list of (int, int)
         Allocations and frees.
     low_bytes, high_bytes : int
-        Most bytes handed out at once, and a limit that is known to do: bounds of the answer.
+        Most bytes handed out at once, and a limit into which the requests fit: bounds of the
+        answer.
     """
 
     def runs(limit: int) -> bool:
         return CachingAllocator(limit * ROUND_BYTES).run(requests)
 
     lowest, high = -(-low_bytes // ROUND_BYTES), -(-high_bytes // ROUND_BYTES)
-    apart = max(1, -(-(high - lowest) // LIMITS))
+    step = max(1, -(-(high - lowest) // LIMITS))
     while high > lowest:
-        low = max(lowest, high - apart)
+        low = max(lowest, high - step)
         if not runs(low):
             break
         high = low

@@ -1,9 +1,9 @@
 """Composite operators as CUDA runs them, for tensors on the meta device.
 
-While `as_on_cuda` is active, operators made of other operators are decomposed as on a GPU: dropout
-keeps a mask of one byte an item, attention is one kernel if the device has one, a linear layer adds
-its bias in place, a recurrent layer is one call of cuDNN. Only the implementations of the meta
-device are overridden.
+While `as_on_cuda` is active, composite operators are decomposed as on a GPU. Dropout keeps a mask
+of one byte per item, attention is one kernel if the device has one, a linear layer adds its bias in
+place, and a recurrent layer is one call of cuDNN. Only the implementations of the meta device are
+overridden.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def native_dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         return x
     if p == 1.0:
         return x * torch.zeros((), dtype=x.dtype, device=x.device)
-    made: torch.Tensor = aten.native_dropout(x, p, True)[0]
-    return made
+    dropped: torch.Tensor = aten.native_dropout(x, p, True)[0]
+    return dropped
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Linear layer as on CUDA: product and bias in one kernel, or the bias added in place."""
+    """Linear layer as on CUDA, with product and bias in one kernel, or the bias added in place."""
     if bias is None:
         return torch.matmul(x, weight.t())
     if x.dim() == 2:
         return torch.addmm(bias, x, weight.t())
     if x.dim() >= 3 and x.is_contiguous():
         flat = x.reshape(-1, x.shape[-1])
-        made = torch.addmm(bias, flat, weight.t())
-        return made.view(*x.shape[:-1], weight.shape[0])
+        product = torch.addmm(bias, flat, weight.t())
+        return product.view(*x.shape[:-1], weight.shape[0])
     return torch.matmul(x, weight.t()).add_(bias)
 
 
@@ -141,7 +141,7 @@ def attention(
 
 
 def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Convert a mask as the memory-efficient kernel needs it: numbers, rows padded to 16 bytes."""
+    """Convert a mask to numbers with rows padded to 16 bytes, for the memory-efficient kernel."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, 0.0)
     width = mask.shape[-1]
@@ -157,7 +157,7 @@ def native_attention(
     proj_bias: torch.Tensor, mask: torch.Tensor | None = None, need_weights: bool = True,
     average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> Any:  # fmt: skip
-    """Attention of a layer on itself without gradients, as one operator."""
+    """Self-attention of a layer without gradients, as one operator."""
     batch, length, _ = query.shape
     width = embed_dim // num_head
     if mask is None and not need_weights and width % 8 == 0:
@@ -165,11 +165,11 @@ def native_attention(
             part.view(batch, -1, num_head, width).transpose(1, 2)
             for part in linear(query, qkv_weight, qkv_bias).chunk(3, -1)
         )
-        made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        heads = torch.nn.functional.scaled_dot_product_attention(q, k, v)
         # q, k and v stay alive to the end, as in torch's operator.
-        made = made.transpose(1, 2).reshape(batch, -1, embed_dim)
-        result = linear(made, proj_weight, proj_bias)
-        del made
+        heads = heads.transpose(1, 2).reshape(batch, -1, embed_dim)
+        result = linear(heads, proj_weight, proj_bias)
+        del heads
         return result, query.new_empty(0)
     projected = torch.mm(query.reshape(-1, embed_dim), qkv_weight.t())
     q, k, v = torch.empty_like(projected).view(3, batch * num_head, length, width)
@@ -177,18 +177,18 @@ def native_attention(
     scores = torch.bmm(q, k.transpose(1, 2))
     if mask is not None:
         mask = mask if mask_type == 1 else torch.empty_like(scores, dtype=torch.bool)
-        scores = torch.empty_like(scores)  # of the softmax, next to its operand
+        scores = torch.empty_like(scores)  # result of the softmax
         del mask
     heads = torch.bmm(scores, v)
     if not need_weights:
         del scores
-    made = torch.addmm(proj_bias, heads.view(-1, embed_dim), proj_weight.t())
+    result = torch.addmm(proj_bias, heads.view(-1, embed_dim), proj_weight.t())
     del heads
-    made = made.view(batch, length, -1)
+    result = result.view(batch, length, -1)
     if not need_weights:
-        return made, query.new_empty(0)
+        return result, query.new_empty(0)
     scores = scores.view(batch, num_head, length, length)
-    return made, scores.mean(1) if average_attn_weights else scores
+    return result, scores.mean(1) if average_attn_weights else scores
 
 
 def encoder_layer(
@@ -199,11 +199,11 @@ def encoder_layer(
     ffn_bias_1: torch.Tensor, ffn_weight_2: torch.Tensor, ffn_bias_2: torch.Tensor,
     mask: torch.Tensor | None = None, mask_type: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Layer of a Transformer's encoder without gradients: it adds in place."""
+    """Layer of a Transformer encoder without gradients, which adds in place."""
 
     def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = torch.native_layer_norm(x, (embed_dim,), weight, bias, eps)[0]
-        return made
+        normed: torch.Tensor = torch.native_layer_norm(x, (embed_dim,), weight, bias, eps)[0]
+        return normed
 
     x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
     x = native_attention(
@@ -225,9 +225,9 @@ def encoder_layer(
 def rms_norm(
     x: torch.Tensor, shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Norm by the root of the mean square: one kernel, which keeps what a layer norm keeps."""
-    made: torch.Tensor = torch.native_layer_norm(x, shape, weight, None, eps or 0.0)[0]
-    return made
+    """Norm by the root mean square, in one kernel that keeps the same tensors as a layer norm."""
+    normed: torch.Tensor = torch.native_layer_norm(x, shape, weight, None, eps or 0.0)[0]
+    return normed
 
 
 def lstm_cell(
@@ -245,15 +245,15 @@ def gru_cell(
 ) -> torch.Tensor:  # fmt: skip
     """One step of a GRU, with a fused kernel for all gates."""
     gates = torch.mm(x, w_ih.t()), torch.mm(hx, w_hh.t())
-    made: torch.Tensor = aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
-    return made
+    state: torch.Tensor = aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
+    return state
 
 
 FUSED = {
     aten._native_multi_head_attention.default: native_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
 }
-"""Functions in place of operators that torch calls where no gradients are wanted."""
+"""Functions that replace operators which torch calls without gradients."""
 COMPOSED = (
     aten._euclidean_dist.default,
     aten._safe_softmax.default,
@@ -267,7 +267,7 @@ COMPOSED = (
     aten.soft_margin_loss_backward.default,
     aten.soft_margin_loss_backward.grad_input,
 )
-"""Operators whose kernel, the same for all devices, calls operators that allocate."""
+"""Operators whose kernel is the same for all devices and calls operators that allocate."""
 _EXPLICIT = (
     DispatchKey.CompositeExplicitAutograd,
     DispatchKey.CompositeExplicitAutogradNonFunctional,
@@ -288,27 +288,27 @@ def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
     Yields
     ------
     dict
-        The overriding functions by operator, for code under ``torch.inference_mode``, which
-        bypasses the dispatch key that is overridden.
+        Overriding functions by operator, for code under ``torch.inference_mode``, which bypasses
+        the overridden dispatch key.
     """
-    made = {
+    overrides = {
         aten.dropout.default: native_dropout,
         aten.linear.default: linear,
         aten.scaled_dot_product_attention.default: partial(attention, capability),
         aten.lstm_cell.default: lstm_cell,
         aten.gru_cell.default: gru_cell,
         aten.rms_norm.default: rms_norm,
-        aten.mish_backward.default: aten.silu_backward,  # one kernel, as that is
+        aten.mish_backward.default: aten.silu_backward,  # one kernel, as for silu
         **recurrent.overrides(),
     }
     library = torch.library.Library("aten", "IMPL")
-    # Layers ask whether a tensor's device is one of those that have fused operators.
-    own = mock.patch.object(torch.utils.backend_registration, "_privateuse1_backend_name", "meta")
-    own.start()
+    # Layers check whether a tensor's device has fused operators.
+    patch = mock.patch.object(torch.utils.backend_registration, "_privateuse1_backend_name", "meta")
+    patch.start()
     try:
-        for operator, function in made.items():
+        for operator, function in overrides.items():
             library.impl(operator.name().removeprefix("aten::"), function, "AutogradMeta")
-        yield {**made, **FUSED, **{operator: _kernel(operator) for operator in COMPOSED}}
+        yield {**overrides, **FUSED, **{operator: _kernel(operator) for operator in COMPOSED}}
     finally:
-        own.stop()
+        patch.stop()
         library._destroy()

@@ -1,4 +1,4 @@
-"""Dispatch mode that enters what every operator allocates into an allocation log."""
+"""Dispatch mode that records the allocations of every operator in an allocation log."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _META = torch.device("meta")
 
 
 class StorageDispatchMode(DispatchMode):
-    """Runs operators on tensors without data and logs what each allocates.
+    """Runs operators on tensors without data and logs the allocations of each.
 
     Parameters
     ----------
     log : AllocationLog
-        Where results, workspaces and calls are entered.
+        Log of results, workspaces and calls.
     to_meta : ToMeta
-        Replaces real operands that meet operands without data.
+        Replaces real operands of operators that also have operands without data.
 
     Attributes
     ----------
     handlers : dict
-        Functions that run in place of an operator.
+        Functions that replace operators.
     values : KnownValues
-        Values of tensors without data, where they follow from the inputs.
+        Values of tensors without data that follow from the inputs.
     """
 
     def __init__(self, log: AllocationLog, to_meta: ToMeta) -> None:
@@ -45,7 +45,7 @@ class StorageDispatchMode(DispatchMode):
         self.handlers = dict(HANDLERS)
 
     def run_parts_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Handler that runs a function in place of an operator and logs each of its parts."""
+        """Handler that runs a function instead of an operator and logs each of its operators."""
 
         def handler(func: Any, args: Any, kwargs: Any) -> Any:
             with self:
@@ -66,64 +66,65 @@ class StorageDispatchMode(DispatchMode):
         if func is aten.equal.default and (args[0].is_meta or args[1].is_meta):
             return self.values.equal(args[0], args[1])
         if func is aten._to_copy.default and device is not None and device.type == "cpu":
-            known = self.values.given(args[0])
-            if known is not None:  # such as lengths of sequences, which are wanted on the host
-                return func(known, **kwargs)
+            values = self.values.given(args[0])
+            if values is not None:  # such as lengths of sequences, which are needed on the host
+                return func(values, **kwargs)
         if func is aten._pack_padded_sequence.default:
             args = (args[0], self.values.read(args[1]), *args[2:])
-        given, args = args, self._without_real_operands(func, args)
+        original_args, args = args, self._without_real_operands(func, args)
         handler = self.handlers.get(func)
         if handler is None:  # inside another operator, or without autograd
             handler = self.run_parts_of(func.decompose) if _is_composite(func) else run_operator
             self.handlers[func] = handler
-        made = handler(func, args, kwargs)
-        self.values.follow(func, given, kwargs, made)
+        result = handler(func, args, kwargs)
+        self.values.follow(func, original_args, kwargs, result)
         if masks_in(func, args):
-            log.note(f"{user_line()} takes the items that a mask tells: all were counted")
+            log.note(f"{user_line()} selects items by a mask: all items were counted")
         name = func.name()
         log.n_operators += 1
         log.n_in_python += getattr(func, "_defined_in_python", False)
-        calls = calls_of(func, args, made) or []
+        calls = calls_of(func, args, result) or []
         copies = [log.add_workspace(n_bytes, name) for n_bytes in copied_bytes(func, args)]
-        if isinstance(made, torch.Tensor):
-            if made.is_meta:
-                log.add_result(made, name)
-        elif isinstance(made, tuple | list):
+        if isinstance(result, torch.Tensor):
+            if result.is_meta:
+                log.add_result(result, name)
+        elif isinstance(result, tuple | list):
             waiting = iter(calls) if func in IN_PARTS else iter(())
-            for place, item in enumerate(results_of(func, tuple(made))):
+            for place, item in enumerate(results_of(func, tuple(result))):
                 if func in IN_PARTS and place == 2:
-                    # The gradient of the bias is a sum of the operand as it was given, so the
-                    # contiguous copies are no longer needed.
+                    # The gradient of the bias is a sum of the original operand, so the contiguous
+                    # copies are no longer needed.
                     copies.clear()
                 for leaf in tree_leaves(item) if isinstance(item, list | tuple) else (item,):
                     if isinstance(leaf, torch.Tensor) and leaf.is_meta:
                         log.add_result(leaf, name)
                         log.add_calls(islice(waiting, 1))
             if func in IN_PARTS:
-                return made
+                return result
         log.add_calls(calls)
-        taken: dict[str, torch.Tensor] = {}
-        for what, n_bytes in passing_bytes(func, args):
+        buffers: dict[str, torch.Tensor] = {}
+        for buffer, n_bytes in passing_bytes(func, args):
             if n_bytes < 0:
-                del taken[what]
+                del buffers[buffer]
             else:
-                taken[what] = log.add_workspace(n_bytes, name)
-        taken.clear()  # freed before the contiguous copies, as on the device
-        return made
+                buffers[buffer] = log.add_workspace(n_bytes, name)
+        buffers.clear()  # freed before the contiguous copies, as on the device
+        return result
 
     def _without_real_operands(self, func: Any, args: Any) -> Any:
-        """Operands with real tensors replaced, if any other operand has no data."""
-        meta = real = False
+        """Operands with real tensors replaced, if another operand has no data."""
+        has_meta = has_real = False
         for item in args:
             if isinstance(item, torch.Tensor):
                 if item.is_meta:
-                    meta = True
+                    has_meta = True
                 elif item.dim():
-                    real = True
+                    has_real = True
             elif isinstance(item, list | tuple) and item and isinstance(item[0], torch.Tensor):
-                meta = meta or any(t.is_meta for t in item if t is not None)
-                real = real or any(t.dim() and not t.is_meta for t in item if t is not None)
-        if not (meta and real) or func in COPIES:
+                tensors = [t for t in item if t is not None]
+                has_meta = has_meta or any(t.is_meta for t in tensors)
+                has_real = has_real or any(t.dim() and not t.is_meta for t in tensors)
+        if not (has_meta and has_real) or func in COPIES:
             return args
         return tree_map(
             lambda item: (
@@ -136,6 +137,6 @@ class StorageDispatchMode(DispatchMode):
 
 
 def _is_composite(func: Any) -> bool:
-    """True if an operator is made of others on a device too; views are none the less fast."""
+    """True if an operator is composed of others on a device too. Views are excluded."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
     return func._can_decompose() and not func.is_view and not has_kernel

@@ -1,7 +1,7 @@
 """Simulation of torch's allocator with expandable segments, on sizes alone.
 
 With ``expandable_segments:True`` small and large blocks each have one range of addresses. Memory is
-mapped to addresses page by page, and unmapped from pages without blocks when room is needed. Only
+mapped to addresses page by page, and unmapped from unused pages when memory is needed. Only
 partly used pages are lost, at most two per block. The rules are those of
 ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, one stream). On an H200, memory was given
 back as often as simulated in each of 198 steps of ResNet50 and of a 3D U-Net under 18 limits.
@@ -33,13 +33,13 @@ ADDRESSES = 2**50
 
 
 class _AddressRange:
-    """Addresses of the small blocks, or of the large ones."""
+    """Range of addresses of the small blocks, or of the large blocks."""
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes
         self.first = MemoryBlock(0, ADDRESSES, UNMAPPED)
         self.free: list[tuple[int, int, MemoryBlock]] = []
-        """(size, address, block). The best fit is the smallest, at the lowest address."""
+        """(size, address, block). The best fit is the smallest block, at the lowest address."""
 
     def take_best_fit(self, size: int) -> MemoryBlock | None:
         """Take the best fitting free block; None if none is large enough."""
@@ -64,7 +64,7 @@ class _AddressRange:
 
     def extend(self, size: int) -> int:
         """Map memory so that a block fits; return the bytes mapped."""
-        block = self._first_room(size)
+        block = self._first_fit(size)
         # The free block before the unmapped addresses has memory already.
         missing = size - (block.size if block.state == FREE else 0)
         added = 0
@@ -116,21 +116,21 @@ class _AddressRange:
                     self._absorb(middle, other)
         return unmapped
 
-    def _first_room(self, size: int) -> MemoryBlock:
-        """First unmapped addresses, with a free block before them, that a block fits in."""
+    def _first_fit(self, size: int) -> MemoryBlock:
+        """First unmapped addresses, including a free block before them, that fit a block."""
         block: MemoryBlock | None = self.first
         while block is not None:
             if block.state == UNMAPPED:
                 before = block.previous
                 start = block if before is None or before.state != FREE else before
-                room, part = 0, start
-                while part is not None and part.state != USED and room < size:
-                    room += part.size
+                available, part = 0, start
+                while part is not None and part.state != USED and available < size:
+                    available += part.size
                     part = part.following  # type: ignore[assignment]
-                if room >= size:
+                if available >= size:
                     return start
             block = block.following
-        raise AssertionError("the last addresses have no end")
+        raise AssertionError("the last unmapped block fits any size")
 
     def _absorb(self, block: MemoryBlock, other: MemoryBlock) -> None:
         block.absorb(other)
@@ -169,10 +169,10 @@ class ExpandableAllocator(AllocatorBase):
         addresses = self._ranges[size > SMALL_BYTES]
         block = addresses.take_best_fit(size)
         if block is None:
-            if not self._has_room(size):
+            if not self._allows(size):
                 self.reserved_bytes -= sum(each.give_back() for each in self._ranges)
                 self.retries += 1
-                if not self._has_room(size):
+                if not self._allows(size):
                     return False
             self._count_reserved(addresses.extend(size))
             block = addresses.take_best_fit(size)
@@ -187,10 +187,10 @@ class ExpandableAllocator(AllocatorBase):
         if entry is not None:
             entry[0].release(entry[1])
 
-    def _has_room(self, size: int) -> bool:
-        """True if the limit leaves room for a segment of a block's own.
+    def _allows(self, size: int) -> bool:
+        """True if the limit allows a new segment for a block.
 
-        torch checks this even where part of the block's addresses has memory already.
+        torch checks this even if some of the block's addresses have memory already.
         """
         if self.limit_bytes is None:
             return True

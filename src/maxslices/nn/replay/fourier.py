@@ -1,8 +1,8 @@
-"""What torch's Fourier transforms allocate on CUDA beside their results.
+"""Copies and workspaces of torch's Fourier transforms on CUDA.
 
-torch hands cuFFT tensors in which the transformed axes come last and all others are one. What does
-not lie so is copied, and so is the input of a transform to real numbers, which cuFFT overwrites.
-Each plan has a workspace from torch's allocator for as long as it runs. The rules are those of
+torch passes tensors to cuFFT with the transformed axes last and all other axes merged into one. A
+tensor in another order is copied, and so is the input of a transform to real numbers, which cuFFT
+overwrites. Each plan has a workspace from torch's allocator while it runs. The rules are those of
 ``ATen/native/cuda/SpectralOps.cpp`` and ``CuFFTPlanCache.h`` (torch 2.11).
 """
 
@@ -16,7 +16,7 @@ import torch
 aten = torch.ops.aten
 
 MOST_AXES = 3
-"""Axes of one plan (``cufft_max_ndim``)."""
+"""Most axes of one plan (``cufft_max_ndim``)."""
 TRANSFORMS = {
     aten._fft_c2c.default: "c2c",
     aten._fft_r2c.default: "r2c",
@@ -25,17 +25,17 @@ TRANSFORMS = {
 
 
 class FourierPlan(NamedTuple):
-    """A plan of cuFFT that one call of an operator runs."""
+    """Plan of cuFFT that a call of an operator runs."""
 
     kind: str
     shape: tuple[int, ...]
-    """Transforms, and the lengths of their axes on the real side."""
+    """Number of transforms, and the lengths of their axes on the real side."""
     copied_bytes: tuple[int, ...]
-    """Copies of its input that are alive while it runs."""
+    """Bytes of each copy of its input that is alive while it runs."""
 
 
 def plans_of(func: Any, args: Any) -> list[FourierPlan]:
-    """Plans of a call, in order."""
+    """Plans of a call, in the order in which they run."""
     kind, x, dims = TRANSFORMS[func], args[0], [dim % args[0].dim() for dim in args[1]]
     if not dims or not x.is_meta or not x.numel():
         return []
@@ -49,7 +49,7 @@ def _plans(kind: str, x: torch.Tensor, dims: list[int], last: int) -> Iterator[F
         for end in range(len(ordered), 0, -MOST_AXES):
             yield _plan("c2c", x, ordered[max(0, end - MOST_AXES) : end])
         return
-    # A real transform is one plan, unless torch finds several faster.
+    # A real transform is one plan, except where torch runs several because they are faster.
     if len(dims) <= MOST_AXES and dims[:2] != [0, 1]:
         yield _plan(kind, x, dims, last)
     elif kind == "r2c":
@@ -66,10 +66,9 @@ def _plan(kind: str, x: torch.Tensor, dims: Sequence[int], last: int | None = No
     if kind == "c2r":
         x = x.contiguous() if x.is_contiguous() else x.clone(memory_format=torch.contiguous_format)
         copies.append(n_bytes)
-    others = sorted(set(range(x.dim())) - set(dims), key=lambda dim: -x.stride()[dim])
-    moved = x.permute(*others, *dims)
+    batch_dims = sorted(set(range(x.dim())) - set(dims), key=lambda dim: -x.stride()[dim])
     sizes = [x.shape[dim] for dim in dims]
-    flat = moved.reshape(-1, *sizes)
+    flat = x.permute(*batch_dims, *dims).reshape(-1, *sizes)
     if flat.untyped_storage()._cdata != x.untyped_storage()._cdata or _must_be_copied(flat):
         copies.append(n_bytes)
     if last is not None:
@@ -78,7 +77,7 @@ def _plan(kind: str, x: torch.Tensor, dims: Sequence[int], last: int | None = No
 
 
 def _must_be_copied(x: torch.Tensor) -> bool:
-    """True if cuFFT cannot step through a tensor: strides of 0, or not multiples of each other."""
+    """True if cuFFT does not support the strides: 0, or not multiples of each other."""
     step = x.stride(-1)
     if step <= 0 or (x.stride(0) == 0 and x.shape[0] > 1):
         return True
@@ -92,15 +91,15 @@ def _must_be_copied(x: torch.Tensor) -> bool:
 
 
 def _spectrum(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Result of a transform of real numbers: complex, of half the length."""
+    """Complex result of a transform of real numbers, of half the length."""
     sizes = [n // 2 + 1 if axis == dim else n for axis, n in enumerate(x.shape)]
     return torch.empty(sizes, dtype=x.dtype.to_complex(), device=x.device)
 
 
 def transform_copies(func: Any, args: Any) -> list[int]:
-    """Bytes of what a transform has beside input and result while a plan runs.
+    """Bytes that a transform holds in addition to input and result while a plan runs.
 
-    Several plans of a call write to the result and to a second one by turns.
+    If a call runs several plans, they write alternately to the result and to a second buffer.
     """
     plans = plans_of(func, args)
     if not plans:
@@ -112,8 +111,8 @@ def transform_copies(func: Any, args: Any) -> list[int]:
     return copies
 
 
-def transform_calls(func: Any, args: Any, made: Any) -> list[tuple[Any, ...]]:
-    """Plans of a call as `OperatorCall` describes them, for their workspaces."""
+def transform_calls(func: Any, args: Any, result: Any) -> list[tuple[Any, ...]]:
+    """Describe the plans of a call, as `OperatorCall` does."""
     dtype = str(args[0].dtype).removeprefix("torch.")
     return [
         ("Fourier transform", func.name(), (plan.shape,), dtype, plan.kind, False)

@@ -1,8 +1,8 @@
 """Random numbers that a step draws on the host, from generators set to low or to high numbers.
 
-A model that drops layers by ``torch.rand(1) < p`` allocates what it draws. Replayed from low, from
-high and from other numbers, such a step takes its shortest and its longest path where its decisions
-go one way.
+In a model that drops layers by ``torch.rand(1) < p``, the numbers drawn decide the memory. Replays
+with low, high and other numbers run the shortest and the longest path of such a step, if all its
+decisions are of the same kind.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import numpy as np
 import torch
 
 PATHS = ("low", "high", "seed 1", "seed 2")
-"""Draws that a step is replayed with if its path may depend on them."""
+"""Draws with which a step is replayed if its path may depend on them."""
 _N_WORDS = 624
-"""Words of the state of a Mersenne twister, which all three generators are."""
+"""Words in the state of a Mersenne twister. All three generators are of this kind."""
 _N_EXTREME = _N_WORDS // 2
-"""Words that are set to an extreme. Others follow, since some distributions draw until a number
-suits them."""
+"""Words that are set to an extreme. The rest is random, since some distributions draw until they
+accept a number."""
 _HIGHEST = 0x12DD9BB3
-"""Word that a Mersenne twister returns as 0xFFFFFFFF."""
+"""State word for which a Mersenne twister returns 0xFFFFFFFF."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _KINDS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 _WORDS_AT = 24
-"""Place of the words in the state of a generator of torch, 8 bytes each."""
+"""Offset of the words in the state of torch's generator. Each has 8 bytes."""
 
 
 class HostGenerators:
     """Generators on the host that a replay may draw from.
 
-    These are the global ones, and those that the code of a model names: attributes of its modules,
-    variables of the files that define these, and of closures.
+    These are the global generators, and generators that the code of a model refers to: attributes
+    of its modules, global variables of the files that define them, and variables of closures.
 
     Parameters
     ----------
     draws : str
-        One of `PATHS`, or "": the generators go on from where they are.
+        One of `PATHS`, or "" to leave the states of the generators unchanged.
     """
 
     def __init__(self, draws: str) -> None:
@@ -63,14 +63,14 @@ class HostGenerators:
         self._watched.append(watched)
 
     def add_those_of(self, code: Any, path: str = "") -> None:
-        """Watch the generators that a module, the modules in it, or a function names."""
+        """Watch the generators that a module, its submodules, or a function refers to."""
         if isinstance(code, torch.nn.Module):
             for name, module in code.named_modules():
                 where = ".".join(filter(None, (path, name)))
                 self._add_table(vars(module), f"{where}." if where else "")
                 self._add_function(type(module).forward)
-                for held in vars(module).values():
-                    self._add_function(held)
+                for attribute in vars(module).values():
+                    self._add_function(attribute)
         else:
             self._add_function(code)
 
@@ -80,28 +80,28 @@ class HostGenerators:
             return
         self._add_table(function.__globals__, "")
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # a variable that has no value yet
-                held = cell.cell_contents
-                if type(held) in _KINDS:
-                    self._add(name, held)
-                elif isinstance(held, FunctionType) and id(held) not in self._tables:
-                    self._tables.add(id(held))
-                    self._add_function(held)
+            with suppress(ValueError):  # a variable without a value
+                value = cell.cell_contents
+                if type(value) in _KINDS:
+                    self._add(name, value)
+                elif isinstance(value, FunctionType) and id(value) not in self._tables:
+                    self._tables.add(id(value))
+                    self._add_function(value)
 
     def _add_table(self, table: dict[str, Any], prefix: str) -> None:
         if id(table) in self._tables:
             return
         self._tables.add(id(table))
-        for name, held in list(table.items()):
-            if type(held) in _KINDS:
-                self._add(prefix + name, held)
+        for name, value in list(table.items()):
+            if type(value) in _KINDS:
+                self._add(prefix + name, value)
 
     def drawn_from(self) -> tuple[str, ...]:
-        """Names of the generators that have drawn something."""
+        """Names of the generators that have drawn numbers."""
         return tuple(watched.name for watched in self._watched if watched.has_drawn())
 
     def restore(self) -> None:
-        """Set all generators to the states that they had."""
+        """Restore the states of all generators."""
         for watched in self._watched:
             watched.restore()
 
@@ -122,47 +122,47 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 class _Watched:
-    """A generator with its state before a replay."""
+    """Generator with its state before a replay."""
 
     def __init__(self, name: str, generator: Any) -> None:
         self.name, self.generator = name, generator
-        self._state = self._begun = _state_of(generator)
+        self._state = self._first_state = _state_of(generator)
         self._stream = getattr(generator, "bit_generator", None)
 
     def set(self, words: Any) -> None:
-        """Have the generator draw from these words first."""
+        """Make the generator draw from these words first."""
         generator, state = self.generator, self._state
         if isinstance(generator, torch.Generator):
-            made = state.numpy().copy()
-            made[8:16].view(np.int32)[:] = _N_WORDS, 1  # words that are left, and "seeded"
-            made[16:24].view(np.uint64)[0] = 0
+            raw = state.numpy().copy()
+            raw[8:16].view(np.int32)[:] = _N_WORDS, 1  # words that are left, and "seeded"
+            raw[16:24].view(np.uint64)[0] = 0
             end = _WORDS_AT + 8 * _N_WORDS
-            made[_WORDS_AT:end].view(np.uint64)[:] = words
-            made[end:] = 0  # no half of a pair of normal numbers
-            state = torch.from_numpy(made)
+            raw[_WORDS_AT:end].view(np.uint64)[:] = words
+            raw[end:] = 0  # no cached second number of a normal pair
+            state = torch.from_numpy(raw)
         elif isinstance(generator, random.Random):
             state = 3, (*map(int, words), 0), None
         elif isinstance(generator, np.random.RandomState):
             state = "MT19937", words, 0, 0, 0.0
-        else:  # of any kind, and made anew in place to draw from a Mersenne twister
+        else:  # of any kind: reinitialized in place with a Mersenne twister
             generator.__init__(np.random.MT19937(0))
             state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 0}}
         _set_state(generator, state)
-        self._begun = _state_of(generator)
+        self._first_state = _state_of(generator)
 
     def has_drawn(self) -> bool:
-        """True if the generator has drawn since it was set."""
-        return bool(_plain(_state_of(self.generator)) != _plain(self._begun))
+        """True if the generator has drawn numbers since it was set."""
+        return bool(_comparable(_state_of(self.generator)) != _comparable(self._first_state))
 
     def restore(self) -> None:
-        """Set the generator to the state that it had."""
+        """Restore the state of the generator."""
         if self._stream is not None:
             self.generator.__init__(self._stream)
         _set_state(self.generator, self._state)
 
 
-def _plain(state: Any) -> Any:
-    """State of a generator to be compared."""
+def _comparable(state: Any) -> Any:
+    """State of a generator in a form that can be compared."""
     return state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state)
 
 

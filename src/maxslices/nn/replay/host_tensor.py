@@ -14,40 +14,40 @@ from .allocation_log import AllocationLog, user_line
 
 def without_data(tensor: torch.Tensor) -> torch.Tensor:
     """Make a tensor of the same shape, strides and dtype on the meta device."""
-    made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    return made.requires_grad_(tensor.requires_grad)
+    meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+    return meta.requires_grad_(tensor.requires_grad)
 
 
 @dataclass(slots=True)
 class ToMeta:
-    """Replaces real tensors and modules by copies without data, each once."""
+    """Replaces real tensors and modules by copies without data. Each has one copy."""
 
     log: AllocationLog
     copy_model: Callable[[torch.nn.Module], torch.nn.Module]
-    """Makes a copy of a module without data whose weights are counted."""
+    """Copies a module without data, and counts the weights of the copy."""
     _tensors: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     _modules: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = field(default_factory=dict)
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Replace a real tensor, as if it had been on the device from now on."""
+        """Replace a real tensor by one that counts as memory of the device from now on."""
         key = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
-        known = self._tensors.get(key)
-        if known is None:
+        entry = self._tensors.get(key)
+        if entry is None:
             with self.log.paused():
-                made = without_data(tensor)
-            self.log.count(made, "weights", "")
-            # The real tensor is kept alive so that no other gets its address, which is in the key.
-            known = self._tensors[key] = made, tensor
+                meta = without_data(tensor)
+            self.log.count(meta, "weights", "")
+            # Keeping the real tensor alive prevents the reuse of its address, which is in the key.
+            entry = self._tensors[key] = meta, tensor
             self.log.note(
                 f"{user_line() or 'a function'} uses a tensor on the host together with the "
                 "data: counted as if it were on the device"
             )
-        return known[0]
+        return entry[0]
 
     def method(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Make a `Module.to` or `Module.cuda` that leaves real modules unchanged.
 
-        A real module that is moved to the replayed device is copied without data, once.
+        A real module that is moved to the replayed device is copied once without data.
         """
 
         def move(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -62,18 +62,18 @@ class ToMeta:
                 return real(module, *args, **kwargs)
             if all(t.device.type == "meta" for t in tensors):
                 return module if dtype is None else real(module, dtype)
-            known = self._modules.get(id(module))
-            if known is None:
-                known = self._modules[id(module)] = self.copy_model(module), module
-            return known[0] if dtype is None else real(known[0], dtype)
+            entry = self._modules.get(id(module))
+            if entry is None:
+                entry = self._modules[id(module)] = self.copy_model(module), module
+            return entry[0] if dtype is None else real(entry[0], dtype)
 
         return move
 
 
 class HostTensor(torch.Tensor):
-    """Tensor on the CPU without data: a copy of one on the replayed device.
+    """Copy on the CPU, without data, of a tensor on the replayed device.
 
-    It does not count as memory of the device. Copied back, it becomes a tensor there.
+    It does not count as memory of the device. A copy back is a tensor on the device.
     """
 
     without_data: torch.Tensor
@@ -82,7 +82,7 @@ class HostTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, without_data: torch.Tensor) -> HostTensor:
         """Wrap a tensor of the meta device."""
-        made: HostTensor = torch.Tensor._make_wrapper_subclass(
+        tensor: HostTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             without_data.size(),
             strides=without_data.stride(),
@@ -90,8 +90,8 @@ class HostTensor(torch.Tensor):
             dtype=without_data.dtype,
             device=torch.device("cpu"),
         )
-        made.without_data = without_data
-        return made
+        tensor.without_data = without_data
+        return tensor
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"HostTensor({tuple(self.shape)}, {self.dtype})"
@@ -105,16 +105,16 @@ class HostTensor(torch.Tensor):
         to_device = device is not None and torch.device(device).type in ("meta", "cuda")
         if device is not None:
             kwargs["device"] = torch.device("meta")
-        plain_args, plain_kwargs = tree_map(_unwrapped, (args, kwargs))
-        made = func(*plain_args, **plain_kwargs)
+        meta_args, meta_kwargs = tree_map(_unwrap, (args, kwargs))
+        result = func(*meta_args, **meta_kwargs)
         if to_device:
-            return made
+            return result
         if func._schema.is_mutable:
-            return args[0] if isinstance(made, torch.Tensor) else made
-        return tree_map(_wrapped, made)
+            return args[0] if isinstance(result, torch.Tensor) else result
+        return tree_map(_wrap, result)
 
 
-def _unwrapped(item: Any) -> Any:
+def _unwrap(item: Any) -> Any:
     if isinstance(item, HostTensor):
         return item.without_data
     if isinstance(item, torch.Tensor) and not item.is_meta and item.dim():
@@ -122,5 +122,5 @@ def _unwrapped(item: Any) -> Any:
     return item
 
 
-def _wrapped(item: Any) -> Any:
+def _wrap(item: Any) -> Any:
     return HostTensor(item) if isinstance(item, torch.Tensor) and item.is_meta else item

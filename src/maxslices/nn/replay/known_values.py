@@ -1,10 +1,9 @@
-"""Values of small tensors, where they follow from integers, constants and buffers of one number.
+"""Values of small tensors that follow from integers, constants and buffers of one number.
 
-Code asks for them where it must decide: a transformer leaves its attention mask out if nothing is
-masked, a spiking neuron looks at a buffer of one number. Tensors and buffers that were given have
-their values, if they are integers or one number: other numbers are data. A `Spec` stands for zeros,
-as in the real steps that verify a prediction; that may decide an ``if``, with a note, but never a
-size.
+Code reads them for decisions: a transformer omits its attention mask if nothing is masked, and a
+spiking neuron reads a buffer of one number. Real tensors and buffers have known values if they are
+integers or one number. All other numbers are data. A `Spec` has zeros, as in the real steps that
+verify a prediction. These may decide an ``if``, with a note, but never a size.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DISTRIBUTIONS = os.path.join(_TORCH, "distributions") + os.sep
 
 MOST_ITEMS = 2**20
-"""Items of the largest tensor whose values are followed: a mask of 2048 tokens for 512 sequences.
-Each operator on it runs once more, on the host, in about a millisecond."""
+"""Most items of a tensor whose values are tracked: a mask of 2048 tokens for 512 sequences. Each
+operator on it also runs on the host, in about a millisecond."""
 
 _MAKERS = ("aten::arange", "aten::zeros", "aten::ones", "aten::full")
-"""Operators whose results follow from numbers alone."""
+"""Operators whose results follow from their arguments, none of which is a tensor."""
 
 
-class _Known(NamedTuple):
+class _Value(NamedTuple):
     value: torch.Tensor
-    is_given: bool
-    """False if zeros stand for values that nobody gave."""
+    is_real: bool
+    """False for zeros in place of the unknown values of a `Spec`."""
 
 
 class _Facts(NamedTuple):
-    """Properties of an operator that decide whether its results can be followed."""
+    """Properties of an operator that decide whether its results can be tracked."""
 
     is_maker: bool
     is_mutable: bool
@@ -62,55 +61,54 @@ class KnownValues:
     Parameters
     ----------
     note : callable
-        Called with a remark where a value was assumed.
+        Called with a remark if a value was assumed.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-        self._known: Any = WeakTensorKeyDictionary()
+        self._values: Any = WeakTensorKeyDictionary()
         self._ids: set[int] = set()
-        """Identities of all tensors that were ever known. Others may have some of them by now."""
+        """Identities of all tensors that ever had known values. Python may have reused some."""
         self._storages: set[int] = set()
         """Storages of these tensors."""
 
-    def remember(self, made: torch.Tensor, given: torch.Tensor | None) -> None:
-        """Keep the values of an input or a buffer, or zeros if only its shape is given."""
-        if not _can_be_followed(made) or (made.numel() > 1 and not _is_exact(made)):
+    def remember(self, tensor: torch.Tensor, real: torch.Tensor | None) -> None:
+        """Store the values of an input or a buffer, or zeros if only its shape is known."""
+        if not _is_trackable(tensor) or (tensor.numel() > 1 and not _is_exact(tensor)):
             return
-        if given is None:
-            if _is_exact(made):
-                self._keep(made, _Known(torch.zeros(made.shape, dtype=made.dtype), False))
-        elif not given.is_meta:
-            self._keep(made, _Known(given.detach().cpu(), True))
+        if real is None:
+            if _is_exact(tensor):
+                self._store(tensor, _Value(torch.zeros(tensor.shape, dtype=tensor.dtype), False))
+        elif not real.is_meta:
+            self._store(tensor, _Value(real.detach().cpu(), True))
 
-    def follow(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        """Compute what an operator made, if all it reads is known."""
-        if func in _OF_FINITE and _can_be_followed(made):
+    def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Compute the result of an operator, if the values of all operands are known."""
+        if func in _OF_FINITE and _is_trackable(result):
             answer = _OF_FINITE[func] if _looks_for_infinity(func, args) else None
-            if answer is not None and self._known.get(args[0]) is None:
-                finite = torch.full(made.shape, answer)
-                self._keep(made, _Known(finite, True))
+            if answer is not None and self._values.get(args[0]) is None:
+                self._store(result, _Value(torch.full(result.shape, answer), True))
                 return
         facts = _facts_of(func)
         if not (facts.is_maker or self._ids):
             return
-        results = made if isinstance(made, tuple | list) else (made,)
-        if not any(_can_be_followed(each) for each in results):
+        results = result if isinstance(result, tuple | list) else (result,)
+        if not any(_is_trackable(each) for each in results):
             return
         if not (facts.is_maker or facts.is_mutable) and any(map(self._is_unknown, args)):
-            return  # most calls: nothing else need be looked at
+            return  # the quickest check, which is enough for most calls
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        found = [self._known.get(t) if t.is_meta else _Known(t, True) for t in tensors]
-        is_known = bool(tensors) or facts.is_maker
-        is_known = is_known and all(each is not None for each in found)
-        is_known = is_known and not facts.is_seeded
+        operands = [self._values.get(t) if t.is_meta else _Value(t, True) for t in tensors]
+        is_computable = bool(tensors) or facts.is_maker
+        is_computable = is_computable and all(each is not None for each in operands)
+        is_computable = is_computable and not facts.is_seeded
         if facts.is_mutable:
             self._forget(_written(func, args, kwargs))
-        if not is_known:
-            if func is torch.ops.aten.index.Tensor and found[0] is not None:
-                self._pick_any(found[0], made)
+        if not is_computable:
+            if func is torch.ops.aten.index.Tensor and operands[0] is not None:
+                self._pick_any(operands[0], result)
             return
-        values = iter(found)
+        values = iter(operands)
 
         def real(item: Any) -> Any:
             if not isinstance(item, torch.Tensor):
@@ -122,42 +120,41 @@ class KnownValues:
         if real_kwargs.get("device") is not None:
             real_kwargs["device"] = torch.device("cpu")
         computed = func(*real_args, **real_kwargs)
-        is_given = all(each.is_given for each in found)
+        is_real = all(each.is_real for each in operands)
         for each, value in zip(
-            results, computed if isinstance(made, tuple | list) else (computed,), strict=True
+            results, computed if isinstance(result, tuple | list) else (computed,), strict=True
         ):
-            if _can_be_followed(each) and each.shape == value.shape:
-                self._keep(each, _Known(value, is_given))
+            if _is_trackable(each) and each.shape == value.shape:
+                self._store(each, _Value(value, is_real))
 
-    def _keep(self, tensor: torch.Tensor, known: _Known) -> None:
-        """Keep what is known of a tensor."""
-        self._known[tensor] = known
+    def _store(self, tensor: torch.Tensor, value: _Value) -> None:
+        self._values[tensor] = value
         self._ids.add(id(tensor))
         self._storages.add(tensor.untyped_storage()._cdata)
 
     def _is_unknown(self, item: Any) -> bool:
-        """True for a tensor that is certainly not known: identities are never taken out."""
+        """True for a tensor whose values are certainly unknown: identities are never removed."""
         return isinstance(item, torch.Tensor) and item.is_meta and id(item) not in self._ids
 
-    def _pick_any(self, of: _Known, made: torch.Tensor) -> None:
-        """Follow an index that is not known, such as a list, into items that are all the same."""
-        items = of.value.flatten()
+    def _pick_any(self, operand: _Value, result: torch.Tensor) -> None:
+        """Apply an index with unknown values to an operand whose items are all equal."""
+        items = operand.value.flatten()
         if items.numel() and bool((items == items[0]).all()):
-            self._keep(made, _Known(items[0].expand(made.shape).clone(), of.is_given))
+            self._store(result, _Value(items[0].expand(result.shape).clone(), operand.is_real))
 
     def _forget(self, tensors: list[torch.Tensor]) -> None:
-        """Drop the values of tensors that share memory with what an operator writes to."""
+        """Drop the values of tensors that share memory with the written operands."""
         written = {t.untyped_storage()._cdata for t in tensors if t.is_meta}
         if self._storages.isdisjoint(written):
             return
-        for tensor in list(self._known):
+        for tensor in list(self._values):
             if tensor.untyped_storage()._cdata in written:
-                del self._known[tensor]
+                del self._values[tensor]
 
     def given(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Values on the host of a tensor without data, if they were given or follow from those."""
-        known = self._known.get(tensor) if tensor.is_meta else None
-        return known.value if known is not None and known.is_given else None
+        """Values on the host of a tensor without data, or None if they are unknown."""
+        entry = self._values.get(tensor) if tensor.is_meta else None
+        return entry.value if entry is not None and entry.is_real else None
 
     def item(self, tensor: torch.Tensor) -> Any:
         """Value of a scalar.
@@ -165,62 +162,61 @@ class KnownValues:
         Raises
         ------
         DataDependentError
-            If it is not known, naming the user's line.
+            If it is unknown, naming the user's line.
         """
         if tensor.dtype == torch.bool:
             valid = _answer_if_valid()
             if valid is not None:
                 return valid
-        known = self._known.get(tensor)
-        if known is not None and not known.is_given and tensor.dtype == torch.bool:
+        entry = self._values.get(tensor)
+        if entry is not None and not entry.is_real and tensor.dtype == torch.bool:
             self._note(
-                f"{user_line()} asks for values of an input of which only the shape is given: "
-                "zeros were taken; give a tensor to have its own"
+                f"{user_line()} reads values of an input of which only the shape is given. Zeros "
+                "were assumed: pass a tensor to use its values"
             )
-            return known.value.item()
+            return entry.value.item()
         return self.read(tensor).item()
 
     def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two tensors are equal; istft asks so whether its window leaves a gap."""
+        """True if two tensors are equal. istft checks its window for gaps by this."""
         valid = _answer_if_valid()
         return valid if valid is not None else torch.equal(self.read(one), self.read(other))
 
     def number(self, tensor: torch.Tensor) -> Any:
-        """Value of a scalar for ``Tensor.item``: one that is not known may be computed with."""
-        known = self._known.get(tensor)
-        if known is None or not (known.is_given or tensor.dtype == torch.bool):
+        """Value of a scalar for ``Tensor.item``, or an `UnknownNumber`."""
+        entry = self._values.get(tensor)
+        if entry is None or not (entry.is_real or tensor.dtype == torch.bool):
             return UnknownNumber()
         return self.item(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Values that were given, or follow from those that were.
+        """Values of a tensor.
 
         Raises
         ------
         DataDependentError
-            If they are not known, naming the user's line.
+            If they are unknown, naming the user's line.
         """
         if not tensor.is_meta:
             return tensor
-        known = self._known.get(tensor)
-        if known is not None and known.is_given:
-            value: torch.Tensor = known.value
+        entry = self._values.get(tensor)
+        if entry is not None and entry.is_real:
+            value: torch.Tensor = entry.value
             return value
-        hint = "" if known is None else "; give the inputs of integers as tensors with their values"
-        raise _unknown(hint)
+        raise _unknown("" if entry is None else ". Pass inputs of integers as tensors with values")
 
 
 def _unknown(hint: str = "") -> DataDependentError:
     return DataDependentError(
         f"{user_line()}: this line needs the value of a tensor (item, float, int, bool or if), so "
-        f"what it allocates cannot be known without running it{hint}"
+        f"its memory cannot be predicted{hint}"
     )
 
 
 class UnknownNumber:
-    """Number that was read from a tensor without data, for logging.
+    """Number read from a tensor without data, for logging.
 
-    It can be computed with and printed. What decides by it, or needs it as a size, raises.
+    It supports arithmetic and printing. Comparisons and uses as a size raise an error.
     """
 
     def _same(self, *_: Any) -> Any:
@@ -247,12 +243,12 @@ class UnknownNumber:
 
 
 _CHECKS = {"__init__": True, "_validate_sample": True, "gaussian_nll_loss": False, "istft": False}
-"""Answers by which functions of torch find their arguments valid: the first two are those of
-``torch.distributions``."""
+"""Answers with which functions of torch consider their arguments valid. The first two functions are
+those of ``torch.distributions``."""
 
 
 def _answer_if_valid() -> bool | None:
-    """Answer by which torch's own code finds its arguments valid; None if other code asks."""
+    """Answer that makes a check of torch's own code pass, or None if other code reads the value."""
     frame = sys._getframe(2)
     while frame is not None:
         name, path = frame.f_code.co_name, frame.f_code.co_filename
@@ -273,8 +269,8 @@ _OF_FINITE = {
     _aten.eq.Scalar: False,
     _aten.ne.Scalar: True,
 }
-"""Results of the comparisons by which code looks for numbers that are not finite: with itself, or
-with infinity. Numbers are taken to be finite."""
+"""Results, for finite numbers, of comparisons with which code detects other numbers: with itself,
+or with infinity. All numbers are assumed to be finite."""
 
 
 def _looks_for_infinity(func: Any, args: Any) -> bool:
@@ -286,20 +282,20 @@ def _looks_for_infinity(func: Any, args: Any) -> bool:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Operands that an operator writes to; others keep their values."""
+    """Operands that an operator writes to."""
     parameters = func._schema.arguments
     named = {parameter.name: parameter for parameter in parameters}
-    given = [*zip(parameters, args, strict=False), *((named[n], v) for n, v in kwargs.items())]
+    pairs = [*zip(parameters, args, strict=False), *((named[n], v) for n, v in kwargs.items())]
     return [
         tensor
-        for parameter, value in given
+        for parameter, value in pairs
         if parameter.alias_info is not None and parameter.alias_info.is_write
         for tensor in tree_leaves(value)
         if isinstance(tensor, torch.Tensor)
     ]
 
 
-def _can_be_followed(item: Any) -> bool:
+def _is_trackable(item: Any) -> bool:
     """True for small tensors without data."""
     return isinstance(item, torch.Tensor) and item.is_meta and item.numel() <= MOST_ITEMS
 

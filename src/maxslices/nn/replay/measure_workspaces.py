@@ -1,8 +1,8 @@
 """Measurement of workspaces on a device.
 
-Convolutions run one at a time on empty tensors; the peak of memory beyond input, weight and result
-is the workspace. Each takes a few milliseconds, once for a kind of device and versions of the
-libraries.
+Convolutions run one at a time on empty tensors. The workspace is the peak of memory beyond input,
+weight and result. Each convolution takes a few milliseconds, once per kind of device and versions
+of the libraries.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ def measured_workspaces(
     Parameters
     ----------
     calls : iterable of OperatorCall
-        Calls of a step. Those not yet measured on this device at their batch size are measured.
+        Calls of a step. Calls that were not yet measured at their batch size are measured.
     device : torch.device
         A CUDA device.
 
     Returns
     -------
     Workspaces
-        Workspaces of these calls, and of all calls measured before.
+        Workspaces of these and of all earlier calls.
     float
-        Seconds spent measuring; 0.0 if all calls were known.
+        Seconds spent measuring, or 0.0 if all workspaces were cached.
     """
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     with torch.cuda.device(device):
         path = cache_file("workspaces", place())
-        known = _read(path)
-        missing = list(calls) if known is None else known.missing(calls)
-        if known is not None and not missing:
-            return known, 0.0
+        cached = _read(path)
+        missing = list(calls) if cached is None else cached.missing(calls)
+        if cached is not None and not missing:
+            return cached, 0.0
         began = time.perf_counter()
-        with allowed(1.0, device):
-            found = _with_measured(missing, known)
+        with memory_limited_to(1.0, device):
+            workspaces = _with_measured(missing, cached)
         torch.cuda.empty_cache()
-    keep(path, asdict(found))
-    return found, time.perf_counter() - began
+    keep(path, asdict(workspaces))
+    return workspaces, time.perf_counter() - began
 
 
 def _read(path: Path) -> Workspaces | None:
     try:
         return Workspaces.from_plain(read_cached(path))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # not there, or not what was written: it is measured again
+        return None  # missing or damaged: measured again
 
 
 FREE_PART = 3
-"""A convolution is measured if its operands take at most 1 / 3 of what is free: with a workspace
-for copies of them that makes 2 / 3."""
+"""A convolution is measured if its operands take at most 1 / 3 of the free memory. Together with a
+workspace for copies of them that is 2 / 3."""
 
 aten = torch.ops.aten
 
@@ -74,7 +74,7 @@ aten = torch.ops.aten
 def place() -> dict[str, str]:
     """Device, versions and settings that the sizes of workspaces depend on."""
     if not torch.cuda.is_available():
-        raise DeviceError("workspaces are measured on a CUDA device, and there is none here")
+        raise DeviceError("workspaces can only be measured on a CUDA device, and none was found")
     cudnn = torch.backends.cudnn
     return {
         "device": torch.cuda.get_device_name(),
@@ -86,21 +86,21 @@ def place() -> dict[str, str]:
     }
 
 
-def _with_measured(calls: Iterable[OperatorCall], known: Workspaces | None) -> Workspaces:
-    """Workspaces that are known, and those of calls on the current device.
+def _with_measured(calls: Iterable[OperatorCall], cached: Workspaces | None) -> Workspaces:
+    """Add measured workspaces of calls on the current device to cached ones.
 
     Each is measured at its own batch size, since cuDNN uses other kernels for large batches.
     """
-    table = dict(known.table) if known is not None else {}
+    table = dict(cached.table) if cached is not None else {}
     for call in calls:
         if call.kind not in CONVOLUTIONS:
             continue
         points = dict(table.get(call.signature, ()))
-        found = None if call.batch in points else _measured(call)
-        if found is not None:
-            points[call.batch] = found
+        n_bytes = None if call.batch in points else _measure(call)
+        if n_bytes is not None:
+            points[call.batch] = n_bytes
             table[call.signature] = tuple(sorted(points.items()))
-    cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
+    cublas = cached.cublas_bytes if cached is not None and cached.cublas_bytes else _cublas_bytes()
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
     return Workspaces(
         f"measured on {device.name}",
@@ -113,14 +113,14 @@ def _with_measured(calls: Iterable[OperatorCall], known: Workspaces | None) -> W
 
 
 def memory_fraction(device: torch.device) -> float:
-    """Part of a device's memory that this process may use; 1.0 if torch does not know."""
+    """Part of a device's memory that this process may use, or 1.0 for old versions of torch."""
     getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.8
     return 1.0 if getter is None else float(getter(device))
 
 
 @contextmanager
-def allowed(part: float, device: torch.device) -> Iterator[None]:
-    """Allow the process this part of a device's memory inside."""
+def memory_limited_to(part: float, device: torch.device) -> Iterator[None]:
+    """Limit the process to a part of a device's memory."""
     before = memory_fraction(device)
     if part != before:
         torch.cuda.set_per_process_memory_fraction(part, device)
@@ -131,19 +131,19 @@ def allowed(part: float, device: torch.device) -> Iterator[None]:
             torch.cuda.set_per_process_memory_fraction(before, device)
 
 
-def _measured(call: OperatorCall) -> int | None:
-    """Workspace of a call; None if there is no room to measure it."""
+def _measure(call: OperatorCall) -> int | None:
+    """Measure the workspace of a call, or return None if memory is short."""
     shapes = call.shapes
     item = torch.empty((), dtype=getattr(torch, call.dtype)).element_size()
     n_bytes = sum(item * torch.Size(shape).numel() for shape in shapes)
     if n_bytes > torch.cuda.mem_get_info()[0] // FREE_PART:
         return None
     with torch.no_grad():
-        return _taken(convolution_of(call))
+        return _peak_beyond_result(convolution_of(call))
 
 
 def convolution_of(call: OperatorCall) -> Callable[[], Any]:
-    """Convolution on empty tensors, or a gradient of one, that a call describes."""
+    """Function that runs a described convolution, or gradient of one, on empty tensors."""
     dtype = getattr(torch, call.dtype)
     x, weight, y = (_empty(shape, dtype, call.channels_last) for shape in call.shapes)
     options = _arguments(call)
@@ -153,17 +153,17 @@ def convolution_of(call: OperatorCall) -> Callable[[], Any]:
     return lambda: aten.convolution_backward(y, x, weight, None, *options, mask)
 
 
-def _taken(run: Any) -> int:
-    """Most bytes requested while a function ran, beyond its results.
+def _peak_beyond_result(function: Callable[[], Any]) -> int:
+    """Peak of the bytes that a function requests, without its results.
 
     The allocator may hand out up to 1 MiB more, depending on the free blocks.
     """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    made = run()
-    asked = torch.cuda.memory_stats()
-    del made
-    return int(asked["requested_bytes.all.peak"] - asked["requested_bytes.all.current"])
+    result = function()
+    stats = torch.cuda.memory_stats()
+    del result
+    return int(stats["requested_bytes.all.peak"] - stats["requested_bytes.all.current"])
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> torch.Tensor:
@@ -176,10 +176,10 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> t
 
 def _arguments(call: OperatorCall) -> tuple[Any, ...]:
     """Stride, padding, dilation, transposed, output padding and groups of a call."""
-    given = call.named_options
+    named = call.named_options
 
     def numbers(name: str, default: int) -> list[int]:
-        text = given.get(name)
+        text = named.get(name)
         rank = len(call.shapes[0]) - 2
         return [default] * rank if text is None else [int(part) for part in text.split("x")]
 
@@ -187,19 +187,19 @@ def _arguments(call: OperatorCall) -> tuple[Any, ...]:
         numbers("stride", 1),
         numbers("padding", 0),
         numbers("dilation", 1),
-        "transposed" in given,
+        "transposed" in named,
         numbers("transposed", 0),
-        int(given.get("groups", "1")),
+        int(named.get("groups", "1")),
     )
 
 
 def _cublas_bytes() -> int:
-    """Workspace that cuBLAS keeps once a thread has multiplied matrices."""
+    """Workspace that cuBLAS keeps after a thread has multiplied matrices."""
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
     a = torch.empty((64, 64), device="cuda")
     before = torch.cuda.memory_allocated()
-    made = a @ a
-    taken = torch.cuda.memory_allocated() - before - round_to_granule(made.nbytes)
-    return max(0, int(taken))
+    product = a @ a
+    n_bytes = torch.cuda.memory_allocated() - before - round_to_granule(product.nbytes)
+    return max(0, int(n_bytes))

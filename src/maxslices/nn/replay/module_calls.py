@@ -1,4 +1,4 @@
-"""Calls of modules, recorded by hooks on the copy of the model that is replayed."""
+"""Calls of modules, recorded by hooks on the replayed copy of the model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NEEDS_DATA = (
     "meta tensors don't support",
     ".numpy() is not supported for tensor subclasses",
 )
-"""Phrases in messages of torch where code asks for values."""
+"""Phrases in torch's messages about code that reads values."""
 
 
 def translated(error: BaseException, failure: Failure | None) -> TraceError | None:
-    """Error that names the user's line or module; None if the original is as clear."""
+    """Error that names the user's line or module, or None if the original is clear."""
     if isinstance(error, DataDependentError):
         return None
     text = str(error)
@@ -44,26 +44,26 @@ def translated(error: BaseException, failure: Failure | None) -> TraceError | No
         return _refused(error, failure)
     where = line_of(error.__traceback__)
     return DataDependentError(
-        f"{where}: this line needs the values of a tensor, so what it allocates cannot be "
-        f"known without running it ({text.splitlines()[0]})"
+        f"{where}: this line needs the values of a tensor, so its memory cannot be predicted "
+        f"({text.splitlines()[0]})"
     )
 
 
 def _refused(error: BaseException, failure: Failure | None) -> TraceError | None:
-    """Error that names the module which refused its input."""
+    """Error that names the module that refused its input."""
     if failure is None or not isinstance(error, RuntimeError | ValueError | IndexError):
         return None
     if failure.error_id != id(error) or any(failure.module.children()):
         return None
-    given = " and ".join("x".join(map(str, shape)) or "a scalar" for shape in failure.shapes)
+    shapes = " and ".join("x".join(map(str, shape)) or "a scalar" for shape in failure.shapes)
     where = f"{failure.path}: " if failure.path else ""
-    return TraceError(f"{where}{failure.module} cannot take {given}: {str(error).splitlines()[0]}")
+    return TraceError(f"{where}{failure.module} cannot take {shapes}: {str(error).splitlines()[0]}")
 
 
 def module_flops(model: nn.Module, call: Callable[[], Any]) -> dict[str, dict[Any, int]]:
-    """Operations of each module by operator, children included, while `call` runs.
+    """Floating-point operations of each module by operator, including children, during `call`.
 
-    Keys are paths of modules; "" has all operations.
+    Keys are paths of modules. The key "" has all operations.
     """
     counter = FlopCounterMode(
         display=False, custom_mapping={torch.ops.aten._cudnn_rnn: recurrent.flops}
@@ -78,7 +78,7 @@ def module_flops(model: nn.Module, call: Callable[[], Any]) -> dict[str, dict[An
 class _CallTracker:
     """Modules inside a model that are being called.
 
-    torch's own tracker has hooks on gradients too, which fail where a forward pass computes some.
+    torch's own tracker also sets hooks on gradients, which fail if a forward pass computes some.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -88,7 +88,7 @@ class _CallTracker:
 
     @property
     def parents(self) -> set[str]:
-        """Paths of the modules, and torch's name for all of them."""
+        """Paths of the modules, and torch's name for the whole model."""
         return {"Global", *self._running}
 
     def __enter__(self) -> _CallTracker:
@@ -112,9 +112,9 @@ class _CallTracker:
 
 
 class Failure(NamedTuple):
-    """Innermost module that raised.
+    """Innermost module that raised an error.
 
-    The error itself is not kept: the frames of its traceback hold tensors.
+    The error itself is not stored, because the frames of its traceback hold tensors.
     """
 
     module: torch.nn.Module
@@ -127,9 +127,9 @@ class Failure(NamedTuple):
 
 
 class ModuleCalls:
-    """Records calls of modules and which module is running.
+    """Records calls of modules and the module that is running.
 
-    Hooks of all modules are used: layers that have hooks of their own do not use fused operators.
+    The hooks are global, since layers with hooks of their own do not use fused operators.
     """
 
     def __init__(self, log: AllocationLog) -> None:
@@ -141,12 +141,12 @@ class ModuleCalls:
         self._open: list[int] = []
 
     def watch(self, module: nn.Module, path: str) -> None:
-        """Record the calls of a module from now on."""
+        """Record all later calls of a module."""
         self._paths[id(module)] = path
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Record the calls inside."""
+        """Record calls of watched modules."""
         hooks = (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
