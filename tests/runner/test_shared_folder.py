@@ -115,7 +115,7 @@ def test_a_journal_with_another_name_is_not_written_to(tmp_path):
     Journal.create(journal, {"journal": 2}).close()
     content = journal.read_bytes()
     os.link(journal, other)
-    with pytest.raises(StoreError, match="has another name too"):
+    with pytest.raises(StoreError, match="is a hard link"):
         Journal(journal, 0)
     assert other.read_bytes() == content
 

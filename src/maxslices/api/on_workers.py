@@ -23,7 +23,7 @@ from ..io.files import path_of
 from ..pipeline import Pipeline
 from ..planner import Budgets, Plan
 from ..runner import Results, RunFolder
-from ..system.process_state import told_elsewhere
+from ..system.process_state import warnings_shown_before
 from ..system.threads import MOST_THREADS, N_CORES
 from .check_run import check_free, check_host_free
 from .resources import check_limits
@@ -269,6 +269,6 @@ def _call_with_scan(
     """Call a function on a worker; see `RunOnWorkers.call`."""
     backend = select_backend("cuda:0" if kind == "cuda" else "cpu")
     with ExitStack() as held:
-        with told_elsewhere():
+        with warnings_shown_before():
             source = held.enter_context(opened(scan, pipeline))
         return function(*args, pipeline, source, backend)

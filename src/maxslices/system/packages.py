@@ -1,4 +1,4 @@
-"""Installed packages: their versions, and what is required before anything takes its time."""
+"""Versions of installed packages and of their requirements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _NAME = re.compile(r"[\w.-]+")
 def required_versions(package: str) -> dict[str, str]:
     """Versions of all installed packages that a package requires, directly or not.
 
-    A method's memory may be allocated there: httomolibgpu reconstructs with tomobar and ASTRA.
-    The requirements of maxslices itself are left out.
+    These may allocate a method's memory. For example, httomolibgpu reconstructs with tomobar and
+    ASTRA. The requirements of maxslices itself are omitted.
     """
     versions: dict[str, str] = {}
     pending = [package]
@@ -42,6 +42,6 @@ def _installed(name: str) -> tuple[str, tuple[str, ...]]:
     """A package's version, or "unknown", and its requirements."""
     try:
         metadata = importlib.metadata.metadata(name)
-    except (importlib.metadata.PackageNotFoundError, ValueError):  # the latter of an empty name
+    except (importlib.metadata.PackageNotFoundError, ValueError):  # an empty name
         return "unknown", ()
     return metadata["Version"] or "unknown", tuple(metadata.get_all("Requires-Dist") or ())

@@ -1,9 +1,7 @@
-"""Records as JSON and back, by msgspec, and values of all kinds as JSON, by `plain`.
+"""Convert records to JSON and back with msgspec, and any value to JSON with `plain`.
 
-The annotations of a record's fields are its format.
-
-A record is a dataclass, written as an object, or a named tuple, written as a list. Both are plain
-classes, so modules that define records import nothing for it.
+A record is a dataclass, written as an object, or a named tuple, written as a list. The annotations
+of its fields define the format. Modules with records need no imports for this.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ from ..errors import UsageError
 
 Record = TypeVar("Record")
 _MAX_NUMBER = 2**63 - 1
-"""Largest number: of bytes in a file, and of elements of an array."""
+"""Limit of bytes in a file, and of elements of an array."""
 _MAX_LINE = 400
-"""Characters of a line of JSON: a measured call, or an allocation with its formula."""
+"""Most characters of a line of JSON, enough for a measured call or an allocation."""
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a record, and those in it, into dicts, lists and plain values."""
-    import msgspec  # methods are declared and checked without it
+    """Convert a record, and nested ones, to dicts, lists and plain values."""
+    import msgspec  # not needed to declare and check methods
 
     return _with_lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode))
 
 
 def from_plain(kind: type[Record], value: Any, where: str) -> Record:
-    """Make a record of what `to_plain` made of it.
+    """Restore a record from the output of `to_plain`.
 
     Missing fields take their defaults, and unknown keys are ignored.
 
@@ -50,8 +48,8 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
     Raises
     ------
     UsageError
-        Naming the field that is missing or not of its type, or a number that is too large, or a
-        negative number of bytes.
+        If a field is missing or has another type, a number is too large, or a number of bytes is
+        negative. The message names the field.
     """
     import msgspec
 
@@ -70,7 +68,7 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
 
 
 def plain(value: Any) -> Any:
-    """Turn a value into one of JSON; what JSON lacks (infinities, objects) becomes text."""
+    """Convert a value to JSON types. Values that JSON lacks become text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -81,13 +79,13 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range):
         return [plain(item) for item in value]
-    if isinstance(value, set | frozenset):  # sorted: the order of strings in it is another each run
+    if isinstance(value, set | frozenset):  # sorted, as the order of strings varies
         return sorted((plain(item) for item in value), key=repr)
     return str(value)
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Readable JSON: what fits in a line is in one, of anything else each part has its own."""
+    """Format as JSON. A value is in one line if it fits, otherwise each item has a line."""
     line = json.dumps(value)
     if len(line) <= _MAX_LINE or not isinstance(value, dict | list):
         return line
@@ -99,7 +97,7 @@ def json_text(value: Any, indent: int = 0) -> str:
 
 
 def _with_lists(value: Any) -> Any:
-    """Replace tuples by lists, which is what JSON has."""
+    """Replace tuples by lists, as in JSON."""
     if isinstance(value, dict):
         return {key: _with_lists(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -120,7 +118,7 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def _check_numbers(value: Any, where: str) -> None:
-    """Refuse numbers that no file or array has, anywhere in the value."""
+    """Reject numbers beyond the size of files and arrays, anywhere in the value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         place = f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]"

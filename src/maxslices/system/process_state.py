@@ -1,4 +1,4 @@
-"""What all of a process shares: imported libraries, random numbers, warnings and logging."""
+"""Global state of the process: imported libraries, random numbers, warnings and logging."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def torch_on_gpu() -> Any:
 
 
 class HostDraws:
-    """State of Python's and NumPy's generators now, to which they can be set again.
+    """Snapshot of the state of Python's and NumPy's global generators.
 
-    torch keeps the state of its own around what it computes again, and not of these, which choose
+    torch restores its own generator when it recomputes a layer, but not these, which may choose
     layers to drop, for example.
     """
 
@@ -39,7 +39,7 @@ class HostDraws:
         self._numpy: Any = np.random.get_state()  # noqa: NPY002
 
     def drop_unchanged(self) -> None:
-        """Forget the state of generators that have drawn nothing since."""
+        """Drop the state of generators that were not used since."""
         now = HostDraws()
         if now._python == self._python:
             self._python = None
@@ -57,7 +57,7 @@ class HostDraws:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draw from here inside, and go on afterwards as if nothing had been drawn."""
+        """Use this state inside the context, and restore the present one afterwards."""
         if self._python is None and self._numpy is None:
             yield
             return
@@ -73,10 +73,10 @@ class HostDraws:
 def random_state_kept() -> Iterator[None]:
     """Restore the global generators of Python, NumPy, CuPy and torch on exit.
 
-    A library that is not imported is left alone.
+    Libraries that are not imported are ignored.
     """
     cupy, torch = loaded("cupy.random._generator"), loaded("torch")
-    # CuPy's generators by device: methods get new ones, the old ones are not touched.
+    # CuPy's generators by device. Methods get new ones, and the old ones are not changed.
     cupy_states = getattr(cupy, "_random_states", None)
     if cupy_states is not None:
         cupy._random_states = {}
@@ -96,7 +96,7 @@ def random_state_kept() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let neither warnings nor lines of logging reach anybody."""
+    """Suppress warnings and logging."""
     level = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,19 +112,19 @@ _python_shows = warnings.showwarning
 
 
 def warn_in_one_line() -> None:
-    """Have this process show warnings as the command line does, without a place in the source.
+    """Show warnings of this process as the command line does, without the source line.
 
-    Where somebody shows them in another way already, as a run does in its own process, that stays.
+    A replaced `warnings.showwarning`, such as that of a run in its own process, stays.
     """
     if warnings.showwarning is _python_shows:
         warnings.showwarning = _show  # type: ignore[assignment]
 
 
 @contextmanager
-def told_elsewhere() -> Iterator[None]:
-    """Drop warnings of this thread: the process that began the run has shown them.
+def warnings_shown_before() -> Iterator[None]:
+    """Suppress warnings of this thread that the main process of the run has already shown.
 
-    Other threads are not concerned, as they would be by `warnings.catch_warnings`.
+    Unlike `warnings.catch_warnings`, this does not affect other threads.
     """
     _thread.is_silent = True
     try:

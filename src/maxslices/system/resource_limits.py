@@ -1,8 +1,8 @@
-"""Memory and cores that this process may use, by control groups, SLURM and its own limits.
+"""Memory and cores that this process may use: limits of control groups, SLURM and the process.
 
-A machine's free memory says nothing in a container or in a job: who takes more than the group's
-limit is killed. The numbers are those of the kernel's documentation (cgroup-v1/memory.rst and
-cgroup-v2.rst; sched-bwc.rst for cores).
+In a container or a job the free memory of the machine is irrelevant, because a process that exceeds
+the limit of its group is killed. Files and their meaning follow the kernel's documentation
+(cgroup-v1/memory.rst and cgroup-v2.rst, and sched-bwc.rst for cores).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from ..core.units import MIB
 
 _NO_LIMIT = 2**60
-"""Limits from here on are none: version 1 writes nearly 2^63 where no limit is set."""
+"""Values from here on mean no limit. Version 1 writes nearly 2^63 for no limit."""
 PROC = Path("/proc/self")
-"""What the kernel says of this process; another folder in tests."""
+"""The kernel's files about this process; another folder in tests."""
 _AS_SPARE_BYTES = 2**28
-"""Address space that is taken beside memory: heaps of threads reserve 64 MiB each, and libraries
-that are loaded while a run goes on map some 100 MB."""
+"""Address space in addition to memory. The heap of each thread reserves 64 MiB, and libraries that
+are loaded during a run map some 100 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class MemoryLimit:
     """A limit on memory."""
 
     name: str
-    """What sets it, for messages."""
+    """Its origin, for messages."""
     limit_bytes: int
     """The limit."""
     free_bytes: int
-    """What is left of it."""
+    """The unused part."""
     is_of_process: bool = False
-    """Whether each process has a limit of its own; else all of a job or group share it."""
+    """Whether each process has its own limit. Otherwise a job or group shares it."""
 
 
 def available_bytes() -> int:
-    """Memory of the machine that the kernel estimates can be used without swapping."""
+    """Memory of the machine that can be used without swapping, as the kernel estimates."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -68,25 +68,24 @@ def _free(limit: MemoryLimit) -> int:
 
 
 def core_limit() -> int | None:
-    """Cores that the groups' quotas of time and SLURM allow, rounded up; None without limit."""
-    found = []
+    """Cores that CPU quotas and SLURM allow, rounded up; None without a limit."""
+    limits = []
     for folder in group_folders("cpu"):
         quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
         both = _words(folder / "cpu.max")
         if len(both) == 2 and both[0].isdigit():
             quota, period = int(both[0]), int(both[1])
         if quota is not None and period and quota > 0:
-            found.append(max(1, ceil(quota / period)))
+            limits.append(max(1, ceil(quota / period)))
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
-        given = _variable(name)
-        if given:
-            found.append(given)
+        if n_cores := _variable(name):
+            limits.append(n_cores)
             break
-    return min(found, default=None)
+    return min(limits, default=None)
 
 
 def _group_limits() -> Iterator[MemoryLimit]:
-    """Limits of the control groups that this process is in, and of those above them."""
+    """Limits of the control groups of this process, and of their parents."""
     for folder in group_folders("memory"):
         for limit_name, usage_name, cache_name in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -96,14 +95,14 @@ def _group_limits() -> Iterator[MemoryLimit]:
             limit, usage = _number(folder / limit_name), _number(folder / usage_name)
             if limit is None or usage is None or limit >= _NO_LIMIT:
                 continue
-            # Pages of files count as used, and are given up where memory is needed.
+            # Cached pages of files count as used, but are freed when memory is needed.
             cached = _entries(folder / "memory.stat").get(cache_name, 0)
             name = f"the control group {folder} ({limit_name})"
             yield MemoryLimit(name, limit, max(0, limit - usage + cached))
 
 
 def group_folders(controller: str) -> tuple[Path, ...]:
-    """Folders of the control groups of this process, versions 1 and 2, from its own upward."""
+    """Folders of the control groups of this process, versions 1 and 2, its own group first."""
     return _folders_of(controller, PROC, tuple(_lines(PROC / "cgroup")))
 
 
@@ -122,14 +121,14 @@ def _folders_of(controller: str, proc: Path, groups: tuple[str, ...]) -> tuple[P
             continue
         root, mount = before.split()[3:5]
         inner = os.path.relpath(places[kind], root)
-        # In a container the path may lie above what is mounted; its root is the container's group.
+        # In a container the path may be above the mount, whose root is the container's group.
         parts = () if inner.startswith("..") or inner == "." else Path(inner).parts
         folders += [Path(mount, *parts[:n]) for n in range(len(parts), -1, -1)]
     return tuple(folders)
 
 
 def _slurm_limits() -> Iterator[MemoryLimit]:
-    """Memory that a job of SLURM was given, which not every cluster enforces by groups."""
+    """Memory of a SLURM job, which not every cluster enforces with control groups."""
     total = _variable("SLURM_MEM_PER_NODE")
     if total is None and (per_core := _variable("SLURM_MEM_PER_CPU")):
         total = per_core * (_variable("SLURM_CPUS_ON_NODE") or 1)

@@ -1,5 +1,5 @@
-"""Tricks with the system that make runs faster. Without any of them a run gives the same result.
+"""Optimizations that depend on the system. They do not change results.
 
-Each module says what the trick gains, in which run, and when that was measured: how much longer the
-run takes with this trick alone switched off.
+Each module states how much longer a run takes with this optimization alone switched off, and when
+that was measured.
 """

@@ -1,11 +1,11 @@
-"""Put the FFT plans that a method asks CuPy for into CuPy's own cache.
+"""Put FFT plans that a method requests from CuPy into CuPy's own cache.
 
-CuPy's ``get_fft_plan`` takes a plan from CuPy's cache, but does not put there what it makes. A
-method that asks for a plan has it made and freed for each block, and freeing what cuFFT holds for a
-plan waits for all work of the device, copies of other blocks included.
+CuPy's ``get_fft_plan`` takes plans from CuPy's cache, but does not add new ones. So a method that
+requests a plan makes and frees it for each block. Freeing the plan in cuFFT waits for all work of
+the device, including copies of other blocks.
 
-With httomolibgpu's paganin_filter between pinned arrays a run takes 42 % longer without (H200,
-2026-11-22).
+Without this, a run with httomolibgpu's paganin_filter between pinned arrays takes 42 % longer
+(H200, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CUPY_MODULE, CUPY_FUNCTION = "cupyx.scipy.fftpack._fft", "_get_cufft_plan_nd"
 
 
 def keep_fft_plans(is_wanted: bool) -> None:
-    """Keep such plans from now on, or give CuPy its own function back.
+    """Keep such plans from now on, or restore CuPy's own function.
 
     Nothing happens if CuPy's module is not imported, or has no such function.
     """

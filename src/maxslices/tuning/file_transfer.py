@@ -1,23 +1,23 @@
-"""Moving data between memory and files: many pieces a call, and maps.
+"""Transfer data between memory and files: many pieces in a call, and memory maps.
 
 **Many small pieces of a file are read by one system call.**
 
-Rows of every frame of a scan are many pieces of a file. A thread that reads them one by one takes
-Python's lock twice for each, so eight threads read no faster than three: pieces of 160 kB at 20
-GB/s, and by one call at 35. Linux's ``io_submit`` takes a list of pieces, and reads them before it
-returns if the file is in the page cache or not opened for direct access. On other systems each
-piece is read by itself.
+The rows of a sinogram are one piece of each frame in a file. A thread that reads pieces one by one
+takes Python's lock twice for each, so eight threads are not faster than three: pieces of 160 kB are
+read at 20 GB/s, and at 35 GB/s with one call. Linux's ``io_submit`` takes a list of pieces, and
+reads them before it returns if the file is in the page cache or not opened for direct access. On
+other systems each piece is read by its own call.
 
-Reading sinograms from a file takes 2.4 times as long without (H200, 2026-11-22). Scratch files,
-whose bands are read in one piece, gain nothing.
+Without this, reading sinograms from a file takes 2.4 times as long (H200, 2026-11-22). Scratch
+files, whose bands are read in one piece, gain nothing.
 
-**A part of a file is mapped into memory**, so that several threads write to it at the same time.
+**A part of a file is mapped into memory**, and several threads write to it at the same time.
 
 `pwrite` into the page cache reaches 5.0 GB/s however many threads write. Ten threads that write to
 a mapping in large pages reach 18.3 GB/s (ext4, Linux 6.18).
 
-Without, httomo's pipeline with its result saved takes 31 % longer, and twice the processor time
-(H200, 2026-11-22).
+Without this, httomo's pipeline with its result saved takes 31 % longer, and twice the processor
+time (H200, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from ..system.files import bytes_of, pread_all
 
 _PIECES_PER_CALL = 256
-"""Pieces per call, and so requests per context. All processes of a system together may have 65536
-(``fs.aio-max-nr``): 256 leaves room for as many contexts, one for each thread that reads."""
+"""Pieces per call, which are the requests of a context. All processes of a system share 65536
+requests (``fs.aio-max-nr``), enough for 256 contexts. Each reading thread needs one."""
 CALL_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Numbers of io_setup, io_destroy, io_getevents and io_submit."""
 _REQUEST = np.dtype(
@@ -55,7 +55,7 @@ _EVENT = np.dtype([("data", "u8"), ("request", "u8"), ("result", "i8"), ("result
 """``struct io_event``."""
 
 _contexts: list[int] = []
-"""Contexts (the system's queues of requests) that no thread is using."""
+"""Unused contexts (the system's queues of requests)."""
 
 
 def pread_pieces(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> None:
@@ -66,7 +66,7 @@ def pread_pieces(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> Non
     fd : int
         The file.
     outs : ndarray
-        Its items are C-contiguous each, with or without gaps between them.
+        Each item is C-contiguous. There may be gaps between the items.
     offsets : ndarray
         One offset per item.
 
@@ -85,7 +85,7 @@ def pread_pieces(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> Non
 
 
 def _read_batches(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> Any:
-    """Read pieces by few calls; indices of those that were not read whole."""
+    """Read pieces with few calls; indices of those that were not completely read."""
     context = _take_context()
     if context is None:
         return range(len(outs))
@@ -103,7 +103,7 @@ def _read_batches(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> An
             events = _submit(context, addresses[first : first + _PIECES_PER_CALL])
             done[events["data"][events["result"] == size]] = True
     except BaseException:
-        # Events that were not fetched would look like those of the next read.
+        # Pending events would be taken for those of the next read.
         _destroy(context)
         raise
     _contexts.append(context)
@@ -111,12 +111,12 @@ def _read_batches(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> An
 
 
 def _submit(context: int, addresses: NDArray[np.uint64]) -> NDArray[Any]:
-    """Carry out requests; the events of those that the system accepted."""
+    """Execute requests; the events of those that the system accepted."""
     *_, getevents, submit = CALL_NUMBERS[platform.machine()]
     count = max(0, system_call(submit, context, len(addresses), addresses.ctypes.data))
     events = np.zeros(count, _EVENT)
     got = 0
-    while got < count:  # none may be under way when the memory is used for something else
+    while got < count:  # all must end before their memory is reused
         place = events.ctypes.data + got * _EVENT.itemsize
         n = system_call(getevents, context, count - got, count - got, place, 0)
         if n < 0 and ctypes.get_errno() != errno.EINTR:
@@ -126,7 +126,7 @@ def _submit(context: int, addresses: NDArray[np.uint64]) -> NDArray[Any]:
 
 
 def _take_context() -> int | None:
-    """A context that no thread is using; None if the system has none to give."""
+    """An unused context; None if the system provides none."""
     if sys.platform != "linux" or platform.machine() not in CALL_NUMBERS:
         return None
     with suppress(IndexError):
@@ -138,7 +138,7 @@ def _take_context() -> int | None:
 
 
 def _destroy(context: int) -> None:
-    """Wait for what is under way in a context, and free it."""
+    """Wait for the requests of a context, and free it."""
     system_call(CALL_NUMBERS[platform.machine()][1], context)
 
 
@@ -155,18 +155,18 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-if hasattr(os, "register_at_fork"):  # a child process has none of its parent's contexts
+if hasattr(os, "register_at_fork"):  # a child process does not have its parent's contexts
     os.register_at_fork(after_in_child=_contexts.clear)
 
 
 _SAFE_FILE_SYSTEMS = ("ext4", "xfs")
-"""File systems where a write to allocated space never needs more space."""
+"""File systems on which a write to allocated space never needs more space."""
 
 
 def is_safe_to_map(path: Path) -> bool:
     """True if writing to a mapping of a file cannot run out of space, once that is allocated.
 
-    A call that finds no space raises an error. A write to a mapping ends the process.
+    Without space, a system call raises an error, and a write to a mapping ends the process.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def is_safe_to_map(path: Path) -> bool:
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:  # not on every system
+    except OSError:  # not Linux
         return False
     # A line: mount ID, parent's ID, device, ..., "-", file system type, ...
     mounts = [line.partition(" - ") for line in lines]
@@ -188,15 +188,15 @@ def is_safe_to_map(path: Path) -> bool:
 def file_map(fd: int, offset: int, n_bytes: int) -> NDArray[np.uint8]:
     """Part of a file as an array, mapped until the array is freed.
 
-    It has large pages if the file system supports them. With small ones the threads wait for one
-    another again.
+    It has large pages if the file system supports them. With small pages the threads would wait for
+    each other.
 
     Parameters
     ----------
     fd : int
         The file, open for reading and writing, at least as long.
     offset, n_bytes : int
-        Where the part begins, and its length.
+        Start and length of the part.
     """
     lead = offset % mmap.ALLOCATIONGRANULARITY
     memory = mmap.mmap(fd, lead + n_bytes, offset=offset - lead)

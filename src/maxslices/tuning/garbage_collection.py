@@ -1,15 +1,15 @@
-"""Leave objects from before a run out of Python's garbage collection.
+"""Exclude objects from before a run from Python's garbage collection.
 
-CuPy collects garbage whenever its cache of FFT plans is cleared, as methods do (maxslices empties
-it in another way). Looking through all objects of a program takes 15 to 18 ms, longer than most
-blocks.
+CuPy collects garbage when its cache of FFT plans is cleared. Methods do that (maxslices empties the
+cache in another way). A collection over all objects of a program takes 15 to 18 ms, longer than
+most blocks.
 
-Without, a run with paganin_filter between pinned arrays takes 14 % longer, and httomo's pipeline
-with its result in pinned memory 9 % (H200, 2026-11-22).
+Without this, a run with paganin_filter between pinned arrays takes 14 % longer, and httomo's
+pipeline with its result in pinned memory 9 % (H200, 2026-11-22).
 
-A replay of a network makes so many objects that Python looks through all of the program several
-times, with torch, torchvision and timm imported 0.2 to 0.3 s each time: without, the largest batch
-of Swin-B takes 0.7 s of processor time more, of 4 (2026-11-26).
+The replay of a network makes so many objects that Python collects over all objects several times.
+With torch, torchvision and timm imported, that takes 0.2 to 0.3 s each time. Without this, the
+largest batch of Swin-B takes 0.7 s more processor time, of 4 s (2026-11-26).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _is_active = False
 
 @contextmanager
 def quick_collections() -> Iterator[None]:
-    """Collect garbage only among objects that are made meanwhile.
+    """Collect garbage only among objects that are made inside the context.
 
-    Nothing changes if the program, or an enclosing use of this, has frozen objects already: Python
-    cannot unfreeze a part of them.
+    Nothing changes if the program, or an enclosing context, has already frozen objects, because
+    Python cannot unfreeze a part of them.
     """
     global _is_active
     if _is_active or gc.get_freeze_count() > _PYTHONS_OWN:

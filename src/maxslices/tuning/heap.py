@@ -1,30 +1,31 @@
-"""The memory of the process: freed arrays kept, Python objects not traced.
+"""Memory of the process: retain freed arrays, and remove tracemalloc's hooks for Python objects.
 
-**Freed arrays stay in the C library's heap** while blocks are worked on.
+**Freed arrays stay in the C library's heap** between blocks.
 
-glibc takes each array of more than 32 MiB from the system and gives it back when it is freed, so
-the pages of every array of every block are made anew. While a run goes on whose blocks have room
-several times over, such arrays come from the heap and go back to it.
+glibc takes each array of more than 32 MiB from the system and returns it when it is freed, so the
+system provides new pages for every array of every block. If memory is ample for several blocks,
+such arrays are taken from the heap and returned to it.
 
-On two cores of an H200's host (2026-11-22) a run from memory to memory takes 27 % longer without,
-and minus_log with a median from file to file 14 %.
+Without this, on two cores of an H200's host (2026-11-22), a run from memory to memory takes 27 %
+longer, and minus_log with a median from file to file 14 %.
 
-Without such room, each array of 128 KiB or more has a mapping of its own, which the system has back
-when it is freed. glibc raises that size to 32 MiB by itself, and holes between arrays of different
-sizes then stay with the heap: fbp in 60 MB took 87 by the kernel's count, in 100 MB 115.
+If memory is short, each array of 128 KiB or more has its own mapping, which returns to the system
+when it is freed. glibc would raise that size to 32 MiB by itself, and the heap would keep holes
+between arrays of different sizes. With that, fbp in a budget of 60 MB took 87 MB as the kernel
+counts, and in 100 MB 115 MB.
 
-The heap is that of the whole process, so whatever else allocates meanwhile is affected. With
-another C library than glibc nothing happens.
+The heap belongs to the whole process, so other allocations are affected as well. Nothing happens
+with a C library other than glibc.
 
-**tracemalloc's hooks** are taken off Python's own allocators.
+**tracemalloc's hooks** are removed from Python's own allocators.
 
-tracemalloc hooks all three of them, and a method that works in many small steps then takes three
-times as long. NumPy reports arrays to tracemalloc by itself, hooks or not. So where arrays alone
-count, the allocators from before the hooks are installed again once tracing has begun. The memory
-is the same either way, so it may be freed with or without the hooks.
+tracemalloc hooks all three of them, which makes a method with many small steps three times slower.
+NumPy reports its arrays to tracemalloc in any case. So if only arrays count, the original
+allocators are installed again once tracing has started. The memory is the same either way, so it
+may be freed with or without hooks.
 
-Without, a run of minus_log with a median takes 31 % more processor time, with one block of four
-traced (two cores, 2026-11-22).
+Without this, a run of minus_log with a median takes 31 % more processor time, with one block of
+four traced (two cores, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -44,27 +45,26 @@ def libc() -> ctypes.CDLL:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
-"""Parameters of ``mallopt``, by their numbers in malloc.h: the free bytes at the end of the heap
-from which on they go back to the system, the size from which on an array gets a mapping of its
-own, and the number of such mappings."""
+"""Parameters of ``mallopt``, from malloc.h: the free bytes at the end of the heap that are returned
+to the system, the smallest size with its own mapping, and the number of such mappings."""
 _NEVER, _NONE = -1, 0
 _SMALL_BYTES = 2**17
-"""Size from which on an array has a mapping of its own where memory is short: glibc's first value,
-before it raises it. With 256 KiB arrays of 100 to 250 KiB left holes: six methods in 12.4 MB took
-13.0, and take 11.4; with 64 KiB no less (2026-11-23)."""
+"""Smallest size of an array with its own mapping if memory is short: glibc's initial value. With
+256 KiB, arrays of 100 to 250 KiB left holes: six methods with a budget of 12.4 MB took 13.0 MB
+instead of 11.4 MB. 64 KiB gain nothing more (2026-11-23)."""
 _FRUGAL = ((_TRIM_THRESHOLD, _SMALL_BYTES), (_MMAP_THRESHOLD, _SMALL_BYTES), (_MMAP_MAX, 2**16))
-"""Values that give back what is freed."""
+"""Values with which freed memory is returned to the system."""
 _DEFAULTS = (
     (_TRIM_THRESHOLD, int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 2**26))),
     (_MMAP_THRESHOLD, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", 2**25))),
     (_MMAP_MAX, int(os.environ.get("MALLOC_MMAP_MAX_", 2**16))),
 )
-"""Values that a run leaves: those of the environment, which glibc reads at the start, else those of
-a program that has freed large arrays. glibc raises the mapping threshold to at most 32 MiB, trims
-at twice that, and allows 65536 mappings; it has no way to read its values."""
+"""Values after a run: those of the environment, which glibc reads at the start, or else those of a
+program that has freed large arrays. glibc then has a mapping threshold of up to 32 MiB, trims at
+twice that, and allows 65536 mappings. It has no function to read its values."""
 LARGE_BYTES = 2**25
-"""Arrays of this size and more have mappings of their own; glibc keeps smaller ones in the heap
-anyway (its ``DEFAULT_MMAP_THRESHOLD_MAX``)."""
+"""Smallest array for which retaining matters. glibc keeps smaller ones in the heap anyway (its
+``DEFAULT_MMAP_THRESHOLD_MAX``)."""
 
 _n_holders = 0
 _n_frugal = 0
@@ -72,7 +72,7 @@ _n_frugal = 0
 
 @contextmanager
 def malloc_frugal() -> Iterator[None]:
-    """Give back large arrays as they are freed, and at the end all that is free."""
+    """Return large arrays to the system when they are freed, and all free memory at the end."""
     global _n_frugal
     if not is_glibc():
         yield
@@ -87,7 +87,7 @@ def malloc_frugal() -> Iterator[None]:
 
 
 def trim_heap() -> None:
-    """Give free memory of C's heap back to the system, where it is glibc's."""
+    """Return free memory of glibc's heap to the system."""
     if is_glibc():
         libc().malloc_trim(0)
 
@@ -98,7 +98,7 @@ def malloc_retain() -> bool:
     Returns
     -------
     bool
-        True if the heap does so now, and `malloc_release` is to be called once.
+        True if the heap does so now. Then `malloc_release` must be called once.
     """
     global _n_holders
     if not is_glibc():
@@ -109,7 +109,7 @@ def malloc_retain() -> bool:
 
 
 def malloc_release() -> None:
-    """Give back what is free; free as usual from now on, unless another run retains memory."""
+    """Return free memory, and stop retaining memory unless another run still does."""
     global _n_holders
     _n_holders -= 1
     _give_back()
@@ -122,7 +122,7 @@ def is_glibc() -> bool:
 
 
 def _give_back() -> None:
-    """Give back what is free, and free from now on as those who are left want it."""
+    """Return free memory, and apply the settings of the remaining users."""
     _set(retains=False)
     libc().malloc_trim(0)
     if _n_holders:
@@ -150,16 +150,16 @@ class PythonAllocator(ctypes.Structure):
 
 
 def installed_allocators() -> list[PythonAllocator]:
-    """Allocators in force, one per domain."""
-    found = []
+    """The installed allocators, one per domain."""
+    allocators = []
     for domain in _DOMAINS:
         allocator = PythonAllocator()
         ctypes.pythonapi.PyMem_GetAllocator(domain, ctypes.byref(allocator))
-        found.append(allocator)
-    return found
+        allocators.append(allocator)
+    return allocators
 
 
 def install_allocators(wanted: list[PythonAllocator]) -> None:
-    """Put one allocator per domain in force."""
+    """Install one allocator per domain."""
     for domain, allocator in zip(_DOMAINS, wanted, strict=True):
         ctypes.pythonapi.PyMem_SetAllocator(domain, ctypes.byref(allocator))

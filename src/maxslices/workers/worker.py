@@ -27,7 +27,7 @@ from ..runner.blocks.side_data import SideFrames, SideResults
 from ..runner.folder.unfinished_run import changes, run_identity
 from ..runner.section_run import SectionRun
 from ..system.packages import installed_version
-from ..system.process_state import told_elsewhere
+from ..system.process_state import warnings_shown_before
 from ..system.resource_limits import memory_limits
 from ..system.threads import HANG_S, N_THREADS, WorkThread
 from .section_job import DoneBlock, DoneShare, SectionJob, WorkerFacts, machine_here
@@ -161,7 +161,7 @@ class _OpenSection:
         run, backend = job.run, device_of(job.run.device)
         check_same(job, backend)
         with ExitStack() as held:
-            with told_elsewhere():
+            with warnings_shown_before():
                 source = held.enter_context(open_source(run.scan, run.pipeline.loader))
             reader: Source | ScratchStore = source
             if job.reads is not None:
