@@ -125,7 +125,7 @@ def test_a_model_that_no_patch_suits_is_told_what_to_give():
         MaxslicesError, match=r"one size alone; else .*The first: .*cannot take 2x4225"
     ):
         max_patch_shape(flat, 2, memory=MEMORY)
-    with pytest.raises(MaxslicesError, match=r"patches of 1x1, 2x2, .* do not run: .*--divisible"):
+    with pytest.raises(MaxslicesError, match=r"patches of 1x1, 2x2, .* do not run\. .*--divisible"):
         max_patch_shape(flat, 2, min_divisible=(1, 1), in_channels=1, memory=MEMORY)
 
 

@@ -70,11 +70,11 @@ def card_named(name: str) -> Card:
         If it is none of `CARDS`, or several, with the names that are meant.
     """
     wanted = _plain(name)
-    known = {_plain(card.name): card for card in CARDS}
-    if wanted in known:
-        return known[wanted]
-    begun = [card.name for plain, card in known.items() if wanted and plain.startswith(wanted)]
-    near = begun or [known[each].name for each in get_close_matches(wanted, known, 4, 0.6)]
+    cards = {_plain(card.name): card for card in CARDS}
+    if wanted in cards:
+        return cards[wanted]
+    begun = [card.name for plain, card in cards.items() if wanted and plain.startswith(wanted)]
+    near = begun or [cards[each].name for each in get_close_matches(wanted, cards, 4, 0.6)]
     if len(begun) > 1:
         raise ModelArgumentError(f"there are several {name}: say which, {' or '.join(begun)}")
     names = ", ".join(near or (card.name for card in CARDS))

@@ -142,26 +142,26 @@ def _question(
     """
 
     def decorate(prepare: Callable[..., Callable[[Module], Any]]) -> click.Command:
-        def answer(model: str, parameters: tuple[str, ...], json: bool, **options: Any) -> str:
+        def command(model: str, parameters: tuple[str, ...], json: bool, **options: Any) -> str:
             require_torch()
             from ..pipeline.yaml_values import parse_parameters
             from .command_arguments import model_named
             from .replay import DataDependentError
 
             ask, arguments = prepare(**options), parse_parameters(parameters)
-            made = model_named(model, arguments)
+            built = model_named(model, arguments)
             with _named(model):
                 try:
-                    found = ask(made)
+                    result = ask(built)
                 except DataDependentError:
-                    tensors = (*made.parameters(), *made.buffers())
+                    tensors = (*built.parameters(), *built.buffers())
                     if not any(tensor.is_meta for tensor in tensors):
                         raise
-                    found = ask(model_named(model, arguments, with_data=True))
-            return json_text.dumps(found.to_dict(), indent=1, default=str) if json else str(found)
+                    result = ask(model_named(model, arguments, with_data=True))
+            return json_text.dumps(result.to_dict(), indent=1, default=str) if json else str(result)
 
         options = [*_MODEL, *params]
-        return nn.command(prepare.__name__, params=options, help=prepare.__doc__)(answer)
+        return nn.command(prepare.__name__, params=options, help=prepare.__doc__)(command)
 
     return decorate
 
@@ -194,21 +194,25 @@ def report(
 
     if options["train"] and forward:
         raise UsageError("--train and --forward are two different steps: give one of them")
-    given, step = inputs_of_texts(inputs), _step(**options)
+    arguments, step = inputs_of_texts(inputs), _step(**options)
     if forward:
         step["mode"] = "forward"
     is_eval = step["mode"] == "inference"
 
     def ask(model: Module) -> Any:
-        made = memory_report(
-            model.eval() if is_eval else model, given, ddp=ddp, safety_factor=safety_factor, **step
+        result = memory_report(
+            model.eval() if is_eval else model,
+            arguments,
+            ddp=ddp,
+            safety_factor=safety_factor,
+            **step,
         )
         if snapshot is not None:
             try:
-                made.write_snapshot(snapshot)
+                result.write_snapshot(snapshot)
             except OSError as error:
                 raise UsageError(f"--snapshot {snapshot}: {error.strerror}") from error
-        return made
+        return result
 
     return ask
 
@@ -293,11 +297,11 @@ def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callab
     """Find what makes a training step fit."""
     from . import reduce_memory
 
-    given, step = inputs_of_texts(inputs), _step(**options)
+    arguments, step = inputs_of_texts(inputs), _step(**options)
     if means is not None:
         step["means"] = means.split(",")
     del step["mode"]
-    return lambda model: reduce_memory(model, given, **step)[1]
+    return lambda model: reduce_memory(model, arguments, **step)[1]
 
 
 @contextmanager
@@ -312,8 +316,8 @@ def _named(text: str) -> Iterator[None]:
         if Path(last.filename).is_relative_to(Path(__file__).parents[1]):
             raise
         place = raised_at(error, text.partition(":")[0]) or f" ({last.filename}:{last.lineno})"
-        said = f"{type(error).__name__}: {first_line(error)}{place}"
-        raise UsageError(f"{text} raised {said}") from error
+        text_of_error = f"{type(error).__name__}: {first_line(error)}{place}"
+        raise UsageError(f"{text} raised {text_of_error}") from error
 
 
 def _step(
@@ -331,8 +335,8 @@ def _step(
     if train and optimizer_state:
         raise UsageError("--train and --optimizer-state are both an optimizer: give one of them")
     if not (train or optimizer_state) and (loss or targets):
-        given = "--loss" if loss else "--targets"
-        raise UsageError(f"{given} goes with --train: name an optimizer, such as --train adam")
+        option = "--loss" if loss else "--targets"
+        raise UsageError(f"{option} goes with --train: name an optimizer, such as --train adam")
     step = {
         "mode": "training" if train or optimizer_state else "inference",
         "optimizer": train,

@@ -45,32 +45,32 @@ def model_named(
     """
     from torch import nn
 
-    found = import_named(text, EXAMPLE)
-    if isinstance(found, nn.Module):
+    target = import_named(text, EXAMPLE)
+    if isinstance(target, nn.Module):
         if arguments:
             raise UsageError(
                 f"{text} is a model already, and takes no {', '.join(arguments)}: name the class "
                 "or function that makes it, or leave -p out"
             )
-        return found
-    if not callable(found):
+        return target
+    if not callable(target):
         raise UsageError(
-            f"{text} is of type {type(found).__name__}: neither a model nor what makes one"
+            f"{text} is of type {type(target).__name__}: neither a model nor what makes one"
         )
     try:
-        made = _made(found, arguments or {}, with_data)
+        model = _made(target, arguments or {}, with_data)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever a model's code raises, in one line
         raise UsageError(
             f"{text} cannot be made: {type(error).__name__}: {first_line(error)}"
-            f"{raised_at(error, found)}; give it arguments with -p name=value"
+            f"{raised_at(error, target)}; give it arguments with -p name=value"
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(model, nn.Module):
         raise UsageError(
-            f"{text} returns something of type {type(made).__name__}, not a torch.nn.Module"
+            f"{text} returns something of type {type(model).__name__}, not a torch.nn.Module"
         )
-    return made
+    return model
 
 
 def _made(function: Any, arguments: dict[str, Any], with_data: bool) -> Any:
@@ -147,13 +147,13 @@ def targets_of_texts(texts: Sequence[str]) -> Callable[..., Any] | None:
 
     from .replay import Spec
 
-    found = [_tensor(text, "target") for text in texts]
-    named = [name for name, _ in found if name]
+    pairs = [_tensor(text, "target") for text in texts]
+    named = [name for name, _ in pairs if name]
     if named:
         raise UsageError(f"targets have no names: leave {named[0]}= out")
-    if not found:
+    if not pairs:
         return None
-    specs = [spec for _, spec in found]
+    specs = [spec for _, spec in pairs]
 
     def targets(*inputs: Any) -> tuple[Spec, ...]:
         n = next((each.shape[0] for each in inputs if getattr(each, "shape", ())), 1)
@@ -184,11 +184,11 @@ def loss_of_text(text: str | None) -> Any:
         return loss_named(text)
     from ..core.named_method import import_named
 
-    found = import_named(text, "torch.nn:CrossEntropyLoss")
-    made = found() if isinstance(found, type) else found
-    if not callable(made):
-        raise UsageError(f"{text} is of type {type(made).__name__}, not a loss that can be called")
-    return made
+    target = import_named(text, "torch.nn:CrossEntropyLoss")
+    loss = target() if isinstance(target, type) else target
+    if not callable(loss):
+        raise UsageError(f"{text} is of type {type(loss).__name__}, not a loss that can be called")
+    return loss
 
 
 def device_of_text(text: str | None) -> str | None:

@@ -56,31 +56,31 @@ def device_of(
     check_model(model)
     if device is None:
         first = next(iter(model.parameters()), None)
-        found = torch.device("cpu") if first is None else first.device
+        place = torch.device("cpu") if first is None else first.device
     else:
         try:
-            found = torch.device(device)
+            place = torch.device(device)
         except RuntimeError as error:
             raise NoDeviceError(f"{device!r} is no device: {str(error).splitlines()[0]}") from None
-    if device is not None and found.type not in ("cuda", "cpu", "meta"):
+    if device is not None and place.type not in ("cuda", "cpu", "meta"):
         raise NoDeviceError(
-            f"what fits is known of CUDA devices, not of {found}: pass device='cuda', or only "
+            f"what fits is known of CUDA devices, not of {place}: pass device='cuda', or only "
             "how much memory a card has, such as memory='16GB'"
         )
-    if found.type == "cuda" and torch.cuda.is_available():
-        if found.index is None:
-            found = torch.device("cuda", torch.cuda.current_device())
-        if found.index >= torch.cuda.device_count():
+    if place.type == "cuda" and torch.cuda.is_available():
+        if place.index is None:
+            place = torch.device("cuda", torch.cuda.current_device())
+        if place.index >= torch.cuda.device_count():
             raise NoDeviceError(
-                f"there is no {found}: there are {torch.cuda.device_count()} CUDA devices"
+                f"there is no {place}: there are {torch.cuda.device_count()} CUDA devices"
             )
-        return found
+        return place
     if memory is not None:
         return None
     reason = "" if torch.cuda.is_available() else ", and there is none here"
     raise NoDeviceError(
         f"what fits is found on a CUDA device{reason} (the model or device given is of type "
-        f"'{found.type}'): move the model to a GPU, pass device='cuda', or say how much memory "
+        f"'{place.type}'): move the model to a GPU, pass device='cuda', or say how much memory "
         "a card has that is not here, such as memory='16GB' or memory='RTX 4090' (--memory or "
         "--card on the command line)"
     )
@@ -107,11 +107,11 @@ def budget_of(
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)
-        others = foreign_bytes(model, device)
-        limits.append((free + reserved - others, f"free on {device}"))
+        foreign = foreign_bytes(model, device)
+        limits.append((free + reserved - foreign, f"free on {device}"))
         part = memory_fraction(device)
         if part < 1:
-            limits.append((int(part * total) - others, f"{part:.1%} of {device}"))
+            limits.append((int(part * total) - foreign, f"{part:.1%} of {device}"))
     limit, origin = min(limits)
     if limit <= 0:
         raise TooLargeError(

@@ -95,10 +95,10 @@ def trace_method(
     request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
 ) -> ResolvedModel:
     """Find a torch method's memory model; see `maxslices.estimate.model_resolver.MethodTracer`."""
-    found = replay_method(request, supplied, device)
-    dtype = None if found.output_dtype is None else np.dtype(found.output_dtype)
-    why = "; ".join([str(found), *found.notes])
-    return ResolvedModel(found.model(), "replayed", why, dtype, found.output_dims)
+    traced = replay_method(request, supplied, device)
+    dtype = None if traced.output_dtype is None else np.dtype(traced.output_dtype)
+    why = "; ".join([str(traced), *traced.notes])
+    return ResolvedModel(traced.model(), "replayed", why, dtype, traced.output_dims)
 
 
 def replay_method(
@@ -132,11 +132,11 @@ def replay_method(
 
     seen: dict[int, _Result] = {}
 
-    known = Workspaces.allowance() if workspaces is None else workspaces
+    used_workspaces = Workspaces.allowance() if workspaces is None else workspaces
 
     def make(n_slices: int) -> Trace:
         shape = block_shape(slice_dim, n_slices, request.other_dims)
-        with Replay(workspaces=known) as record:
+        with Replay(workspaces=used_workspaces) as record:
             side = record.input(_side(meta, shape, supplied), is_counted=False)
             side |= facts(meta, slice_dim)
             data = record.input(Spec(shape, element))
@@ -152,9 +152,11 @@ def replay_method(
         family = StepFamily(make, FAMILY_AT)
         family.trace(1)
         if workspaces is None and device and torch.cuda.is_available():
-            known, _ = measured_workspaces(family.calls(FAMILY_AT[0]), torch.device(device))
-            family = family.with_workspaces(known)
-        return Traced(family, known, slice_dim, seen[1])
+            used_workspaces, _ = measured_workspaces(
+                family.calls(FAMILY_AT[0]), torch.device(device)
+            )
+            family = family.with_workspaces(used_workspaces)
+        return Traced(family, used_workspaces, slice_dim, seen[1])
     except TraceError as error:
         raise type(error)(f"{meta.full_name}: {error}") from error
 
@@ -168,10 +170,10 @@ def _side(meta: MethodMeta, shape: tuple[int, ...], supplied: Mapping[str, Any])
     side: dict[str, Any] = {}
     for name in ("flats", "darks"):
         if name in meta.supplied:
-            given = supplied.get(name)
+            frames_spec = supplied.get(name)
             frames, kind = (10, "uint16")
-            if isinstance(given, ArraySpec):
-                frames, kind = given.shape[0], str(given.dtype)
+            if isinstance(frames_spec, ArraySpec):
+                frames, kind = frames_spec.shape[0], str(frames_spec.dtype)
             side[name] = Spec((frames, *shape[1:]), getattr(torch, kind))
     if "angles" in meta.supplied:
         side["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)

@@ -113,9 +113,9 @@ class _LoggedAnswer:
     result: SearchLog
 
     def __new__(cls, value: Any, result: SearchLog) -> Self:
-        made: Any = super().__new__(cls, value)  # type: ignore[call-arg]
-        made.result = result
-        return cast(Self, made)
+        answer: Any = super().__new__(cls, value)  # type: ignore[call-arg]
+        answer.result = result
+        return cast(Self, answer)
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return self.result.found, self.result

@@ -65,11 +65,13 @@ def input_channels(
         If the model runs with none of them.
     """
     model = step.model
-    given = channel_axis(model, in_channels)
-    if given is not None:
-        return given
-    known = [m.in_channels for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
-    tried = tuple(dict.fromkeys([*known, *CHANNELS]))
+    explicit = channel_axis(model, in_channels)
+    if explicit is not None:
+        return explicit
+    of_convolutions = [
+        m.in_channels for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)
+    ]
+    tried = tuple(dict.fromkeys([*of_convolutions, *CHANNELS]))
     reasons = []
     for n in tried:
         reasons.append(why_not(step, (2, n, *shape), dtype))
@@ -99,12 +101,14 @@ def input_divisors(
         If multiples of none of them run.
     """
     model = step.model
-    given = channel_axis(model, in_channels)
+    explicit = channel_axis(model, in_channels)
     reasons = []
     for divisor in DIVISORS:
         first = example_of((divisor,) * ndim)
         try:
-            channels = input_channels(step, in_channels, first, dtype) if given is None else given
+            channels = (
+                input_channels(step, in_channels, first, dtype) if explicit is None else explicit
+            )
         except ModelArgumentError as error:
             reasons.append(str(error))
             continue

@@ -151,15 +151,15 @@ def max_batch_size(
         "batch size", whole, budget, lambda size: batches.batch(size[0]), (1,), (bound,)
     )
     log = search.answer(safety_factor)
-    found = log.found
-    assert isinstance(found, int)
-    if found >= bound:
+    largest = log.found
+    assert isinstance(largest, int)
+    if largest >= bound:
         warnings.warn(
             f"the search reached its bound, max_batch_size={bound}, before the memory's: more may "
             "fit; raise max_batch_size to know",
             stacklevel=2,
         )
-    return BatchSize(found, log)
+    return BatchSize(largest, log)
 
 
 compute_max_batch_size = max_batch_size
@@ -255,17 +255,17 @@ def max_patch_shape(
         "patch shape", step, budget, lambda size: (Spec((batch, *channels, *size), dtype),),
         divisors, ends, volume is not None,
     )  # fmt: skip
-    search.begin()
+    search.find_smallest()
     log = search.answer(safety_factor)
-    found = log.found
-    assert isinstance(found, tuple)
-    if log.at_bound and found == log.predicted:
+    largest = log.found
+    assert isinstance(largest, tuple)
+    if log.at_bound and largest == log.predicted:
         warnings.warn(
             f"the search reached its bound, max_scale_factor={bound}, before the memory's: "
             "more may fit; raise max_scale_factor to know",
             stacklevel=2,
         )
-    return PatchShape(found, log)
+    return PatchShape(largest, log)
 
 
 compute_max_patch_shape = max_patch_shape
@@ -289,11 +289,11 @@ def make_step(
     check_model(model)
     if mode not in MODES:
         raise ModelArgumentError(f"mode is one of {', '.join(map(repr, MODES))}, not {mode!r}")
-    given = {
+    for_training = {
         "an optimizer": optimizer, "a loss": loss, "a step of its own": step,
         "optimizer_state_bytes": optimizer_state_bytes,
     }  # fmt: skip
-    for what in [name for name, value in given.items() if value is not None]:
+    for what in [name for name, value in for_training.items() if value is not None]:
         if mode != "training":
             raise ModelArgumentError(f"{what} goes with mode='training', not with {mode!r}")
     if step is not None and loss is not None:

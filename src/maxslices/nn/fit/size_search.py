@@ -1,7 +1,7 @@
-"""Search of the largest size that fits: predicted on one model of bytes, then run on the device.
+"""Search for the largest batch or patch that fits: predicted, then verified by real steps.
 
-A size has one number an axis: the batch, or the shape of a patch. It grows by increments along its
-axes, and the sizes along some of them are the numbers of one `StepFamily`.
+A size has one number for each axis: the batch, or the shape of a patch. It grows by increments
+along its axes. The sizes along one or all of them are the numbers of one `StepFamily`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .answers import SearchLog, VerifiedStep
 from .real_step import run_within
 
 MOST = 2**20
-"""Largest number that is searched: beyond it a step does not grow with its batch."""
+"""Upper bound of the search: a step that still fits does not grow with its batch."""
 ROUNDS = 4
 """Maximum number of sizes at which workspaces are measured. Each size is predicted with the
-workspaces measured so far; cuDNN changes kernels with the batch size (for ViT-B/16 between 192 and
+workspaces measured so far. cuDNN changes kernels with the batch size (for ViT-B/16 between 192 and
 224 images on an H200), so the prediction may move each time."""
 STEP_DOWN = 0.005
 """Part of the limit given up when a step that was predicted to fit runs out of memory; twice as
 much each time that it happens again. For VGG16-BN, ResNet50 and ViT-B/16 on an H200, such steps had
-been predicted to leave 3 to 18 MiB; of ResNet50 262 images in 24 GB did not run, and 261 did."""
+been predicted to leave 3 to 18 MiB. Of ResNet50, 262 images in 24 GB did not run, and 261 did."""
 NEAR = 2
 """A larger batch that did not run ends the search if one that is smaller by at most this ran."""
 DOUBLINGS = 10
@@ -42,18 +42,18 @@ Size = tuple[int, ...]
 
 
 class SizeSearch:
-    """Search of the largest batch or patch.
+    """Search for the largest batch or patch.
 
     Parameters
     ----------
     inputs : callable
         Function of a size that returns the model's arguments.
     least : tuple of int
-        Smallest size, of which larger ones differ by multiples.
+        Smallest size, and the increment of each axis.
     ends : tuple of int
         Largest size of each axis.
     has_volume : bool
-        Whether axes may grow alone, where all together have no room.
+        Whether single axes may grow after all axes together have reached the limit.
     """
 
     def __init__(
@@ -76,12 +76,11 @@ class SizeSearch:
         self._families: dict[tuple[Size, Size], StepFamily] = {}
         self._places: dict[Size, tuple[StepFamily, int]] = {}
 
-    def begin(self) -> None:
-        """Begin with the smallest patch that the model accepts.
+    def find_smallest(self) -> None:
+        """Find the smallest patch that the model accepts, by doubling the increments.
 
         A norm cannot be trained on a single value, and the innermost level of a U-Net has only one
-        for the smallest patch; a convolution without padding needs as much as its kernel. So
-        patches of twice the size are tried, and twice again.
+        for the smallest patch. A convolution without padding needs at least its kernel's size.
         """
         first: TraceError | ModelArgumentError | None = None
         size, tried = self.least, list[str]()
@@ -101,9 +100,8 @@ class SizeSearch:
                 return
         assert first is not None
         raise type(first)(
-            f"{first}; patches of {', '.join(tried)} do not run: name a size that the model takes "
-            "as min_divisible (--divisible): the smallest patch, and what larger ones are "
-            "multiples of"
+            f"{first}; patches of {', '.join(tried)} do not run. Pass a size that the model "
+            "accepts as min_divisible (--divisible); larger patches are its multiples"
         ) from first
 
     def _trace(self, size: Size) -> Trace:
@@ -112,7 +110,7 @@ class SizeSearch:
         return self._traces[size]
 
     def _grown(self, size: Size, axes: Sequence[int], n: int) -> Size:
-        """Size grown by increments along some axes, each up to its end."""
+        """Size grown by n increments along some axes, each up to its end."""
         grown = [each + n * self.increments[a] * (a in axes) for a, each in enumerate(size)]
         return tuple(map(min, grown, self.ends))
 
@@ -139,16 +137,16 @@ class SizeSearch:
         return self._at(size, axes, n) if n else None
 
     def _at(self, size: Size, axes: Sequence[int], n: int) -> Size:
-        """Size of a number of a family, whose place is known from now on."""
-        made = self._grown(size, axes, n - 1)
-        self._places.setdefault(made, (self._families[size, tuple(axes)], n))
-        return made
+        """Size of a number of a family, with the place of that size noted."""
+        grown = self._grown(size, axes, n - 1)
+        self._places.setdefault(grown, (self._families[size, tuple(axes)], n))
+        return grown
 
     @quick_collections()
     def largest(self, limit_bytes: int, failed: Size | None = None) -> Size | None:
-        """Largest size predicted to run within a limit; None if the least does not.
+        """Largest size predicted to run within a limit; None if the smallest does not.
 
-        Given one that failed, those below it are searched.
+        Only sizes below `failed`, if any, are searched.
         """
         axes = tuple(range(len(self.least)))
         n_failed = failed[0] if failed is not None and self.is_batch else 0
@@ -166,7 +164,7 @@ class SizeSearch:
         return size if failed is None or math.prod(size) < math.prod(failed) else failed
 
     def _with_factor(self, predicted: Size, safety_factor: float) -> Size:
-        """Size that leaves a part of the memory, and is that part of the predicted one at least."""
+        """Size that leaves a part of the memory, and is at least that part of the predicted one."""
         limit_bytes = self.budget.limit_bytes
         asked = self.largest(int(limit_bytes * safety_factor)) or self.least
         if self.has_volume:
@@ -201,12 +199,12 @@ class SizeSearch:
     def answer(self, safety_factor: float) -> SearchLog:
         """Predict the largest size, and verify it if there is a device.
 
-        Without a factor, larger batches are tried there too.
+        With a factor of 1, a device also tries larger batches.
 
         Raises
         ------
         TooLargeError
-            If the least size does not fit.
+            If the smallest size does not fit.
         """
         limit_bytes = self.budget.limit_bytes
         predicted = self.largest(limit_bytes)
@@ -239,8 +237,8 @@ class SizeSearch:
     def _shown(self, size: Size) -> int | Size:
         return size[0] if self.is_batch else size
 
-    def _verified(self, size: Size, has_all: bool) -> list[VerifiedStep]:
-        """Run steps of smaller and smaller sizes until one runs."""
+    def _verified(self, size: Size, tries_larger: bool) -> list[VerifiedStep]:
+        """Run steps of smaller and smaller sizes until one runs, then of batches in between."""
         tried: list[VerifiedStep] = []
         limit_bytes = self.budget.limit_bytes
         part, step_down = 1.0, STEP_DOWN
@@ -253,12 +251,12 @@ class SizeSearch:
                 part, step_down = part - step_down, 2 * step_down
                 smaller = self.largest(int(limit_bytes * part), failed) if part > 0 else None
                 size = smaller or self.least
-        if self.is_batch and (failed is not None or has_all):
+        if self.is_batch and (failed is not None or tries_larger):
             self._try_larger(size[0], 0 if failed is None else failed[0], tried)
         return tried
 
     def _try_larger(self, ran: int, failed: int, tried: list[VerifiedStep]) -> None:
-        """Run larger batches than one that ran, up to one that failed or beyond all bounds."""
+        """Run larger batches than one that ran, until the largest is known to within `NEAR`."""
         most, apart = min(self.ends[0], 2 * ran), NEAR
         while not failed and ran < most:
             n = min(ran + apart, most)
@@ -271,7 +269,7 @@ class SizeSearch:
             ran, failed = (middle, failed) if self._runs((middle,), tried) else (ran, middle)
 
     def _runs(self, size: Size, tried: list[VerifiedStep]) -> bool:
-        """Run steps of a size on the device, and enter them among those tried."""
+        """Run steps of a size on the device, and add them to those tried."""
         device, limit_bytes = self.budget.device, self.budget.limit_bytes
         assert device is not None
         began = time.perf_counter()
@@ -283,24 +281,24 @@ class SizeSearch:
         return tried[-1].fits
 
     def _too_large(self) -> TooLargeError:
-        """Error that the least size does not fit."""
+        """Error for a smallest size that does not fit."""
         family, n = self._places[self.least]
         what = f"a patch of {'x'.join(map(str, self.least))}, the smallest,"
         if self.is_batch:
             what = f"a batch of 1 of {shapes_text(self.inputs(self.least))}"
         return TooLargeError(
             f"{what} does not fit: it needs {format_bytes(family.needed_bytes(n))}, "
-            f"and there are {format_bytes(self.budget.limit_bytes)} ({self.budget.origin}); "
-            f"take a smaller {'patch' if self.is_batch else 'batch'} or model, or a card with more "
+            f"and there are {format_bytes(self.budget.limit_bytes)} ({self.budget.origin}). "
+            f"Take a smaller {'patch' if self.is_batch else 'batch'} or model, or a card with more "
             "memory"
         )
 
 
 def gap_notes(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
-    """Note if a smaller batch does not fit although this one does."""
+    """Note for a batch that fits although the next smaller one does not."""
     if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
         return ()
     return (
         f"{n} fit, as parts happen to be of the same size, and {n - 1} do not: keep to this "
-        "number, also where a data set ends (drop_last=True)",
+        "number, also at the end of a data set (drop_last=True)",
     )

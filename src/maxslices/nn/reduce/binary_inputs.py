@@ -1,4 +1,4 @@
-"""Detection of modules whose inputs are zeros and ones, by running the model on several inputs."""
+"""Detection of modules whose inputs are zeros and ones, by runs on several inputs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from ..replay.nested import map_leaves
 from .gradient_check import real_copy
 
 N_TRIALS = 3
-"""Number of inputs: the given one or normal numbers, uniform numbers from -5 to 5, and zeros and
-ones."""
+"""Number of inputs: the user's or normal numbers, uniform ones from -5 to 5, and zeros and ones."""
 
 
 def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[bool, ...]]:
     """Find the tensor arguments of each module that hold only 0 and 1, and at least one 1.
 
-    Copies of the model are run without gradients on its own device in eval mode. Norms are in train
-    mode if layers work on several time steps: with the statistics of an untrained network hardly a
-    neuron fires. Inputs are real tensors, or a `Spec` of which one sample is made, along the axis
-    after time if layers work on several time steps, else along the first.
+    Copies of the model run without gradients on its own device in eval mode. If layers process
+    several time steps, norms are in train mode, as with the statistics of an untrained network
+    hardly a neuron fires. For each `Spec`, a tensor of one sample is made. The axis of samples is
+    the first, or the second if layers process several time steps.
 
     Returns
     -------
     dict
-        One flag for each tensor argument, by path; modules that are never called are missing.
+        One flag for each tensor argument, by path. Modules that are never called are omitted.
     """
     fine: dict[str, list[bool]] = {}
-    spiked: dict[str, list[bool]] = {}  # nothing but 0 is no evidence
+    spiked: dict[str, list[bool]] = {}  # inputs of zeros alone do not count
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if device.type == "meta":
         return {}
@@ -40,25 +39,25 @@ def probe_binary(model: nn.Module, inputs: Sequence[Any]) -> dict[str, tuple[boo
 
     def watch(path: str) -> Any:
         def hook(_m: nn.Module, args: Any) -> None:
-            given = [a for a in args if torch.is_tensor(a)]
-            now = [a.is_floating_point() and _is_binary(a) for a in given]
+            tensors = [a for a in args if torch.is_tensor(a)]
+            now = [a.is_floating_point() and _is_binary(a) for a in tensors]
             old = fine.get(path, now)
             fine[path] = [a and b for a, b in zip(old, now, strict=False)]
-            ones = [fits and bool((a == 1).any()) for a, fits in zip(given, now, strict=True)]
+            ones = [fits and bool((a == 1).any()) for a, fits in zip(tensors, now, strict=True)]
             before = spiked.get(path, ones)
             spiked[path] = [a or b for a, b in zip(before, ones, strict=False)]
 
         return hook
 
     for trial in range(N_TRIALS):
-        made = real_copy(model).eval()
-        for path, module in made.named_modules():
+        copy = real_copy(model).eval()
+        for path, module in copy.named_modules():
             if path:
                 module.register_forward_pre_hook(watch(path))
             if has_time and isinstance(module, nn.modules.batchnorm._NormBase):
                 module.train()
         with torch.no_grad():
-            made(*map_leaves(lambda x: _sample(x, trial, has_time, device), tuple(inputs)))  # noqa: B023
+            copy(*map_leaves(lambda x: _sample(x, trial, has_time, device), tuple(inputs)))  # noqa: B023
         if not any(any(each) for each in fine.values()):
             break
     return {
@@ -84,17 +83,17 @@ def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:
         shape[axis] = 1
     if not item.dtype.is_floating_point:
         return torch.randint(0, 2, shape, device=device).to(item.dtype)
-    made = torch.empty(shape, dtype=item.dtype, device=device)
+    sample = torch.empty(shape, dtype=item.dtype, device=device)
     if trial % 3 == 0:
-        return made.normal_()
-    return made.uniform_(-5, 5) if trial % 3 == 1 else made.bernoulli_(0.5)
+        return sample.normal_()
+    return sample.uniform_(-5, 5) if trial % 3 == 1 else sample.bernoulli_(0.5)
 
 
 def names_of_compressors(
     model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
 ) -> dict[str, tuple[str, ...]]:
-    """Compressor names by path: as asked for, else bits for binary inputs."""
-    found = {
+    """Compressor names by path: the user's, or "bit" for binary inputs."""
+    names = {
         path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
     }
     asked: dict[str, Any] = {
@@ -103,10 +102,10 @@ def names_of_compressors(
         if getattr(module, "x_compressor", None) is not None
     }
     asked.update(compressors or {})
-    known = dict(model.named_modules())
+    modules = dict(model.named_modules())
     for path, spec in asked.items():
-        if path not in known:
-            raise ModelArgumentError(f"compressors: there is no module {path!r}")
+        if path not in modules:
+            raise ModelArgumentError(f"compressors: the model has no module {path!r}")
         name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)
-        found[path] = (name,) * max(1, len(found.get(path, ())))
-    return found
+        names[path] = (name,) * max(1, len(names.get(path, ())))
+    return names

@@ -15,8 +15,8 @@ from .rewrite import EXPENSIVE_OPS, Rewrite
 from .study import EXPENSIVE_LAYERS, ForwardCall, StepStudy, modules_and_ranges
 
 SMALL_BYTES = 2**20
-"""Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB
-is less than a segment of 2 MiB, the smallest that the allocator gives back."""
+"""Modules that keep less are not rewritten. A checkpoint takes the host 0.2 ms, and the smallest
+segment that the allocator returns to the device has 2 MiB."""
 COPY_OPS = 12
 """Operators that copy one tensor to the host and back, approximately."""
 PARTS = (2, 4, 8)
@@ -38,16 +38,16 @@ class Candidate:
     changes: list[tuple[int, int, int]]
     """Changes of the memory in use: (first event, event after the last, bytes)."""
     results_bytes: int = 0
-    """Results that still exist when the backward pass begins, because modules inside kept them."""
+    """Bytes of results that still exist when the backward pass begins."""
     recomputed_flops: float = 0.0
     recomputed_bytes: int = 0
     """Bytes read and written by recomputing."""
     recomputed_ops: int = 0
-    """Operators that are run again, approximately."""
+    """Approximate number of recomputed operators."""
     link_bytes: int = 0
     """Bytes kept on the host."""
     spared: tuple[str, ...] = ()
-    """Modules inside that are not recomputed, as neither they nor later ones keep anything."""
+    """Modules inside that are not recomputed, as they and all later ones keep nothing."""
     device_s: float = 0.0
     """Added time on the device."""
     host_s: float = 0.0
@@ -55,13 +55,13 @@ class Candidate:
     wrapped_s: float = 0.0
     """Part of `host_s` that is repeated by each checkpoint around this module."""
     copied_s: float = 0.0
-    """Time on the device that is repeated likewise: copies to the host."""
+    """Time of copies to the host, which each checkpoint around this module repeats."""
     cost_s: float = 0.0
-    """Cost that the search minimizes: the longer step, and a part of the time that is hidden."""
+    """Cost that the search minimizes: the added time of a step, and a part of the hidden time."""
 
     @property
     def is_usable(self) -> bool:
-        """False if a replay or a comparison of gradients refused it, so its cost is infinite."""
+        """False if a replay or a comparison of gradients excluded it."""
         return self.cost_s != float("inf")
 
     @property
@@ -152,14 +152,14 @@ def _rounded(storages: Iterable[Storage]) -> int:
 def _offloaded(
     study: StepStudy, call: ForwardCall, begin: int, released: Mapping[int, int]
 ) -> list[Candidate]:
-    """Offload of what a module keeps: each storage is on the host after its last use.
+    """Candidate that keeps the tensors of a module on the host, each after its last use.
 
-    Arguments count too, as the modules before this one are expected to be offloaded as well.
+    Arguments are included, as the modules before this one are usually offloaded too.
     """
     trace = study.trace
     changes = []
     n_bytes = 0
-    # It is back on the device when the backward pass of the first layer that used it begins.
+    # A storage returns to the device when the backward pass of the first layer that used it begins.
     back_at: dict[int, int] = {}
     for each in study.calls:
         if each.path in study.begins and each.path in study.leaves:
@@ -189,14 +189,14 @@ def _offloaded(
 
 
 def _keeps_alone(trace: Trace, call: ForwardCall, module: nn.Module) -> bool:
-    """True for a norm whose input nothing else keeps: the result of a convolution."""
+    """True for a norm of a convolution's result, which no other module keeps."""
     if not isinstance(module, nn.modules.batchnorm._NormBase) or len(call.inputs) != 1:
         return False
     return trace.storages[call.inputs[0]].op in _EXPENSIVE_NAMES
 
 
 def _released(study: StepStudy) -> dict[int, int]:
-    """Event after which the forward pass does not use a storage: the end of its last layer."""
+    """Event at which the forward pass has used each storage for the last time."""
     ends: dict[int, int] = {}
     for call in study.calls:
         if call.path in study.leaves:
@@ -207,12 +207,12 @@ def _released(study: StepStudy) -> dict[int, int]:
 
 def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
     """Arguments that are kept only for the checkpoint."""
-    found = []
+    changes = []
     for index in call.inputs:
         storage = trace.storages[index]
         if storage.died is not None and storage.died < begin:
-            found.append((storage.died, begin, round_to_granule(storage.n_bytes)))
-    return found
+            changes.append((storage.died, begin, round_to_granule(storage.n_bytes)))
+    return changes
 
 
 def _peak_inside(study: StepStudy, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
@@ -227,9 +227,9 @@ def _peak_inside(study: StepStudy, call: ForwardCall, begin: int) -> list[tuple[
 def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
     """Candidates that run convolutions in parts of their first axis, for a smaller workspace.
 
-    Nothing is recomputed; results and gradients of the parts are concatenated.
+    Results and gradients of the parts are concatenated, and nothing is recomputed.
     """
-    made: list[Candidate] = []
+    rewrites: list[Candidate] = []
     modules = dict(model.named_modules())
     trace, usage = study.trace, study.usage
     workspaces: dict[str, list[tuple[int, int]]] = {}
@@ -248,13 +248,13 @@ def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
             continue
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
         results = sum(round_to_granule(trace.storages[i].n_bytes) for i in call.outputs)
-        given = {trace.storages[i].n_bytes for i in call.inputs}
-        # Gradients of the parts are put together after the last workspace is freed,
-        # and after the gradient of the result.
+        input_sizes = {trace.storages[i].n_bytes for i in call.inputs}
+        # Gradients of the parts are concatenated after the last workspace and the gradient of the
+        # result are freed.
         together = sum(
             round_to_granule(s.n_bytes)
             for s in trace.storages
-            if s.born >= begin and s.module == call.path and s.n_bytes in given
+            if s.born >= begin and s.module == call.path and s.n_bytes in input_sizes
             and s.category != "gradients"
         )  # fmt: skip
         for parts in PARTS:
@@ -270,10 +270,10 @@ def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
             ]
             changes = [*over, (call.end - 1, call.end, results)]
             rewrite = Rewrite("split", (), parts)
-            made.append(
+            rewrites.append(
                 Candidate(
                     call.path, rewrite, begin, (call.first, call.end), changes,
                     recomputed_bytes=3 * moved, recomputed_ops=3 * parts + 2,
                 )
             )  # fmt: skip
-    return made
+    return rewrites

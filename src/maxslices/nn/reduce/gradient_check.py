@@ -1,7 +1,7 @@
-"""Steps of a rewritten model compared with the unreduced one's, on small inputs.
+"""Comparison of a rewritten step with the unreduced step, on small inputs.
 
-Results, gradients and the whole state dict are to be the same to the bit, or the same in double
-precision but for rounding.
+Results, gradients and the whole state dict must be equal to the bit, or in double precision equal
+except for rounding.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from ..step.model_step import ModelStep, placed
 from .rewrite import Rewrite, Rewrites, apply_rewrites
 
 EXACT = 1e-10
-"""Largest error in double precision, of the largest number of a tensor: rounding gives up to
-1e-12 in docs/benchmarks/reductions.md, and a buffer updated twice 1e-3 and more."""
+"""Largest error in double precision, relative to the largest number of a tensor. Rounding gives up
+to 1e-12 in docs/benchmarks/reductions.md, and a buffer that is updated twice 1e-3 or more."""
 ROUNDING = 1e-14
-"""Largest error of a tensor, of the largest gradient: a bias before a norm has a gradient that is
-nothing but rounding."""
+"""Largest error of a tensor, relative to the largest gradient. The gradient of a bias before a norm
+consists of rounding errors only."""
 SHRINKS = (8, 4, 2, 1)
 """Divisors of the images' axes, tried in turn."""
 SMALLEST = 16
-"""Smallest size of an axis that is divided: below it, most networks have nothing left."""
+"""Smallest size of an axis that is divided. Networks that halve an axis four times need it."""
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
 
 
 class StepDifference(NamedTuple):
-    """What differs most between two steps."""
+    """Tensor that differs most between two steps."""
 
     name: str
     """Result, gradient or buffer."""
     error: float
-    """Difference, of the largest number of that tensor."""
+    """Difference, relative to the largest number of that tensor."""
     failure: str = ""
     """Message of the error, if the rewritten step did not run."""
 
@@ -69,7 +69,7 @@ class GradientCheck:
     """Small inputs by number of samples."""
 
     def difference(self, rewrites: Rewrites) -> StepDifference | None:
-        """Largest difference from the unreduced step; None if they are the same.
+        """Largest difference from the unreduced step; None if the steps are equal.
 
         Raises
         ------
@@ -79,43 +79,43 @@ class GradientCheck:
         began = time.perf_counter()
         parts = max((r.parts for r in rewrites.values()), default=1)
         inputs = self._inputs(parts)
-        found = self._compared(rewrites, inputs, double=False)
-        if found is not None and not found.failure:
-            found = self._compared(rewrites, inputs, double=True)
+        largest = self._compared(rewrites, inputs, double=False)
+        if largest is not None and not largest.failure:
+            largest = self._compared(rewrites, inputs, double=True)
         self.check_s += time.perf_counter() - began
-        return found
+        return largest
 
     def culprits(self, rewrites: Mapping[str, Rewrite]) -> dict[str, StepDifference]:
         """Rewrites, by path, that make the step differ in addition to those before them."""
-        found: dict[str, StepDifference] = {}
+        culprits: dict[str, StepDifference] = {}
         fine: dict[str, Rewrite] = {}
         for path, rewrite in rewrites.items():
             error = self.difference({**fine, path: rewrite})
             if error is None:
                 fine[path] = rewrite
             else:
-                found[path] = error
-        return found
+                culprits[path] = error
+        return culprits
 
     def _inputs(self, parts: int) -> tuple[Any, ...]:
         """Smallest inputs on which the model runs."""
         n = max(parts, 2)
         last: BaseException | None = None
-        for given in () if n in self._small else small_inputs(self.step.model, self.inputs, n):
+        for candidate in () if n in self._small else small_inputs(self.step.model, self.inputs, n):
             try:
                 with Replay(workspaces=Workspaces.none(), lines=False) as record:
-                    record.model(self.step.meta_copy(), is_on_meta=True)(*record.input(given))
-                self._reference(given, False)
+                    record.model(self.step.meta_copy(), is_on_meta=True)(*record.input(candidate))
+                self._reference(candidate, False)
             except (*_ERRORS, TraceError) as error:
                 last = error
             else:
-                self._small[n] = given
+                self._small[n] = candidate
                 break
         if n in self._small:
             return self._small[n]
         raise ModelArgumentError(
-            f"{type(self.step.model).__name__} does not run on small inputs like those given, so "
-            f"no plan can be compared with it: {first_line(last)}"
+            f"{type(self.step.model).__name__} does not run on small inputs of that kind, so no "
+            f"plan can be compared with it: {first_line(last)}"
         ) from last
 
     def _compared(
@@ -125,7 +125,7 @@ class GradientCheck:
             whole = self._reference(inputs, double)
             model = self._copied(double)
             apply_rewrites(model, rewrites)
-            made = self._ran(model, inputs, double)
+            reduced = self._ran(model, inputs, double)
         except _ERRORS as error:
             text = first_line(error)
             precision = " in double precision" if double else ""
@@ -134,10 +134,10 @@ class GradientCheck:
             (_size(t) for name, t in whole.items() if name.startswith("gradient")), default=0.0
         )
         worst: StepDifference | None = None
-        for name in {**whole, **made}:
+        for name in {**whole, **reduced}:
             # A gradient that is None counts as zeros.
-            other = whole[name] if name in whole else made[name]
-            expected, its = (each.get(name, torch.zeros_like(other)) for each in (whole, made))
+            other = whole[name] if name in whole else reduced[name]
+            expected, its = (each.get(name, torch.zeros_like(other)) for each in (whole, reduced))
             off = _error(expected, its, ROUNDING * most / EXACT if double else 0.0)
             if off > (EXACT if double else 0.0) and (worst is None or off > worst.error):
                 worst = StepDifference(name, off)
@@ -157,9 +157,9 @@ class GradientCheck:
     ) -> dict[str, torch.Tensor]:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         generator = torch.Generator().manual_seed(1)
-        given = placed(inputs, device)
-        given = map_leaves(
-            lambda i: _real(i, generator, double, device) if isinstance(i, Spec) else i, given
+        arguments = placed(inputs, device)
+        arguments = map_leaves(
+            lambda i: _real(i, generator, double, device) if isinstance(i, Spec) else i, arguments
         )
         cuda = [device] if device.type == "cuda" else []
         amp = self.step.amp if not double else None
@@ -173,45 +173,45 @@ class GradientCheck:
         ):
             torch.manual_seed(2)
             random.seed(2)
-            np.random.seed(2)  # noqa: NPY002 - what modules draw from
+            np.random.seed(2)  # noqa: NPY002 - modules draw from this generator
             with casting:
-                output = model(*given)
+                output = model(*arguments)
             results = tensors_in(output)
-            # Other numbers for each item: the sum of a softmax has no gradient.
+            # A random weight for each item, as the sum of a softmax has no gradient.
             weights = [torch.randn(t.shape, generator=generator).to(t) for t in results]
             wanted = [
                 (t, w) for t, w in zip(results, weights, strict=True)
                 if t.requires_grad and t.is_floating_point()
             ]  # fmt: skip
             torch.autograd.backward([t for t, _ in wanted], [w for _, w in wanted])
-        found = {f"result {i}": t.detach() for i, t in enumerate(results)}
+        tensors = {f"result {i}": t.detach() for i, t in enumerate(results)}
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
-                found[f"gradient of {name}"] = parameter.grad
-        for i, t in enumerate(tensors_in(given)):
+                tensors[f"gradient of {name}"] = parameter.grad
+        for i, t in enumerate(tensors_in(arguments)):
             if t.grad is not None:
-                found[f"gradient of input {i}"] = t.grad
+                tensors[f"gradient of input {i}"] = t.grad
         state = model.state_dict()
-        found |= {f"buffer {n}": t for n, t in state.items() if torch.is_tensor(t)}
-        return found
+        tensors |= {f"buffer {n}": t for n, t in state.items() if torch.is_tensor(t)}
+        return tensors
 
 
 def real_copy(model: nn.Module, double: bool = False) -> nn.Module:
-    """Copy of a model with its states reset; weights without data get numbers of a usual size."""
+    """Copy a model, with its states reset and random numbers in weights without data."""
     generator = torch.Generator().manual_seed(0)
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers()):
         dtype = torch.float64 if double and tensor.is_floating_point() else tensor.dtype
         if tensor.is_meta:
-            made = _invented(tensor, generator).to(dtype)
+            clone = _invented(tensor, generator).to(dtype)
         else:
-            made = tensor.detach().to(dtype, copy=True)
+            clone = tensor.detach().to(dtype, copy=True)
         if isinstance(tensor, nn.Parameter):
-            made = nn.Parameter(made, tensor.requires_grad)
-        memo[id(tensor)] = made
+            clone = nn.Parameter(clone, tensor.requires_grad)
+        memo[id(tensor)] = clone
     for module in model.modules():
         for tensor in iter_contents([*vars(module).values()]):
-            # What a module has kept of an earlier step is part of its graph.
+            # Tensors that a module has kept of an earlier step are part of that step's graph.
             if torch.is_tensor(tensor) and id(tensor) not in memo:
                 memo[id(tensor)] = tensor.detach().clone()
     copied = copy.deepcopy(model, memo)
@@ -229,18 +229,18 @@ def small_inputs(model: nn.Module, inputs: Sequence[Any], n: int) -> Iterator[tu
         def small(item: Any, samples: int = samples, shrink: int = shrink) -> Any:
             return _small(item, samples, shrink, has_time) if is_sized(item) else item
 
-        made = map_leaves(small, tuple(inputs))
-        if str(made) not in seen:
-            seen.add(str(made))
-            yield made
+        shrunk = map_leaves(small, tuple(inputs))
+        if str(shrunk) not in seen:
+            seen.add(str(shrunk))
+            yield shrunk
 
 
 def _small(item: Any, n: int, shrink: int, has_time: bool) -> Any:
     if torch.is_tensor(item):  # of integers, whose values count
         return item[:n] if item.dim() else item
     dtype, shape = item.dtype, list(item.shape)
-    # The first axes are samples and channels, or time, samples and channels; of texts there are
-    # no channels.
+    # The first axes are samples and channels, or time, samples and channels. Texts have no
+    # channels.
     n_first = 3 if has_time else 2 if dtype.is_floating_point else 1
     for axis, size in enumerate(shape):
         if axis == 0 or (has_time and axis == 1):
@@ -255,13 +255,13 @@ def _real(
 ) -> torch.Tensor:
     if not item.dtype.is_floating_point:
         return torch.randint(0, 2, item.shape, generator=generator).to(device, item.dtype)
-    made = torch.randn(item.shape, generator=generator, dtype=torch.float64)
+    numbers = torch.randn(item.shape, generator=generator, dtype=torch.float64)
     dtype = torch.float64 if double else item.dtype
-    return made.to(device, dtype).requires_grad_(item.requires_grad)
+    return numbers.to(device, dtype).requires_grad_(item.requires_grad)
 
 
 def _invented(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Numbers for a weight without data: of the size of usual ones."""
+    """Random numbers of a usual size for a weight without data."""
     if not tensor.is_floating_point():
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
     if tensor.dim() < 2:  # scales of norms, and variances
@@ -276,13 +276,13 @@ def _size(tensor: torch.Tensor) -> float:
     return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
-def _error(expected: torch.Tensor, made: torch.Tensor, least: float) -> float:
-    """Largest difference, of the largest number; infinite where only one is a number."""
-    if expected.shape != made.shape:
+def _error(expected: torch.Tensor, actual: torch.Tensor, least: float) -> float:
+    """Largest difference, relative to the largest number; infinite where only one is finite."""
+    if expected.shape != actual.shape:
         return math.inf
-    if torch.equal(expected, made) or not expected.numel():
+    if torch.equal(expected, actual) or not expected.numel():
         return 0.0
-    a, b = expected.double(), made.double()
+    a, b = expected.double(), actual.double()
     strange = ~(a.isfinite() & b.isfinite())
     if bool((strange & ~((a == b) | (a.isnan() & b.isnan()))).any()):
         return math.inf

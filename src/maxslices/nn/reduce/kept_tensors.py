@@ -1,8 +1,8 @@
 """Tensors saved for the backward pass, kept compressed or on the host.
 
-Compressors are for integers, above all 0 and 1. Each is exact for the values it is made for. A
-value that cannot be restored is an error and never a wrong gradient: values are checked on the
-device when they are packed, without a synchronization.
+Compressors are for integers, mostly 0 and 1, and exact for the values that they support. Values are
+checked on the device when they are packed, without a synchronization. A value that cannot be
+restored is an error, never a wrong gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...errors import UsageError
 
 @dataclass(slots=True)
 class PackedTensor:
-    """A compressed tensor, with what is needed to restore it."""
+    """A compressed tensor, with the layout for restoring it."""
 
     data: tuple[torch.Tensor, ...]
     shape: tuple[int, ...]
@@ -36,9 +36,9 @@ class PackedTensor:
 
     def unpack(self) -> torch.Tensor:
         """Restore the tensor, its memory layout included."""
-        made = self.compressor.expand(self.data, self.shape, self.dtype)
+        dense = self.compressor.expand(self.data, self.shape, self.dtype)
         back = [self.order.index(axis) for axis in range(len(self.order))]
-        return made.data.permute(back)  # `data`: nobody changed it in place yet
+        return dense.data.permute(back)  # `data` has version 0, as a tensor that was never changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Compressor:
 
     name: str
     shrink: Callable[[torch.Tensor], tuple[tuple[torch.Tensor, ...], torch.Tensor]]
-    """Compresses a contiguous tensor; also returns whether all values can be restored, as a boolean
-    tensor on the device."""
+    """Compresses a contiguous tensor. Also returns a boolean tensor on the device, which is True if
+    all values can be restored."""
     expand: Callable[[tuple[torch.Tensor, ...], tuple[int, ...], torch.dtype], torch.Tensor]
     """Restores the contiguous tensor of a shape and dtype."""
 
@@ -58,7 +58,7 @@ class Compressor:
         Raises
         ------
         RuntimeError
-            If a value cannot be restored; on a CUDA device the next synchronization raises it.
+            If a value cannot be restored. On a CUDA device, the next synchronization raises it.
         """
         with torch.no_grad():
             axes = range(tensor.dim())
@@ -68,20 +68,19 @@ class Compressor:
             data, is_exact = self.shrink(dense)
             torch._assert_async(
                 is_exact,
-                f"a tensor was to be kept by the compressor {self.name!r}, which cannot bring its "
-                "values back: reduce the model again with inputs like these, or with "
-                "compress_x=False",
+                f"the compressor {self.name!r} cannot restore the values of a tensor. Reduce the "
+                "model again with inputs like these, or with compress_x=False",
             )
         return PackedTensor(data, tuple(dense.shape), order, tensor.dtype, self)
 
 
 def _to_bits(tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """Pack eight items into a byte, the first in the lowest bit."""
-    # Few operators with temporaries of one byte an item: spikes come in many small tensors.
+    # Few operators, with temporaries of one byte an item, as there are many small tensors.
     flat = tensor.view(-1)
     ones = flat == 1
-    known = flat == 0
-    is_exact = known.logical_or_(ones).all()
+    zeros = flat == 0
+    is_exact = zeros.logical_or_(ones).all()
     n_more = -flat.numel() % 8
     if n_more:
         ones = nn.functional.pad(ones, (0, n_more))
@@ -114,10 +113,10 @@ def _cast(name: str, kept_as: torch.dtype) -> Compressor:
 
 
 def _to_indices(tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """Indices and values of the items that are not 0, as many as there are items in a replay."""
+    """Indices and values of the nonzero items; in a replay all items count as nonzero."""
     flat = tensor.view(-1)
     is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
-    if flat.is_meta:  # nobody knows how many
+    if flat.is_meta:  # the number is unknown
         return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
     indices = flat.nonzero()[:, 0]
     return (indices, flat[indices]), is_exact
@@ -127,9 +126,9 @@ def _from_indices(
     data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     indices, values = data
-    made = torch.zeros(shape, dtype=dtype, device=values.device)
-    made.view(-1)[indices] = values
-    return made
+    dense = torch.zeros(shape, dtype=dtype, device=values.device)
+    dense.view(-1)[indices] = values
+    return dense
 
 
 COMPRESSORS = {
@@ -141,9 +140,10 @@ COMPRESSORS = {
         Compressor("sparse", _to_indices, _from_indices),
     )
 }
-"""Compressors by name: one bit for each 0 or 1, 1/32 of single precision; one byte; one byte for
-each integer from 0 to 255; index and value of each item that is not 0. The size of the last depends
-on the data, so it is used only where it is asked for. The name "none" keeps tensors unchanged."""
+"""Compressors by name. "bit" takes one bit for each 0 or 1, which is 1/32 of single precision.
+"boolean" takes one byte for each 0 or 1, and "uint8" one byte for each integer from 0 to 255.
+"sparse" keeps index and value of each nonzero item. Its size depends on the data, so it is never
+chosen by default. The name "none" keeps tensors unchanged."""
 
 _OTHER_NAMES = {
     "BitSpikeCompressor": "bit",
@@ -161,12 +161,12 @@ def compressor_named(name: str) -> Compressor | None:
     Raises
     ------
     UsageError
-        If there is none of that name.
+        If the name is unknown.
     """
     name = _OTHER_NAMES.get(name, name)
     if name != "none" and name not in COMPRESSORS:
-        known = ", ".join([*COMPRESSORS, "none"])
-        raise UsageError(f"{name!r} is not a compressor: one of {known}")
+        names = ", ".join([*COMPRESSORS, "none"])
+        raise UsageError(f"{name!r} is not a compressor. Choose one of {names}")
     return COMPRESSORS.get(name)
 
 
@@ -185,7 +185,7 @@ def packed_inputs(
     inputs : sequence of tensor
         Tensor inputs of the module.
     compressors : sequence
-        Compressor of each input; inputs with None, or without one, are kept as they are.
+        Compressor of each input, or None for an input that is kept unchanged.
     """
     wanted = {
         tensor.untyped_storage()._cdata: compressor
@@ -212,9 +212,9 @@ class _HostCopy:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.device
         self.n_awaited = 0
-        """Number of operators that saved it and have not asked for it yet."""
+        """Number of operators that saved the tensor and have not unpacked it yet."""
         self.back: torch.Tensor | None = None
-        """Copy on the device, while other operators are expected to ask for it."""
+        """Copy on the device, while other operators still need it."""
         self.like: Any = None
         if tensor.is_meta:  # a replay: nothing is on the host
             self.like = tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype
@@ -225,13 +225,13 @@ class _HostCopy:
         self.data.copy_(tensor, non_blocking=True)  # in order on the stream that computes
 
     def unpack(self) -> torch.Tensor:
-        """Copy it to its device, where it stays until all operators have asked for it."""
-        made = self.back
-        if made is None:
-            made = self._copied()
+        """Copy the tensor to its device, where it stays until all operators have unpacked it."""
+        copy = self.back
+        if copy is None:
+            copy = self._copied()
         self.n_awaited -= 1
-        self.back = made if self.n_awaited > 0 else None
-        return made
+        self.back = copy if self.n_awaited > 0 else None
+        return copy
 
     def _copied(self) -> torch.Tensor:
         if self.like is not None:
@@ -242,13 +242,13 @@ class _HostCopy:
 
 _known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _HostCopy]]
 _known = WeakKeyDictionary()
-"""What is on the host of storages that are still there: what two operators save, be it in two
-modules, is copied once. Not with torch's own weak references to storages: with torch 2.6, a
-replay does not see what they refer to die."""
+"""Copies on the host of storages that still exist. A tensor that two operators save, even in two
+modules, is copied once. torch's own weak references to storages are not used: with torch 2.6, a
+replay does not notice when their storages are freed."""
 
 
 def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
-    """Keep what is saved inside on the host; parameters and buffers stay on the device."""
+    """Keep tensors saved inside a module on the host, except parameters and buffers."""
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
 
     def pack(tensor: torch.Tensor) -> Any:

@@ -1,8 +1,8 @@
-"""Chooses rewrites: the least time for which the memory in use stays below a limit.
+"""Choice of rewrites that keep the memory in use below a limit for the least time.
 
 The changes of each rewrite are added to the memory in use at each event of the unreduced step.
-This neglects how rewrites act on each other, so a chosen set is replayed, and chosen again with
-a limit that is lower by what the replay needs more.
+This neglects how rewrites affect each other. A chosen set is therefore replayed, and another one
+chosen for a lower limit if it needs too much.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ Curve = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 PEAK_POWER = 16.0
-"""Exponent of the memory in use where all of it is lowered: the larger, the more the peak alone
-counts."""
+"""Exponent of the memory in use where all of it is lowered. The larger it is, the more the peak
+dominates."""
 LEAST_GAIN = 1e-3
-"""Relative improvement below which no further candidate is added there."""
+"""Smallest relative improvement for which another candidate is added there."""
 COST_POWERS = (1.0, 0.5)
-"""Exponents of the cost in the score of a greedy choice, gain / cost**power: 1 weighs the cost
-fully."""
+"""Exponents of the cost in the score of a greedy choice, gain / cost**power."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +40,8 @@ class Knapsack:
     conflicts: Flags
     """(n_candidates, n_candidates): True for pairs that exclude each other."""
     within: Flags
-    """(n_candidates, n_candidates): True if the first may be inside the second. It then counts
-    from the second's backward pass on, as nothing is kept inside the second before that."""
+    """(n_candidates, n_candidates): True if the first may be inside the second. It then counts from
+    the second's backward pass on, as the second keeps nothing inside before."""
     begins: Rows
     """(n_candidates,): stretch in which the backward pass of each begins."""
     forward: Rows
@@ -50,7 +49,7 @@ class Knapsack:
     before: Curve
     """(n_candidates,): bytes in use before the recomputation, with its results that still exist."""
     costs: Curve
-    """(n_candidates,): added seconds, infinite for those that a replay has refused."""
+    """(n_candidates,): added seconds, infinite for excluded candidates."""
 
     @classmethod
     def of(
@@ -102,7 +101,7 @@ class Knapsack:
         if not rows.size:
             return self.usage.copy()
         counts = np.arange(len(self.usage)) >= self._from(rows, rows)[:, None]
-        made: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
+        curve: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
         for outer in rows:
             # Just before its backward pass it is recomputed, with the rewrites inside.
             inner = rows[self.within[rows, outer]]
@@ -110,8 +109,8 @@ class Knapsack:
             if inner.size and end > first:
                 again = self.usage[first:end] + self.changes[inner, first:end].sum(axis=0)
                 rise = float(again.max() - self.before[outer])
-                made[self.begins[outer] - 1] += max(rise, 0.0)
-        return made
+                curve[self.begins[outer] - 1] += max(rise, 0.0)
+        return curve
 
     def _from(self, rows: Rows, chosen: Rows) -> Rows:
         """Stretch from which each row counts, given the candidates around it."""
@@ -130,11 +129,11 @@ class Knapsack:
         return float(self.costs[list(chosen)].sum())
 
     def cheapest(self, limit_bytes: float) -> list[int] | None:
-        """Cheapest set found that stays within a limit; None if there is none."""
+        """Cheapest set within a limit, by greedy choices; None if they find none."""
         self._read_costs()
         if self.usage.max() <= limit_bytes:
             return []
-        # A rewrite of the whole model excludes all others, so a greedy choice would end with it.
+        # A rewrite of the whole model conflicts with all other candidates and would end the choice.
         whole = self.whole()
         best: list[int] | None = None
         for power in COST_POWERS:
@@ -149,19 +148,19 @@ class Knapsack:
     def lowest(self) -> list[int]:
         """Set that lowers the memory in use, at the peak and elsewhere, at any cost.
 
-        The less memory is in use in addition to what is indispensable, the fewer gaps there are.
+        The less memory is in use, the fewer gaps there are.
         """
         self._read_costs()
-        out_of_question = [*self.whole(), *np.flatnonzero(np.isinf(self.costs))]
+        excluded = [*self.whole(), *np.flatnonzero(np.isinf(self.costs))]
         chosen: list[int] = []
         for _ in range(2 * len(self.candidates)):
             curve = self.curve(chosen)
             trials, price = self.with_one_more(np.array(chosen, np.int64), curve)
-            # What doubles the peak is out of the question, by how much does not matter.
+            # Candidates that double the peak are never chosen, so larger values are clipped.
             level = np.clip(trials / curve.max(), 0, 2).astype(np.float64) ** PEAK_POWER
             now = ((curve / curve.max()) ** PEAK_POWER).sum(dtype=np.float64)
             gain = now - level.sum(axis=1)
-            gain[[*chosen, *out_of_question]] = 0
+            gain[[*chosen, *excluded]] = 0
             row = int((gain / np.maximum(price, 1e-9) ** COST_POWERS[-1]).argmax())
             if gain[row] <= LEAST_GAIN * now:
                 break
@@ -169,7 +168,7 @@ class Knapsack:
         return chosen
 
     def _read_costs(self) -> None:
-        """Read the candidates' costs: those that a replay has refused have an infinite one."""
+        """Read the candidates' costs, which are infinite for excluded ones."""
         self.costs = np.array([max(c.cost_s, 1e-9) for c in self.candidates])
 
     def whole(self) -> list[int]:
@@ -194,7 +193,7 @@ class Knapsack:
             trials, price = self.with_one_more(picked, curve)
             trials -= limit_bytes
             left = np.maximum(trials, 0, out=trials)
-            # The area above the limit counts; the height only breaks near ties, so a tenth of it.
+            # The area above the limit counts. The height only breaks near ties, hence its weight.
             gain = (total - left.sum(axis=1)) / total + 0.1 * (top - left.max(axis=1)) / top
             gain[chosen | ~allowed] = 0
             score = np.where(gain > 1e-6, gain / np.maximum(price, 1e-9) ** power, 0)
@@ -207,9 +206,9 @@ class Knapsack:
         return None
 
     def with_one_more(self, picked: Rows, curve: Curve) -> tuple[Curve, Curve]:
-        """Memory in use and added cost with each candidate beside a set.
+        """Memory in use and added cost with each candidate added to a set.
 
-        Candidates that it excludes are left out.
+        Candidates of the set that conflict with it are removed.
 
         Parameters
         ----------
@@ -231,7 +230,7 @@ class Knapsack:
             trials[inner, : since[inner]] = curve[: since[inner]]
         price = self.costs.copy()
         replaced = self.conflicts[:, picked]
-        # Row by row: each replaces few, and a matrix product would wait for its threads.
+        # Row by row: each replaces few candidates, and a matrix product has to start its threads.
         for i, other in enumerate(picked):
             price[replaced[:, i]] -= self.costs[other]
             trials[replaced[:, i], since[other] :] -= self.changes[other, since[other] :]

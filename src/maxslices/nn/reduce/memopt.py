@@ -1,8 +1,7 @@
-"""spikingjelly's ``memopt.memory_optimization`` by its own call, on replays: reduction by levels.
+"""Reduction by levels: spikingjelly's ``memopt.memory_optimization`` on replays, by its own call.
 
-Modules of given classes are checkpointed, split into their layers, split in time, and restored
-where that does not raise the peak. Every peak is that of a replay, so no candidate can exhaust a
-device.
+Modules of some classes are checkpointed, split into their layers, split in time, and restored if
+that does not raise the peak. Peaks are replayed, so no candidate can exhaust a device.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ...core.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError, first_line
 from ..replay.replay_step import precision
@@ -37,12 +37,12 @@ class LevelOptions(NamedTuple):
     """Level of a reduction, and bounds of its splits."""
 
     level: int = 0
-    """0 does nothing; 1 checkpoints; 2 splits heavy checkpoints into layers; 3 splits them in time;
-    4 removes those that do not help."""
+    """0 does nothing. Each further level adds a step: 1 checkpoints modules, 2 splits checkpoints
+    into layers, 3 splits them in time, 4 removes checkpoints that do not lower the peak."""
     max_rounds: int | None = None
     """Maximum number of splits of levels 2 and 3."""
     max_candidates: int | None = None
-    """Maximum number of modules that are tried for each of them."""
+    """Maximum number of modules that are tried for each split."""
     is_thorough: bool = True
     """False for one round of one candidate."""
 
@@ -56,7 +56,7 @@ PROFILES = {
 BUDGETS = {"speed": 0.5, "balanced": 0.75, "memory": 1.0}
 """Fraction of the candidates that is checkpointed."""
 PREFERENCES = {"speed": "safe", "balanced": "balanced", "memory": "memory"}
-"""Profile of each preference; its checkpoint budget has the same name."""
+"""Profile of each preference. The checkpoint budget has the name of the preference."""
 
 
 def memory_optimization(
@@ -91,10 +91,10 @@ def memory_optimization(
     net : torch.nn.Module
         Network, changed in place on the device where it is.
     instance : type or tuple of types
-        Classes of the modules to checkpoint; of nested ones the outermost. One with a method
-        ``__spatial_split__`` names by it the modules into which it is split.
+        Classes of the modules to checkpoint. Of nested ones, the outermost is taken. The method
+        ``__spatial_split__`` of a class, if any, returns the modules into which it is split.
     dummy_input : tensor, Spec, or tuple or mapping of them, optional
-        Arguments of the network; needed above level 1. Values matter only for finding spikes.
+        Arguments of the network, required above level 1. Values matter only for finding spikes.
     compress_x : bool
         Whether inputs of checkpoints are compressed.
     level : {0, 1, 2, 3, 4}, optional
@@ -112,17 +112,17 @@ def memory_optimization(
     checkpoint_budget : {"speed", "balanced", "memory"}, optional
         Half, three quarters or all of the candidates are checkpointed.
     max_gc_wrapped_modules, gc_target_budget_ratio : int, float, optional
-        Number, or fraction, of the candidates that is checkpointed; the smaller counts.
+        Maximum number, and maximum fraction, of the candidates that are checkpointed.
     max_split_rounds, max_candidates_per_round : int, optional
         Bounds of levels 2 and 3.
     allow_expensive_profiling : bool, optional
         If False, there is one split round of one candidate.
     memory : str or int, optional
-        Memory of a card; the search stops as soon as the step fits.
+        Memory of a card. The search stops as soon as the step fits.
     compressors : mapping, optional
         Compressor of a module's inputs, by its path: a name in
         `maxslices.nn.reduce.COMPRESSORS`, or "none". By default "bit" where all tried inputs
-        held only 0 and 1. A module's attribute ``x_compressor`` counts too.
+        held only 0 and 1. A module's attribute ``x_compressor`` has the same effect.
     loss, targets, optimizer, amp
         As for `reduce_memory`.
     return_summary : bool
@@ -131,7 +131,7 @@ def memory_optimization(
     Returns
     -------
     torch.nn.Module
-        The same object; with ``return_summary=True``, the summary too.
+        The same object, with ``return_summary=True`` in a tuple with the summary.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def memory_optimization(
 
     Notes
     -----
-    Gradients and state are compared as by `reduce_memory`, and rewrites that change them left out.
+    As by `reduce_memory`, gradients and state are compared, and rewrites that change them omitted.
     """
     began = time.perf_counter()
     notes: list[str] = []
@@ -154,8 +154,8 @@ def memory_optimization(
         if checkpoint_budget is None:
             checkpoint_budget = prefer
             notes.append(f"prefer:checkpoint_budget={checkpoint_budget}")
-    given = (level, max_split_rounds, max_candidates_per_round, allow_expensive_profiling)
-    options = options_of(profile, given, dummy_input is not None, notes)
+    explicit = (level, max_split_rounds, max_candidates_per_round, allow_expensive_profiling)
+    options = options_of(profile, explicit, dummy_input is not None, notes)
     if checkpoint_budget is not None:
         _check_name(checkpoint_budget, BUDGETS, "checkpoint_budget")
     if temporal_split_factor < 2:
@@ -196,25 +196,25 @@ def memory_optimization(
                 notes.append(f"inputs of 0 and 1 are not packed: {first_line(error)[:160]}")
     levels = _Levels(net, summary, search, temporal_split_factor, options)
     if options.level >= 1:
-        found = outermost(net, instance)
+        paths = outermost(net, instance)
         n_chosen = how_many(
-            len(found), checkpoint_budget, max_gc_wrapped_modules, gc_target_budget_ratio
+            len(paths), checkpoint_budget, max_gc_wrapped_modules, gc_target_budget_ratio
         )
         names = names_of_compressors(net, binary, compressors) if compress_x else {}
-        levels.checkpoint(found, n_chosen, names, {*(compressors or {})})
+        levels.checkpoint(paths, n_chosen, names, {*(compressors or {})})
     if options.level >= 2:
         summary.spatial_split_count = levels.split("level2_spatial_split", levels.into_layers)
     if options.level >= 3:
         summary.temporal_split_count = levels.split("level3_temporal_split", levels.into_times)
     if options.level >= 4:
         levels.undo()
-    levels.leave_out_wrong()
+    levels.drop_failing()
     levels.fill()
     summary.search_s = time.perf_counter() - began - summary.check_s
     if summary.limit_bytes and not summary.fits:
         raise TooLargeError(
-            f"level {options.level} reaches {summary.needed_after_bytes:,} bytes, and "
-            f"{summary.limit_bytes:,} are there ({summary.origin}); held by "
+            f"level {options.level} needs {format_bytes(summary.needed_after_bytes)}, and there "
+            f"are {format_bytes(summary.limit_bytes)} ({summary.origin}); the peak is held by "
             f"{describe_holders(summary)}. Try a higher level, or reduce_memory"
         )
     apply_rewrites(net, summary.rewrites)
@@ -224,32 +224,32 @@ def memory_optimization(
 
 
 def options_of(
-    profile: str | None, given: tuple[Any, ...], has_inputs: bool, notes: list[str]
+    profile: str | None, explicit: tuple[Any, ...], has_inputs: bool, notes: list[str]
 ) -> LevelOptions:
-    """Options of a profile, with given ones in their place.
+    """Options of a profile, overridden by explicit ones.
 
     Parameters
     ----------
     profile : str, optional
         One of `PROFILES`.
     given : tuple
-        Fields of `LevelOptions`; None where the profile's counts.
+        Fields of `LevelOptions`, or None for those of the profile.
     has_inputs : bool
         Whether there are inputs to replay.
     notes : list of str
-        List that is extended by what was decided.
+        List to which a note on each decision is added.
 
     Raises
     ------
     ModelArgumentError
-        If a name is unknown, or a level above 1 is asked for without inputs.
+        If a name is unknown, or if a level above 1 is requested without inputs.
     """
     options = LevelOptions()
     if profile is not None:
         _check_name(profile, PROFILES, "profile")
         options = PROFILES[profile]
         notes.append(f"profile:{profile}")
-    fields = zip(LevelOptions._fields, given, strict=True)
+    fields = zip(LevelOptions._fields, explicit, strict=True)
     options = options._replace(**{name: value for name, value in fields if value is not None})
     if options.level not in range(5):
         raise ModelArgumentError(f"level {options.level!r} is not one of 0, 1, 2, 3, 4")
@@ -276,7 +276,7 @@ def how_many(
     max_gc_wrapped_modules: int | None,
     gc_target_budget_ratio: float | None,
 ) -> int:
-    """Number of candidates to checkpoint: the smallest of the bounds."""
+    """Number of candidates to checkpoint, the smallest of the bounds."""
     if gc_target_budget_ratio is None and max_gc_wrapped_modules is None and checkpoint_budget:
         gc_target_budget_ratio = BUDGETS[checkpoint_budget]
     bounds = [n_candidates]
@@ -290,13 +290,13 @@ def how_many(
 
 
 def outermost(model: nn.Module, instance: type | tuple[type, ...]) -> list[str]:
-    """Paths of modules of the classes; of nested ones the outermost."""
-    found: list[str] = []
+    """Paths of the outermost modules of some classes."""
+    paths: list[str] = []
     for path, module in model.named_modules():
-        inside = any(path.startswith(p + ".") for p in found)
+        inside = any(path.startswith(p + ".") for p in paths)
         if path and isinstance(module, instance) and not inside:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 class _Levels:
@@ -314,42 +314,42 @@ class _Levels:
         self.factor, self.options = factor, options
         self.modules = dict(model.named_modules())
         self.rewrites: dict[str, Rewrite] = {}
-        self.known: dict[str, Candidate] = {}
-        """Checkpoints with what they save and cost, by path."""
+        self.checkpoints: dict[str, Candidate] = {}
+        """Candidates for checkpoints, with saved bytes and costs, by path."""
         if search is None:
             return
         self.plan = search.tried[0]
         if options.level:
             search.find_candidates()
-            self.known = {c.path: c for c in search.candidates}
+            self.checkpoints = {c.path: c for c in search.candidates}
 
     def _saved(self, path: str) -> int:
-        return self.known[path].saved_bytes if path in self.known else 0
+        return self.checkpoints[path].saved_bytes if path in self.checkpoints else 0
 
     def _cost(self, path: str) -> float:
-        return self.known[path].cost_s if path in self.known else 0.0
+        return self.checkpoints[path].cost_s if path in self.checkpoints else 0.0
 
     def _replayed(self, rewrites: dict[str, Rewrite]) -> ReductionPlan:
         assert self.search is not None
         chosen = []
         for path, rewrite in rewrites.items():
-            known = self.known.get(path) or Candidate(path, rewrite, 0, (0, 0), [])
-            chosen.append(replace(known, rewrite=rewrite))
+            candidate = self.checkpoints.get(path) or Candidate(path, rewrite, 0, (0, 0), [])
+            chosen.append(replace(candidate, rewrite=rewrite))
         trace = self.search.trace(rewrites)
         return ReductionPlan(
             chosen, trace, self.summary.limit_bytes, sum(map(self._cost, rewrites))
         )
 
     def checkpoint(
-        self, found: list[str], n: int, names: Mapping[str, tuple[str, ...]], asked: set[str]
+        self, paths: list[str], n: int, names: Mapping[str, tuple[str, ...]], asked: set[str]
     ) -> None:
-        """Level 1: checkpoint the first n modules that save most at the peak."""
+        """Level 1: checkpoint the n modules that save most at the peak."""
         summary = self.summary
-        chosen, policy = found, "all_candidates"
-        if n < len(found):
+        chosen, policy = paths, "all_candidates"
+        if n < len(paths):
             policy = "fallback_module_order" if self.search is None else "most_saved_at_peak"
             policy = policy if n else "explicit_zero_budget"
-            chosen = sorted(found, key=lambda path: -self._saved(path))[:n]
+            chosen = sorted(paths, key=lambda path: -self._saved(path))[:n]
         for path in chosen:
             its = names.get(path, ())
             self.rewrites[path] = Rewrite("checkpoint", its if set(its) - {"none"} else ())
@@ -362,19 +362,22 @@ class _Levels:
             else:
                 summary.bit_compressor_count += n_bits
                 summary.null_compressor_count += max(1, len(its)) - n_bits
-        summary.gc_candidate_count = len(found)
+        summary.gc_candidate_count = len(paths)
         summary.gc_wrap_count = summary.gc_selected_count = len(chosen)
         summary.gc_selected_modules = chosen
         summary.gc_selection_policy = policy
         summary.gc_selection_explanation = (
-            f"{len(chosen)} of {len(found)} matching modules are checkpointed ({policy})."
+            f"{len(chosen)} of {len(paths)} matching modules are checkpointed ({policy})."
         )
         summary.applied_steps.append("level1_gc")
         if self.search is not None:
             self.plan = self._replayed(self.rewrites)
 
     def split(self, name: str, parts_of: Callable[[str], dict[str, Rewrite] | None]) -> int:
-        """Levels 2 and 3: split what holds most at the peak while that lowers it; count splits."""
+        """Levels 2 and 3: split the largest holders at the peak while that lowers it.
+
+        Returns the number of splits.
+        """
         summary, n_splits = self.summary, 0
         if not self.rewrites:
             summary.skipped_steps.append(f"{name.split('_')[0]}:no_checkpoints")
@@ -404,7 +407,7 @@ class _Levels:
         return n_splits
 
     def _heaviest(self) -> list[str]:
-        """Checkpointed modules, by bytes held at the peak and then by bytes kept."""
+        """Checkpointed modules, sorted by bytes held at the peak and then by saved bytes."""
         at_peak: dict[str, int] = {}
         for module, n_bytes in self.plan.trace.peak.by_module().items():
             for path in self.rewrites:
@@ -413,7 +416,7 @@ class _Levels:
         return sorted(self.rewrites, key=lambda p: (-at_peak.get(p, 0), -self._saved(p)))
 
     def into_layers(self, path: str) -> dict[str, Rewrite] | None:
-        """One checkpoint for each layer; the first has the whole module's compressor."""
+        """Rewrites with one checkpoint for each layer, the first with the module's compressor."""
         children = layers_of(self.modules[path])
         if len(children) < 2 or self.rewrites[path].parts > 1:
             return None
@@ -424,7 +427,7 @@ class _Levels:
         }
 
     def into_times(self, path: str) -> dict[str, Rewrite] | None:
-        """More parts of the time steps."""
+        """Rewrite with more parts of the time steps."""
         reason = refuses_time_split(self.modules[path])
         layers = [p for p, m in self.modules[path].named_modules() if takes_statistics(m)]
         if layers and not reason:
@@ -450,8 +453,8 @@ class _Levels:
                 self.rewrites, self.plan = rewrites, plan
                 self.summary.unwrap_count += 1
 
-    def leave_out_wrong(self) -> None:
-        """Leave out rewrites that change gradients or state, on small inputs."""
+    def drop_failing(self) -> None:
+        """Drop rewrites that change gradients or state on small inputs."""
         search = self.search
         if search is None or not self.rewrites:
             return
@@ -468,14 +471,14 @@ class _Levels:
         summary.tcgc_container_count = sum(t.parts > 1 for t in self.rewrites.values())
         summary.gc_container_count = len(self.rewrites) - summary.tcgc_container_count
         if self.search is None:
-            summary.recommendation = "Give inputs: the peak is predicted then, and reduced more."
+            summary.recommendation = "Pass inputs: then the peak is predicted, and reduced further."
             return
         fill_summary(summary, self.search, self.plan)
         if level and not summary.gc_candidate_count:
             held = next(iter(summary.holds_peak_modules), "")
             summary.recommendation = (
-                "No module is of the classes given, so nothing was done: give the class of "
-                f"{held or 'the model'}, or call reduce_memory, which needs none."
+                "The model has no modules of these classes, so it is unchanged. Pass the class of "
+                f"{held or 'the model'}, or call reduce_memory, which needs no classes."
             )
         else:
             more = f"try level {level + 1} or reduce_memory" if level < 4 else "call reduce_memory"
@@ -483,7 +486,7 @@ class _Levels:
 
 
 def layers_of(module: nn.Module) -> list[str]:
-    """Paths of the layers into which a module is split: its children, or what it names itself."""
+    """Paths of the layers into which a module is split: ``__spatial_split__``, or its children."""
     if hasattr(module, "__spatial_split__"):  # spikingjelly's
         named: Callable[[], Any] = module.__spatial_split__  # type: ignore[assignment]
         parts = {id(part) for part in named()}

@@ -1,8 +1,8 @@
-"""Recomputation of a block from what its first pass was given, whatever became of it since.
+"""Recomputation of a block with the arguments and state of its first pass.
 
-A block is recomputed with the arguments, buffers and attributes that it had before its first pass,
-and what they became is put back afterwards. Which of its state changes is learned in the first
-call, by identity and version, so tensors without data show it as well.
+A block is recomputed with the arguments, buffers and attributes that it had before its first pass.
+Their current values are put back afterwards. The first call shows which parts of the state change.
+They are compared by identity and version, which also works for tensors without data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NORMS = (
 )
 _NORM_FORWARDS = [norm.forward for norm in _NORMS]
 CARRIED_NAMES = frozenset({"_memories"})
-"""Attributes with states that layers carry on, so that each part continues the one before."""
+"""Attributes with states that layers carry from one part of the time steps to the next."""
 _ATTRIBUTE = "."
 """Prefix of the marks of attributes."""
 
@@ -40,14 +40,14 @@ class _Slot(NamedTuple):
     """A buffer, a parameter or an attribute."""
 
     number: int
-    """Number of the module in the block."""
+    """Index of the module in the block."""
     table: str
-    """Table of the module that holds it: "_buffers", "_parameters", or "" for an attribute."""
+    """Dict of the module that contains it: "_buffers", "_parameters", or "" for an attribute."""
     name: str
 
 
 class _Fixed(NamedTuple):
-    """A buffer or parameter that is expected to stay."""
+    """A buffer or parameter that is expected not to change."""
 
     tensor: torch.Tensor | None
     version: int
@@ -56,22 +56,22 @@ class _Fixed(NamedTuple):
 
 @dataclass(slots=True)
 class StateBefore:
-    """State before a first pass, and what must be the same when the block is recomputed."""
+    """State before a first pass, which must be the same when the block is recomputed."""
 
     slots: list[_Slot]
     copies: ObjectCopies
-    """Copies of what the slots hold, one value for each."""
+    """Copies of the values of the slots."""
     leaves: list[Any]
-    """Leaves of the copies; of tensors that may be changed in place, clones."""
+    """Leaves of the copies. Tensors that may be changed in place are cloned."""
     in_place: set[int]
     """Numbers of the clones."""
     fixed: list[_Fixed]
     versions: list[int]
-    """Versions of the tensors among the leaves, 0 for others."""
+    """Versions of the leaves that are tensors, 0 for all other leaves."""
     held: list[list[Any]]
-    """What the slots hold, to be compared, while it is not known what changes."""
+    """Values of the slots, for the comparison after the first call."""
     added: list[_Slot] = field(default_factory=list)
-    """Attributes that there were none of."""
+    """Attributes that did not exist before."""
     changed: str = ""
     """Path of a buffer or parameter that changed where it never had before."""
 
@@ -80,7 +80,7 @@ class StateBefore:
         return {i for i in self.in_place if self._is_changed(self.copies.leaves[i], i)}
 
     def keep(self, indices: list[int]) -> None:
-        """Keep the slots that change, and what is needed for them."""
+        """Keep only the slots that change, and their leaves."""
         self.slots = [self.slots[index] for index in indices]
         kept = self.copies.keep(indices)
         originals, clones = self.copies.leaves, self.leaves
@@ -93,7 +93,7 @@ class StateBefore:
     def _is_changed(self, tensor: torch.Tensor, number: int) -> bool:
         if version_of(tensor) != self.versions[number]:
             return True
-        # Operators such as batch norm do not count what they change.
+        # Operators such as batch norm do not raise the version of the tensors that they change.
         return not tensor.is_meta and not torch.equal(tensor, self.leaves[number])
 
 
@@ -105,7 +105,7 @@ def is_plain_norm(module: nn.Module) -> bool:
 class BlockState:
     """Buffers and attributes of a block and of all modules inside.
 
-    Running statistics of torch's own norms are left out: in train mode nothing reads them.
+    Running statistics of torch's own norms are omitted, as nothing reads them in train mode.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -116,12 +116,12 @@ class BlockState:
         self.modes: list[bool] = []
         """Modes of the modules, train or eval, for which the changes are known."""
         self.changing: dict[_Slot, bool] | None = None
-        """What the forward pass changes, and whether in place; None before the first call."""
+        """Slots that the forward pass changes, and whether in place; None before the first call."""
         self.staying: list[_Slot] = []
-        """Parameters and, once known, the buffers that stay."""
+        """Parameters and, after the first call, the buffers that do not change."""
 
     def before(self) -> StateBefore:
-        """Read the state before a first pass, with clones of what may change in place."""
+        """Read the state before a first pass, with clones of tensors that may change in place."""
         modes = [module.training for module in self.modules]
         if modes != self.modes:
             self.modes, self.changing = modes, None
@@ -143,7 +143,7 @@ class BlockState:
         return StateBefore(slots, copies, leaves, in_place, self._fixed(), versions, held)
 
     def after(self, before: StateBefore) -> None:
-        """Compare the state after a first pass with that before, and keep only what changed."""
+        """Compare the state after a first pass with `before`, and keep only the changed slots."""
         for old, now, slot in zip(before.fixed, self._fixed(), self.staying, strict=True):
             if old.tensor is not now.tensor or old[1:] != now[1:]:
                 before.changed = self._path(slot)
@@ -154,10 +154,10 @@ class BlockState:
             self._learn(before)
         elif before.changed:
             self.staying = [slot for slot in self.staying if slot not in self.changing]
-        before.copies.leaves = []  # clones, or what has to stay, are in `before.leaves`
+        before.copies.leaves = []  # the tensors to restore are in `before.leaves`
 
     def changed_since(self, before: StateBefore) -> str:
-        """Path of a buffer or parameter changed since the first pass, other than by it; or ""."""
+        """Path of a buffer or parameter that was changed after the first pass; or ""."""
         if before.changed or before.copies.changed():
             return before.changed or before.copies.changed()
         for old, slot in zip(before.fixed, self.staying, strict=True):
@@ -170,9 +170,9 @@ class BlockState:
         return ""
 
     def read_marks(self) -> dict[str, list[Any]]:
-        """What each buffer, parameter and attribute holds, by path.
+        """Values and versions of each buffer, parameter and attribute, by path.
 
-        The states that layers carry from part to part are left out.
+        States that layers carry from part to part are omitted.
         """
         slots = [*self._slots()]
         slots += [
@@ -200,7 +200,7 @@ class BlockState:
             (slot, self._original(slot), old.tensor)
             for old, slot in zip(before.fixed, self.staying, strict=True)
             if self._table(slot).get(slot.name) is not old.tensor
-        ]  # as by torch.func.functional_call, which has put its own back by now
+        ]  # torch.func.functional_call replaces parameters for the time of a call
         added = {slot: self._original(slot) for slot in before.added}
         for slot, old in zip(before.slots, before.copies.made(fresh), strict=True):
             self._put(slot, old)
@@ -211,7 +211,7 @@ class BlockState:
         norms = [m for m in self.norms if m.training and m.track_running_stats]
         kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
         for norm in norms:
-            # Recomputation must save the same tensors, so the statistics stay but do not move.
+            # Recomputation must save the same tensors, so statistics are kept but not updated.
             norm.momentum = 0.0
             norm._buffers["num_batches_tracked"] = None
         try:
@@ -228,19 +228,19 @@ class BlockState:
                 self._put(slot, new)
 
     def _learn(self, before: StateBefore) -> None:
-        found: dict[_Slot, bool] = {}
+        changing: dict[_Slot, bool] = {}
         indices: list[int] = []
         changed = before.changed_tensors()
         for index, (slot, held) in enumerate(zip(before.slots, before.held, strict=True)):
             is_in_place = not changed.isdisjoint(before.copies.leaves_of(index))
             if is_in_place or not same_items(held, [*iter_contents(self._original(slot))]):
-                found[slot] = is_in_place
+                changing[slot] = is_in_place
                 indices.append(index)
                 if not is_in_place:
                     before.in_place -= before.copies.leaves_of(index)
         before.added = [slot for slot in self._slots() if slot not in before.slots]
         before.keep(indices)
-        self.changing = found | dict.fromkeys(before.added, False)
+        self.changing = changing | dict.fromkeys(before.added, False)
         self.staying += [
             slot for slot in self._slots() if slot.table == "_buffers" and slot not in self.changing
         ]
@@ -272,16 +272,17 @@ class BlockState:
             self._table(slot)[slot.name] = value
 
     def _fixed(self) -> list[_Fixed]:
-        found = [self._table(slot).get(slot.name) for slot in self.staying]
+        tensors = [self._table(slot).get(slot.name) for slot in self.staying]
         return [
-            _Fixed(t, 0, 0) if t is None else _Fixed(t, version_of(t), t.data_ptr()) for t in found
+            _Fixed(t, 0, 0) if t is None else _Fixed(t, version_of(t), t.data_ptr())
+            for t in tensors
         ]
 
 
 class StateWatch:
-    """Comparison of a block's state after each part of a batch with that before it.
+    """Comparison of a block's state before and after each part of a batch.
 
-    The whole would change it once, with all of the batch. An attribute that the first part alone
+    A pass of the whole batch would change the state once. An attribute that only the first part
     changes is a constant that it has computed, such as a mask.
     """
 
@@ -318,25 +319,25 @@ def _clone(leaf: Any) -> Any:
     if not _is_own(leaf):
         return leaf
     with _disable_current_modes():  # a selective checkpoint would count them
-        made = leaf.detach().clone()
-    return made.requires_grad_() if leaf.requires_grad else made
+        clone = leaf.detach().clone()
+    return clone.requires_grad_() if leaf.requires_grad else clone
 
 
 def _is_own(leaf: Any) -> bool:
-    """True for a tensor that is no parameter: those are expected to stay."""
+    """True for a tensor other than a parameter; parameters are expected not to change."""
     return torch.is_tensor(leaf) and not isinstance(leaf, nn.Parameter)
 
 
 _AGAIN = "computed again"
 _GIVEN: Any = object()
-"""Stands for a tensor that autograd keeps."""
+"""Placeholder of a tensor that autograd keeps."""
 _REFUSALS = {
     "cached during selective activation checkpoint has been mutated": (
         "a result that it keeps is changed in place later",
         "",
     ),
     "backward an extra time": (
-        "the results that it keeps serve one backward pass",
+        "the results that it keeps serve one backward pass only",
         "For several (create_graph, retain_graph), reduce the model without 'selective' in means",
     ),
 }
@@ -362,31 +363,31 @@ def recomputed(
     path : str
         Path of the block, for errors.
     args, kwargs : tuple, dict
-        Arguments. Containers and objects of Python's classes are given again as they were at the
-        call, see `ObjectCopies`: a block that fills a cache is given it without its own part. Other
-        objects are given again themselves. Tensors are saved by autograd.
+        Arguments. Containers and objects of Python's classes are copied at the call, see
+        `ObjectCopies`, so a block that fills a cache is recomputed with the cache before the call.
+        Other objects are not copied. Tensors are saved by autograd.
     contexts : mapping
         More arguments of `torch.utils.checkpoint.checkpoint`.
 
     Raises
     ------
     RewriteError
-        In the backward pass, if tensors or objects that it was given, buffers or parameters were
-        changed in place and are no longer what the first pass read.
+        In the backward pass, if an argument, buffer or parameter was changed in place after the
+        first pass.
     """
     arguments = ObjectCopies([args, kwargs])
     tensors = [leaf for leaf in arguments.leaves if torch.is_tensor(leaf)]
-    others = [_GIVEN if torch.is_tensor(leaf) else leaf for leaf in arguments.leaves]
+    constants = [_GIVEN if torch.is_tensor(leaf) else leaf for leaf in arguments.leaves]
     arguments.leaves = []  # autograd holds them
     versions = [tensor_version(t) for t in tensors]
     before, draws = state.before(), HostDraws()
     first = [(args, kwargs)]
 
-    def call(*given: torch.Tensor) -> Any:
+    def call(*saved: torch.Tensor) -> Any:
         if first:
             own_args, own_kwargs = first.pop()
             return run(*own_args, **own_kwargs)
-        check_unchanged(path, given, versions)
+        check_unchanged(path, saved, versions)
         changed = state.changed_since(before)
         if changed:
             raise RewriteError(path, _AGAIN, f"its {changed} is changed by that, or later")
@@ -394,22 +395,22 @@ def recomputed(
         if changed:
             reason = f"the {changed} that it was given is changed by that, or later"
             raise RewriteError(path, _AGAIN, reason)
-        waiting = iter(given)
-        leaves = [next(waiting) if leaf is _GIVEN else leaf for leaf in others]
+        waiting = iter(saved)
+        leaves = [next(waiting) if leaf is _GIVEN else leaf for leaf in constants]
         its_args, its_kwargs = arguments.made(leaves)
         with state.restored(before), draws.again():
             try:
                 return run(*its_args, **its_kwargs)
             except RuntimeError as error:
-                known = [why for text, why in _REFUSALS.items() if text in str(error)]
-                if not known:
+                refusals = [why for text, why in _REFUSALS.items() if text in str(error)]
+                if not refusals:
                     raise
-                raise RewriteError(path, _AGAIN, *known[0]) from error
+                raise RewriteError(path, _AGAIN, *refusals[0]) from error
 
-    made = checkpoint(call, *tensors, use_reentrant=False, **contexts)
+    output = checkpoint(call, *tensors, use_reentrant=False, **contexts)
     state.after(before)
     draws.drop_unchanged()
-    return made
+    return output
 
 
 def tensor_version(tensor: torch.Tensor) -> tuple[int, int]:
@@ -418,20 +419,20 @@ def tensor_version(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def check_unchanged(
-    path: str, given: Sequence[torch.Tensor], versions: Sequence[tuple[int, int]]
+    path: str, tensors: Sequence[torch.Tensor], versions: Sequence[tuple[int, int]]
 ) -> None:
-    """Check that tensors saved for a block have the versions that it was given.
+    """Check that tensors saved for a block have the versions of its first pass.
 
-    Autograd does that itself, but not for what is kept by hooks: inside of another checkpoint.
+    Autograd checks this itself, except for tensors kept by hooks inside another checkpoint.
 
     Raises
     ------
     RewriteError
         If one was changed in place.
     """
-    for tensor, (storage, version) in zip(given, versions, strict=True):
+    for tensor, (storage, version) in zip(tensors, versions, strict=True):
         now_storage, now = tensor_version(tensor)
-        # What the other one computed again counts as the first time; a copy begins at 0.
+        # Tensors recomputed by the other checkpoint have their original versions; copies have 0.
         if now != version and (now_storage == storage or now):
             shape = "x".join(map(str, tensor.shape))
             reason = f"the tensor of {shape} that it was given is changed in place later"

@@ -23,7 +23,7 @@ from .run_on_device import fastest, resolve_device, run_unreduced
 from .search import PlanSearch
 
 MEANS = ("selective", "checkpoint", "split", "offload")
-"""Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
+"""Kinds of rewrites. All are exact, but "split" sums weights' gradients in another order."""
 
 
 def reduce_memory(
@@ -45,13 +45,13 @@ def reduce_memory(
     Parameters
     ----------
     model : torch.nn.Module
-        Model, changed in place on the device where it is. Parameters, their names and results
-        stay the same; `restore` undoes the rewrites.
+        Model, changed in place on its device. Parameters, their names and results stay the same.
+        `restore` undoes the rewrites.
     inputs : shape, Spec, tensor, or a tuple or mapping of them
-        Arguments of the model in the step that is to fit; a mapping has keyword arguments.
+        Arguments of the model in the step. A mapping has keyword arguments.
     memory : str or int, optional
-        Memory of the card, such as "12GB", or its name, such as "RTX 4090"; by default what is free
-        on the device. CUDA's context (0.6 GB) is subtracted.
+        Memory of the card, such as "12GB", or its name, such as "RTX 4090". The default is the free
+        memory of the device. CUDA's context (0.6 GB) is subtracted.
     loss : callable, optional
         ``loss(output, *targets)``; by default the model's own, a scalar ``loss`` in its output,
         else the sum of the output.
@@ -67,11 +67,11 @@ def reduce_memory(
     means : sequence of str
         Kinds of rewrites that may be used, of `MEANS`.
     device : torch.device or str, optional
-        Device that confirms the plan; by default the model's, else this process's.
+        Device that runs the plan. The default is that of the model, or of this process.
     max_replays : int
-        Replays of plans after which the best one so far is taken; as many again after each plan
-        that the comparison of gradients refused. The same call finds the same plan, however long a
-        replay takes.
+        Number of replays after which the best plan is taken. A search that starts again after a
+        failed comparison of gradients has as many. The same call finds the same plan, however long
+        a replay takes.
 
     Returns
     -------
@@ -83,18 +83,18 @@ def reduce_memory(
     Raises
     ------
     TooLargeError
-        If no plan fits; the message has the smallest memory that would do and what holds it.
-        The model is left unchanged.
+        If no plan fits. The message has the smallest sufficient memory and what holds it. The
+        model is unchanged.
     ModelArgumentError
         If an argument is wrong, or the model does not run on the inputs.
 
     Notes
     -----
-    With deterministic kernels, gradients are those of the unreduced model to the bit, except
-    with "split", which sums weights' gradients in parts. Before a plan is returned, a step of a
-    copy of the model with it is compared with an unreduced one, on small inputs and where the
-    model is: results, gradients and state dict. Rewrites that change them are not used, and the
-    summary's notes name them.
+    With deterministic kernels, gradients equal those of the unreduced model to the bit, except
+    with "split", which sums weights' gradients in parts. Before a plan is returned, results,
+    gradients and state dict of a step of a rewritten copy are compared with those of an unreduced
+    one, on small inputs on the model's device. Rewrites that change them are not used, and named
+    in the summary's notes.
     """
     check_model(model)
     unknown = [means] if isinstance(means, str) else [m for m in means if m not in MEANS]
@@ -160,10 +160,10 @@ def _own_device(model: nn.Module) -> torch.device | None:
 
 
 def with_integers(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments with a `Spec` for each tensor but those of integers, whose values decide.
+    """Arguments with a `Spec` in place of each floating-point tensor.
 
-    They are lengths of sequences, indices or classes. Numbers are random wherever they are needed:
-    the zeros of a made-up input have hardly any gradients.
+    Integers are lengths of sequences, indices or classes, so their values are kept. Numbers are
+    replaced by random ones where needed, as an example input of zeros has hardly any gradients.
     """
 
     def converted(item: Any) -> Any:

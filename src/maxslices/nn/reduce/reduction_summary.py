@@ -14,10 +14,10 @@ from .search import PlanSearch, ReductionPlan, has_expandable_segments
 
 @dataclass(slots=True)
 class ReductionSummary:
-    """How a model was reduced.
+    """Rewrites of a reduced model, with memory and times before and after.
 
-    The first fields, to `recommendation`, are those of spikingjelly's memopt pipeline, by the
-    same names; a container there is a rewritten module here.
+    The fields up to `recommendation` are those of spikingjelly's memopt pipeline. Its containers
+    are the rewritten modules here.
     """
 
     profile: str | None = None
@@ -72,7 +72,7 @@ class ReductionSummary:
     predicted_added_s: float = 0.0
     """Predicted added time of a step."""
     predicted_step_s: float = 0.0
-    """Predicted time of a reduced step; 0.0 if that of the unreduced step is not known."""
+    """Predicted time of a reduced step; 0.0 if the unreduced step was not timed."""
     measured_step_before_s: float = 0.0
     measured_step_s: float = 0.0
     times_origin: str = ""
@@ -83,9 +83,9 @@ class ReductionSummary:
     """Modules that hold most at that peak, with their bytes."""
     n_replays: int = 0
     search_s: float = 0.0
-    """Duration of the search, without measuring on a device."""
+    """Duration of the search, without measurements on a device."""
     check_s: float = 0.0
-    """Duration of the comparison of gradients and state with those of the unreduced step."""
+    """Duration of the comparison of gradients and state with the unreduced step."""
 
     @property
     def fits(self) -> bool:

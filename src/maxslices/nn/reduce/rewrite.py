@@ -1,8 +1,8 @@
-"""Rewrites of modules: what they keep in training, and what they recompute.
+"""Rewrites of modules, which change the tensors that a module keeps for its backward pass.
 
-A module is rewritten by a ``forward`` in its instance dict, so its class, its hooks and the names
-of its parameters stay; `undo_rewrites` removes it. Without gradients a rewritten module runs as
-before. Rewrites may be nested: the modules inside of a recomputed one are rewritten then too.
+A module is rewritten by a ``forward`` in its instance dict, so its class, hooks and parameter names
+do not change. `undo_rewrites` removes it. Without gradients, a rewritten module runs as before.
+Rewrites may be nested.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .study import ModuleRange, children_of, range_at
 aten = torch.ops.aten
 
 _KEPT: dict[str, Any] = {"respect_saved_tensors_hooks": False}
-"""Results kept by a selective checkpoint are neither packed nor offloaded by hooks around it. Newer
-versions of torch have this argument, and warn if it is not given."""
+"""Hooks around a selective checkpoint neither pack nor offload the results that it keeps. Newer
+versions of torch have this argument, and warn without it."""
 _KEPT = {name: value for name, value in _KEPT.items() if name in signature(checkpoint).parameters}
 
 _GRAPHS_CHANGE_ONCE = [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 9]
-"""True if compiled models update running statistics once, recomputed or not (torch 2.9). With torch
-2.6 they are not updated at all, so compiling such a model is an error there."""
+"""True if compiled models update running statistics once, even if they are recomputed (torch 2.9).
+torch 2.6 does not update them at all, so compiling such a model is an error there."""
 
 Kind = Literal["checkpoint", "selective", "offload", "split"]
-"""Recompute all; recompute all but convolutions and matrix products; keep saved tensors on the
-host; run in parts without recomputation."""
+"""Recompute everything, recompute everything except convolutions and matrix products, keep saved
+tensors on the host, or run in parts without recomputation."""
 
 EXPENSIVE_OPS = frozenset(
     {
@@ -112,20 +112,20 @@ class Rewritten:
         Raises
         ------
         RewriteError
-            If a part changes what the whole would change once, in whichever step it does so first.
+            If a part changes state that the whole batch would change once.
         """
         parts = self.rewrite.parts
-        given = tensors_in((args, kwargs))
-        size = given[0].shape[0] if given and given[0].dim() else 0
+        tensors = tensors_in((args, kwargs))
+        size = tensors[0].shape[0] if tensors and tensors[0].dim() else 0
         if size < parts:
             return self._whole(args, kwargs)
-        # With `tensor_split`, the gradient of each part would be as large as that of the whole.
+        # With `tensor_split`, the gradient of each part would be as large as the whole gradient.
         sizes = [size // parts + (part < size % parts) for part in range(parts)]
-        # spikingjelly's modules say how many of their arguments are sequences.
-        n_cut = getattr(self.module, "n_seq_inputs", len(given))
+        # spikingjelly's modules have the number of arguments that are sequences.
+        n_cut = getattr(self.module, "n_seq_inputs", len(tensors))
         cut = [
             a.split(sizes) if i < n_cut and a.dim() and a.shape[0] == size else (a,) * parts
-            for i, a in enumerate(given)
+            for i, a in enumerate(tensors)
         ]
         watch = None if is_compiling() else StateWatch(self.state)
         results = []
@@ -157,17 +157,17 @@ class Rewritten:
                 contexts = {"context_fn": selective, **_KEPT}
             if not is_compiling() or (self.state.norms and not _GRAPHS_CHANGE_ONCE):
                 return recomputed(self._plain, self.state, self.path, args, kwargs, contexts)
-            # Compilers see to buffers themselves. An object given twice stays one.
+            # Compilers handle buffers themselves. Arguments that are one object stay one.
             single: list[Any] = []
             positions: list[int] = []
-            for a in args:  # not by `id`, where torch.compile may end its graph
-                same = [i for i, known in enumerate(single) if known is a]
+            for a in args:  # torch.compile may break its graph at `id`
+                same = [i for i, other in enumerate(single) if other is a]
                 positions.append(same[0] if same else len(single))
                 if not same:
                     single.append(a)
 
-            def run(*given: Any) -> Any:
-                return self._plain(*(given[i] for i in positions), **kwargs)
+            def run(*unique: Any) -> Any:
+                return self._plain(*(unique[i] for i in positions), **kwargs)
 
             return checkpoint(run, *single, use_reentrant=False, **contexts)
 
@@ -175,10 +175,10 @@ class Rewritten:
         if self.rewrite.kind == "offload":
             return offloaded(self.module)
         tensors = [a for a in args if torch.is_tensor(a)]
-        found = [compressor_named(name) for name in self.rewrite.compressors]
-        if not any(found):
+        compressors = [compressor_named(name) for name in self.rewrite.compressors]
+        if not any(compressors):
             return nullcontext()
-        return packed_inputs(tensors, found)
+        return packed_inputs(tensors, compressors)
 
 
 def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -199,7 +199,7 @@ class RewrittenRanges:
             if run.first < at:
                 raise ValueError(f"{run.path} overlaps another range that is rewritten")
             self.pieces += children[at : run.first]
-            # A container of the same modules, outside of the model, so that no name changes.
+            # This container is outside the model, so no parameter name changes.
             part = nn.Sequential(*(c for c in children[run.first : run.end] if c is not None))
             inside = [each for each in waiting if each[0].end <= run.end]
             waiting = [each for each in waiting if each[0].end > run.end]
@@ -226,7 +226,7 @@ def apply_rewrites(model: nn.Module, rewrites: Rewrites) -> None:
     Raises
     ------
     KeyError
-        If there is no module of a name.
+        If a path does not name a module or range.
     ValueError
         If ranges overlap and neither is inside the other.
     """

@@ -1,4 +1,4 @@
-"""Device of this process, and plans that are run on it: the fastest that runs is taken."""
+"""Device of this process, and steps of plans that run on it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ RANK_VARIABLES = (
 N_WARM = 3
 """Steps that are not timed: they load kernels and allocate memory of device and host."""
 N_STEPS = (6, 24)
-"""Minimum and maximum number of steps, the first `N_WARM` included. Under a limit, two plans for
+"""Minimum and maximum number of steps, including the first `N_WARM`. Under a limit, two plans for
 ResNet50 ran out of memory only in the fourth and in the sixth step."""
 TIMED_S = 0.4
-"""No further step begins when the timed ones took as long: about ten steps of the networks in
-docs/benchmarks/reductions.md."""
+"""Duration of the timed steps after which no further step begins, about ten steps of the networks
+in docs/benchmarks/reductions.md."""
 REPEATS = 2
-"""Runs of each plan, of which the shorter time counts: hosts differ from minute to minute, and
-the same plan for ResNet50 took 40.4 and then 49.3 ms."""
+"""Number of runs of each plan, whose shortest time counts. Hosts differ from minute to minute: one
+plan for ResNet50 took 40.4 and then 49.3 ms."""
 
 
 def resolve_device() -> torch.device:
     """Device of this process.
 
-    It is the CPU if there is no CUDA device; else the device of the first of `RANK_VARIABLES` that
-    is set; else that of the process group's rank, modulo the number of devices; else the current
+    Without a CUDA device, it is the CPU. Otherwise the first of these counts: one of
+    `RANK_VARIABLES` that is set, the process group's rank modulo the number of devices, the current
     device.
 
     Raises
     ------
     NoDeviceError
-        If the variable is not a device's number.
+        If the variable is not the number of a device.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -109,7 +109,7 @@ def run_for_real(
 
 
 def _timed(durations: list[float], device: torch.device) -> Iterator[int]:
-    """Count steps while their times are noted, until enough were timed."""
+    """Count steps and record their durations, until enough are timed."""
     while len(durations) < N_STEPS[0] or (
         len(durations) < N_STEPS[1] and sum(durations[N_WARM:]) < TIMED_S
     ):
@@ -125,35 +125,35 @@ def fastest(
     search: PlanSearch,
     device: torch.device,
 ) -> tuple[ReductionPlan, MeasuredStep] | None:
-    """Run steps of plans within the limit; the fastest of them, or None if none runs.
+    """Run steps of plans within the limit, and return the fastest plan that runs, if any.
 
-    They are run in turns, as a host may be slower for a while.
+    Plans take turns, as a host may be slow for a while.
     """
     left = [*plans]
-    found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
+    measured: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(REPEATS):
         for plan in list(left):
             apply_rewrites(search.step.model, plan.rewrites)
             try:
                 limit_bytes = search.limit_bytes or None
-                made = run_for_real(search.step, search.inputs, device, limit_bytes)
+                steps = run_for_real(search.step, search.inputs, device, limit_bytes)
             finally:
                 undo_rewrites(search.step.model)
-            if made is None:
+            if steps is None:
                 left.remove(plan)
-                found.pop(id(plan), None)
-            elif id(plan) not in found or made.step_s < found[id(plan)][1].step_s:
-                found[id(plan)] = plan, made
+                measured.pop(id(plan), None)
+            elif id(plan) not in measured or steps.step_s < measured[id(plan)][1].step_s:
+                measured[id(plan)] = plan, steps
         if len(left) < 2:
             break
-    return min(found.values(), key=lambda each: each[1].step_s, default=None)
+    return min(measured.values(), key=lambda each: each[1].step_s, default=None)
 
 
 def run_unreduced(search: PlanSearch, device: torch.device) -> MeasuredStep | None:
     """Run the unreduced step, if there is enough memory for it.
 
-    It is run before any step with a limit: where a workspace finds no room, cuDNN takes another
-    kernel and keeps it for the rest of the process.
+    It runs before any step with a limit. Where memory for a workspace is lacking, cuDNN chooses
+    another kernel and keeps it for the rest of the process.
     """
     free_bytes = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if search.tried[0].needed_bytes >= free_bytes:

@@ -1,8 +1,8 @@
 """Search for the cheapest plan that fits: choose by arithmetic, replay, lower the target.
 
-The knapsack proposes the cheapest set of rewrites below a target, and a replay shows what it needs.
-The target is lowered until no cheaper plan can follow. The search ends after a number of replays,
-never by the clock.
+The knapsack proposes the cheapest set of rewrites below a target, and a replay gives its need. The
+target is lowered until no cheaper plan can follow. The search is bounded by a number of replays,
+not by the clock.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class ReductionPlan:
     chosen: list[Candidate]
     trace: Trace
     limit_bytes: InitVar[int] = 0
-    """Limit of the allocator. If the two steps run under it, all further ones must run as well."""
+    """Limit of the allocator, under which all steps must run."""
     added_s: float = 0.0
-    """Added time of a step, with that of memory given back to the device and taken again."""
+    """Added time of a step, including memory that is returned to the device and taken again."""
     first_bytes: int = field(init=False)
     """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)
-    """Smallest limit under which all further steps run too. Below it, workspaces may find no room,
-    and cuDNN's kernels without one are several times slower."""
+    """Smallest limit under which all further steps run too. Below it, memory for workspaces may be
+    lacking, and cuDNN's kernels without them are several times slower."""
     later: Steady = field(init=False)
     """Effect of the limit on further steps."""
 
@@ -98,7 +98,7 @@ def later_bytes(trace: Trace, too_low_bytes: int) -> int:
         return not steady(trace, allocator(limit * part)).runs
 
     low, high = too_low_bytes // part, -(-free.peak_reserved_bytes // part) + 1
-    while fails(high):  # segments that grow need room for all of a block
+    while fails(high):  # expandable segments need room for a whole block
         low, high = high, 2 * high
     return (last_true(fails, low, high) + 1) * part
 
@@ -195,12 +195,12 @@ class PlanSearch:
 
     def fits(self, plan: ReductionPlan) -> bool:
         """True if the plan's steps run within the limit."""
-        # Not `Trace.fits`: steps that run under one limit may fail under a slightly larger one, by
-        # the addresses of blocks, and a device may differ by that little.
+        # Not `Trace.fits`: depending on the addresses of blocks, steps that run under one limit may
+        # fail under a slightly larger one, and a device may differ by that little.
         return plan.needed_bytes <= self.limit_bytes
 
     def better(self, plan: ReductionPlan | None, best: ReductionPlan) -> ReductionPlan:
-        """Better of two plans; the first may be missing."""
+        """Better of two plans, of which the first may be missing."""
         if plan is None:
             return best
         if self.fits(plan) != self.fits(best):
@@ -228,7 +228,7 @@ class PlanSearch:
     def drop_failing_rewrites(
         self, check: GradientCheck, plans: Sequence[ReductionPlan]
     ) -> set[tuple[str, str]]:
-        """Exclude rewrites that change gradients or state; return their paths and kinds."""
+        """Exclude rewrites that change gradients or state, and return their paths and kinds."""
         failing: set[tuple[str, str]] = set()
         for plan in plans:
             if check.difference(plan.rewrites) is None:
@@ -244,7 +244,7 @@ class PlanSearch:
         return failing
 
     def cheapest(self) -> ReductionPlan:
-        """Cheapest plan that fits; the one with the lowest need if none does.
+        """Cheapest plan that fits, or the plan with the lowest need if none fits.
 
         The knapsack proposes plans for lower and lower targets, and each is replayed. Gaps between
         blocks, and how rewrites act on each other, are not in the expected peaks, so the first
@@ -277,7 +277,7 @@ class PlanSearch:
         return self.step_times.added_s([self.candidates[row] for row in rows])
 
     def _replayed(self, rows: Sequence[int]) -> ReductionPlan | None:
-        """Replay a plan, once; candidates that cannot be replayed get an infinite cost."""
+        """Replay a plan, once, or exclude candidates that make the replay fail."""
         chosen = [self.candidates[row] for row in rows]
         same = frozenset(map(id, chosen))
         for plan in self.tried:

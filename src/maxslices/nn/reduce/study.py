@@ -1,8 +1,8 @@
 """Study of the unreduced step: one replay with the inputs, results and events of each module.
 
-Rewrites are named by paths of modules, or of ranges of children of an ``nn.Sequential``. A range is
-written as a Python slice: "features[3:6]", or "[3:6]" of the model itself. Layers that follow each
-other without a module of their own can so be rewritten as one.
+A rewrite has the path of a module, or of a range of children of an ``nn.Sequential``. A range is
+written as a Python slice: "features[3:6]", or "[3:6]" of the model itself. Consecutive layers that
+are not in a module of their own can thus be rewritten together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..replay.nested import tensors_in
 from ..step.model_step import ModelStep
 
 EXPENSIVE_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
-"""Convolutions and matrix products; ranges begin with them."""
+"""Convolutions and matrix products, with which ranges begin."""
 RANGE_LENGTHS = (1, 2, 3, 4, 6, 8)
 """Lengths of ranges, in groups of layers that begin with an expensive one."""
 
@@ -31,7 +31,7 @@ _RUN = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
 
 class ModuleRange(NamedTuple):
-    """Children of a Sequential, one after the other."""
+    """Consecutive children of a Sequential."""
 
     parent: str
     first: int
@@ -45,8 +45,8 @@ class ModuleRange(NamedTuple):
 
 def range_at(path: str) -> ModuleRange | None:
     """Range that a path names; None if it names a module."""
-    found = _RUN.fullmatch(path)
-    return ModuleRange(found[1], int(found[2]), int(found[3])) if found else None
+    match = _RUN.fullmatch(path)
+    return ModuleRange(match[1], int(match[2]), int(match[3])) if match else None
 
 
 def children_of(run: ModuleRange, modules: Mapping[str, nn.Module]) -> list[str]:
@@ -55,7 +55,7 @@ def children_of(run: ModuleRange, modules: Mapping[str, nn.Module]) -> list[str]
     Raises
     ------
     KeyError
-        If there is no such range.
+        If the range does not exist.
     """
     parent = modules[run.parent]
     names = list(parent._modules)
@@ -70,26 +70,26 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def modules_and_ranges(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules by path, with those of `ranges_of` as a Sequential of the same children."""
-    found = dict(model.named_modules())
+    """Modules by path, and each range of `ranges_of` as a Sequential of the same children."""
+    modules = dict(model.named_modules())
     for run in ranges_of(model):
-        found[run.path] = nn.Sequential(*(found[p] for p in children_of(run, found)))
-    return found
+        modules[run.path] = nn.Sequential(*(modules[p] for p in children_of(run, modules)))
+    return modules
 
 
 def ranges_of(model: nn.Module) -> list[ModuleRange]:
     """Ranges that are worth a rewrite.
 
-    A group is a convolution or product, or a module with one inside, and the layers up to the
-    next.
+    A range consists of groups. A group is a convolution or product, or a module that contains one,
+    and the layers up to the next group.
     """
-    made: list[ModuleRange] = []
+    ranges: list[ModuleRange] = []
     for path, module in model.named_modules():
         if not is_plain(module):
             continue
         children = list(module.children())
         if len(children) < len(module._modules):
-            continue  # some are None, or the same
+            continue  # some children are None, or the same module
         starts = [i for i, child in enumerate(children) if _is_expensive(child)]
         if not starts:
             continue
@@ -100,8 +100,8 @@ def ranges_of(model: nn.Module) -> list[ModuleRange]:
                     break
                 run = ModuleRange(path, edges[first], edges[first + length])
                 if 1 < run.end - run.first < len(children):
-                    made.append(run)
-    return [*dict.fromkeys(made)]
+                    ranges.append(run)
+    return [*dict.fromkeys(ranges)]
 
 
 def _is_expensive(module: nn.Module) -> bool:
@@ -113,7 +113,7 @@ class ModuleOrder:
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules())
-        paths = list(self.modules)  # each before those inside it
+        paths = list(self.modules)  # parents come before their children
         self._stretch: dict[str, tuple[int, int]] = {}
         for index, path in enumerate(paths):
             end = index + 1
@@ -122,7 +122,7 @@ class ModuleOrder:
             self._stretch[path] = (index, end)
 
     def stretch(self, path: str) -> tuple[int, int]:
-        """Interval of a module or range: its first module, and the one after its last."""
+        """Indices of the first module of a module or range, and of the one after its last."""
         if path not in self._stretch:
             run = range_at(path)
             if run is None:
@@ -133,7 +133,7 @@ class ModuleOrder:
         return self._stretch[path]
 
     def modules_of(self, path: str) -> list[str]:
-        """Path of a module, or those of the modules of a range."""
+        """Path of a module, or paths of the modules in a range."""
         run = range_at(path)
         return [path] if path in self.modules or run is None else children_of(run, self.modules)
 
@@ -172,7 +172,7 @@ class StepStudy:
 
     trace: Trace
     calls: list[ForwardCall]
-    """Forward calls in the order of their ends, followed by those of ranges."""
+    """Forward calls of modules in the order of their ends, followed by calls of ranges."""
     begins: dict[str, int]
     """First event of the backward pass of each module, its children included."""
     usage: npt.NDArray[np.int64]
@@ -202,31 +202,31 @@ class _CallWatcher:
 
     def _enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch._C._functorch.peek_interpreter_stack() is not None:
-            return  # inside of torch.func nothing is rewritten
-        given, record = (args, kwargs), self.record
+            return  # modules are not rewritten inside torch.func
+        arguments, record = (args, kwargs), self.record
         self._open.append(
-            (record.n_events, self._indexes(given), _versions(given),
+            (record.n_events, self._indexes(arguments), _versions(arguments),
              record.n_operators, record.n_in_python)
         )  # fmt: skip
 
-    def _leave(self, path: str, _module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+    def _leave(self, path: str, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return
-        first, given, before, n_operators, n_in_python = self._open.pop()
+        first, inputs, before, n_operators, n_in_python = self._open.pop()
         record = self.record
         changed = _versions((args, kwargs)) != before
         n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
         self.calls.append(
             ForwardCall(
-                path, first, record.n_events, given, self._indexes(made),
+                path, first, record.n_events, inputs, self._indexes(output),
                 changed, n_first,
                 record.n_operators - n_operators, record.n_in_python - n_in_python,
             )
         )  # fmt: skip
 
     def _indexes(self, value: Any) -> tuple[int, ...]:
-        found = [self.record.index_of(t) for t in tensors_in(value)]
-        return tuple(dict.fromkeys(i for i in found if i is not None))
+        indexes = [self.record.index_of(t) for t in tensors_in(value)]
+        return tuple(dict.fromkeys(i for i in indexes if i is not None))
 
 
 def _versions(value: Any) -> tuple[int, ...]:
@@ -243,7 +243,7 @@ def study_step(step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces) -
         watch=watcher.watch,
     )
     model = step.model
-    # What a model recomputes by itself is no call of the forward pass.
+    # Calls in the backward pass belong to the model's own recomputation.
     end = next(mark.event for mark in trace.marks if mark.name == "forward")
     seen = [call for call in watcher.calls if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))

@@ -1,7 +1,7 @@
-"""Times of a step and of rewrites, stated for an H200 or measured where there is a device.
+"""Times of a step and of rewrites, measured on a device or estimated for an H200.
 
-Host and device work at the same time, so a step takes as long as the slower of them: its forward
-pass, its backward pass, and what rewrites add to each.
+Host and device work at the same time, so a step takes as long as the slower of the two: its forward
+pass, its backward pass, and the time that rewrites add to each.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from .candidates import Candidate
 from .study import EXPENSIVE_LAYERS, ForwardCall, ModuleOrder, StepStudy
 
 N_TIMED = 3
-"""Timed forward passes, of which the shortest counts, as a host may be slower for a while."""
+"""Number of timed forward passes. The shortest counts, as a host may be slow for a while."""
 CYCLES_PER_S = 2e9
 """Clock of the device, approximately: an H200 runs at up to 1.98 GHz."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Speeds of a device and its host, for predicted times. Stated values are those of an H200."""
+    """Speeds of a device and its host, for predicted times. The defaults are those of an H200."""
 
     convolution_flops_per_s: float = 110e12
-    """Of convolutions, which may round their factors to TF32 by default."""
+    """For convolutions, which may round their factors to TF32 by default."""
     flops_per_s: float = 50e12
-    """Of matrix products in single precision."""
+    """For matrix products in single precision."""
     bytes_per_s: float = 3.0e12
     """Of the device's memory, reading and writing."""
     channel_bytes_per_s: float = 2.4e9
-    """Of one channel that a norm of a single sample writes: one block of threads does it,
-    however many channels there are."""
+    """For each channel that a norm of a single sample writes. One block of threads writes a
+    channel, whatever their number."""
     link_bytes_per_s: float = 55e9
     """Between the device and pinned host memory, in one direction."""
     launch_s: float = 8e-6
@@ -52,14 +52,13 @@ class DeviceRates:
     """Host time of an operator that a library defines in Python and that starts kernels itself,
     such as a spiking neuron."""
     again_s: float = 25e-6
-    """Added host time of an operator that is recomputed, as Python looks up what it saves."""
+    """Added host time of a recomputed operator, whose saved tensors Python looks up."""
     selective_s: float = 0.12e-3
-    """Added host time of an operator in a selective checkpoint, which looks up results too."""
+    """Added host time of an operator in a selective checkpoint, which also looks up its result."""
     checkpoint_s: float = 0.2e-3
     """Host time of one checkpoint, without the recomputed operators."""
     reallocated_bytes_per_s: float = 227e9
-    """Memory that the allocator gives back to the device and takes again, per second: 4.4 ms a
-    GB."""
+    """Memory that the allocator returns to the device and takes again: 4.4 ms per GB."""
     origin: str = "stated for an H200, single precision"
 
     @classmethod
@@ -76,7 +75,7 @@ class ForwardTimes:
 
     rates: DeviceRates
     forward_s: Mapping[str, float] = field(default_factory=dict)
-    """Device time of each module, children included; empty without a device."""
+    """Device time of each module, including its children. Empty without a device."""
     host_forward_s: Mapping[str, float] = field(default_factory=dict)
     """Host time of each module."""
     origin: str = "counted"
@@ -127,7 +126,7 @@ def _forward_s(
         spans = record_spans(model, mark)
         for _ in range(N_TIMED):
             spans.clear()
-            # The device waits first, or events would show the host's time where that is longer.
+            # With the device busy, events show its own time even where the host is slower.
             torch.cuda._sleep(int(2 * plain_s * CYCLES_PER_S))
             run()
             now: dict[str, tuple[float, float]] = {}
@@ -138,7 +137,7 @@ def _forward_s(
             for path, (on_device, on_host) in now.items():
                 device_s[path] = min(on_device, device_s.get(path, math.inf))
                 host_s[path] = min(on_host, host_s.get(path, math.inf))
-    # Events take the host time of their own, which a run without them does not have.
+    # Recording events takes host time, so host times are scaled to a run without events.
     return device_s, {path: s * plain_s / host_s[""] for path, s in host_s.items()}
 
 
@@ -173,8 +172,8 @@ def measure_link(device: torch.device) -> float:
 
 
 BACKWARD, HOST_BACKWARD = 2.0, 1.2
-"""Backward pass as a multiple of the forward pass, on the device and on the host. On the device it
-has two products for each of the forward pass, for the gradients of inputs and of weights."""
+"""Duration of the backward pass relative to the forward pass, on the device and on the host. On the
+device, each product of the forward pass has two, for the gradients of inputs and of weights."""
 
 
 class Flops(NamedTuple):
@@ -289,14 +288,14 @@ def traffic_s(storage: Storage, rates: DeviceRates) -> float:
 
 def flops_of(flops: Mapping[str, Flops], path: str, order: ModuleOrder) -> Flops:
     """Operations of a module, or of the modules of a range."""
-    known = [flops[each] for each in order.modules_of(path) if each in flops]
-    return Flops(sum(f.convolutions for f in known), sum(f.products for f in known))
+    parts = [flops[each] for each in order.modules_of(path) if each in flops]
+    return Flops(sum(f.convolutions for f in parts), sum(f.products for f in parts))
 
 
-HIDDEN = 0.2
-"""Weight of time that is hidden behind a busy device or host. 0 would let the search take any
-number of hidden rewrites, which together are not hidden; 1 would count them as if nothing ran
-in parallel."""
+HIDDEN_TIME_WEIGHT = 0.2
+"""Weight of time that is hidden behind a busy device or host. With 0, the search could choose any
+number of hidden rewrites, which together are not hidden. With 1, host and device would count as if
+they did not run in parallel."""
 
 
 def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
@@ -306,15 +305,15 @@ def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
         given = record.input(tuple(inputs))
         with torch.set_grad_enabled(step.mode != "inference"):
             counted = module_flops(model, lambda: model(*given))
-    found = {}
+    flops = {}
     for path, by_op in counted.items():
         convolutions = sum(n for op, n in by_op.items() if "convolution" in str(op))
-        found[path] = Flops(float(convolutions), float(sum(by_op.values()) - convolutions))
-    return found
+        flops[path] = Flops(float(convolutions), float(sum(by_op.values()) - convolutions))
+    return flops
 
 
 def price(
-    found: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     of_step: StepTimes,
     flops: Mapping[str, Flops],
     times: ForwardTimes,
@@ -322,11 +321,11 @@ def price(
     """Set the times of candidates, and `cost_s`."""
     whole_s = max(of_step.step_s(), 1e-9)
     device_busy, host_busy = of_step.device_s / whole_s, of_step.host_s / whole_s
-    for candidate in found:
+    for candidate in candidates:
         _set_times(candidate, of_step, flops, times)
         added_s = of_step.added_s([candidate])
         hidden_s = max(device_busy * candidate.device_s, host_busy * candidate.host_s) - added_s
-        candidate.cost_s = float(added_s + HIDDEN * max(hidden_s, 0.0))
+        candidate.cost_s = float(added_s + HIDDEN_TIME_WEIGHT * max(hidden_s, 0.0))
 
 
 def _set_times(
@@ -364,12 +363,12 @@ def _set_times(
 
 def _expensive_inside(candidate: Candidate, of_step: StepTimes) -> list[str]:
     """Outermost convolutions and matrix products of a module or range."""
-    found: list[str] = []
+    outermost: list[str] = []
     order = of_step.order
     for path, module in order.modules.items():
         if isinstance(module, EXPENSIVE_LAYERS) and not any(
-            path.startswith(p + ".") for p in found
+            path.startswith(p + ".") for p in outermost
         ):
-            found.append(path)
+            outermost.append(path)
     own = candidate.path
-    return [path for path in found if path == own or order.is_inside(path, own)]
+    return [path for path in outermost if path == own or order.is_inside(path, own)]

@@ -212,7 +212,7 @@ def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tupl
         is_state = storage.category == "optimizer state"
         owner = "optimizer" if is_state else _inside(storage.module, names)
         groups.setdefault(owner, []).append(storage)
-    made = []
+    holders = []
     for name, alive in groups.items():
         sums = Counter[str]()
         for storage in alive:
@@ -226,5 +226,5 @@ def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tupl
             f"{'x'.join(map(str, largest.shape)) or 'a scalar'} {largest.dtype}{where}"
         )
         kind = type(modules[name]).__name__ if name in modules else "state"
-        made.append(Holder(name, kind, total, what))
-    return tuple(sorted(made, key=lambda holder: -holder.n_bytes)[:LARGEST])
+        holders.append(Holder(name, kind, total, what))
+    return tuple(sorted(holders, key=lambda holder: -holder.n_bytes)[:LARGEST])

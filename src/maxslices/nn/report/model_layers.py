@@ -116,26 +116,26 @@ def layer_table(
     check_model(model)
     call = CallInputs.of(inputs)
     step = ModelStep(model, "forward", prediction_function=prediction_function, names=call.names)
-    found: dict[str, LayerRow | None] = {}
+    rows_by_path: dict[str, LayerRow | None] = {}
     # A first replay tells whether the model runs, with the errors that say why not.
     step.trace(call.values, Workspaces.none())
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
-        made = record.model(step.meta_copy(), is_on_meta=True)
-        for path, module in made.named_modules():
-            _watch(module, path, found)
-        given = record.input(call.values)
-        counted = module_flops(made, lambda: made(*given))
+        copy = record.model(step.meta_copy(), is_on_meta=True)
+        for path, module in copy.named_modules():
+            _watch(module, path, rows_by_path)
+        arguments = record.input(call.values)
+        counted = module_flops(copy, lambda: copy(*arguments))
     flops = {path: sum(by_op.values()) for path, by_op in counted.items()}
     modules = dict(model.named_modules())
     rows = tuple(
-        replace(row, mult_adds=flops.get(path, 0) // 2) for path, row in found.items() if row
+        replace(row, mult_adds=flops.get(path, 0) // 2) for path, row in rows_by_path.items() if row
     )
     leaves = [row for row in rows if row.n_parameters and not any(modules[row.path].children())]
     return LayerTable(
         tuple(row for row in rows if row.depth <= depth),
         *_counts(model),
         flops.get("", 0) // 2,
-        sum(t.numel() * t.element_size() for t in tensors_in(given)),
+        sum(t.numel() * t.element_size() for t in tensors_in(arguments)),
         2 * sum(row.output_bytes for row in leaves),
         sum(p.numel() * p.element_size() for p in model.parameters()),
     )
@@ -147,16 +147,16 @@ def _counts(module: nn.Module) -> tuple[int, int]:
     return sum(n for n, _ in sizes), sum(n for n, is_trained in sizes if is_trained)
 
 
-def _watch(module: nn.Module, path: str, found: dict[str, LayerRow | None]) -> None:
+def _watch(module: nn.Module, path: str, rows: dict[str, LayerRow | None]) -> None:
     """Enter a row for the first call of a module, at the place where the call begins."""
 
     def enter(_module: nn.Module, _args: Any) -> None:
-        found.setdefault(path, None)
+        rows.setdefault(path, None)
 
     def leave(_module: nn.Module, args: Any, named: Any, result: Any) -> None:
         before, after = tensors_in((args, named)), tensors_in(result)
         kernel = getattr(module, "kernel_size", ())
-        found[path] = found[path] or LayerRow(
+        rows[path] = rows[path] or LayerRow(
             path,
             type(module).__name__,
             path.count(".") + 1 if path else 0,

@@ -87,11 +87,11 @@ def _segment(
     }
 
 
-def _stack(made: Storage | OperatorCall) -> list[dict[str, Any]]:
+def _stack(item: Storage | OperatorCall) -> list[dict[str, Any]]:
     """Frames of an allocation, the innermost first."""
-    what = made.op if isinstance(made, OperatorCall) else made.op or made.category
-    stack = [{"filename": made.module or "model", "line": 0, "name": what}]
-    file, _, line = made.line.rpartition(":")
+    what = item.op if isinstance(item, OperatorCall) else item.op or item.category
+    stack = [{"filename": item.module or "model", "line": 0, "name": what}]
+    file, _, line = item.line.rpartition(":")
     if file:
-        stack.append({"filename": file, "line": int(line), "name": made.stage})
+        stack.append({"filename": file, "line": int(line), "name": item.stage})
     return stack

@@ -334,7 +334,7 @@ def memory_report(
         If the model cannot be replayed without data; the message names the line.
     """
     call = CallInputs.of(inputs)
-    given = call.values
+    values = call.values
     wanted = targets if targets is None or callable(targets) else (lambda *_: targets)
     whole = make_step(
         model, mode, optimizer, loss, wanted, amp, prediction_function, keep_output, accumulate,
@@ -348,11 +348,11 @@ def memory_report(
         capability=capability_of(on_device, memory),
     )
     change = add_buckets if ddp and mode == "training" else None
-    known = Workspaces.allowance() if workspaces is None else workspaces
-    trace = whole.trace(given, known, change=change, lines=True)
+    used_workspaces = Workspaces.allowance() if workspaces is None else workspaces
+    trace = whole.trace(values, used_workspaces, change=change, lines=True)
     if workspaces is None and on_device is not None and on_device.type == "cuda":
-        known, _ = measured_workspaces(trace.calls, on_device)
-        trace = trace.with_workspaces(known)
+        used_workspaces, _ = measured_workspaces(trace.calls, on_device)
+        trace = trace.with_workspaces(used_workspaces)
     names = groups_of(model, trace)
     unused = block_tail_slack_bytes(trace)
     after = trace.marks[last_forward(trace)].event
@@ -363,7 +363,7 @@ def memory_report(
         sum(p.numel() for p in model.parameters() if p.requires_grad),
         tuple(
             f"{shape_text(item)} {str(item.dtype).removeprefix('torch.')}"
-            for item in leaves(given)
+            for item in leaves(values)
             if is_sized(item)
         ),
         mode,
@@ -379,7 +379,7 @@ def memory_report(
         max(trace.reserved_bytes, trace.peak_bytes + unused),
         max(trace.needed_bytes, trace.peak_bytes + unused),
         CONTEXT_BYTES,
-        known.origin,
+        used_workspaces.origin,
         stages_of(trace),
         parts_of(model, trace, names, held),
         holders_of(model, trace.peak, names),

@@ -23,17 +23,17 @@ def channel_axis(model: nn.Module, in_channels: int | None) -> tuple[int, ...] |
 
     None if neither is known.
     """
-    found = getattr(model, "in_channels", None) if in_channels is None else in_channels
-    if found is None:
+    channels = getattr(model, "in_channels", None) if in_channels is None else in_channels
+    if channels is None:
         return None
-    is_none = type(found) is int and found == 0
-    return () if is_none else (positive(found, "in_channels"),)
+    is_none = type(channels) is int and channels == 0
+    return () if is_none else (positive(channels, "in_channels"),)
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
     """Dtype of a model's first parameter of floating point; float32 without one."""
-    found = (p.dtype for p in model.parameters() if p.is_floating_point())
-    return next(found, torch.float32)
+    dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
 
 
 def ndim_of(model: nn.Module) -> int:
@@ -45,10 +45,10 @@ def ndim_of(model: nn.Module) -> int:
         If it has none, or of several numbers of axes.
     """
     kinds = nn.modules.conv._ConvNd
-    found = {len(m.kernel_size) for m in model.modules() if isinstance(m, kinds)}
-    if len(found) == 1:
-        return found.pop()
-    has = "has no convolutions" if not found else f"has convolutions of {sorted(found)} axes"
+    ndims = {len(m.kernel_size) for m in model.modules() if isinstance(m, kinds)}
+    if len(ndims) == 1:
+        return ndims.pop()
+    has = "has no convolutions" if not ndims else f"has convolutions of {sorted(ndims)} axes"
     raise ModelArgumentError(
         f"{type(model).__name__} {has}: pass ndim, the number of spatial axes of a patch (--ndim)"
     )
@@ -135,13 +135,13 @@ class CallInputs:
             values = (inputs,)
         else:
             values = inputs
-        made = tuple(_with_specs(value) for value in values)
-        if not any(isinstance(leaf, Spec | torch.Tensor) for leaf in leaves(made)):
+        arguments = tuple(_with_specs(value) for value in values)
+        if not any(isinstance(leaf, Spec | torch.Tensor) for leaf in leaves(arguments)):
             raise ModelArgumentError(
                 "inputs is a shape such as (4, 1, 256, 256), a Spec, a tensor, a tuple of them, or "
                 f"a dict of them by the model's keywords, not {_short(inputs)}"
             )
-        return cls(made, names)
+        return cls(arguments, names)
 
     @classmethod
     def of_samples(cls, inputs: Any) -> CallInputs | None:
@@ -151,12 +151,12 @@ class CallInputs:
         is_container = isinstance(inputs, tuple | list) and any(map(is_sized, inputs))
         if not is_container and not isinstance(inputs, Mapping) and not is_sized(inputs):
             return None
-        made = cls.of(inputs)
-        flat = [leaf for leaf in leaves(made.values) if is_sized(leaf)]
+        samples = cls.of(inputs)
+        flat = [leaf for leaf in leaves(samples.values) if is_sized(leaf)]
         scalars = [leaf for leaf in flat if not leaf.shape]
         if scalars:
             raise ModelArgumentError("each input of a sample has the batch as its first axis")
-        return cls(made.specs, made.names)
+        return cls(samples.specs, samples.names)
 
     def batch(self, n: int) -> tuple[Any, ...]:
         """Arguments for a batch of n samples."""
@@ -208,15 +208,15 @@ class CalledModule(nn.Module):
         self.function = function
         self.names = names
 
-    def forward(self, *given: Any) -> Any:
+    def forward(self, *arguments: Any) -> Any:
         """Call the model; the last arguments go by keyword."""
-        n_unnamed = len(given) - len(self.names)
-        named = dict(zip(self.names, given[n_unnamed:], strict=True))
+        n_unnamed = len(arguments) - len(self.names)
+        named = dict(zip(self.names, arguments[n_unnamed:], strict=True))
         if self.function is None:
-            return self.model(*given[:n_unnamed], **named)
+            return self.model(*arguments[:n_unnamed], **named)
         if isinstance(self.function, str):
-            return getattr(self.model, self.function)(*given[:n_unnamed], **named)
-        return self.function(self.model, *given[:n_unnamed], **named)
+            return getattr(self.model, self.function)(*arguments[:n_unnamed], **named)
+        return self.function(self.model, *arguments[:n_unnamed], **named)
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True

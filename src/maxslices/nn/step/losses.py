@@ -54,10 +54,10 @@ class OutputLoss:
 def completed(loss: Loss | None) -> Loss | None:
     """Loss that takes whatever a model returns; functions of users get it as it is."""
     if loss is not None and (isinstance(loss, type) or not callable(loss)):
-        given = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
+        shown = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
         raise ModelArgumentError(
             "loss is a function of output and targets, or a module such as nn.MSELoss(), not "
-            f"{given}"
+            f"{shown}"
         )
     return OutputLoss(loss) if loss is not None and _is_of_torch(loss) else loss
 
@@ -146,10 +146,10 @@ def loss_named(name: str) -> Loss:
     wanted = name.lower().replace("_", "").removesuffix("loss")
     if wanted not in plain:
         near = get_close_matches(wanted, plain, 4, 0.4)
-        known = ", ".join(plain[each] for each in near or ("crossentropy", "mse", "l1"))
-        raise ModelArgumentError(f"{name!r} is no loss of torch.nn; there is {known}")
-    made: Loss = getattr(nn, plain[wanted])()
-    return made
+        choices = ", ".join(plain[each] for each in near or ("crossentropy", "mse", "l1"))
+        raise ModelArgumentError(f"{name!r} is no loss of torch.nn; there is {choices}")
+    loss: Loss = getattr(nn, plain[wanted])()
+    return loss
 
 
 def _is_of_torch(loss: Any) -> bool:

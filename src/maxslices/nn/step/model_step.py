@@ -152,16 +152,16 @@ class ModelStep:
         for draws in ("", *PATHS):
             try:
                 targets = targets or self.target_specs(inputs)
-                made = self.meta_copy()
-                given = meta_optimizer(self.optimizer, self.model, made)
+                copy = self.meta_copy()
+                optimizer = meta_optimizer(self.optimizer, self.model, copy)
                 if change is not None:
-                    change(made)
+                    change(copy)
                 trace = replay(
-                    made,
+                    copy,
                     *inputs,
                     loop=self.loop,
                     targets=targets,
-                    optimizer=given,
+                    optimizer=optimizer,
                     steps=1 if self.mode == "forward" else steps,
                     workspaces=workspaces,
                     capability=self.capability,
@@ -196,8 +196,8 @@ class ModelStep:
         if self.mode != "training" or self.loss is None:
             return ()
         if self.targets is not None:
-            made = self.targets(*inputs)
-            return tuple(made) if isinstance(made, list | tuple) else (made,)
+            targets = self.targets(*inputs)
+            return tuple(targets) if isinstance(targets, list | tuple) else (targets,)
         key = shapes_text(inputs)
         if key not in self._predictions:
             self._predictions[key] = self._prediction(inputs)
@@ -210,12 +210,12 @@ class ModelStep:
             model = record.model(self.meta_copy(), is_on_meta=True)
             output = model(*record.input(tuple(inputs)))
             if isinstance(self.loss, OutputLoss):
-                found = predictions_in(output)[:1]
+                predictions = predictions_in(output)[:1]
             else:
-                found = picked_by(self.loss, output)
-            specs = {Spec(tuple(t.shape), t.dtype) for t in found}
+                predictions = picked_by(self.loss, output)
+            specs = {Spec(tuple(t.shape), t.dtype) for t in predictions}
             choices = names_of(output)
-            del output, found
+            del output, predictions
         if len(specs) != 1:
             raise ModelArgumentError(
                 f"{type(self.model).__name__} returns {choices}, and the loss does not say which "
@@ -267,13 +267,13 @@ def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
             return
 
 
-def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
+def meta_optimizer(optimizer: Any, real: nn.Module, copy: nn.Module) -> Any:
     """Function that makes the optimizer of a meta copy, if the real one was given."""
     if not optimizers_in(optimizer):
         return optimizer
-    copies = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
+    copies = {id(a): b for a, b in zip(real.parameters(), copy.parameters(), strict=True)}
     # The replay copies the model again, so it is given a function and not an optimizer.
-    return lambda _: optimizer_for(optimizer, copies, made.parameters())
+    return lambda _: optimizer_for(optimizer, copies, copy.parameters())
 
 
 def placed(inputs: Any, device: torch.device) -> Any:
@@ -298,9 +298,9 @@ def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> An
     def convert(item: Any) -> Any:
         if not isinstance(item, Spec):
             return item
-        made = torch.empty(item.shape, dtype=item.dtype, device=device)
-        made = made.normal_() if random and made.is_floating_point() else made.zero_()
-        return made.requires_grad_(item.requires_grad)
+        tensor = torch.empty(item.shape, dtype=item.dtype, device=device)
+        tensor = tensor.normal_() if random and tensor.is_floating_point() else tensor.zero_()
+        return tensor.requires_grad_(item.requires_grad)
 
     return map_leaves(convert, placed(specs, device))
 
