@@ -99,9 +99,9 @@ def test_what_does_not_fit_is_said_to_need_more_than_there_is():
 
 def test_what_fits_with_less_work_area_is_not_said_to_take_more_than_there_is():
     result = max_batch_size(Small(), (64, 64), memory=MEMORY).result
-    assert "where there is room" not in str(result)
+    assert "if there is room" not in str(result)
     squeezed = replace(result, limit_bytes=result.allocated_bytes - 1)
-    assert "convolutions then use less workspace" in str(squeezed)
+    assert "convolutions use less workspace" in str(squeezed)
 
 
 def test_a_prediction_function_is_replayed():
@@ -137,7 +137,7 @@ def test_the_answer_is_an_int_that_survives_pickling():
     ("model", "patch", "options", "message"),
     [
         (torch.nn.Conv2d(3, 3, 1), (512, 512), {}, None),
-        (torch.nn.LayerNorm(7), (64, 64), {}, "64x64 with 1, 3, 4, 2 channels: pass in_channels"),
+        (torch.nn.LayerNorm(7), (64, 64), {}, "64x64 with 1, 3, 4, 2 channels: .*or in_channels"),
         (Small(), (64, 64), {"in_channels": 3}, "cannot take 2x3x64x64"),
         (Small(), (63, 64), {}, "2x1x63x64: Sizes of tensors must match"),
         (Small(), (64,), {}, "2x1x64"),
@@ -148,7 +148,12 @@ def test_the_answer_is_an_int_that_survives_pickling():
         (Small(), (64, 64), {"mode": "train"}, "'training', not 'train'"),
         (Small(), (64, 64), {"optimizer": "adam"}, "goes with mode='training'"),
         (Small(), (64, 64), {"mode": "training", "optimizer": "lion"}, "sgd, momentum, adam"),
-        (Small(), (64, 64), {"mode": "training", "optimizer": 5}, "5 is not an optimizer known"),
+        (
+            Small(),
+            (64, 64),
+            {"mode": "training", "optimizer": 5},
+            "5 is not the name of an optimizer",
+        ),
         (Small(), (64, 64), {"mode": "training", "optimizer": lambda p: 5}, "It returned a int"),
         (
             Small(),

@@ -23,6 +23,9 @@ WIDTH = 3
 def network(width=4):
     return nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 1, 1))
 
+def deep():
+    return nn.Sequential(*(nn.Sequential(network(16), nn.GELU()) for _ in range(4)))
+
 made = _hidden = network()
 
 class Ends(nn.Module):
@@ -136,9 +139,7 @@ def test_inputs_have_names_and_a_method_may_be_called(cli):
 
 
 def test_a_step_is_reduced(cli):
-    status, out, err = cli(
-        "reduce own_networks:network --input 16x1x256x256 --memory 800MB -p width=16 --json"
-    )
+    status, out, err = cli("reduce own_networks:deep --input 16x1x256x256 --memory 1GB --json")
     assert (status, err) == (0, "")
     found = json.loads(out)
     assert found["fits"] is True
@@ -184,7 +185,7 @@ def test_a_report_and_the_largest_batch_agree_and_name_the_safety_factor(cli):
     found = int(re.search(r"Batch size (\d+)", out)[1])
     _, out, _ = cli(f"report {shared} --input {largest}x1x256x256")
     assert "\nFits: " in out
-    assert "the safety factor of 0.9 leaves more" in out
+    assert "above the safety factor of 0.9" in out
     assert "\nDoes not fit: " in cli(f"report {shared} --input {largest + 1}x1x256x256")[1]
     assert found < largest
     _, out, _ = cli(f"report {shared} --input {found - 1}x1x256x256 --safety-factor 0.95")
@@ -206,7 +207,7 @@ def test_steps_may_be_of_several_batches_and_of_an_unknown_optimizer(cli):
     assert json.loads(out)["categories"]["optimizer state"] == 5 * 2**20
     _, out, _ = cli(f"{shared} --train adam --accumulate 3")
     assert json.loads(out)["mode"] == "training"
-    assert "give one of them" in cli(f"{shared} --train adam --optimizer-state 5MiB")[2]
+    assert "pass one of them" in cli(f"{shared} --train adam --optimizer-state 5MiB")[2]
 
 
 SHORT = {
@@ -225,38 +226,38 @@ SHORT = {
         ("report not_there.models:resnet50 --input 1x1x8x8", "'not_there': install its package"),
         ("report needs_more:network --input 1x1x8x8", "needs the module 'not_there_at_all'"),
         ("report OWN:net --input 1x1x8x8", "has no net; similar names: network"),
-        ("report OWN:network --input 1,2", "'1,2' is no input"),
-        ("report OWN:WIDTH --input 1x1x8x8", "neither a model nor what makes one"),
+        ("report OWN:network --input 1,2", "'1,2' is not a shape of the input"),
+        ("report OWN:WIDTH --input 1x1x8x8", "neither a model nor a function"),
         ("report OWN:broken --input 1x1x8x8", "cannot be made: OSError: no weights"),
         ("report OWN:ends --input 1x1x8x8", "cannot be made: SystemExit: 3"),
         ("report ends:network --input 1x1x8x8", "cannot be imported: SystemExit: 4"),
         ("report OWN:network --input 1x2x8x8", "cannot take 1x2x8x8"),
-        ("REPORT:float7", "no dtype of torch"),
+        ("REPORT:float7", "not a dtype of torch"),
         ("REPORT --train adam --forward", "one of them"),
         ("REPORT --memory 24", "did you mean 24GB"),
-        ("batch OWN:network --patch 8y8 --memory 1GB", "'8y8' is no shape"),
-        ("batch OWN:network --patch 8 --memory 1GB", "channels: pass in_channels"),
+        ("batch OWN:network --patch 8y8 --memory 1GB", "'8y8' is not a shape"),
+        ("batch OWN:network --patch 8 --memory 1GB", "or in_channels (--channels on"),
         ("report OWN:made --input 1x1x8x8 -p width=3", "takes no width"),
         ("report OWN:Asks --input 1x1x8x8", "raised KeyError: 'key' ("),
         ("report OWN:Ends --input 1x1x8x8", "raised SystemExit: 3 (own_networks.py:"),
-        ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no parameters that are trained"),
+        ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no trainable parameters"),
         ("BATCH --device hpu", "unknown device 'hpu': use auto, cpu, cuda or cuda:N"),
         ("report OWN:made --input 1x1x8x8 --device cuda:99", "no device cuda:99: torch"),
         ("REPORT -p width=2 -p width=3", "is given twice"),
         ("REPORT --loss mse", "--loss goes with --train"),
-        ("REPORT --train sgd --loss msse", "there is MSELoss"),
+        ("REPORT --train sgd --loss msse", "Similar names are MSELoss"),
         ("REPORT --train sgd --loss OWN:WIDTH", "of type int, not a loss"),
         ("REPORT --train sgd --loss CrossEntropyLoss --targets 4x7:int64", "with targets of 1x7"),
-        ("REPORT --train sgd --loss mse --targets y=4x7", "leave y= out"),
-        ("REPORT --card RTX4091", "that of RTX 4090"),
+        ("REPORT --train sgd --loss mse --targets y=4x7", "omit y="),
+        ("REPORT --card RTX4091", "Name one of RTX 4090"),
         ("report OWN:Text --input ids=2x3:int64 --input 2x3", "has no name"),
-        ("report OWN:Text --input ids=2x3:int64 --input ids=2x3", "is given twice"),
+        ("report OWN:Text --input ids=2x3:int64 --input ids=2x3", "is repeated"),
         ("report OWN:Text --input idz=2x3:int64", "unexpected keyword argument 'idz'"),
         ("report OWN:Text --input 2x3:int64 --call emb", "its own methods are embed"),
-        ("report OWN:NoForward --input 2x3", "own methods are encode: say what is called"),
+        ("report OWN:NoForward --input 2x3", "own methods are encode. Pass the method"),
         ("batch OWN:Text --input 1x3:int64 --channels 3 --memory 1GB", "goes with --patch"),
-        ("batch OWN:Text --memory 1GB", "by --patch, or by --input: give one of them"),
-        ("BATCH --dtype float7", "'float7' is no dtype"),
+        ("batch OWN:Text --memory 1GB", "is missing or repeated: pass --patch or"),
+        ("BATCH --dtype float7", "'float7' is not a dtype"),
         ("BATCH --safety-factor 1.5", "above 0 and at most 1"),
         ("patch OWN:network --memory 1GB --train sgd --loss mse --targets 1x2", "have many"),
         ("reduce OWN:network --input 4x1x8x8 --memory 1GB --means pac", "'offload'), not 'pac'"),
@@ -316,5 +317,5 @@ def test_a_torch_that_cannot_be_imported_is_told(tmp_path):
     assert done.returncode == 1
     assert done.stderr == (
         "maxslices: error: maxslices nn needs torch, which is installed and cannot be imported: "
-        "no libtorch.so; install it again\n"
+        "no libtorch.so. Install it again\n"
     )

@@ -123,7 +123,7 @@ def test_inputs_are_shapes_tensors_or_names():
         (
             (2, 1, 8, 8),
             {"memory": "1MB"},
-            "no memory for a model: .*; free some, or take a larger card",
+            "no memory is left for a model: .*Free some, or take a larger card",
         ),
     ],
 )

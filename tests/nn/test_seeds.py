@@ -132,7 +132,7 @@ def test_every_card_has_a_source_and_less_than_is_sold():
 
 
 def test_a_card_that_is_not_known_is_an_error_with_those_that_are():
-    with pytest.raises(ModelArgumentError, match=r"RTX 4090.*or give an amount"):
+    with pytest.raises(ModelArgumentError, match=r"RTX 4090.*or pass an amount"):
         card_named("RTX 4095")
     with pytest.raises(ModelArgumentError, match="V100 32GB or V100 16GB"):
         card_named("v100")

@@ -1,10 +1,9 @@
-"""Memory of networks on a card: what a step takes, and the largest batch or patch that fits.
+"""Memory of networks on a card: the memory of a step, and the largest batch or patch that fits.
 
-`max_batch_size` and `max_patch_shape` predict from a replay without data, and verify the
-answer with one real step if there is a device. `memory_report` breaks a step's memory down,
-and `reduce_memory` rewrites a model until its step fits.
-``import maxslices`` does not import this package; torch is imported when one of its functions is
-first asked for.
+`max_batch_size` and `max_patch_shape` predict from a replay without data, and verify the answer
+with one real step if there is a device. `memory_report` breaks a step's memory down, and
+`reduce_memory` rewrites a model until its step fits. ``import maxslices`` does not import this
+package. torch is imported when one of its functions is first accessed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _HOMES = {
     "memory_report": "maxslices.nn.report.step_report",
     "reduce_memory": "maxslices.nn.reduce",
 }
-"""Module of each name that needs torch, imported when the name is first asked for."""
+"""Module of each name that needs torch, imported on the first access."""
 
 
 def __getattr__(name: str) -> Any:

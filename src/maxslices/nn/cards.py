@@ -1,8 +1,8 @@
 """Cards by name: the memory that CUDA reports for them, and their compute capability.
 
-CUDA reports less than is sold, and drivers differ by some MiB: each size is that of a machine whose
-report can be read, the lowest where there were several. Compute capabilities are NVIDIA's:
-https://developer.nvidia.com/cuda-gpus. They decide which attention kernels there are.
+CUDA reports less memory than advertised, and drivers differ by some MiB. Each size is from a public
+report of a machine, the lowest if there are several. Compute capabilities are from
+https://developer.nvidia.com/cuda-gpus. They decide which attention kernels are available.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Card:
 
     name: str
     memory_bytes: int
-    """Memory that CUDA reports, of which its context is a part."""
+    """Memory that CUDA reports, including its context."""
     capability: tuple[int, int]
     """Compute capability."""
     source: str
-    """Where the size was reported."""
+    """Address of the report."""
 
 
 def _card(name: str, gib: float, major: int, minor: int, source: str) -> Card:
@@ -62,12 +62,12 @@ _MAKER = re.compile(r"nvidia|geforce|tesla|quadro|[\s_-]")
 
 
 def card_named(name: str) -> Card:
-    """Card of a name, in upper or lower case, with or without the maker's.
+    """Card of a name, in upper or lower case, with or without the maker's name.
 
     Raises
     ------
     ModelArgumentError
-        If it is none of `CARDS`, or several, with the names that are meant.
+        If the name matches none of `CARDS`, or several. The message lists similar names.
     """
     wanted = _plain(name)
     cards = {_plain(card.name): card for card in CARDS}
@@ -76,11 +76,10 @@ def card_named(name: str) -> Card:
     begun = [card.name for plain, card in cards.items() if wanted and plain.startswith(wanted)]
     near = begun or [cards[each].name for each in get_close_matches(wanted, cards, 4, 0.6)]
     if len(begun) > 1:
-        raise ModelArgumentError(f"there are several {name}: say which, {' or '.join(begun)}")
+        raise ModelArgumentError(f"{name!r} is several cards: choose {' or '.join(begun)}")
     names = ", ".join(near or (card.name for card in CARDS))
     raise ModelArgumentError(
-        f"the memory of {name!r} is not known here, that of {names} is; or give an amount, such as "
-        "24GB"
+        f"the memory of {name!r} is unknown. Name one of {names}, or pass an amount, such as 24GB"
     )
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 nn = click.Group(
     "nn",
-    help="Say what a torch model takes, predicted without a device: where the memory goes, the "
-    "largest batch and patch, and what makes a training step fit.",
-    short_help="networks: where memory goes, what fits, what makes it fit",
+    help="Predict the memory of a torch model without a device: where it goes, the largest batch "
+    "and patch, and the rewrites that make a training step fit.",
+    short_help="predict the memory of networks, and make training steps fit",
 )
 
 
@@ -43,8 +43,7 @@ def _inputs(is_required: bool = False) -> click.Option:
         multiple=True,
         required=is_required,
         metavar="[NAME=]NxCxHxW[:DTYPE]",
-        help="shape of an input, such as 128x3x224x224 or input_ids=8x128:int64; again for each "
-        "further one",
+        help="shape of an input, such as 128x3x224x224 or input_ids=8x128:int64; may be repeated",
     )
 
 
@@ -56,7 +55,7 @@ _MODEL = [
         ["-p", "--parameter", "parameters"],
         multiple=True,
         metavar="NAME=VALUE",
-        help="a keyword argument of the callable; may be repeated",
+        help="keyword argument of the callable; may be repeated",
     ),
     click.Option(
         ["--amp"], type=click.Choice(["float16", "bfloat16"]), help="autocast to this precision"
@@ -64,13 +63,13 @@ _MODEL = [
     click.Option(
         ["--memory", "--card"],
         metavar="SIZE|NAME",
-        help="memory of a card that need not be here, such as 24GB, or its name: 'RTX 4090'",
+        help="memory of a card that need not be present, such as 24GB, or its name: 'RTX 4090'",
     ),
-    click.Option(["--device"], metavar="auto|cuda:N", help="a device that is here"),
+    click.Option(["--device"], metavar="auto|cuda:N", help="device of this machine"),
     click.Option(["--json"], is_flag=True, help="print the figures as JSON"),
 ]
 _CALL = click.Option(
-    ["--call"], metavar="METHOD", help="method of the model that is called, not forward"
+    ["--call"], metavar="METHOD", help="method of the model to call in place of forward"
 )
 
 
@@ -80,12 +79,12 @@ _TRAINING = [
         type=int,
         default=1,
         show_default=True,
-        help="batches whose gradients are added for a step of the optimizer",
+        help="batches whose gradients are accumulated for a step of the optimizer",
     ),
     click.Option(
         ["--optimizer-state"],
         metavar="SIZE",
-        help="memory of the state of an optimizer that is not known, in place of --train",
+        help="memory of the state of another optimizer, in place of --train",
     ),
 ]
 
@@ -98,7 +97,7 @@ def _training(default: str | None = None) -> list[click.Parameter]:
             metavar="OPTIMIZER",
             default=default,
             show_default=True,
-            help=f"a step of training with one of {', '.join(OPTIMIZERS)}",
+            help=f"a training step with one of {', '.join(OPTIMIZERS)}",
         ),
         click.Option(
             ["--loss"],
@@ -110,7 +109,7 @@ def _training(default: str | None = None) -> list[click.Parameter]:
             ["--targets"],
             multiple=True,
             metavar="NxHxW[:DTYPE]",
-            help="shape of what the loss compares the output with (default: by the loss)",
+            help="shape of the targets of the loss (default: by the loss)",
         ),
     ]
 
@@ -120,13 +119,13 @@ _SAFETY = click.Option(
     type=float,
     default=0.9,
     show_default=True,
-    help="part of the memory to use",
+    help="part of the memory that may be used",
 )
 _SEARCH = [
     click.Option(
         ["--channels"],
         type=int,
-        help="channels of the input (default: in_channels); 0: no such axis",
+        help="channels of the input, 0 without such an axis (default: in_channels)",
     ),
     click.Option(["--dtype"], help="dtype of the input (default: the model's)"),
     _SAFETY,
@@ -136,9 +135,9 @@ _SEARCH = [
 def _question(
     *params: click.Parameter,
 ) -> Callable[[Callable[..., Callable[[Module], Any]]], click.Command]:
-    """Make a subcommand of a function that gives, for its options, what is asked of the model.
+    """Make a subcommand of a function that turns its options into a function of the model.
 
-    A model that looks at its weights is made with their data.
+    A model that reads its weights is built with their data.
     """
 
     def decorate(prepare: Callable[..., Callable[[Module], Any]]) -> click.Command:
@@ -189,11 +188,11 @@ def report(
     snapshot: Path | None,
     **options: Any,
 ) -> Callable[[Module], Any]:
-    """Say where the memory of a step goes."""
+    """Report where the memory of a step goes."""
     from . import memory_report
 
     if options["train"] and forward:
-        raise UsageError("--train and --forward are two different steps: give one of them")
+        raise UsageError("--train and --forward are different steps: pass one of them")
     arguments, step = inputs_of_texts(inputs), _step(**options)
     if forward:
         step["mode"] = "forward"
@@ -219,7 +218,7 @@ def report(
 
 @_question(
     _CALL,
-    click.Option(["--patch"], metavar="HxW", help="spatial shape of a sample; or give --input"),
+    click.Option(["--patch"], metavar="HxW", help="spatial shape of a sample, in place of --input"),
     _inputs(),
     *_SEARCH,
     *_training(),
@@ -239,9 +238,9 @@ def batch(
     from . import max_batch_size as largest
 
     if (patch is None) == (not inputs):
-        raise UsageError("a sample is given by --patch, or by --input: give one of them")
+        raise UsageError("the shape of a sample is missing or repeated: pass --patch or --input")
     if inputs and channels is not None:
-        raise UsageError("--channels goes with --patch: an --input has its channels in its shape")
+        raise UsageError("--channels goes with --patch: the shape of --input includes channels")
     samples: Any = inputs_of_texts(inputs) if patch is None else shape_of_text(patch)
     search = _search(**options) | {"max_batch_size": max_batch_size}
     return lambda model: largest(model, samples, channels, **search).result
@@ -262,9 +261,11 @@ def batch(
     click.Option(
         ["--divisible", "min_divisible"],
         metavar="HxW",
-        help="what each axis must be divisible by",
+        help="divisor of each axis",
     ),
-    click.Option(["--volume"], metavar="DxHxW", help="shape that patches are cut from"),
+    click.Option(
+        ["--volume"], metavar="DxHxW", help="shape of the volume from which patches are cut"
+    ),
 )
 def patch(
     ndim: int | None,
@@ -277,7 +278,7 @@ def patch(
     from . import max_patch_shape
 
     if options["targets"]:
-        raise UsageError("--targets has one shape, and patches have many: leave it out")
+        raise UsageError("--targets has one shape, and patches have many: omit it")
     search = _search(**options)
     for name in ("min_divisible", "volume"):
         search[name] = options[name] and shape_of_text(options[name])
@@ -291,10 +292,10 @@ def patch(
     _CALL,
     _inputs(is_required=True),
     *_training("adam"),
-    click.Option(["--means"], metavar="NAME,NAME", help="kinds of changes (default: all)"),
+    click.Option(["--means"], metavar="NAME,NAME", help="kinds of rewrites (default: all)"),
 )
 def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callable[[Module], Any]:
-    """Find what makes a training step fit."""
+    """Find the rewrites that make a training step fit."""
     from . import reduce_memory
 
     arguments, step = inputs_of_texts(inputs), _step(**options)
@@ -306,7 +307,7 @@ def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callab
 
 @contextmanager
 def _named(text: str) -> Iterator[None]:
-    """Turn errors of a model's code into one line that says where; other errors pass."""
+    """Turn errors of a model's code into one line with their place."""
     try:
         yield
     except (MaxslicesError, KeyboardInterrupt):
@@ -333,7 +334,7 @@ def _step(
     **_: Any,
 ) -> dict[str, Any]:
     if train and optimizer_state:
-        raise UsageError("--train and --optimizer-state are both an optimizer: give one of them")
+        raise UsageError("--train and --optimizer-state are both optimizers: pass one of them")
     if not (train or optimizer_state) and (loss or targets):
         option = "--loss" if loss else "--targets"
         raise UsageError(f"{option} goes with --train: name an optimizer, such as --train adam")

@@ -1,4 +1,4 @@
-"""Values of ``maxslices nn``: shapes, inputs, targets, losses, devices and dtypes from text."""
+"""Arguments of ``maxslices nn`` from text: models, shapes, losses, devices and dtypes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..core.author_code import raised_at
 from ..core.named_method import first_line, import_named
 
 EXAMPLE = "torchvision.models:resnet50"
-"""Shown to who does not name a model."""
+"""Example shown in error messages."""
 
 
 def model_named(
@@ -30,18 +30,18 @@ def model_named(
     Parameters
     ----------
     text : str
-        ``module:callable``, such as ``torchvision.models:resnet50``: a class or a function
-        that returns a model, or a model itself. Modules are found where Python finds them,
-        and in the current folder.
+        ``module:callable``, such as ``torchvision.models:resnet50``: a class or a function that
+        returns a model, or a model itself. Modules are imported as by Python, and from the current
+        folder.
     arguments : dict, optional
         Keyword arguments for it.
     with_data : bool
-        Whether weights have data; by default they take neither memory nor time.
+        Whether weights have data. By default they take neither memory nor time.
 
     Raises
     ------
     UsageError
-        If there is no such module or name in it, or it makes no model.
+        If the module or name does not exist, or does not make a model.
     """
     from torch import nn
 
@@ -49,13 +49,13 @@ def model_named(
     if isinstance(target, nn.Module):
         if arguments:
             raise UsageError(
-                f"{text} is a model already, and takes no {', '.join(arguments)}: name the class "
-                "or function that makes it, or leave -p out"
+                f"{text} is already a model, and takes no {', '.join(arguments)}. Name the class "
+                "or function that makes it, or omit -p"
             )
         return target
     if not callable(target):
         raise UsageError(
-            f"{text} is of type {type(target).__name__}: neither a model nor what makes one"
+            f"{text} is of type {type(target).__name__}, neither a model nor a function or class"
         )
     try:
         model = _made(target, arguments or {}, with_data)
@@ -64,7 +64,7 @@ def model_named(
     except BaseException as error:  # whatever a model's code raises, in one line
         raise UsageError(
             f"{text} cannot be made: {type(error).__name__}: {first_line(error)}"
-            f"{raised_at(error, target)}; give it arguments with -p name=value"
+            f"{raised_at(error, target)}. Pass arguments with -p name=value"
         ) from error
     if not isinstance(model, nn.Module):
         raise UsageError(
@@ -74,13 +74,13 @@ def model_named(
 
 
 def _made(function: Any, arguments: dict[str, Any], with_data: bool) -> Any:
-    """Build the model, on the meta device if it can be: weights take no memory or time there."""
+    """Build the model, on the meta device if possible, where weights take no memory or time."""
     import torch
 
     if not with_data:
         with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
             return function(**arguments)
-    return function(**arguments)  # it may look at numbers
+    return function(**arguments)  # it may read weights
 
 
 _TENSOR = re.compile(r"(?:(\w+)=)?([0-9]+(?:x[0-9]+)*)(?::(\w+))?")
@@ -92,7 +92,7 @@ def require_torch() -> None:
     Raises
     ------
     DeviceError
-        If it is not installed, or damaged.
+        If torch is missing or damaged.
     """
     from importlib.util import find_spec
 
@@ -102,15 +102,15 @@ def require_torch() -> None:
         import torch  # noqa: F401
     except (ImportError, OSError) as error:  # a library of it that is missing or damaged
         raise DeviceError(
-            f"maxslices nn needs torch, which is installed and cannot be imported: {error}; "
-            "install it again"
+            f"maxslices nn needs torch, which is installed and cannot be imported: {error}. "
+            "Install it again"
         ) from None
 
 
 def shape_of_text(text: str) -> tuple[int, ...]:
     """Shape from text such as "256x256"."""
     if not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", text):
-        raise UsageError(f"{text!r} is no shape: write sizes with an x between them: 256x256")
+        raise UsageError(f"{text!r} is not a shape, such as 256x256")
     return tuple(map(int, text.split("x")))
 
 
@@ -120,12 +120,12 @@ def dtype_of_text(text: str) -> Any:
 
     dtype = getattr(torch, text, None)
     if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"{text!r} is no dtype of torch, such as float32 or int64")
+        raise UsageError(f"{text!r} is not a dtype of torch, such as float32 or int64")
     return dtype
 
 
 def inputs_of_texts(texts: Sequence[str]) -> CallInputs:
-    """Arguments of the model: those without a name come first, in order."""
+    """Arguments of the model, first those without a name."""
     from .step.call_inputs import CallInputs
 
     values: list[Any] = []
@@ -133,9 +133,9 @@ def inputs_of_texts(texts: Sequence[str]) -> CallInputs:
     for text in texts:
         name, spec = _tensor(text, "input")
         if names and not name:
-            raise UsageError(f"--input {text} has no name, and comes after one that has")
+            raise UsageError(f"--input {text} has no name, and comes after an input with a name")
         if name in names:
-            raise UsageError(f"--input {name} is given twice; the second is {text!r}")
+            raise UsageError(f"--input {name} is repeated: {text!r}")
         values.append(spec)
         names += [name] if name else []
     return CallInputs(tuple(values), tuple(names))
@@ -150,7 +150,7 @@ def targets_of_texts(texts: Sequence[str]) -> Callable[..., Any] | None:
     pairs = [_tensor(text, "target") for text in texts]
     named = [name for name, _ in pairs if name]
     if named:
-        raise UsageError(f"targets have no names: leave {named[0]}= out")
+        raise UsageError(f"targets have no names: omit {named[0]}=")
     if not pairs:
         return None
     specs = [spec for _, spec in pairs]
@@ -168,14 +168,14 @@ def _tensor(text: str, what: str) -> tuple[str, Any]:
     match = _TENSOR.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{text!r} is no {what}: write its shape, such as 128x3x224x224, and if need be its "
-            "dtype, such as 8x128:int64"
+            f"{text!r} is not a shape of the {what}, such as 128x3x224x224, or 8x128:int64 with "
+            "its dtype"
         )
     return match[1] or "", Spec(shape_of_text(match[2]), dtype_of_text(match[3] or "float32"))
 
 
 def loss_of_text(text: str | None) -> Any:
-    """Loss by torch's name, or ``module:callable``; a class is called without arguments."""
+    """Loss by torch's name, or ``module:callable``. A class is called without arguments."""
     if text is None:
         return None
     if ":" not in text:
@@ -192,14 +192,14 @@ def loss_of_text(text: str | None) -> Any:
 
 
 def device_of_text(text: str | None) -> str | None:
-    """Name of a device that is here; None for "auto" without one.
+    """Name of a device of this machine, or None for "auto" without one.
 
     Raises
     ------
     UsageError
-        If it is no name of one.
+        If the text is not the name of a device.
     DeviceError
-        If there is no such device.
+        If the device does not exist.
     """
     import torch
 
@@ -212,7 +212,7 @@ def device_of_text(text: str | None) -> str | None:
         return "cuda" if n_devices else None
     if (torch.device(text).index or 0) >= n_devices:
         raise DeviceError(
-            f"no device {text}: torch finds no such GPU here; for a card that is elsewhere, give "
-            "its --memory alone"
+            f"no device {text}: torch does not find this GPU. For a card that is not present, pass "
+            "--memory alone"
         )
     return text

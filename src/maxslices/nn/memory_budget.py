@@ -1,4 +1,4 @@
-"""Memory that a step may take, on a device that is present or on a card that is not."""
+"""Memory that a step may take, on a device or on a card that is not present."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MemoryBudget:
     """Memory that torch's allocator may hold for a model and its data."""
 
     limit_bytes: int
-    """Limit of the allocator; the model's weights are within it."""
+    """Limit of the allocator, including the model's weights."""
     origin: str
     """Source of the limit, as text."""
     device: torch.device | None
-    """Device for real steps; None without one."""
+    """Device for real steps, or None."""
 
 
 def check_model(model: object) -> None:
@@ -44,12 +44,12 @@ def check_model(model: object) -> None:
 def device_of(
     model: torch.nn.Module, device: torch.device | str | None, memory: str | int | None
 ) -> torch.device | None:
-    """CUDA device to work on; None if only `memory` is given.
+    """CUDA device to work on, or None with only `memory`.
 
     Raises
     ------
     NoDeviceError
-        If there is no CUDA device and `memory` does not stand for one.
+        If there is neither a CUDA device nor `memory`.
     ModelArgumentError
         If the model is not a ``torch.nn.Module``.
     """
@@ -61,11 +61,13 @@ def device_of(
         try:
             place = torch.device(device)
         except RuntimeError as error:
-            raise NoDeviceError(f"{device!r} is no device: {str(error).splitlines()[0]}") from None
+            raise NoDeviceError(
+                f"unknown device {device!r}: {str(error).splitlines()[0]}"
+            ) from None
     if device is not None and place.type not in ("cuda", "cpu", "meta"):
         raise NoDeviceError(
-            f"what fits is known of CUDA devices, not of {place}: pass device='cuda', or only "
-            "how much memory a card has, such as memory='16GB'"
+            f"predictions are for CUDA devices, not for {place}: pass device='cuda', or only the "
+            "memory of a card, such as memory='16GB'"
         )
     if place.type == "cuda" and torch.cuda.is_available():
         if place.index is None:
@@ -77,12 +79,12 @@ def device_of(
         return place
     if memory is not None:
         return None
-    reason = "" if torch.cuda.is_available() else ", and there is none here"
+    reason = "" if torch.cuda.is_available() else ", and this machine has none"
     raise NoDeviceError(
-        f"what fits is found on a CUDA device{reason} (the model or device given is of type "
-        f"'{place.type}'): move the model to a GPU, pass device='cuda', or say how much memory "
-        "a card has that is not here, such as memory='16GB' or memory='RTX 4090' (--memory or "
-        "--card on the command line)"
+        f"without memory=, a CUDA device is needed{reason} (the type of the model's or passed "
+        f"device is '{place.type}'). Move the model to a GPU, pass device='cuda', or pass the "
+        "memory of a card that is not present, such as memory='16GB' or memory='RTX 4090' "
+        "(--memory or --card on the command line)"
     )
 
 
@@ -115,7 +117,7 @@ def budget_of(
     limit, origin = min(limits)
     if limit <= 0:
         raise TooLargeError(
-            f"there is no memory for a model: {origin}; free some, or take a larger card"
+            f"no memory is left for a model: {origin}. Free some, or take a larger card"
         )
     return MemoryBudget(limit, origin, device)
 
@@ -126,7 +128,7 @@ def memory_of(memory: str | int) -> tuple[int, Card | None]:
     Raises
     ------
     UsageError
-        If it is neither.
+        If the text is neither.
     """
     if isinstance(memory, str) and memory[:1].isalpha():
         card = card_named(memory)
@@ -135,7 +137,7 @@ def memory_of(memory: str | int) -> tuple[int, Card | None]:
 
 
 def capability_of(device: torch.device | None, memory: str | int | None) -> Capability | None:
-    """Compute capability of a device, or of a card that is named; None if it is not known."""
+    """Compute capability of a device or of a named card, or None if unknown."""
     if device is not None and device.type == "cuda" and torch.cuda.is_available():
         return Capability(*torch.cuda.get_device_capability(device))
     card = None if memory is None else memory_of(memory)[1]

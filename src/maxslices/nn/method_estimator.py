@@ -18,13 +18,13 @@ from .replay import Replay, Spec, StepFamily, Trace, TraceError, Workspaces
 from .replay.measure_workspaces import measured_workspaces
 
 FAMILY_AT = (2, 3, 5)
-"""Numbers of slices that are replayed besides 1: two give the lines, the third confirms them."""
+"""Numbers of slices that are replayed besides 1. Two give the lines, the third confirms them."""
 
 _Result = tuple[tuple[int, ...], str] | None
-"""Shape and dtype of a method's result for one slice; None if it is not a tensor."""
+"""Shape and dtype of a method's result for one slice, or None if it is not a tensor."""
 
 _LOOKED_BACK = 8
-"""Numbers and rungs before one whose maximum the model takes, so that it does not decrease."""
+"""Numbers and rungs over whose maximum the model runs, as it must not decrease."""
 
 
 class Traced:
@@ -35,13 +35,13 @@ class Traced:
     family : StepFamily
         Trace for any number of slices.
     workspaces : Workspaces
-        Memory that libraries take beside the tensors, and where that is known from.
+        Memory that libraries take in addition to tensors, with its source.
     notes : tuple of str
-        What was not replayed exactly.
+        Parts that were not replayed exactly.
     output_dtype : str or None
-        Dtype of the result; None if it is not an array.
+        Dtype of the result, or None if it is not an array.
     output_dims : (int, int) or None
-        The result's other two dims; None if it is not an array of as many slices.
+        The result's other two dims, or None if it is not an array of as many slices.
     """
 
     def __init__(
@@ -58,16 +58,13 @@ class Traced:
                 self.output_dims = rows, columns
 
     def model(self) -> MemoryModel:
-        """Memory that torch's allocator must be given for n slices.
-
-        More than it hands out at once: see `Trace.needed_bytes`.
-        """
+        """Memory that torch's allocator needs for n slices, see `Trace.needed_bytes`."""
         kept = sum(workspace.n_bytes for workspace in self.family.trace(1).kept_workspaces())
 
         @cache
         def at_rung(rung: int) -> int:
-            # Fewer slices may need more, where blocks happen to be of other sizes. A model never
-            # decreases, so it is the maximum over the numbers and rungs before.
+            # Fewer slices may need more, as blocks have other sizes. A model never decreases, so it
+            # takes the maximum over the numbers and rungs before.
             before = set(range(max(1, rung - _LOOKED_BACK), rung + 1))
             while rung > 1 and len(before) < 2 * _LOOKED_BACK:
                 rung = _rung(rung - 1)
@@ -94,7 +91,7 @@ def _rung(n: int) -> int:
 def trace_method(
     request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
 ) -> ResolvedModel:
-    """Find a torch method's memory model; see `maxslices.estimate.model_resolver.MethodTracer`."""
+    """Memory model of a torch method, as `maxslices.estimate.model_resolver.MethodTracer`."""
     traced = replay_method(request, supplied, device)
     dtype = None if traced.output_dtype is None else np.dtype(traced.output_dtype)
     why = "; ".join([str(traced), *traced.notes])
@@ -114,16 +111,16 @@ def replay_method(
     request : ModelRequest
         A method with ``array_module="torch"``, its input and the user's parameters.
     supplied : mapping
-        Flats and darks; the planner counts them, not the model.
+        Flats and darks, which the planner counts.
     device : str
-        Device that is here, such as "cuda:0": workspaces that are not known are measured on it.
+        Device on which unknown workspaces are measured, such as "cuda:0".
     workspaces : Workspaces, optional
-        By default those of `device`, else `Workspaces.allowance`.
+        The default is those of `device`, or `Workspaces.allowance`.
 
     Raises
     ------
     TraceError
-        If the method cannot be replayed without data, naming the line.
+        If the method cannot be replayed without data. The message names the line.
     """
     meta, slice_dim = request.meta, request.slice_dim
     element = getattr(torch, str(request.dtype), None)

@@ -6,27 +6,27 @@ from ..errors import DeviceError, DoesNotFitError, MaxslicesError, UntraceableEr
 
 
 class TraceError(UntraceableError):
-    """Code cannot be replayed without data; the message names the line."""
+    """Code that cannot be replayed without data, with its line in the message."""
 
 
 class DataDependentError(TraceError):
-    """Code reads values of a tensor, so what it allocates depends on data."""
+    """Code that reads values of a tensor, so its allocations depend on data."""
 
 
 class ModelArgumentError(UsageError, ValueError):
-    """An argument is missing, or is wrong for the model: channels, divisors, a patch."""
+    """An argument that is missing or wrong for the model."""
 
 
 class NoDeviceError(DeviceError, RuntimeError):
-    """No CUDA device, or no torch."""
+    """A missing CUDA device, or torch."""
 
 
 class TooLargeError(DoesNotFitError, RuntimeError):
-    """Even the smallest batch or patch does not fit."""
+    """A smallest batch or patch that does not fit."""
 
 
 class RewriteError(MaxslicesError, RuntimeError):
-    """A rewritten module whose gradients or state would not be those of the module as it was."""
+    """A rewritten module with gradients or state that would differ from the original ones."""
 
     def __init__(self, path: str, how: str, reason: str, advice: str = "") -> None:
         super().__init__(path, how, reason, advice)
@@ -39,10 +39,10 @@ class RewriteError(MaxslicesError, RuntimeError):
             f". {advice}"
             if advice
             else ": gradients or state would be wrong. Reduce the model again with inputs like "
-            "these, or leave this module as it is"
+            "these, or do not rewrite this module"
         )
 
 
 def first_line(error: BaseException | None) -> str:
-    """First line of an error's text, or its kind: torch adds stacks of C++."""
+    """First line of an error's text, or its class. torch adds C++ stacks."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__

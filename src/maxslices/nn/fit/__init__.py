@@ -1,1 +1,1 @@
-"""What fits: the largest batch, patch or tile, found by replays and confirmed by a real step."""
+"""Largest batch or patch that fits, predicted by replays and verified by a real step."""

@@ -39,11 +39,11 @@ class SearchLog:
     predicted: int | tuple[int, ...]
     """Largest size that is predicted to fit within the limit."""
     asked: int | tuple[int, ...]
-    """Size left after the safety factor or the margin; the first that is run."""
+    """Size within the safety factor, which is run first."""
     allocated_bytes: int
     """Predicted peak of allocated memory with the size in `asked`."""
     tried: tuple[VerifiedStep, ...]
-    """Steps run on the device, in order; empty without a device."""
+    """Steps run on the device, in order. Empty without a device."""
     workspaces: str
     """Source of the workspace sizes of the libraries, as text."""
     prediction_s: float
@@ -55,7 +55,7 @@ class SearchLog:
     notes: tuple[str, ...] = ()
     """Remarks on the answer."""
     safety_factor: float = 1.0
-    """Part of the memory that the answer was to use; 1 if a margin or the bound decided."""
+    """Part of the memory that the answer may use; 1 if the bound of the search decided."""
 
     @property
     def is_verified(self) -> bool:
@@ -64,16 +64,16 @@ class SearchLog:
 
     @property
     def measured(self) -> VerifiedStep | None:
-        """The last step that ran; None if there was none. Larger ones may have failed after it."""
+        """Last step that ran, or None. Larger ones may have failed after it."""
         return next((step for step in reversed(self.tried) if step.fits), None)
 
     @property
     def found(self) -> int | tuple[int, ...]:
-        """The answer: the size that ran, or without a device the one to be run first."""
+        """Answer: the size that ran, or without a device the size in `asked`."""
         return self.asked if self.measured is None else self.measured.size
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures in plain lists and dicts; the answer is "found"."""
+        """Figures in plain lists and dicts, with the answer as "found"."""
         return {"found": self.found, "is_verified": self.is_verified, **asdict(self)}
 
     def __str__(self) -> str:
@@ -98,13 +98,13 @@ class SearchLog:
                 text = "out of memory"
             lines.append(f"  tried      {_shown(trial.size)}: {text}; {trial.duration_s:.1f} s")
         if not self.tried:
-            lines.append("  tried      nothing: there is no device for it here")
+            lines.append("  tried      nothing: no device is present")
         lines += [f"  note       {note}" for note in self.notes]
         return "\n".join(lines)
 
 
-FEWER = " where there is room, and runs without: convolutions then use less workspace"
-"""Added to the text about a step that fits although its preferred kernels need more memory."""
+FEWER = " if there is room; with less memory, convolutions use less workspace"
+"""Text for a step that fits although its preferred kernels need more memory."""
 
 
 class _LoggedAnswer:

@@ -1,6 +1,6 @@
-"""Channels and divisors of a model's input, found by replaying it on small ones.
+"""Channels and divisors of a model's input, found by replays on small inputs.
 
-A replay has no data, so a trial takes as long as the Python of one step.
+A replay has no data, so a trial takes only the time of the Python code of one step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..step.call_inputs import channel_axis
 from ..step.model_step import ModelStep
 
 CHANNELS = (1, 3, 4, 2)
-"""Channels that are tried where no convolution tells them: grey, colour, alpha, and complex."""
+"""Channels that are tried for models without convolutions: grey, colour, alpha, and complex."""
 DIVISORS = (1, 2, 4, 8, 16, 32, 64)
 """Divisors that are tried: networks of up to six levels that halve each axis."""
 LEAST_SIDE = 65
@@ -22,12 +22,12 @@ LEAST_SIDE = 65
 
 
 def why_not(step: ModelStep, shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    """Reason why one step of the model does not run on an input; empty if it does.
+    """Reason why one step of the model does not run on an input, or "" if it runs.
 
     Raises
     ------
     DataDependentError
-        If the model reads values: then no shape can be replayed.
+        If the model reads values, so that no shape can be replayed.
     """
     try:
         step.trace((Spec(shape, dtype),), Workspaces.none(), steps=1)
@@ -41,14 +41,14 @@ def why_not(step: ModelStep, shape: tuple[int, ...], dtype: torch.dtype) -> str:
 def input_channels(
     step: ModelStep, in_channels: int | None, shape: tuple[int, ...], dtype: torch.dtype
 ) -> tuple[int, ...]:
-    """Length of the channel axis: as given, the model's ``in_channels``, or the first that runs.
+    """Length of the channel axis: `in_channels`, the model's, or the first that runs.
 
     Parameters
     ----------
     step : ModelStep
         Step that is replayed with the channels of each convolution, and then with `CHANNELS`.
     in_channels : int or None
-        Channels as given.
+        Channels passed by the user.
     shape : tuple of int
         Spatial shape of the trials.
     dtype : torch.dtype
@@ -57,12 +57,12 @@ def input_channels(
     Returns
     -------
     tuple of int
-        The length; () if the input has no such axis.
+        The length, or () if the input has no such axis.
 
     Raises
     ------
     ModelArgumentError
-        If the model runs with none of them.
+        If the model does not run with any of them.
     """
     model = step.model
     explicit = channel_axis(model, in_channels)
@@ -79,9 +79,9 @@ def input_channels(
             return (n,)
     sizes = "x".join(map(str, shape))
     raise ModelArgumentError(
-        f"{type(model).__name__} has no attribute in_channels, and runs on no image of {sizes} "
-        f"with {', '.join(map(str, tried))} channels: pass in_channels (--channels on the command "
-        f"line), 0 if the input has no channel axis, or another size. With {tried[0]}: {reasons[0]}"
+        f"{type(model).__name__} has no attribute in_channels, and does not run on images of "
+        f"{sizes} with {', '.join(map(str, tried))} channels: {reasons[0]}. Pass another size, or "
+        "in_channels (--channels on the command line), 0 if the input has no channel axis"
     )
 
 
@@ -93,12 +93,12 @@ def example_of(divisors: tuple[int, ...]) -> tuple[int, ...]:
 def input_divisors(
     step: ModelStep, in_channels: int | None, ndim: int, batch: int, dtype: torch.dtype
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Channel axis and divisor of each axis: the smallest of `DIVISORS` of which odd multiples run.
+    """Channel axis, and for each axis the smallest of `DIVISORS` whose odd multiples run.
 
     Raises
     ------
     ModelArgumentError
-        If multiples of none of them run.
+        If multiples of all of them fail.
     """
     model = step.model
     explicit = channel_axis(model, in_channels)
@@ -119,7 +119,7 @@ def input_divisors(
             return channels, (divisor,) * ndim
         reasons.append(reason)
     raise ModelArgumentError(
-        f"{type(model).__name__} runs on no multiples of {', '.join(map(str, DIVISORS))}: perhaps "
-        "it takes images of one size alone; else pass min_divisible (--divisible), what patches "
-        f"are multiples of, and in_channels. The first: {reasons[0]}"
+        f"{type(model).__name__} does not run on multiples of {', '.join(map(str, DIVISORS))}: "
+        f"{reasons[0]}. If it takes images of several sizes, pass min_divisible (--divisible), the "
+        "divisor of each axis, and in_channels"
     )

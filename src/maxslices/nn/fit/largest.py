@@ -55,37 +55,37 @@ def max_batch_size(
 ) -> BatchSize:
     """Largest batch that fits on a device, or on a card that is not present.
 
-    The arguments up to `prediction_function` are those of torch_em's
-    ``compute_max_batch_size``, which finds the answer by running out of memory. Here it is
-    predicted from a replay without data, and then verified by real steps.
+    The arguments up to `prediction_function` are those of torch_em's ``compute_max_batch_size``,
+    which runs out of memory to find the answer. Here it is predicted from a replay without data,
+    and verified by real steps.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Model, which is not changed; inference is replayed with a copy in eval mode.
+        Model, which is not changed. Inference is replayed with a copy in eval mode.
     patch_shape : tuple of int, or Spec, or a tuple or mapping of Spec
-        Spatial shape of a sample, such as (512, 512) or (64, 128, 128). Of a model with several
-        inputs, or inputs by keyword: those of one sample, whose first axis is the batch.
+        Spatial shape of a sample, such as (512, 512) or (64, 128, 128). For a model with several
+        inputs, or inputs by keyword: the inputs of one sample, whose first axis is the batch.
     in_channels : int, optional
-        Channels of the input; by default the model's ``in_channels``, or those with which it is
-        found to run; 0 if it has no channel axis.
+        Channels of the input, or 0 if it has no channel axis. The default is the model's
+        ``in_channels``, or the first number with which it runs.
     device : torch.device or str, optional
-        CUDA device; by default that of the model's parameters.
+        CUDA device, by default that of the model's parameters.
     dtype : torch.dtype, optional
-        Dtype of the input; by default that of the model's parameters.
+        Dtype of the input, by default that of the model's parameters.
     safety_factor : float
         Part of the memory that may be used, above 0 and at most 1. At least that part of the
         largest batch is returned, and at least 1. With 1, a device also tries larger batches than
         the predicted one, until the largest is known to within one.
     max_batch_size : int, optional
-        Upper bound of the search, which else goes up to the memory. If it is reached, it is
-        returned without the factor, with a warning.
+        Upper bound of the search, which is otherwise bounded by the memory. If it is reached, it
+        is returned without the factor, with a warning.
     prediction_function : callable, optional
         ``prediction_function(model, input)``, or the name of a method of the model, called in
         place of the model.
     memory : str or int, optional
-        Memory of a card, such as "16GB", or its name, such as "RTX 4090"; no device is needed
-        then. With a device, its limit.
+        Memory of a card, such as "16GB", or its name, such as "RTX 4090". No device is needed then.
+        With a device, a limit for it.
     mode : {"inference", "training", "forward"}
         Two forward passes without gradients, two training steps, or a forward pass with gradients.
     optimizer : str, class, callable or torch.optim.Optimizer, optional
@@ -93,42 +93,41 @@ def max_batch_size(
         "momentum" for SGD with momentum, a class such as ``torch.optim.Adam``, or an optimizer on
         the model's parameters.
     loss : callable, optional
-        ``loss(output, *targets)``; by default the model's own, a scalar ``loss`` in its output,
-        else the sum of the output. Of an output that is a container, a loss of torch takes the
-        "logits", or else each tensor right inside.
+        ``loss(output, *targets)``. The default is the model's own, a scalar ``loss`` in its output,
+        or the sum of the output. If the output is a container, a loss of torch takes its "logits",
+        or else each tensor directly inside.
     targets : callable, optional
-        Function of the input's `Spec` that returns the targets' `Spec`, or a tuple. By default
-        targets are like the output; class numbers for ``CrossEntropyLoss`` and ``NLLLoss``.
+        Function of the input's `Spec` that returns the targets' `Spec`, or a tuple. The default is
+        targets like the output, and class numbers for ``CrossEntropyLoss`` and ``NLLLoss``.
     amp : torch.dtype or bool, optional
         Lower precision of ``torch.autocast``; True is float16.
     keep_output : bool
-        Whether a loop keeps its last output beside the next, as ``output = model(x)`` does;
-        False for one that drops it before, as ``value = loss(model(x), y)`` or
-        ``results.append(model(x).cpu())`` do.
+        Whether the last output is kept until the next one exists, as in a loop of
+        ``output = model(x)``. False for loops that drop it earlier, such as
+        ``value = loss(model(x), y)`` or ``results.append(model(x).cpu())``.
     accumulate : int
-        Forward and backward passes, each of a batch, whose gradients are added before a step of the
-        optimizer.
+        Number of batches whose gradients are accumulated before a step of the optimizer.
     step : callable, optional
-        ``step(model, optimizer, *inputs)``, a step of training in place of the usual one: for
-        several models in a ``torch.nn.ModuleDict``, with an optimizer for each in a dict, or for
-        any other order of forward and backward passes.
+        ``step(model, optimizer, *inputs)``, a training step in place of the usual one. It allows
+        several models in a ``torch.nn.ModuleDict``, with a dict of their optimizers, and any order
+        of forward and backward passes.
     optimizer_state_bytes : str or int, optional
-        Memory of the state of an optimizer that is not known, such as "2GB", in place of
-        `optimizer`.
+        Memory of the optimizer's state, such as "2GB", in place of an `optimizer` that torch does
+        not have.
 
     Returns
     -------
     BatchSize
-        An `int`; its `result` is the log of the search.
+        An `int` with the log of the search in its attribute `result`.
 
     Raises
     ------
     ModelArgumentError
-        If an argument is wrong or the model does not accept such a patch; a `ValueError` too.
+        If an argument is wrong or the model does not accept such a patch. Also a `ValueError`.
     NoDeviceError
-        If there is neither a CUDA device nor `memory`; a `RuntimeError` too.
+        If there is neither a CUDA device nor `memory`. Also a `RuntimeError`.
     TooLargeError
-        If a batch of 1 does not fit; a `RuntimeError` too.
+        If a batch of 1 does not fit. Also a `RuntimeError`.
     """
     bound = MOST if max_batch_size is None else positive(max_batch_size, "max_batch_size")
     check_safety(safety_factor)
@@ -155,8 +154,8 @@ def max_batch_size(
     assert isinstance(largest, int)
     if largest >= bound:
         warnings.warn(
-            f"the search reached its bound, max_batch_size={bound}, before the memory's: more may "
-            "fit; raise max_batch_size to know",
+            f"the search reached its bound, max_batch_size={bound}, before the memory's. More may "
+            "fit; raise max_batch_size to find out",
             stacklevel=2,
         )
     return BatchSize(largest, log)
@@ -191,30 +190,29 @@ def max_patch_shape(
 ) -> PatchShape:
     """Largest patch that fits on a device, or on a card that is not present.
 
-    The arguments up to `prediction_function` are those of torch_em's
-    ``compute_max_patch_shape``: shapes are multiples of `min_divisible`, the same multiple for
-    each axis. With `volume` the patch grows equally along all axes as far as it fits, and then
-    along single axes.
+    The arguments up to `prediction_function` are those of torch_em's ``compute_max_patch_shape``.
+    Shapes are multiples of `min_divisible`, with the same factor for each axis. With `volume`, the
+    patch grows equally along all axes as far as it fits, and then along single axes.
 
     Parameters
     ----------
     model, in_channels, device, dtype, prediction_function, memory
         As for `max_batch_size`.
     ndim : int, optional
-        Number of spatial axes; by default that of the model's convolutions.
+        Number of spatial axes, by default that of the model's convolutions.
     batch_size : int
         Number of patches in a batch.
     min_divisible : sequence of int, optional
-        Divisor of each axis: the smallest patch, and the increment. By default 2 to the power
-        of the model's ``depth``, else the smallest power of 2 of which multiples are found to run.
+        Divisor of each axis, which is the smallest patch and the increment. The default is 2 to the
+        power of the model's ``depth``, or else the smallest power of 2 whose multiples run.
     safety_factor : float
         Part of the memory that may be used, above 0 and at most 1. At least that part of the
         largest multiple is returned, and at least the smallest patch.
     max_scale_factor : int, optional
-        Upper bound of the multiple, which else grows up to the memory; a warning is given if it
-        is reached.
+        Upper bound of the factor, which is otherwise bounded by the memory. A warning is issued if
+        it is reached.
     volume : sequence of int, optional
-        Shape of the volume that patches are cut from. No axis grows beyond the first multiple
+        Shape of the volume from which patches are cut. An axis stops growing at the first multiple
         that covers it.
     mode, optimizer, loss, targets, amp, keep_output, accumulate, optimizer_state_bytes
         As for `max_batch_size`.
@@ -222,7 +220,7 @@ def max_patch_shape(
     Returns
     -------
     PatchShape
-        A `tuple` of `int`; its `result` is the log of the search.
+        A `tuple` of `int` with the log of the search in its attribute `result`.
 
     Raises
     ------
@@ -261,8 +259,8 @@ def max_patch_shape(
     assert isinstance(largest, tuple)
     if log.at_bound and largest == log.predicted:
         warnings.warn(
-            f"the search reached its bound, max_scale_factor={bound}, before the memory's: "
-            "more may fit; raise max_scale_factor to know",
+            f"the search reached its bound, max_scale_factor={bound}, before the memory's. "
+            "More may fit; raise max_scale_factor to find out",
             stacklevel=2,
         )
     return PatchShape(largest, log)

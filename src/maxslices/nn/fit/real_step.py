@@ -1,7 +1,7 @@
 """Real steps on the device within a limit.
 
-They run on a copy of the model with zeros for weights; inference of a model that is on the device
-already runs on the model itself, whose weights need not be there twice.
+They run on a copy of the model with zeros for weights. Inference of a model that is already on the
+device runs on the model itself, so its weights need no second copy.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def run_within(
     limit_bytes : int, optional
         Memory that torch's allocator may hold for the model and its steps.
     turns : iterable of int, optional
-        One item for each step; by default steps run until they take no memory from the device.
+        One item for each step. By default, steps run until they take no memory from the device.
 
     Returns
     -------
     StepPeak or None
-        None if the memory does not suffice.
+        None if memory runs out.
 
     Raises
     ------
@@ -97,10 +97,10 @@ def run_copy(
     materialize(model, device, optimizer)
     if optimizer is not None and not optimizers_in(optimizer) and step.mode == "training":
         optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
-    given = real_tensors(tuple(inputs), device)
+    tensors = real_tensors(tuple(inputs), device)
     # Zeros, as any loss can take them.
     targets = real_tensors(step.target_specs(inputs), device, random=False)
-    run_step(model, given, step.loop, optimizer, targets, turns)
+    run_step(model, tensors, step.loop, optimizer, targets, turns)
 
 
 def _run_own(
@@ -122,7 +122,7 @@ def _modes_kept(model: torch.nn.Module) -> Any:
 
 
 def _clear(device: torch.device) -> None:
-    """Give unused memory back, cuBLAS' workspaces included, and reset the peaks."""
+    """Return unused memory to the device, including cuBLAS' workspaces, and reset the peaks."""
     gc.collect()
     torch.cuda.synchronize(device)
     getattr(torch._C, "_cuda_clearCublasWorkspaces", int)()

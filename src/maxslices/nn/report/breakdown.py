@@ -1,4 +1,4 @@
-"""Breakdown of a step's memory by category, stage and part of the model; largest holders."""
+"""Breakdown of a step's memory by category, stage and part of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
 """Default of DistributedDataParallel's ``bucket_cap_mb``."""
 PREFIX = "ddp_bucket_"
-"""Prefix of the buffers that stand for buckets in a replay."""
+"""Prefix of the buffers that represent buckets in a replay."""
 
 
 def bucket_sizes(model: nn.Module) -> list[tuple[int, torch.dtype]]:
@@ -54,10 +54,10 @@ NAMES = {
 }
 """Names of categories where a text uses a longer one."""
 LARGEST = 3
-"""Number of holders that a report names: a choice of its layout."""
+"""Number of holders in a report, chosen for its layout."""
 _MOSTLY = 0.6
-"""A module that holds more than this part of the peak is replaced by its children. Below it, at
-least two modules share the peak, and their names say more than their layers'."""
+"""Part of the peak above which a module is replaced by its children. Below it, at least two modules
+share the peak, and their names are more useful than those of their layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class MemoryStage:
     """Memory of one stage of the step."""
 
     name: str
-    """One of "model", "input", "forward", "loss", "backward" and "step"; or, after the last,
-    "delete", which leaves nothing of the step, and "empty_cache"."""
+    """One of "model", "input", "forward", "loss", "backward" and "step", or after the step "delete"
+    of all its tensors, and "empty_cache"."""
     end_bytes: int
-    """In use at its end: ``torch.cuda.memory_allocated()`` there."""
+    """In use at its end, as ``torch.cuda.memory_allocated()`` reports."""
     peak_bytes: int
     """Peak of allocated memory during the stage."""
     reserved_bytes: int
-    """Held by the allocator at its end: ``torch.cuda.memory_reserved()``."""
+    """Held by the allocator at its end, as ``torch.cuda.memory_reserved()`` reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ModelPart:
     """Memory of one part of the model."""
 
     path: str
-    """Dotted path; "" for what the model's own forward does outside of its parts."""
+    """Dotted path, or "" for the model's own forward outside its parts."""
     kind: str
     """Class of the module."""
     weights_bytes: int
@@ -88,7 +88,7 @@ class ModelPart:
     held_bytes: int
     """Activations held from the end of the forward pass until the backward pass."""
     after_bytes: int
-    """In use at the end of its first call; 0 if it was not called."""
+    """In use at the end of its first call, or 0 without a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def last_forward(trace: Trace) -> int:
 
 
 def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
-    """Bytes at the peak by category, those of DDP's buckets apart."""
+    """Bytes at the peak by category, with DDP's buckets as their own category."""
     sums: dict[str, int] = dict.fromkeys([*CATEGORIES, *(["DDP buckets"] if ddp else [])], 0)
     for storage in peak.alive:
         is_bucket = storage.module.startswith(PREFIX)
@@ -117,7 +117,7 @@ def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
 
 
 def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
-    """Stages before the steps, those of the last step, and what is left of it."""
+    """Stages before the steps, of the last step, and after it."""
     usage, held = trace.handed_out_bytes, trace.held_bytes
     stages: list[MemoryStage] = []
     first = 0
@@ -141,7 +141,7 @@ def _inside(path: str, names: Sequence[str]) -> str:
 
 
 def groups_of(model: nn.Module, trace: Trace) -> list[str]:
-    """Paths of the parts to report: the model's children, or what the largest of them has."""
+    """Paths of the parts to report: the model's children, the largest replaced by its own."""
     modules = dict(model.named_modules(remove_duplicate=False))
     names = []
     for name, part in model.named_children():

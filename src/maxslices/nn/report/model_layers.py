@@ -24,22 +24,22 @@ class LayerRow:
     """One module of a model, at its first call."""
 
     path: str
-    """Dotted path; "" for the model itself."""
+    """Dotted path, or "" for the model itself."""
     kind: str
     """Class of the module."""
     depth: int
     """Number of modules around it."""
     input_shape: tuple[int, ...]
-    """Shape of its first tensor; () if it has none."""
+    """Shape of its first tensor, or () without one."""
     output_shape: tuple[int, ...]
     kernel: tuple[int, ...]
-    """Kernel of a convolution or a pooling layer; () of others."""
+    """Kernel of a convolution or a pooling layer, or ()."""
     n_parameters: int
-    """Parameters of the module and of those inside it."""
+    """Parameters of the module, including those of its children."""
     n_trainable: int
-    """Those of them that are trained."""
+    """Trainable parameters."""
     mult_adds: int
-    """Multiplications and additions, a pair counted once, of all its calls."""
+    """Pairs of a multiplication and an addition in all its calls."""
     output_bytes: int
     """Bytes of the results of its first call."""
 
@@ -55,8 +55,8 @@ class LayerTable:
     input_bytes: int
     """Bytes of all inputs."""
     output_bytes: int
-    """Bytes of the results of layers with parameters and no layers inside, and of their gradients.
-    torchinfo calls them the forward and backward pass; a `MemoryReport` has what a step holds."""
+    """Bytes of the results of layers with parameters and without children, and of their gradients.
+    torchinfo calls them the forward and backward pass. For a step's memory see `MemoryReport`."""
     parameter_bytes: int
 
     @property
@@ -95,7 +95,7 @@ def layer_table(
     *,
     prediction_function: Callable[..., Any] | str | None = None,
 ) -> LayerTable:
-    """Table of a model's layers, found without data.
+    """Make a table of a model's layers, without data.
 
     Parameters
     ----------
@@ -104,20 +104,20 @@ def layer_table(
     inputs, prediction_function
         As for `memory_report`.
     depth : int
-        Modules inside of this many others are left out.
+        Maximum number of modules around a module of the table.
 
     Raises
     ------
     ModelArgumentError
         If the model does not run on such inputs.
     TraceError
-        If the model cannot be replayed without data; the message names the line.
+        If the model cannot be replayed without data. The message names the line.
     """
     check_model(model)
     call = CallInputs.of(inputs)
     step = ModelStep(model, "forward", prediction_function=prediction_function, names=call.names)
     rows_by_path: dict[str, LayerRow | None] = {}
-    # A first replay tells whether the model runs, with the errors that say why not.
+    # A first replay raises clear errors if the model does not run.
     step.trace(call.values, Workspaces.none())
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
         copy = record.model(step.meta_copy(), is_on_meta=True)
@@ -142,13 +142,13 @@ def layer_table(
 
 
 def _counts(module: nn.Module) -> tuple[int, int]:
-    """Parameters of a module, and those that are trained."""
+    """Numbers of parameters and of trainable parameters of a module."""
     sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, is_trained in sizes if is_trained)
 
 
 def _watch(module: nn.Module, path: str, rows: dict[str, LayerRow | None]) -> None:
-    """Enter a row for the first call of a module, at the place where the call begins."""
+    """Add a row for the first call of a module, in the order of the beginnings of calls."""
 
     def enter(_module: nn.Module, _args: Any) -> None:
         rows.setdefault(path, None)

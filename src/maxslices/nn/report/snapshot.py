@@ -1,4 +1,4 @@
-"""A replayed step as a memory snapshot of torch, which pytorch.org/memory_viz shows."""
+"""A replayed step as a memory snapshot of torch, for pytorch.org/memory_viz."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..replay import CachingAllocator, OperatorCall, Trace
 from ..replay.trace import Storage
 
 BASE = 2**40
-"""Address of the first segment: the viewer takes 0 for no address."""
+"""Address of the first segment. The viewer ignores address 0."""
 
 
 def snapshot_of(trace: Trace) -> dict[str, Any]:
     """Events and final segments of a step, as ``torch.cuda.memory._snapshot`` returns them.
 
-    Addresses are those of the simulated allocator. Each allocation has as its stack the line of the
-    user's code, the module and the operator, as far as they are known.
+    Addresses are those of the simulated allocator. The stack of an allocation consists of the known
+    ones of operator, module and line of the user's code.
     """
     allocator, events = CachingAllocator(), list[dict[str, Any]]()
     frames: dict[int, list[dict[str, Any]]] = {}

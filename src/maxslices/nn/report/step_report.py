@@ -58,17 +58,17 @@ class MemoryReport:
     """Shapes and dtypes."""
     mode: str
     optimizer: str
-    """Class of the optimizer; "" without one."""
+    """Class of the optimizer, or ""."""
     amp: str
-    """Lower precision of autocast; "" without it."""
+    """Lower precision of autocast, or ""."""
     ddp: bool
     trace: Trace
     """Replay of the step."""
     categories: dict[str, int]
-    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`. The allocator's
-    "unused ends of blocks" are up to 1 MiB of each larger block."""
+    """Bytes at the peak by category, with `ddp` including "DDP buckets". The allocator's "unused
+    ends of blocks" are up to 1 MiB of each larger block."""
     allocated_bytes: int
-    """Peak of allocated memory: ``torch.cuda.max_memory_allocated``."""
+    """Peak of allocated memory, as ``torch.cuda.max_memory_allocated`` reports."""
     reserved_bytes: int
     """Peak of memory held by the allocator without a limit."""
     needed_bytes: int
@@ -83,16 +83,16 @@ class MemoryReport:
     safety_factor: float
     """Part of the memory that `max_batch_size` uses."""
     budget: MemoryBudget | None = field(default=None, repr=False)
-    """Budget of the card in `memory`; None without one."""
+    """Budget of the card in `memory`, or None."""
 
     @property
     def device_bytes(self) -> int:
-        """Memory of the process on the card: reserved, and CUDA's context."""
+        """Memory of the process on the card: reserved memory and CUDA's context."""
         return self.reserved_bytes + self.context_bytes
 
     @property
     def fits(self) -> bool | None:
-        """True if the step runs on the card in `memory`; None without one."""
+        """True if the step runs on the card in `memory`; None without a card."""
         return (
             None if self.budget is None else fits_any_workspace(self.trace, self.budget.limit_bytes)
         )
@@ -125,7 +125,7 @@ class MemoryReport:
         }
 
     def write_snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write the step as a memory snapshot of torch, which pytorch.org/memory_viz opens.
+        """Write the step as a memory snapshot of torch, for pytorch.org/memory_viz.
 
         Raises
         ------
@@ -162,13 +162,13 @@ def _head(report: MemoryReport) -> str:
 
 
 def _reserve(report: MemoryReport, limit_bytes: int) -> str:
-    """Line on the memory that is left, next to that which `max_batch_size` leaves."""
+    """Line that compares the needed part of the memory with the safety factor."""
     part = report.needed_bytes / limit_bytes
-    text = f"  {part:.0%} of that is needed"
+    text = f"  {part:.0%} of the memory is needed"
     if part <= report.safety_factor:
         return f"{text}, within the safety factor of {report.safety_factor:g}"
     return (
-        f"{text}; the safety factor of {report.safety_factor:g} leaves more: the largest batch "
+        f"{text}, above the safety factor of {report.safety_factor:g}: the largest batch "
         "(nn batch) may be smaller"
     )
 
@@ -213,7 +213,7 @@ def _parts(report: MemoryReport) -> str:
     columns = ("weights", "gradients", "held", "after it")
     width = max([len(_part_name(part.path)) for part in report.parts] or [0]) + 2
     lines = [
-        "Part by part (held: kept for the backward pass; after it: in use when it returned)",
+        "Part by part (held: kept for the backward pass, after it: in use when it returned)",
         "  " + " " * width + "".join(f"{name:>11}" for name in columns),
     ]
     for part in report.parts:
@@ -233,7 +233,7 @@ def _part_name(path: str) -> str:
 
 
 def _why(report: MemoryReport) -> str:
-    """Text on what holds the memory."""
+    """Text on the largest category and the largest holders."""
     categories = report.categories
     weights = categories["weights"]
     largest = max(categories, key=lambda name: categories[name])
@@ -245,11 +245,11 @@ def _why(report: MemoryReport) -> str:
     ]
     if largest == "activations":
         kept = (
-            "They are the results of layers, kept until the backward pass has used them; they "
+            "They are the results of layers, kept until the backward pass has used them. They "
             "grow with the batch and with the size of the images, not with the number of "
             "parameters."
             if report.mode != "inference"
-            else "They are results of layers that others still need."
+            else "They are results of layers that later layers still need."
         )
         sentences.append(kept)
     lines = ["Why it takes so much", *_wrapped(" ".join(sentences)), ""]
@@ -287,19 +287,19 @@ def memory_report(
     optimizer_state_bytes: str | int | None = None,
     safety_factor: float = SAFETY_FACTOR,
 ) -> MemoryReport:
-    """Report what holds the memory of a step.
+    """Report the memory of a step by category, stage and part of the model.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Model, which is not changed. It is replayed in the train or eval mode that it is in; for
-        training, in train mode.
+        Model, which is not changed. Training is replayed in train mode, other steps in the model's
+        mode.
     inputs : shape, Spec, tensor, or a tuple or mapping of them
-        Arguments of the model: (4, 1, 256, 256) is one input of float32; a mapping, such as what a
-        tokenizer returns, has keyword arguments.
+        Arguments of the model. (4, 1, 256, 256) is one input of float32. A mapping, such as the
+        result of a tokenizer, has keyword arguments.
     mode : {"training", "forward", "inference"}
-        Two training steps, or two forward passes without gradients, of which the second is
-        reported; or a forward pass with gradients.
+        The second of two training steps, a forward pass with gradients, or the second of two
+        forward passes without gradients.
     optimizer, loss, amp
         As for `max_batch_size`.
     ddp : bool
@@ -310,12 +310,12 @@ def memory_report(
         ``prediction_function(model, *inputs)``, or the name of a method of the model, called in
         place of the model.
     memory : str or int, optional
-        Memory of a card, such as "24GB", or its name, such as "RTX 4090": the report says whether
-        the step fits.
+        Memory of a card, such as "24GB", or its name, such as "RTX 4090", for which the report
+        states whether the step fits.
     device : torch.device or str, optional
-        CUDA device on which workspaces are measured; by default an allowance is made for them.
+        CUDA device on which workspaces are measured. The default is an allowance for them.
     workspaces : Workspaces, optional
-        Workspaces to use instead.
+        Workspaces in place of measured ones and of the allowance.
     keep_output, accumulate, step, optimizer_state_bytes
         As for `max_batch_size`.
     safety_factor : float
@@ -324,14 +324,14 @@ def memory_report(
     Returns
     -------
     MemoryReport
-        Report, with a text for ``print``.
+        Report, which ``print`` shows as text.
 
     Raises
     ------
     ModelArgumentError
         If the model does not run on such inputs, with torch's message.
     TraceError
-        If the model cannot be replayed without data; the message names the line.
+        If the model cannot be replayed without data. The message names the line.
     """
     call = CallInputs.of(inputs)
     values = call.values

@@ -1,4 +1,4 @@
-"""A step of a model: its arguments, inputs and loss, and what is run or replayed of them."""
+"""A step of a model: its arguments, inputs, loss and optimizer."""
 
 from __future__ import annotations
 

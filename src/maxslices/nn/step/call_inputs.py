@@ -1,7 +1,7 @@
-"""Arguments of a model's call, as users give them and as a step holds them.
+"""Arguments of a model's call, as users pass them and as a step stores them.
 
-Users give one input, a tuple of several, or a mapping by keyword; each may be a container. A step
-holds a tuple, whose last items have names: so all of it is cut, copied and measured in one way.
+Users pass one input, a tuple of several, or a mapping by keyword. Each may be a container. A step
+stores a tuple, whose last items may have names.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..replay.nested import leaves, map_leaves
 
 
 def channel_axis(model: nn.Module, in_channels: int | None) -> tuple[int, ...] | None:
-    """Length of the channel axis: as given, or the model's ``in_channels``; () if that is 0.
+    """Length of the channel axis: `in_channels`, or the model's attribute.
 
-    None if neither is known.
+    It is () if that is 0, and None if neither exists.
     """
     channels = getattr(model, "in_channels", None) if in_channels is None else in_channels
     if channels is None:
@@ -31,7 +31,7 @@ def channel_axis(model: nn.Module, in_channels: int | None) -> tuple[int, ...] |
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """Dtype of a model's first parameter of floating point; float32 without one."""
+    """Dtype of a model's first floating-point parameter, or float32."""
     dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
     return next(dtypes, torch.float32)
 
@@ -42,7 +42,7 @@ def ndim_of(model: nn.Module) -> int:
     Raises
     ------
     ModelArgumentError
-        If it has none, or of several numbers of axes.
+        If it has no convolutions, or convolutions of several numbers of axes.
     """
     kinds = nn.modules.conv._ConvNd
     ndims = {len(m.kernel_size) for m in model.modules() if isinstance(m, kinds)}
@@ -57,7 +57,7 @@ def ndim_of(model: nn.Module) -> int:
 def divisors_of(
     model: nn.Module, ndim: int, min_divisible: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Divisor of each axis: as given, or 2 to the power of the model's ``depth``."""
+    """Divisor of each axis: `min_divisible`, or 2 to the power of the model's ``depth``."""
     if min_divisible is None:
         depth = getattr(model, "depth", None)
         return (2 ** int(depth) if depth is not None else 1,) * ndim
@@ -70,7 +70,7 @@ def divisors_of(
 
 
 def is_shape(item: Any) -> bool:
-    """True for a shape, which stands for an input."""
+    """True for a shape, with which users describe an input."""
     return isinstance(item, tuple | list) and bool(item) and all(type(n) is int for n in item)
 
 
@@ -96,7 +96,7 @@ def positive(number: Any, name: str) -> int:
 
 
 SAFETY_FACTOR = 0.9
-"""Part of the memory that is used by default, as torch_em does."""
+"""Default part of the memory that is used, as in torch_em."""
 
 
 def check_safety(safety_factor: float) -> None:
@@ -197,7 +197,7 @@ def is_sized(item: Any) -> bool:
 class CalledModule(nn.Module):
     """Model that is called with some arguments by keyword, or by a function or method of its own.
 
-    Its modules and parameters are those of the model, under the same names.
+    Its modules and parameters are the model's, by the same names.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class CalledModule(nn.Module):
         self.names = names
 
     def forward(self, *arguments: Any) -> Any:
-        """Call the model; the last arguments go by keyword."""
+        """Call the model, with the last arguments by keyword."""
         n_unnamed = len(arguments) - len(self.names)
         named = dict(zip(self.names, arguments[n_unnamed:], strict=True))
         if self.function is None:
@@ -228,12 +228,12 @@ class CalledModule(nn.Module):
 def called(
     model: nn.Module, function: Callable[..., Any] | str | None, names: tuple[str, ...]
 ) -> nn.Module:
-    """Model that takes all arguments in order, whatever is called and how.
+    """Wrap a model so that it takes all arguments in order.
 
     Raises
     ------
     ModelArgumentError
-        If the model has nothing to call, with the methods of its own.
+        If the model has nothing to call. The message lists its own methods.
     """
     if isinstance(function, str) and not callable(getattr(model, function, None)):
         raise ModelArgumentError(
@@ -245,7 +245,7 @@ def called(
     )
     if function is None and lacks_forward:
         raise ModelArgumentError(
-            f"{type(model).__name__} has no forward{_methods(model)}: say what is called with "
+            f"{type(model).__name__} has no forward{_methods(model)}. Pass the method to call as "
             "prediction_function='...' (--call on the command line)"
         )
     return model if function is None and not names else CalledModule(model, function, names)
@@ -262,6 +262,6 @@ def _methods(model: nn.Module) -> str:
 
 
 def _short(value: Any) -> str:
-    """Text of a value for a message of one line: an array's would have many."""
+    """Text of a value for a message of one line."""
     text = repr(value)
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

@@ -1,7 +1,7 @@
 """States that layers carry from one call to the next, such as those of spiking neurons.
 
-spikingjelly's layers keep them in a dict ``_memories`` by name; a state that does not exist yet
-is a number. Layers are recognized by that dict, so spikingjelly itself is not imported.
+spikingjelly's layers keep them in a dict ``_memories`` by name. A state that does not exist yet is
+a number. Layers are recognized by that dict, so spikingjelly itself is not imported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 ALL_STEPS_AT_ONCE = frozenset({"PSN", "MaskedPSN", "SlidingPSN"})
-"""Neurons that mix all time steps, so parts of the steps do not give parts of the result."""
+"""Neurons that mix all time steps, so parts of the steps would give other results."""
 
 
 def stateful(module: nn.Module) -> list[nn.Module]:
@@ -18,7 +18,7 @@ def stateful(module: nn.Module) -> list[nn.Module]:
 
 
 def refuses_time_split(module: nn.Module) -> str:
-    """Reason why a module cannot be run a few time steps at a time; "" if it can."""
+    """Reason why a module cannot process a few time steps at a time, or ""."""
     for path, each in module.named_modules():
         if any(kind.__name__ in ALL_STEPS_AT_ONCE for kind in type(each).__mro__):
             return f"{path or type(each).__name__} is a {type(each).__name__}: it sees all steps"
@@ -38,7 +38,7 @@ def reset_states(model: nn.Module) -> None:
 
 
 def reset_before_calls(model: nn.Module) -> nn.Module:
-    """Let a model reset its states before each forward pass, if it has any; return it."""
+    """Make a model reset its states, if any, before each forward pass, and return it."""
     if stateful(model):
         model.register_forward_pre_hook(lambda each, _args: reset_states(each))
     return model

@@ -1,4 +1,4 @@
-"""Losses as users name them, and what torch's losses are given of a model's output."""
+"""Losses as users name them, and the tensors of a model's output that a loss takes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _INDEX_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
 
 
 class OutputLoss:
-    """A loss of torch on an output that is a container: the sum over the tensors right inside.
+    """A loss of torch on an output that is a container: the sum over the tensors directly inside.
 
-    So segmentation models are trained that return ``{"out": ..., "aux": ...}``. Where there are
-    "logits", they alone count: a transformer returns its caches beside them.
+    Segmentation models that return ``{"out": ..., "aux": ...}`` are trained like this. Of an output
+    with "logits", only these count, as a transformer also returns its caches.
     """
 
     def __init__(self, loss: Loss) -> None:
@@ -45,14 +45,14 @@ class OutputLoss:
         if total is None:
             raise ModelArgumentError(
                 f"{getattr(self.loss, '__name__', type(self.loss).__name__)} needs a tensor, and "
-                f"the model returns a {type(output).__name__} without one: give a function of the "
+                f"the model returns a {type(output).__name__} without one. Pass a function of the "
                 "output, such as loss=lambda output, target: ..."
             )
         return total
 
 
 def completed(loss: Loss | None) -> Loss | None:
-    """Loss that takes whatever a model returns; functions of users get it as it is."""
+    """Loss that takes a model's whole output. Functions of users are returned unchanged."""
     if loss is not None and (isinstance(loss, type) or not callable(loss)):
         shown = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
         raise ModelArgumentError(
@@ -63,7 +63,7 @@ def completed(loss: Loss | None) -> Loss | None:
 
 
 def predictions_in(output: Any) -> list[Any]:
-    """Floating-point tensors right inside an output, or the output itself."""
+    """Floating-point tensors directly inside an output, or the output itself."""
     if isinstance(output, torch.Tensor | Spec):
         return [output]
     if is_record(output) and not isinstance(output, Mapping):
@@ -81,7 +81,7 @@ def predictions_in(output: Any) -> list[Any]:
 
 
 def picked_by(loss: Loss, output: Any) -> list[torch.Tensor]:
-    """Tensors of an output that a loss of the user's computes with, or all if it uses none."""
+    """Tensors of an output that the user's loss computes with, or all if it uses none of them."""
     tensors = tensors_in(output)
     if len(tensors) < 2:
         return tensors
@@ -94,7 +94,7 @@ def picked_by(loss: Loss, output: Any) -> list[torch.Tensor]:
 
 
 class _UsedTensors(TorchFunctionMode):
-    """Notes which of some tensors are computed with."""
+    """Records which of some tensors are operands."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def loss_named(name: str) -> Loss:
     Raises
     ------
     ModelArgumentError
-        If torch has none of that name, with the names that come near.
+        If torch has no loss of that name. The message lists similar names.
     """
     classes = [each for each in dir(nn) if each.endswith("Loss")]
     plain = {each.removesuffix("Loss").lower(): each for each in classes}
@@ -147,7 +147,7 @@ def loss_named(name: str) -> Loss:
     if wanted not in plain:
         near = get_close_matches(wanted, plain, 4, 0.4)
         choices = ", ".join(plain[each] for each in near or ("crossentropy", "mse", "l1"))
-        raise ModelArgumentError(f"{name!r} is no loss of torch.nn; there is {choices}")
+        raise ModelArgumentError(f"torch.nn has no loss {name!r}. Similar names are {choices}")
     loss: Loss = getattr(nn, plain[wanted])()
     return loss
 

@@ -1,4 +1,4 @@
-"""A step of a model: everything that is needed to replay it or to run it."""
+"""A step of a model, with everything for replaying or running it."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from .layer_state import reset_before_calls
 from .losses import Loss, OutputLoss, completed, names_of, picked_by, predictions_in, targets_like
 
 N_STEPS = 2
-"""Steps that are replayed: only the second has the optimizer's state, the output that the first has
-left, and the workspaces that cuBLAS keeps."""
+"""Number of replayed steps. Only the second has the optimizer's state, the previous output, and the
+workspaces that cuBLAS keeps."""
 
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 """Errors of a model's code."""
 
 Targets = Callable[..., Any]
-"""Given the inputs' `Spec`, returns the targets' `Spec`, or a tuple of them."""
+"""Function of the inputs' `Spec` that returns the targets' `Spec`, or a tuple of them."""
 
 
 def optimizer_named(optimizer: Any) -> Any:
-    """Optimizer of a name in `OPTIMIZERS`; one, or what makes one, is returned unchanged."""
+    """Class of an optimizer named in `OPTIMIZERS`; optimizers and functions stay unchanged."""
     if optimizer is None or callable(optimizer) or optimizers_in(optimizer):
         return optimizer
     if not isinstance(optimizer, str) or optimizer.lower() not in OPTIMIZERS:
         raise ModelArgumentError(
-            f"{optimizer!r} is not an optimizer known by name, which are {', '.join(OPTIMIZERS)}; "
-            "or give a class such as torch.optim.Adam"
+            f"{optimizer!r} is not the name of an optimizer. Choose one of "
+            f"{', '.join(OPTIMIZERS)}, or pass a class such as torch.optim.Adam"
         )
     name, options = OPTIMIZERS[optimizer.lower()]
     kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, name)
@@ -62,28 +62,28 @@ class ModelStep:
     optimizer: Any = None
     """Optimizer of the model's parameters, a class, a function that makes one, or None."""
     loss: Loss | None = None
-    """``loss(output, *targets)``; if None, the model's own or the sum of its output."""
+    """``loss(output, *targets)``, or None for the model's own or the sum of its output."""
     targets: Targets | None = None
-    """Function that makes the targets' `Spec`; chosen by the loss if None."""
+    """Function that returns the targets' `Spec`, or None for targets chosen by the loss."""
     amp: torch.dtype | None = None
-    """Lower precision of autocast; None without it."""
+    """Lower precision of autocast, or None."""
     prediction_function: Callable[..., Any] | str | None = None
     """``prediction_function(model, *inputs)``, or the name of a method, called in place of the
     model."""
     evaluate: bool = True
-    """True if the model is put into eval mode for inference."""
+    """True if the model is set to eval mode for inference."""
     names: tuple[str, ...] = ()
     """Keywords of the last inputs."""
     capability: Capability | None = None
-    """Compute capability of the card, where it is known; else that of the allowances, 9.0."""
+    """Compute capability of the card, or None for that of the allowances, 9.0."""
     keep_output: bool = True
-    """True if the output of a step stays alive until that of the next replaces it."""
+    """True if the output of a step is kept until the output of the next replaces it."""
     accumulate: int = 1
-    """Forward and backward passes for a step of the optimizer."""
+    """Number of forward and backward passes for each step of the optimizer."""
     step: Callable[..., Any] | None = None
     """``step(model, optimizer, *inputs)`` in place of the usual step of training."""
     _predictions: dict[str, Spec] = field(default_factory=dict, init=False)
-    """What the loss compares with targets, by the shapes of the inputs."""
+    """Tensor that the loss compares with targets, by the shapes of the inputs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", completed(self.loss))
@@ -101,18 +101,18 @@ class ModelStep:
         )
 
     def prepared(self, model: nn.Module) -> nn.Module:
-        """Put a copy of the model into the mode of the step, and wrap it."""
+        """Set a copy of the model to the mode of the step, and wrap it."""
         if self.mode == "inference":
             if self.evaluate:
                 model.eval()
         elif self.mode == "training" and not model.training:
-            model.train()  # one that is in training keeps its frozen parts as they are
+            model.train()  # a model in train mode keeps its frozen parts in eval mode
         if self.step is not None:
             return model
         return called(model, self.prediction_function, self.names)
 
     def meta_copy(self) -> nn.Module:
-        """Copy of the model without data, in the mode of the step; each pass resets its states."""
+        """Copy of the model without data, in the mode of the step, that resets its states."""
         return reset_before_calls(self.prepared(meta_copy(self.model)))
 
     def trace(
@@ -144,8 +144,8 @@ class ModelStep:
         """
         if self.mode == "training" and not any(p.requires_grad for p in self.model.parameters()):
             raise ModelArgumentError(
-                f"{type(self.model).__name__} has no parameters that are trained: leave training "
-                "out, or see to it that some have requires_grad"
+                f"{type(self.model).__name__} has no trainable parameters. Set requires_grad, or "
+                "choose another mode than training"
             )
         targets: tuple[Any, ...] = ()
         traces: list[Trace] = []
@@ -182,7 +182,7 @@ class ModelStep:
         return largest_path(traces[0], traces[1:])
 
     def _explained(self, error: Exception, inputs: Any, targets: Any) -> Exception:
-        """Error that names the model, and what it was given."""
+        """Error with the model's name and the shapes of its arguments."""
         name = type(self.model).__name__
         if isinstance(error, TraceError):
             return type(error)(f"{name}: {error}")
@@ -218,8 +218,8 @@ class ModelStep:
             del output, predictions
         if len(specs) != 1:
             raise ModelArgumentError(
-                f"{type(self.model).__name__} returns {choices}, and the loss does not say which "
-                "of them it compares: pass targets (--targets on the command line), or a loss that "
+                f"{type(self.model).__name__} returns {choices}, and it is unknown which of them "
+                "the loss compares. Pass targets (--targets on the command line), or a loss that "
                 "picks one, such as loss=lambda output, target: mse_loss(output['name'], target)"
             )
         return specs.pop()
@@ -235,15 +235,15 @@ def run_step(
 ) -> None:
     """Run steps on real tensors in the way in which they are replayed.
 
-    They are as many as `turns` has items. By default they are as many as are replayed, or more on a
-    CUDA device: until they take no memory from it.
+    Each item of `turns` is a step. By default, as many steps run as are replayed, and on a CUDA
+    device until they take no memory from it.
     """
     if turns is None:
         device = next(t.device for t in tensors_in(tuple(inputs)))
         if loop.mode == "forward" or device.type != "cuda":
             turns = range(1 if loop.mode == "forward" else N_STEPS)
         else:
-            taken = "reserved_bytes.all.allocated"  # all that was ever taken from the device
+            taken = "reserved_bytes.all.allocated"  # total ever taken from the device
             turns = until_calm(lambda: int(torch.cuda.memory_stats(device)[taken]))
     loop.run(model, (tuple(inputs), {}), targets, optimizer, turns)
 
@@ -268,16 +268,16 @@ def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
 
 
 def meta_optimizer(optimizer: Any, real: nn.Module, copy: nn.Module) -> Any:
-    """Function that makes the optimizer of a meta copy, if the real one was given."""
+    """Function that makes the optimizer of a meta copy, if `optimizer` is a real one."""
     if not optimizers_in(optimizer):
         return optimizer
     copies = {id(a): b for a, b in zip(real.parameters(), copy.parameters(), strict=True)}
-    # The replay copies the model again, so it is given a function and not an optimizer.
+    # The replay copies the model again, so it takes a function and not an optimizer.
     return lambda _: optimizer_for(optimizer, copies, copy.parameters())
 
 
 def placed(inputs: Any, device: torch.device) -> Any:
-    """Inputs with their real tensors on a device; torch reads lengths of sequences on the host."""
+    """Move real tensors of inputs to a device, except lengths, which torch reads on the host."""
 
     def moved(item: Any) -> Any:
         if isinstance(item, PackedSequence):
