@@ -223,7 +223,10 @@ SHORT = {
         ("report own_networks --input 1x1x8x8", "is not of the form module:callable"),
         ("report own_networks.py:network --input 1x1x8x8", "its module, own_networks:network"),
         ("report OWN:Hidden --input 1x1x8x8", "own_networks has no Hidden\n"),
-        ("report not_there.models:resnet50 --input 1x1x8x8", "'not_there' cannot be found: install its package"),
+        (
+            "report not_there.models:resnet50 --input 1x1x8x8",
+            "'not_there' cannot be found: install its package",
+        ),
         ("report needs_more:network --input 1x1x8x8", "needs the module 'not_there_at_all'"),
         ("report OWN:net --input 1x1x8x8", "has no net; similar names: network"),
         ("report OWN:network --input 1,2", "'1,2' is not a shape of the input"),
