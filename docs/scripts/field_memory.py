@@ -82,10 +82,11 @@ class Row:
         rows, columns = SLICES[self.slices]
         per_slice = (self.bytes_of(MANY) - self.bytes_of(FEW)) / (MANY - FEW)
         once = max(0, round(self.bytes_of(MANY) - MANY * per_slice))
+        parameters = f" ({self.parameters})" if self.parameters else ""
+        dtype = "" if self.dtype == "float32" else f", {self.dtype}"
         return (
-            f"{self.method}{f' ({self.parameters})' if self.parameters else ''}",
+            f"{self.method}{parameters}{dtype}",
             self.slices,
-            self.dtype,
             format_bytes(round(per_slice)),
             f"{per_slice / (4 * rows * columns):.2f}",
             format_bytes(once) if once > SMALL * self.bytes_of(FEW) else "",
@@ -262,9 +263,7 @@ def tables() -> tuple[str, ...]:
     for row in found:
         if row.sized is not None:
             place = place_of(row.peaks, row.peaks.highest(FEW))
-            formulas.append(
-                [f"{row.cells[0]}, {row.dtype}", row.slices, formula(row), f"`{place}`"]
-            )
+            formulas.append([row.cells[0], row.slices, formula(row), f"`{place}`"])
     lines = [f"| {' | '.join(cells)} |" for cells in formulas]
     return (
         table(found),
@@ -277,9 +276,11 @@ def tables() -> tuple[str, ...]:
 
 def table(rows: list[Row]) -> str:
     """Rows as a table."""
-    head = ("method", "slices", "input", "a slice", "x", "once", "in 16 GB", "known")
-    lines = [f"| {' | '.join(head)} |", "|---|---|---|--:|--:|--:|--:|---|"]
-    return "\n".join(lines + [f"| {' | '.join(row.cells)} |" for row in rows])
+    head = ["method", "slices", "a slice", "x", "once", "in 16 GB", "known"]
+    if len({row.known for row in rows}) == 1:
+        head.pop()  # the text says it
+    lines = [f"| {' | '.join(head)} |", f"|---|---{'|--:' * 4}{'|---' * (len(head) - 6)}|"]
+    return "\n".join(lines + [f"| {' | '.join(row.cells[: len(head)])} |" for row in rows])
 
 
 if __name__ == "__main__":
