@@ -2,8 +2,7 @@
 
 Nothing is measured. Figures of httomolibgpu's methods follow from the records that come with
 maxslices, and from the sequences of allocations that the tests hold; other packages' from such
-sequences alone (`package_functions.py`, `record_sequences.py`); those of maxslices-methods follow
-from their estimators. A GPU is not needed:
+sequences alone (`package_functions.py`, `record_sequences.py`). A GPU is not needed:
 
     python docs/scripts/field_memory.py
 """
@@ -16,21 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from method_reference import REQUIRED
 from package_functions import FUNCTIONS
 from tests.estimate.recorded_sequences import recorded, recorded_packages
 
-from maxslices import registry
 from maxslices.checking.measurement import place_of
-from maxslices.core.method_meta import MethodMeta
 from maxslices.core.units import format_bytes
-from maxslices.estimate.model_request import ModelRequest
-from maxslices.estimate.model_resolver import declared_model
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.estimate.size_model import SizedTerm, SizeModel, SizeRecord
@@ -195,30 +187,6 @@ def with_outside(peaks: PeakModel, outside: Mapping[int, int]) -> Callable[[int]
     return bytes_of
 
 
-def declared_rows() -> Iterator[Row]:
-    """Methods of maxslices-methods, by their estimators."""
-    registry.load_entry_points()
-    for meta in sorted(registry, key=lambda each: each.name):
-        if not meta.module.startswith("maxslices_methods.") or not meta.estimator:
-            continue
-        # Those by httomo's names, which work on the host, are for machines without a GPU.
-        if meta.sample_slices is None and not meta.host_only and "httomo_names" not in meta.module:
-            yield declared_row(meta)
-
-
-def declared_row(meta: MethodMeta) -> Row:
-    """One method of maxslices-methods."""
-    asked = REQUIRED.get(meta.name, {})
-    slice_dim = meta.slice_dims()[0]
-    slices = "sinograms" if slice_dim else "projections"
-    request = ModelRequest(
-        meta, slice_dim, SLICES[slices], np.dtype("float32"), asked, SCAN[slice_dim]
-    )
-    given = ", ".join(f"{name}={value}" for name, value in asked.items() if name != "weights")
-    model = declared_model(request, "cuda")
-    return Row(meta.name, slices, "float32", model.bytes, "estimator", parameters=given)
-
-
 def formula(row: Row) -> str:
     """Sum of what is alive at the peak of `FEW` slices, equal terms added, small ones left out."""
     assert row.peaks is not None
@@ -255,7 +223,7 @@ def size_text(sized: SizedTerm) -> str:
 
 
 def tables() -> tuple[str, ...]:
-    """Make the page's tables: httomolibgpu, other packages, CuPy, maxslices-methods, formulas."""
+    """Make the page's tables: httomolibgpu, other packages, CuPy, formulas."""
     found = list(recorded_rows())
     found += sequence_rows({row.method for row in found})
     found.sort(key=lambda row: (row.method.lower(), row.slices, row.dtype))
@@ -269,7 +237,6 @@ def tables() -> tuple[str, ...]:
         table(found),
         table(list(package_rows())),
         table(list(cupy_rows())),
-        table(list(declared_rows())),
         "\n".join([lines[0], "|---" * 4 + "|", *lines[1:]]),
     )
 
