@@ -29,7 +29,7 @@ def test_one_command_makes_a_picture_of_slices(flower, tmp_path, monkeypatch, ca
     assert (out / "slices.png").read_bytes().startswith(b"\x89PNG")
     with h5py.File(out / "result.h5") as file:
         assert file["entry/data/data"].shape == (3, 128, 128)
-        assert file["entry/data/z"][0] == 2
+        assert file["entry/data/z"][0] == 10  # row 2, in micrometres
     printed = capsys.readouterr().out
     assert "look at flower-try/slices.png" in printed
     _, command = printed.strip().rsplit("maxslices ", 1)
@@ -166,7 +166,7 @@ def test_a_try_that_is_stopped_resumes_with_its_rows(flower, tmp_path, monkeypat
     hint = capsys.readouterr().err.partition("`maxslices ")[2].partition("`")[0]
     assert main([*shlex.split(hint), "-q"]) == 0
     with h5py.File(out / "result.h5") as file:
-        assert file["entry/data/z"][()].tolist() == [5, 6]
+        assert file["entry/data/z"][()].tolist() == [25, 30]  # rows 5 and 6, in micrometres
 
 
 def test_every_line_of_the_loaders_description_can_be_written(capsys):
