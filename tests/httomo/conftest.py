@@ -1,4 +1,4 @@
-"""The real database of httomo-backends, and a made one."""
+"""The real database of httomo-backends, and a fake one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import maxslices
 from maxslices import Registry
 
 THEIRS = Path(sys.prefix) / "httomo"
-"""Where `make test` puts httomo-backends and the packages that it speaks of."""
+"""Folder in which `make test` installs httomo-backends and the packages in its database."""
 
 
 def forget() -> None:
-    """Drop imported modules of theirs, so that another folder's can take their place."""
+    """Drop imported modules of these packages, which another test imports from another folder."""
     for name in [n for n in sys.modules if n.split(".")[0] in ("httomo_backends", "fakelib")]:
         del sys.modules[name]
 
@@ -33,7 +33,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def real(theirs: Path) -> Registry:
-    """Return a registry with what the real database has."""
+    """Return a registry with the methods of the real database."""
     from maxslices.httomo.register_methods import register_all
 
     methods = Registry()
@@ -42,7 +42,7 @@ def real(theirs: Path) -> Registry:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder in which a test writes a database and a package, importable."""
     database = tmp_path / "httomo_backends" / "methods_database"
     (database / "packages" / "backends" / "fakelib").mkdir(parents=True)

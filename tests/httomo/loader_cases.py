@@ -1,4 +1,4 @@
-"""Scans, and loaders of httomo's form that read them in every way that httomo's documents."""
+"""Scans, and httomo loaders that read them in every documented way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHAPES = {"even": (8, 10), "odd": (9, 11), "small": (3, 2)}
 
 
 def write_scans(folder: Path) -> None:
-    """Write all scans that the cases name."""
+    """Write all scans of the cases."""
     for name, shape in _SHAPES.items():
         _write(folder / f"{name}.nxs", FLATS_AROUND, shape)
     _write(folder / "floats.nxs", FLATS_AROUND, (5, 6), np.float32)
@@ -91,22 +91,22 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     flats = {"file": "sides.h5", "data_path": "flats"}
     darks = {"file": "sides.h5", "data_path": "darks"}
     keyed = {"file": "sides.h5", "data_path": "both", "image_key_path": "key"}
-    found: dict[str, tuple[str, dict[str, Any]]] = {
-        f"{scan} {name}": (f"{scan}.nxs", given)
+    by_name: dict[str, tuple[str, dict[str, Any]]] = {
+        f"{scan} {name}": (f"{scan}.nxs", parameters)
         for scan in ("even", "odd", "floats", "no_flats", "no_darks", "bare", "linked")
-        for name, given in (("auto", _AUTO), ("paths", _PATHS))
+        for name, parameters in (("auto", _AUTO), ("paths", _PATHS))
     }
     for (name, part), axis in itertools.product(_ROWS.items(), ("detector_y", "detector_x")):
         for scan in (
             ("even", "odd") if isinstance(part, str) or "mid" in part.values() else ("odd",)
         ):
-            found[f"{scan} {axis} {name}"] = (f"{scan}.nxs", _previewed(**{axis: part}))
+            by_name[f"{scan} {axis} {name}"] = (f"{scan}.nxs", _previewed(**{axis: part}))
     for name, part in _ANGLES.items():
-        found[f"angles {name}"] = ("even.nxs", _previewed(angles=part))
+        by_name[f"angles {name}"] = ("even.nxs", _previewed(angles=part))
         both = _previewed(angles=part, detector_y="mid", detector_x={"start": 2, "stop": 5})
-        found[f"angles {name} and detector"] = ("odd.nxs", both)
+        by_name[f"angles {name} and detector"] = ("odd.nxs", both)
     small = {"detector_y": "mid", "detector_x": {"start": "mid"}}
-    return found | {
+    return by_name | {
         "mid of few": ("small.nxs", _previewed(**small)),
         "no key": ("even.nxs", no_key),
         "key null": ("even.nxs", {**_PATHS, "image_key_path": None}),

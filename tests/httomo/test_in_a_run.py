@@ -1,4 +1,4 @@
-"""What the runner fills in for these methods: where a block lies, where the scan was cut."""
+"""Context arguments of these methods: the position of a block, and the start of the preview."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from maxslices import Registry, from_ledger, method
 from maxslices.io import LoaderOptions, Preview
 from maxslices.pipeline import Pipeline
 
-told = Registry()
+methods = Registry()
 seen: list[tuple[int, int, tuple[int, int], Path | None]] = []
 
 
 @from_ledger
-def _as_it_is(m, shape, dtype):
+def _same_size(m, shape, dtype):
     m.alloc(shape, dtype)
 
 
 @method(
     "all",
-    calc_max_slices=_as_it_is,
+    calc_max_slices=_same_size,
     side_results=("n",),
     combine=len,
-    registry=told,
+    registry=methods,
 )
 def tell(data, *, slice_dim=0, first_slice=-1, detector_start=None, results_folder=None):
     seen.append((first_slice, data.shape[slice_dim], detector_start, results_folder))
     return len(data)
 
 
-@method("all", calc_max_slices=_as_it_is, halo=1, registry=told)
+@method("all", calc_max_slices=_same_size, halo=1, registry=methods)
 def widened(data):
     return data
 
 
 @pytest.mark.parametrize("steps", [["tell"], ["widened", "tell"]])
-def test_blocks_are_told_where_they_lie(steps, tmp_path):
+def test_methods_get_the_position_of_the_block(steps, tmp_path):
     seen.clear()
     scan = np.zeros((11, 6, 5), np.float32)
     loader = LoaderOptions(preview=Preview(detector_y=(2, None), detector_x=(1, 4)))
-    checked = Pipeline.from_steps(steps, told)
+    checked = Pipeline.from_steps(steps, methods)
     pipeline = Pipeline(checked.steps, loader)
     maxslices.run(scan, pipeline, tmp_path / "out", device="cpu", block=4)
     folder = tmp_path / "out"
@@ -52,5 +52,5 @@ def test_blocks_are_told_where_they_lie(steps, tmp_path):
 
 def test_a_result_in_memory_has_no_folder():
     seen.clear()
-    maxslices.run(np.zeros((4, 3, 2), np.float32), Pipeline.from_steps(["tell"], told))
+    maxslices.run(np.zeros((4, 3, 2), np.float32), Pipeline.from_steps(["tell"], methods))
     assert seen == [(0, 4, (0, 0), None)]

@@ -23,15 +23,15 @@ Arrays = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("scans")
-    write_scans(made)
-    return made
+    path = tmp_path_factory.mktemp("scans")
+    write_scans(path)
+    return path
 
 
 def by_ours(name: str) -> Arrays:
     """Arrays of a case, read in the current folder."""
-    scan, given = CASES[name]
-    options, faults = parse_loader(given, as_httomo=True)
+    scan, parameters = CASES[name]
+    options, faults = parse_loader(parameters, as_httomo=True)
     assert not faults
     with open_source(scan, options) as source:
         data = np.empty(source.spec.shape, source.spec.dtype)

@@ -25,14 +25,14 @@ REQUIRED = {"newshape": [7, 9], "overlap": 4, "metadata_path": "coefficients.txt
 
 
 def database(theirs: Path, package: str) -> dict[str, dict[str, Any]]:
-    """Return full names and what the YAML file says of them, read the plain way."""
+    """Return full names and entries of the YAML file, read with plain YAML."""
     folder = theirs / "httomo_backends/methods_database/packages/backends" / package
     tree = yaml.safe_load((folder / f"{package}.yaml").read_text())
     return {
-        f"{package}.{area}.{module}.{name}": said
+        f"{package}.{area}.{module}.{name}": entries
         for area, modules in tree.items()
         for module, names in modules.items()
-        for name, said in names.items()
+        for name, entries in names.items()
     }
 
 
@@ -47,13 +47,13 @@ def source_of(theirs: Path, full_name: str) -> str:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_all_methods_that_are_installed_are_registered(real, theirs, package):
-    said = {
+    installed = {
         name: entry
         for name, entry in database(theirs, package).items()
         if f"\ndef {name.split('.')[-1]}(" in source_of(theirs, name)
     }
-    assert len(said) > (20 if package == "httomolibgpu" else 2)
-    for name, entry in said.items():
+    assert len(installed) > (20 if package == "httomolibgpu" else 2)
+    for name, entry in installed.items():
         meta = real.get(*name.rsplit(".", 1)[::-1])
         assert meta.pattern == entry["pattern"], name
         assert (meta.estimator is None) == (".rotation." not in name), name
@@ -64,7 +64,7 @@ def test_all_methods_that_are_installed_are_registered(real, theirs, package):
             assert dims == (30, 22), name
 
 
-def test_nothing_of_theirs_is_imported(theirs):
+def test_packages_of_httomo_are_not_imported(theirs):
     code = (
         f"import sys; sys.path.insert(0, {str(theirs)!r})\n"
         "from maxslices import Registry\n"
@@ -98,7 +98,7 @@ def test_halo_and_dims_follow_the_parameters(real):
         ("misc.morph.data_reducer", "uint16"),
     ],
 )
-def test_the_dtype_of_what_runs_on_the_host_is_guessed(real, name, expected):
+def test_the_dtype_of_results_on_the_host_is_guessed(real, name, expected):
     assert real[f"httomolib.{name}"].output_dtype(1, (30, 22), np.dtype("uint16")) == expected
 
 
@@ -110,21 +110,21 @@ def test_side_results(real):
     assert real[f"{rotation}.find_center_360"].side_results == names
 
 
-def test_their_source_is_what_inspect_finds(real):
+def test_inspect_returns_the_source_of_the_package(real):
     source = inspect.getsource(real["httomolibgpu.prep.phase.paganin_filter"].function)
     assert source.startswith("def paganin_filter(")
     assert "return" in source
 
 
-def test_methods_that_their_wrappers_treat_in_a_way_of_their_own(real):
+def test_methods_that_httomos_wrappers_treat_specially(real):
     assert real.get("data_reducer", "httomolib.misc.morph").side_data == "alone"
     assert real.get("remove_outlier", "httomolibgpu.misc.corr").side_data == "too"
     morph = "httomolibgpu.misc.morph"
     halved = real.get("sino_360_to_180", morph).angles_after(np.arange(7, dtype="f4"), {})
     np.testing.assert_array_equal(halved, [0, 1, 2])
     averaged = OUTPUT_ANGLES["average_projection_frames"]
-    found = averaged(np.arange(7, dtype="f4"), projection_averaging_factor=3)
-    np.testing.assert_array_equal(found, np.array([1, 4, 6], "f4"))
+    angles = averaged(np.arange(7, dtype="f4"), projection_averaging_factor=3)
+    np.testing.assert_array_equal(angles, np.array([1, 4, 6], "f4"))
 
 
 def template(theirs: Path, module: str, name: str) -> dict[str, Any]:
@@ -140,17 +140,17 @@ def is_left_to_the_user(name: str, value: Any) -> bool:
 
 
 def test_templates_are_well_formed(real, theirs):
-    """Every template as it stands, with values only where it says REQUIRED or refers."""
+    """Every template unchanged, but with values for REQUIRED and references."""
     folder = theirs / "httomo_backends" / "yaml_templates"
     checked = 0
     for file in sorted(folder.glob("httomolib*/*/*.yaml")):
         (step,) = yaml.safe_load(file.read_text())
-        given = step.get("parameters") or {}
-        for name, value in list(given.items()):
+        parameters = step.get("parameters") or {}
+        for name, value in list(parameters.items()):
             if is_left_to_the_user(name, value):
-                given[name] = REQUIRED[name]
+                parameters[name] = REQUIRED[name]
             elif isinstance(value, str) and "${{" in value:
-                del given[name]
+                del parameters[name]
         full_name = f"{step['module_path']}.{step['method']}"
         if not source_of(theirs, full_name):
             continue
@@ -160,14 +160,14 @@ def test_templates_are_well_formed(real, theirs):
 
 
 def directive(theirs: Path, name: str) -> list[dict[str, Any]]:
-    """Return a pipeline of theirs, put together as their generator does."""
+    """Return a pipeline of httomo-backends, assembled as by its generator."""
     file = theirs / "httomo_backends" / "pipelines_full" / f"{name}_directive.yaml"
     steps = []
     for entry in yaml.safe_load(file.read_text()):
         step = copy.deepcopy(template(theirs, entry["module_path"], entry["method"]))
-        given = step["parameters"]
-        left = [key for key, value in given.items() if is_left_to_the_user(key, value)]
-        given |= {key: REQUIRED[key] for key in left}
+        parameters = step["parameters"]
+        left = [key for key, value in parameters.items() if is_left_to_the_user(key, value)]
+        parameters |= {key: REQUIRED[key] for key in left}
         if entry["method"] == "rescale_to_int" and not source_of(
             theirs, f"{entry['module_path']}.{entry['method']}"
         ):  # httomolib 2.2, the last wheel for Python 3.11, is older than the database
@@ -187,7 +187,7 @@ SECTIONS = {
     "deg360_paganin_FBP3d_tomobar": [2, 2, 1, 2, 2],
     "titaren_center_pc_FBP3d_resample": [2, 5, 2],
 }
-"""Methods in each section as httomo 3.3 draws them, its automatic savers left out."""
+"""Number of methods in each section of httomo 3.3, without its automatic savers."""
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -201,7 +201,7 @@ def test_pipelines_are_cut_as_httomo_cuts_them(real, theirs, name, tmp_path):
     assert sections[-1].slice_dim == 1
 
 
-def test_a_plain_name_means_a_method_of_another_package(real):
+def test_a_plain_name_prefers_methods_of_other_packages(real):
     def minus_log(data):
         return data
 
@@ -219,11 +219,13 @@ def test_nothing_is_registered_without_httomo_backends(monkeypatch):
     assert [meta.full_name for meta in methods] == ["httomo.methods.calculate_stats"]
 
 
-def test_what_is_saved_is_what_the_database_says(real, theirs):
-    found = database(theirs, "httomolibgpu")
-    said = {name: each["save_result_default"] for name, each in found.items() if ".recon." in name}
-    assert any(said.values())
-    for name, is_saved in said.items():
+def test_results_are_saved_by_default_as_in_the_database(real, theirs):
+    entries = database(theirs, "httomolibgpu")
+    saved = {
+        name: each["save_result_default"] for name, each in entries.items() if ".recon." in name
+    }
+    assert any(saved.values())
+    for name, is_saved in saved.items():
         assert name not in real or real[name].saved_by_default is is_saved
 
 
@@ -235,7 +237,7 @@ def test_a_phase_filter_reaches_farther_with_a_larger_ratio(real):
     assert real.get("dark_flat_field_correction", "httomolibgpu.prep.normalize").rows_reached() == 0
 
 
-def test_a_misspelt_parameter_is_refused_where_the_function_would_swallow_it(real):
+def test_a_misspelt_parameter_is_refused_although_the_function_takes_kwargs(real):
     name, module = "LPRec3d_tomobar", "httomolibgpu.recon.algorithm"
     step = {"method": name, "module_path": module, "parameters": {"filter_freq_cutof": 1.0}}
     with pytest.raises(ParameterError, match="did you mean filter_freq_cutoff"):

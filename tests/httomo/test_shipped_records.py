@@ -1,4 +1,4 @@
-"""The records that come with maxslices, held against the calls of which they were made."""
+"""The records shipped with maxslices, compared with the measured calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record_of(name, number):
 
 
 @pytest.mark.parametrize(("name", "number"), RECORDED)
-def test_no_call_took_more_than_a_record_says(name, number):
+def test_no_call_took_more_than_its_record(name, number):
     record = record_of(name, number)
     for dims, calls, peaks in record.sizes:
         model = record.at(dims).model
@@ -67,19 +67,19 @@ def test_files_are_small_and_readable():
 
 
 @pytest.mark.parametrize("detector", DETECTORS)
-def test_httomos_pipelines_are_told_at_the_commonest_detectors_and_an_odd_one(detector):
+def test_records_cover_httomos_pipelines_at_common_detectors_and_an_odd_one(detector):
     angles, rows, columns = detector
-    asked = [(name, (rows, columns)) for name in PROJECTIONS]
-    asked += [(name, (angles, columns)) for name in SINOGRAMS]
-    asked += [(name, (columns, columns)) for name in SLICES]
-    asked += [("LPRec3d_tomobar", (901, columns)), ("FBP3d_tomobar", (900, 2 * columns))]
-    for name, dims in asked:
+    questions = [(name, (rows, columns)) for name in PROJECTIONS]
+    questions += [(name, (angles, columns)) for name in SINOGRAMS]
+    questions += [(name, (columns, columns)) for name in SLICES]
+    questions += [("LPRec3d_tomobar", (901, columns)), ("FBP3d_tomobar", (900, 2 * columns))]
+    for name, dims in questions:
         (path,) = (each for each in FILES if each.stem.endswith(name))
         assert read_shipped(path)[0].at(dims) is not None, (name, dims)
 
 
 @pytest.mark.parametrize("dims", [(4, 2560), (5, 2557)])
-def test_the_few_rows_of_a_sweep_are_told(dims):
+def test_records_cover_the_few_rows_of_a_sweep(dims):
     for name in ("dark_flat_field_correction", "minus_log", "remove_outlier"):
         (path,) = (each for each in FILES if each.stem.endswith(name))
         record = next(each for each in read_shipped(path) if each.question.slice_dim == 0)
@@ -93,14 +93,14 @@ def test_the_few_rows_of_a_sweep_are_told(dims):
         ("FISTA3d_tomobar", {"iterations": 20, "regularisation_iterations": 50}),
     ],
 )
-def test_as_many_iterations_as_pipelines_have_take_the_same(name, iterations):
+def test_memory_does_not_depend_on_the_iterations_of_pipelines(name, iterations):
     (path,) = (each for each in FILES if each.stem.endswith(name))
     (record,) = read_shipped(path)
     for parameter, value in iterations.items():
         assert max(record.same[parameter]) >= value
 
 
-def test_all_that_was_recorded_is_in_the_records():
+def test_all_measured_calls_are_in_the_records():
     with gzip.open(SIZES, "rt") as file:
         entries = json.load(file)["entries"]
     n_found = 0
@@ -114,9 +114,9 @@ def test_all_that_was_recorded_is_in_the_records():
             if all(getattr(record.question, key) == question[key] for key in keys):
                 n_found += 1
                 at = record.dims.index(tuple(question["other_dims"]))
-                found = set(record.sizes[at].measured)
-                assert {n for n, _ in found} == {n for n, _, _ in calls}
-                for n, size in found:  # of the device's memory readings lie off: what arrays take
+                sizes = set(record.sizes[at].measured)
+                assert {n for n, _ in sizes} == {n for n, _, _ in calls}
+                for n, size in sizes:  # readings of device memory exceed the arrays
                     assert any(
                         n == m and abs(size - n_bytes) <= is_read * OUTSIDE_BYTES["cuda"]
                         for m, n_bytes, is_read in calls

@@ -1,4 +1,4 @@
-"""tomopy's methods in httomo's database, with a made package of its functions' signatures."""
+"""tomopy's methods in httomo's database, with a fake package that has their signatures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def find_center(tomo, theta, ind=None, init=None, tol=0.5):
 
 @pytest.fixture
 def methods(theirs, tmp_path, monkeypatch):
-    """Return the real database's methods of the made package."""
+    """Return the real database's methods of the fake package."""
     for name, text in SOURCES.items():
         file = tmp_path / "tomopy" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def methods(theirs, tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_arrays_of_the_scan_have_tomopys_names(methods):
+def test_flats_and_darks_are_passed_by_tomopys_names(methods):
     meta = methods.get("normalize", "tomopy.prep.normalize")
     assert set(meta.supplied) == {"flats", "darks"}
     assert {"flat", "dark", "out"}.isdisjoint(meta.parameters)
@@ -85,7 +85,7 @@ def test_arrays_of_the_scan_have_tomopys_names(methods):
     np.testing.assert_allclose(meta.function(data, flats=flats, darks=darks), 0.4)
 
 
-def test_slices_are_turned_as_sinograms_are(methods):
+def test_axes_of_slices_are_swapped(methods):
     meta = methods.get("recon", "tomopy.recon.algorithm")
     assert meta.saved_by_default
     assert meta.output_other_dims(1, (30, 20), algorithm="gridrec") == (20, 20)
@@ -106,16 +106,16 @@ def test_a_centre_is_found_from_the_angles_of_all_blocks(methods):
     assert meta.combine(parts) == 7.0
 
 
-def test_a_filter_of_frames_is_told_the_axis_of_the_slices(methods):
+def test_a_filter_of_frames_gets_the_slice_axis(methods):
     meta = methods.get("gaussian_filter", "tomopy.misc.corr")
     data = np.zeros((2, 2, 2), np.float32)
     assert meta.function(data, axis="auto", slice_dim=1).max() == 10
     assert meta.function(data, slice_dim=0).max() == 0
-    with pytest.raises(ParameterError, match="give axis: auto, not 2"):
+    with pytest.raises(ParameterError, match="Use axis: auto, not 2"):
         meta.function(data, axis=2, slice_dim=1)
 
 
-def test_an_axis_that_gets_shorter_is_not_the_slices(methods):
+def test_an_axis_that_gets_shorter_is_not_the_slice_axis(methods):
     meta = methods.get("downsample", "tomopy.misc.morph")
     assert meta.output_other_dims(0, (30, 20), slice_dim=0) == (30, 10)
     assert meta.output_other_dims(0, (32, 20), level=2, axis=1, slice_dim=0) == (8, 20)
@@ -123,19 +123,19 @@ def test_an_axis_that_gets_shorter_is_not_the_slices(methods):
         meta.output_other_dims(1, (30, 20), axis=1, slice_dim=1)
 
 
-def test_slices_come_first_where_rings_are_removed(methods):
+def test_ring_removal_gets_slices_first(methods):
     meta = methods.get("remove_ring", "tomopy.misc.corr")
     data = np.ones((2, 3, 2), np.float32)
     result = meta.function(data, slice_dim=1)
     np.testing.assert_array_equal(result[0, :, 0], [0, 1, 2])
 
 
-def test_a_cube_reaches_across_slices(methods):
+def test_a_median_cube_has_a_halo(methods):
     meta = methods.get("median_filter3d", "tomopy.misc.corr")
     assert meta.halo_slices(size=5) == (2, 2)
 
 
-def test_what_cannot_be_a_step_says_why(methods):
+def test_unsupported_methods_have_a_reason(methods):
     with pytest.raises(UnknownMethodError, match="returns more than the data"):
         methods.get("scale", "tomopy.prep.alignment")
 

@@ -14,6 +14,7 @@ from maxslices import describe
 from maxslices.errors import SourceError
 from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
 from maxslices.io.hdf5 import objects
+from tests.fuzz.mutate import hangs_hdf5, heaps
 
 from . import scans
 from .scans import refused
@@ -309,3 +310,22 @@ def test_a_damaged_chunk_is_found_when_it_is_read(tmp_path, chunk, message):
         data.id.write_direct_chunk((1, 0, 0), chunk)
     with pytest.raises(SourceError, match=rf"a\.h5.*{message}"):
         scans.whole(tmp_path / "a.h5")
+
+
+def test_hdf5_itself_hangs_on_a_global_heap_with_an_object_of_no_bytes(tmp_path):
+    """Where it no longer does, SECURITY.md and `tests/fuzz` need not leave this damage out."""
+    path = tmp_path / "texts.h5"
+    with h5py.File(path, "w") as file:
+        file["texts"] = ["a text"]
+    content = bytearray(path.read_bytes())
+    (heap,) = heaps(content)
+    for _, at in heap:
+        struct.pack_into("<Q", content, at + 8, 0)
+    path.write_bytes(content)
+    assert hangs_hdf5(content)
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(
+            [sys.executable, "-c", f"import h5py; h5py.File({str(path)!r})['texts'][()]"],
+            timeout=3,
+            capture_output=True,
+        )

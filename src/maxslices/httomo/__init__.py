@@ -1,9 +1,9 @@
 """The methods of httomolibgpu and httomolib, under their names in httomo's pipelines.
 
-Pattern, halo and dims of the result are read from the database in httomo-backends, signatures from
-the source of the packages. There are no estimators, so their memory is measured; that of centre
-finding is declared, as a block only gives a part of itself there. The packages are imported when a
-method is first called. Without httomo-backends nothing is registered.
+Pattern, halo and dims of the result are read from the database in httomo-backends, and signatures
+from the source of the packages. The database has no estimators, so memory is measured. Only the
+memory of centre finding is declared, because it takes one sinogram or two projections of a block.
+The packages are imported at the first call. Without httomo-backends nothing is registered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of httomo's methods, with the parameters that httomo fills in beside the pipeline's."""
+"""Calls of httomo's methods, with the parameters that httomo fills in."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def edit_signature(
     axis_is_filled_in: bool = True,
     takes_any: bool = False,
 ) -> None:
-    """Change the signature of a stub.
+    """Edit the signature of a stub in place.
 
     Parameters
     ----------
     stub : function
-        Made by `make_stub`; changed in place.
+        The function that `make_stub` returns.
     hidden : tuple of str
         Parameters that a pipeline does not give.
     added : mapping
@@ -42,7 +42,7 @@ def edit_signature(
     axis_is_filled_in : bool
         Whether a parameter ``axis`` may be "auto".
     takes_any : bool
-        Whether parameters without a name in the signature (``**kwargs``) may be given.
+        Whether ``**kwargs`` of the signature are kept.
     """
     signature = inspect.signature(stub)
     parameters = list(signature.parameters.values())
@@ -55,7 +55,7 @@ def edit_signature(
         if parameter.name == "axis" and axis_is_filled_in:
             _accept_auto(stub)
             parameter = parameter.replace(default="auto")
-        # Keyword-only, so that one without a default may follow one with a default.
+        # Keyword-only parameters without a default may follow those with one.
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
         kept.append(parameter)
@@ -74,7 +74,7 @@ def _accept_auto(stub: Callable[..., Any]) -> None:
 
 
 class FilledCall:
-    """A method, imported when it is first called, and the parameters that httomo fills in.
+    """A method, imported at its first call, and the parameters that httomo fills in.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class FilledCall:
         return ()
 
     def takes_slices_axis(self) -> bool:
-        """True if ``axis`` is that along which the data are cut."""
+        """True if ``axis`` is the slice axis."""
         return "axis" in self.names
 
     def supplied(self) -> dict[str, Any]:
@@ -111,21 +111,21 @@ class FilledCall:
         ``axis: auto`` becomes the slice dim, a missing ``gpu_id`` the device of the data, and a
         missing ``shift_xy`` or ``shift_seam_index`` the start of the loader's preview.
         """
-        given = dict(parameters)
-        slice_dim = given.pop("slice_dim", 0)
-        first_row, first_column = given.pop("detector_start", (0, 0))
-        if "axis" in self.names and given.setdefault("axis", "auto") == "auto":
-            given["axis"] = slice_dim
+        arguments = dict(parameters)
+        slice_dim = arguments.pop("slice_dim", 0)
+        first_row, first_column = arguments.pop("detector_start", (0, 0))
+        if "axis" in self.names and arguments.setdefault("axis", "auto") == "auto":
+            arguments["axis"] = slice_dim
         if "shift_xy" in self.names:
-            given.setdefault("shift_xy", [first_column, first_row])
+            arguments.setdefault("shift_xy", [first_column, first_row])
         if "shift_seam_index" in self.names:
-            given.setdefault("shift_seam_index", first_column)
-        if "gpu_id" in self.names and "gpu_id" not in given and not isinstance(data, np.ndarray):
-            given["gpu_id"] = int(data.device.id)
-        return given
+            arguments.setdefault("shift_seam_index", first_column)
+        if "gpu_id" in self.names and not isinstance(data, np.ndarray):
+            arguments.setdefault("gpu_id", int(data.device.id))
+        return arguments
 
-    def __call__(self, data: Any, given: Mapping[str, Any]) -> Any:
-        """Call the method on the arrays that it takes; move the result to the device of `data`.
+    def __call__(self, data: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call the method on NumPy or CuPy arrays, and move the result to the device of `data`.
 
         Raises
         ------
@@ -135,9 +135,9 @@ class FilledCall:
         self.require_device(data)
         on_host = isinstance(data, np.ndarray)
         if self.entry.implementation == "gpu_cupy":
-            return self.function(data, **given)
-        # Flats and darks too.
-        on_cpu = {name: to_host(v) if hasattr(v, "get") else v for name, v in given.items()}
+            return self.function(data, **arguments)
+        # Parameters may be arrays, such as flats and darks.
+        on_cpu = {name: to_host(v) if hasattr(v, "get") else v for name, v in arguments.items()}
         result = self.function(to_host(data), **on_cpu)
         return result if on_host or not isinstance(result, np.ndarray) else to_device(result)
 
@@ -151,8 +151,8 @@ class FilledCall:
         """
         if self.entry.implementation == "gpu_cupy" and isinstance(data, np.ndarray):
             raise DeviceError(
-                f"{self.entry.full_name} runs on a GPU alone: give --device cuda, or use a "
-                "method that runs on the CPU too"
+                f"{self.entry.full_name} runs only on a GPU. Use --device cuda, or a method that "
+                "also runs on the CPU"
             )
 
     @functools.cached_property
@@ -165,7 +165,7 @@ class FilledCall:
 
 
 def to_host(data: Any) -> np.ndarray:
-    """Copy a CuPy array to the host; a NumPy array is returned as it is."""
+    """Copy a CuPy array to the host; a NumPy array is returned unchanged."""
     return data if isinstance(data, np.ndarray) else np.asarray(data.get())
 
 

@@ -1,7 +1,7 @@
-"""From an entry of the database to a registered method.
+"""Methods and declarations from entries of the database.
 
-Most methods are called as they are. httomo wraps centre finding, saving of images and statistics;
-here they are methods with side results.
+Most methods are called directly. Centre finding, saving of images and statistics, which httomo
+wraps, are methods with side results.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ Declaration = dict[str, Any]
 
 
 def adapt(entry: DatabaseEntry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], Declaration]:
-    """Make a method and its declaration.
+    """Return a method and its declaration.
 
     Parameters
     ----------
     entry : DatabaseEntry
         The method in the database.
     stub : function
-        Has the method's signature, from `make_stub`; reduced to the parameters of pipelines.
+        A function with the method's signature, from `make_stub`. Its signature is reduced to the
+        parameters of pipelines.
     """
     kind = entry.module.rpartition(".")[2]
     if kind == "rotation":
@@ -55,7 +56,7 @@ def _plain(
         hidden=call.hidden(),
         added=call.supplied(),
         axis_is_filled_in=call.takes_slices_axis(),
-        takes_any=is_tomopy(entry.module),  # options of its algorithms; httomo knows no others
+        takes_any=is_tomopy(entry.module),  # options of tomopy's algorithms
     )
 
     @functools.wraps(stub)
@@ -68,7 +69,7 @@ def _plain(
     if is_tomopy(entry.module):
         halo, dims = HALOS.get(entry.name, 0), OUTPUT_DIMS.get(entry.name)
     else:
-        # The database speaks of the flats and darks there.
+        # Dims in the database are those of the flats and darks if `side_data` is "alone".
         halo, dims = entry.halo(), None if side_data == "alone" else entry.output_dims()
     return method, {
         "halo": halo,
@@ -79,18 +80,18 @@ def _plain(
         "host_only": entry.implementation == "cpu",
         **_quantities(entry),
         "output_angles": OUTPUT_ANGLES.get(entry.name),
-        "keeps_pixel_size": entry.name == "sino_360_to_180",  # of those that change dims
+        "keeps_pixel_size": entry.name == "sino_360_to_180",
         "side_data": side_data,
         "former_names": FORMER_NAMES.get(entry.full_name),
     }
 
 
 _KEEPING_MODULES = ("corr", "stripe", "denoise", "morph", "alignment")
-"""Modules whose methods return values of the kind that they are given."""
+"""Modules whose methods return the same quantity as their input."""
 
 
 def _quantities(entry: DatabaseEntry) -> Declaration:
-    """What a method's data may be, and what its result is, as far as its name and module say."""
+    """Quantities of a method's data and of its result, derived from its name and module."""
     module = entry.module.rpartition(".")[2]
     if entry.name == "dark_flat_field_correction":
         return {"takes": "counts", "gives": "transmission"}
@@ -104,8 +105,8 @@ def _quantities(entry: DatabaseEntry) -> Declaration:
 
 
 FORMER_NAMES = {"httomolibgpu.prep.normalize.dark_flat_field_correction": {"cutoff": "upper_bound"}}
-"""Parameters that httomolibgpu 6 calls otherwise than releases before it, of which there are
-pipelines."""
+"""Parameters that httomolibgpu 6 renamed: method -> former name -> name. Pipelines of earlier
+releases have the former names."""
 
 
 def _call_of(entry: DatabaseEntry, stub: Callable[..., Any]) -> FilledCall:
@@ -127,9 +128,9 @@ OUTPUT_ANGLES: dict[str, Callable[..., NDArray[Any]]] = {
     "average_projection_frames": _averaged,
     "sino_360_to_180": _first_half,
 }
-"""Methods that httomo's wrappers change the angles for; the database does not tell."""
+"""Methods after which httomo's wrappers change the angles; the database does not contain this."""
 SIDE_DATA = {"remove_outlier": "too", "data_reducer": "alone"}
-"""Methods that they call with flats and darks."""
+"""Methods that httomo's wrappers also call with flats and darks ("too"), or only with them."""
 
 
 _METHODS_TO_MASK = ("binary_thresholding",)
@@ -137,11 +138,12 @@ _METHODS_TO_MASK = ("binary_thresholding",)
 
 
 def _host_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
-    """Make the function that guesses the dtype of a result that is computed on the host.
+    """Return a function that guesses the dtype of a result that is computed on the host.
 
-    The database does not have it. The guess serves plans for a GPU that is not here, for which such
-    methods are not measured. Filters of phase and most of tomopy's make float32 of integers. With a
-    parameter ``bits`` the result has unsigned integers of that size; masks have 8 bits.
+    The database does not contain dtypes. The guess is used for plans for an assumed GPU, where such
+    methods are not measured. Phase filters and most of tomopy's methods convert integers to
+    float32. With a parameter ``bits`` the result has unsigned integers of that size. Masks have
+    8 bits.
     """
     to_float = entry.name == "paganin_filter"
     if is_tomopy(entry.module):
@@ -159,14 +161,14 @@ def _host_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
 
 
 _ACROSS_ROWS = ("phase", "alignment")
-"""Modules whose methods on projections filter whole frames, or move rows."""
+"""Modules whose methods on projections filter whole frames, or shift rows."""
 _FREQUENCY_FACTOR = 2.0
 """In httomolibgpu k is twice the wave number."""
 _PAGANIN = ("pixel_size", "distance", "energy", "ratio_delta_beta")
 
 
 def _row_reach(entry: DatabaseEntry, names: tuple[str, ...]) -> Callable[..., int] | int | None:
-    """Rows above and below that a row of a method's result depends on.
+    """Return the rows above and below that a row of a method's result depends on.
 
     Parameters
     ----------
@@ -178,7 +180,7 @@ def _row_reach(entry: DatabaseEntry, names: tuple[str, ...]) -> Callable[..., in
     Returns
     -------
     callable, int or None
-        None where the halo says it, if there is one.
+        None if it follows from the halo.
     """
     if entry.pattern != "projection" or entry.module.rpartition(".")[2] not in _ACROSS_ROWS:
         return None
@@ -206,7 +208,7 @@ class _CentreInput:
 def _rotation(
     entry: DatabaseEntry, stub: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Declaration]:
-    """Adapt centre finding: blocks of projections give one sinogram, or two projections."""
+    """Adapt centre finding, which takes one sinogram or two projections from blocks."""
     call = _call_of(entry, stub)
     of_two = {"proj1", "proj2"} <= set(call.names)
     returns = str(stub.__annotations__.get("return", ""))
@@ -227,32 +229,32 @@ def _rotation(
     @functools.wraps(stub)
     def method(data: Any, /, **parameters: Any) -> _CentreInput:
         call.require_device(data)
-        given = call.arguments(data, parameters)
+        arguments = call.arguments(data, parameters)
         if of_two:
-            given = {name: v for name, v in given.items() if name not in ("proj1", "proj2")}
+            arguments = {name: v for name, v in arguments.items() if name not in ("proj1", "proj2")}
             frames: tuple[Any, ...] = (data[0], data[-1])
         else:
-            frames = (_sinogram(data, given),)
+            frames = (_sinogram(data, arguments),)
         return _CentreInput(
             tuple(np.array(to_host(frame), np.float32) for frame in frames),
-            given,
+            arguments,
             not isinstance(data, np.ndarray),
         )
 
     def combine(parts: list[_CentreInput]) -> Any:
-        given = dict(parts[0].parameters)
-        if "angles" in given:
-            given["angles"] = np.concatenate([part.parameters["angles"] for part in parts])
+        arguments = dict(parts[0].parameters)
+        if "angles" in arguments:
+            arguments["angles"] = np.concatenate([part.parameters["angles"] for part in parts])
         if of_two:
-            found = [parts[0].frames[0], parts[-1].frames[1]]
+            arrays = [parts[0].frames[0], parts[-1].frames[1]]
         else:
-            found = [np.concatenate([part.frames[0] for part in parts])[:, np.newaxis]]
+            arrays = [np.concatenate([part.frames[0] for part in parts])[:, np.newaxis]]
             if "ind" in call.names:
-                given["ind"] = 0
-        first, *others = [to_device(f) for f in found] if parts[0].on_device else found
-        if others:
-            given["proj2"] = others[0]
-        return _centre(call(first, given))
+                arguments["ind"] = 0
+        first, *rest = [to_device(f) for f in arrays] if parts[0].on_device else arrays
+        if rest:
+            arguments["proj2"] = rest[0]
+        return _centre(call(first, arguments))
 
     return method, {
         "side_results": names,
@@ -284,48 +286,48 @@ def _sinogram_bytes(
             m.alloc((n_projections, width), np.float32)
     elif m.device == "cpu":
         m.alloc((n_projections, width), np.float32)
-    elif n_projections > 1:  # a copy without gaps, as is needed to leave the device
+    elif n_projections > 1:  # a contiguous copy, which a transfer to the host needs
         m.alloc((n_projections, width), dtype)
 
 
 def _accept_mid(stub: Callable[..., Any]) -> None:
-    """Accept "mid" for ``ind``, which httomo treats as None."""
+    """Accept "mid" for ``ind``, which httomo treats like None."""
     if "ind" in stub.__annotations__:
         stub.__annotations__["ind"] = "int | str | None"
 
 
-def _sinogram(data: Any, given: Declaration) -> Any:
-    """One sinogram (projections, detector_x), averaged over ``average_radius`` as `given` says.
+def _sinogram(data: Any, arguments: Declaration) -> Any:
+    """Extract one sinogram (projections, detector_x), averaged over ``average_radius`` rows.
 
-    Sets ``average_radius`` to 0 if the average was taken.
+    Sets ``average_radius`` in `arguments` to 0 after averaging.
     """
-    n_rows, index = data.shape[1], given.get("ind")
+    n_rows, index = data.shape[1], arguments.get("ind")
     if index is None or index == "mid":
         index = (n_rows - 1) // 2
-    radius = given.get("average_radius", 0)
+    radius = arguments.get("average_radius", 0)
     if not 0 <= index - radius <= index + radius < n_rows:
         raise ParameterError(
             f"sinograms {index - radius} to {index + radius} (ind={index}, average_radius="
-            f"{radius}) are not all among the {n_rows} that there are"
+            f"{radius}) are not all within the {n_rows} rows"
         )
     if radius == 0:
         return data[:, index]
-    given["average_radius"] = 0
+    arguments["average_radius"] = 0
     return data[:, index - radius : index + radius + 1].mean(axis=1)
 
 
-def _centre(found: Any) -> Any:
+def _centre(centre: Any) -> Any:
     """Convert a centre, or (centre, overlap, side, overlap position), to plain values."""
-    if isinstance(found, tuple):
-        cor, overlap, side, position = found
+    if isinstance(centre, tuple):
+        cor, overlap, side, position = centre
         return float(cor), float(overlap), None if side is None else str(side), float(position)
-    return float(found[0] if getattr(found, "ndim", 0) else found)
+    return float(centre[0] if getattr(centre, "ndim", 0) else centre)
 
 
 def _images(
     entry: DatabaseEntry, stub: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Declaration]:
-    """Adapt saving of images: the data pass through, the side result is the folder."""
+    """Adapt saving of images: the data are unchanged, and the side result is the folder."""
     call = FilledCall(entry, stub)
     added = {"slice_dim": 0, "first_slice": 0, "results_folder": None}
     edit_signature(stub, hidden=("out_dir", "offset"), added=added)
@@ -342,15 +344,15 @@ def _images(
     ) -> str | None:
         if parameters.get("axis", "auto") not in ("auto", slice_dim):
             raise ParameterError(
-                f"{entry.name}: images are saved along the axis that the data are cut along, "
-                f"which is {slice_dim} here: give axis: auto, not {parameters['axis']}"
+                f"{entry.name}: images are saved along the slice axis, which is {slice_dim} here. "
+                f"Use axis: auto, not {parameters['axis']}"
             )
-        # A copy, because the method may set non-finite values to 0 in its input.
+        # The method may set non-finite values of its input to 0, so it gets a copy.
         block = np.array(to_host(data))
         if results_folder is None:
-            return None  # a run with its result in memory has no folder for images
-        given = call.arguments(block, parameters | {"slice_dim": slice_dim})
-        call.function(block, out_dir=str(results_folder), offset=first_slice, **given)
+            return None  # a run in memory has no folder
+        arguments = call.arguments(block, parameters | {"slice_dim": slice_dim})
+        call.function(block, out_dir=str(results_folder), offset=first_slice, **arguments)
         return str(results_folder)
 
     return method, {
@@ -363,8 +365,8 @@ def _images(
 def calculate_stats(data: Any) -> tuple[float, float, tuple[float, ...], int]:
     """Compute minimum, maximum, sum and number of values; non-finite values count as 0.
 
-    The sum is given by the terms of `exact_terms`. Rows along the last axis, which no block cuts,
-    are added one by one.
+    The sum is returned as terms of `exact_terms`. Each row along the last axis, which is never cut
+    into blocks, is summed first.
 
     Parameters
     ----------
@@ -375,7 +377,7 @@ def calculate_stats(data: Any) -> tuple[float, float, tuple[float, ...], int]:
     if data.dtype.kind == "f" and not bool(xp.isfinite(data).all()):
         data = xp.nan_to_num(data, nan=0.0, posinf=0.0, neginf=0.0)
     rows = to_host(data.sum(axis=-1, dtype=np.float64, keepdims=True))
-    # Adding 0 makes 0.0 of -0.0, so that the order of the two does not matter.
+    # Adding 0 turns -0.0 into 0.0: which of the two min and max return depends on the order.
     least, most = float(data.min()) + 0.0, float(data.max()) + 0.0
     return least, most, exact_terms(rows), int(data.size)
 

@@ -28,13 +28,13 @@ class DatabaseEntry:
     pattern: str
     """"projection", "sinogram" or "all"."""
     implementation: Implementation
-    """Arrays that it takes: NumPy ("cpu", and "gpu", which copies to the GPU itself) or CuPy."""
+    """Arrays of its input: NumPy ("cpu", and "gpu", which copies to the GPU itself) or CuPy."""
     output_dims_change: bool
     """True if the other two dims of its result differ from its input's."""
     padding: bool
     """True if it needs a halo."""
     save_result: bool = False
-    """True if httomo saves its result where a pipeline does not say."""
+    """True if httomo saves its result by default."""
 
     @property
     def full_name(self) -> str:
@@ -42,15 +42,15 @@ class DatabaseEntry:
         return f"{self.module}.{self.name}"
 
     def output_dims(self) -> Callable[..., tuple[int, int]] | None:
-        """Make the function of the result's other two dims; None if they do not change."""
+        """Function that computes the result's other two dims; None if they do not change."""
         return self._supporting("_calc_output_dim_") if self.output_dims_change else None
 
     def halo(self) -> Callable[..., tuple[int, int]] | int:
-        """Make the function of the halo (slices before, after); 0 without one."""
+        """Function that computes the halo (slices before, after); 0 without a halo."""
         return self._supporting("_calc_padding_") if self.padding else 0
 
     def _supporting(self, prefix: str) -> Callable[..., tuple[int, int]]:
-        """Get a supporting function of httomo-backends, whose module is read on first use."""
+        """Supporting function of httomo-backends, whose module is read at the first call."""
 
         def call(*args: Any, **parameters: Any) -> tuple[int, int]:
             package, _, rest = self.module.partition(".")
@@ -96,4 +96,4 @@ def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterato
             )
         except KeyError as error:
             name = ".".join((*path, key))
-            raise RegistrationError(f"{file}: {name} does not say its {error.args[0]}") from None
+            raise RegistrationError(f"{file}: {name} lacks {error.args[0]}") from None

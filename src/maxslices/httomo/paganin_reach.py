@@ -7,10 +7,10 @@ import math
 HC_KEV_UM = 1.239841984e-3
 """Planck's constant times the speed of light, in keV times micrometre."""
 TAIL = 1e-5
-"""Part of the random difference between rows that may be missing where rows far away are left out:
-a frame of 10,000 photons a pixel has a noise of a hundredth, of which this is 1e-7."""
+"""Largest relative error from omitting distant rows, as a part of the random difference between
+rows. A frame of 10,000 photons a pixel has a noise of 1 %, so the error is 1e-7 of the signal."""
 ALL_ROWS = 2**31
-"""More rows than any detector has."""
+"""Number of rows larger than that of any detector."""
 
 
 def alpha_um2(distance: float, energy: float, ratio_delta_beta: float) -> float:
@@ -19,11 +19,11 @@ def alpha_um2(distance: float, energy: float, ratio_delta_beta: float) -> float:
     Parameters
     ----------
     distance : float
-        From the object to the detector, in metres.
+        Distance from the object to the detector, in metres.
     energy : float
-        Of the photons, in keV.
+        Photon energy in keV.
     ratio_delta_beta : float
-        Of the refractive index's decrement to its absorption.
+        Ratio of the decrement of the refractive index to its absorption part.
     """
     return HC_KEV_UM / energy * distance * 1e6 * ratio_delta_beta / (4 * math.pi)
 
@@ -37,24 +37,25 @@ def paganin_reach(
 ) -> int:
     """Rows above and below that a row of a filtered frame depends on.
 
-    Across rows the filter 1 / (1 + L^2 k^2), where L squared is alpha, falls by exp(-d / L) over a
-    distance d, and is followed until that is nothing in single precision. As k ends at pi, it also
-    has a tail of 2 L^2 / (1 + L^2 pi^2)^2 / d^2 with alternating signs, which matters if L is about
-    a pixel: rows that differ at random add up to `TAIL` of their difference (root mean square).
+    Across rows the filter 1 / (1 + L^2 k^2), where L squared is alpha, decays as exp(-d / L) with
+    the distance d. The reach is where this is below single precision. Because k ends at pi, the
+    filter also has a tail of 2 L^2 / (1 + L^2 pi^2)^2 / d^2 with alternating signs. It matters if
+    L is about a pixel. Rows that differ at random then contribute at most `TAIL` of their
+    difference (root mean square).
 
     Parameters
     ----------
     pixel_size : float
-        In micrometres.
+        Size of a pixel in micrometres.
     distance, energy, ratio_delta_beta : float
         As in `alpha_um2`.
     frequency_factor : float
-        What the code takes for k, in wave numbers: 2 in httomolibgpu.
+        Ratio of the code's k to the wave number: 2 in httomolibgpu.
 
     Returns
     -------
     int
-        0 for values that the filter refuses.
+        0 for values that the filter rejects.
     """
     try:
         optics = (pixel_size, distance, energy, ratio_delta_beta)

@@ -14,20 +14,20 @@ from .tomopy_methods import refusal
 PACKAGES = ("httomolibgpu", "httomolib", "tomopy")
 """Packages whose methods are registered."""
 RECORDS = Path(__file__).with_name("records")
-"""Folder of records, made on an H200 by ``docs/scripts/ship_records.py``."""
+"""Folder of records, written on an H200 by ``docs/scripts/ship_records.py``."""
 
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError),
     *(ImportError, SyntaxError),
 )
-"""Errors of source whose default values need an import, or that is not of this Python."""
+"""Errors of source whose default values need an import, or that needs another Python version."""
 
 
 def register_all(methods: Registry) -> None:
     """Register every method of the database whose package is installed.
 
-    They are found by ``module_path``, as in httomo's pipeline files. Their plain names stay free
-    for methods of other packages.
+    They are registered with their ``module_path``, as in httomo's pipeline files. Their plain names
+    remain available for methods of other packages.
     """
     for package in PACKAGES:
         for entry in read_entries(package):
@@ -45,13 +45,13 @@ def register_all(methods: Registry) -> None:
 
 
 def records_of(full_name: str) -> Path | None:
-    """File of the records of a method that come with maxslices; None without."""
+    """File of a method's records in maxslices; None without one."""
     path = RECORDS / f"{full_name}.json"
     return path if path.is_file() else None
 
 
 def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
-    """Register one method, if it is installed, or the reason why it cannot be used."""
+    """Register one method if it is installed, or the reason why it is not supported."""
     reason = refusal(entry.full_name)
     if reason is not None:
         methods.refuse(entry.full_name, reason)

@@ -1,6 +1,6 @@
-"""Signatures, and functions of plain arithmetic, from Python source that is not imported.
+"""Signatures and arithmetic functions read from Python source without importing it.
 
-Importing httomolibgpu needs CuPy and takes seconds. A plan needs neither.
+Importing httomolibgpu needs CuPy and takes seconds. Planning needs neither.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any
 
 _IMPORTABLE = sys.stdlib_module_names | {"numpy"}
-"""Packages that source may import when it is read; others are imported on first use."""
+"""Packages that are imported when source is read; others are imported at their first use."""
 
 
 def source_file(module: str) -> Path | None:
@@ -45,15 +45,15 @@ def source_file(module: str) -> Path | None:
 
 
 def make_stub(module: str, name: str) -> Callable[..., Any] | None:
-    """Make an empty function with the signature and docstring of one in a module's source.
+    """Create an empty function with the signature and docstring of one in a module's source.
 
-    Its annotations are text, as with ``from __future__ import annotations``. `inspect` finds the
-    source of the original function.
+    Its annotations are text, as with ``from __future__ import annotations``. `inspect.getsource`
+    returns the source of the original function.
 
     Returns
     -------
     function or None
-        None if the module is not installed or has no such function.
+        None if the module is not installed or lacks the function.
 
     Raises
     ------
@@ -80,11 +80,11 @@ def make_stub(module: str, name: str) -> Callable[..., Any] | None:
 
 
 def function_node(module: str, name: str) -> ast.FunctionDef | None:
-    """Definition of a function in a module's source; None if there is none, or no module."""
+    """Definition of a function in a module's source; None if it or the module is missing."""
     file = source_file(module)
     tree = None if file is None else _parsed(file)
-    found = [] if tree is None else [n for n in tree.body if isinstance(n, ast.FunctionDef)]
-    return next((n for n in reversed(found) if n.name == name), None)
+    functions = [] if tree is None else [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    return next((n for n in reversed(functions) if n.name == name), None)
 
 
 def namespace_of(module: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def namespace_of(module: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        Its names; empty if the module is not installed.
+        Namespace of the module; empty if it is not installed.
     """
     file = source_file(module)
     return {} if file is None else _namespace(module, file)
@@ -118,7 +118,7 @@ def _namespace(module: str, file: Path) -> dict[str, Any]:
 
 
 class _LazyImport:
-    """Stand-in for an imported module or name, which imports it on a call or attribute access."""
+    """Placeholder for an imported module or name, imported at a call or attribute access."""
 
     def __init__(self, module: str, name: str | None = None) -> None:
         self._target = module, name

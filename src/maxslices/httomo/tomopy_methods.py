@@ -1,7 +1,7 @@
-"""What httomo's database does not say of tomopy's methods: names, dims, halos, and who cannot run.
+"""Facts about tomopy's methods that httomo's database lacks: names, dims, halos, unsupported ones.
 
-tomopy reconstructs to (slices, y, x), while sinograms are (angles, slices, x); as in httomo, the
-result of `recon` is turned to (y, slices, x).
+tomopy reconstructs to (slices, y, x), while sinograms are (angles, slices, x). As in httomo, the
+first two axes of the result of `recon` are swapped, to (y, slices, x).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .filled_call import FilledCall
 PACKAGE = "tomopy"
 
 NAMES = {"flat": "flats", "dark": "darks", "theta": "angles"}
-"""Parameters of tomopy's methods -> what the runner calls them."""
+"""Parameters of tomopy's methods -> names of the runner's context arguments."""
 HIDDEN = ("out", "callback")
-"""Parameters that no pipeline can give: an array to write to, and a function."""
+"""Parameters that a pipeline cannot set: an output array, and a function."""
 
-_ONE_STEP = "it is called by recon, as algorithm: it is no step of its own"
-_TUPLE = "it returns more than the data, which httomo refuses too"
+_ONE_STEP = "it is an algorithm of recon, not a step"
+_TUPLE = "it returns more than the data, which httomo rejects too"
 REFUSED = {
     "recon.wrappers.astra": _ONE_STEP,
     "recon.wrappers.ufo_fbp": _ONE_STEP,
@@ -33,18 +33,19 @@ REFUSED = {
     "prep.alignment.align_seq": _TUPLE,
     "prep.alignment.add_jitter": _TUPLE,
     "prep.alignment.scale": _TUPLE,
-    "prep.alignment.shift_images": "its shifts are one for each projection of the scan, and a "
-    "block would take those of the first projections",
+    "prep.alignment.shift_images": "it has a shift for each projection of the scan, and a "
+    "block would use those of the first projections",
     "prep.alignment.distortion_correction_sino": "it returns one sinogram and not the data: use "
     "distortion_correction_proj",
-    "sim.project.project": "it projects an object, and a scan is none",
-    "sim.project.project2": "it projects two objects, and a scan is none",
-    "sim.project.project3": "it projects three objects, and a scan is none",
-    "sim.project.add_drift": "it draws one profile for the rows of a block, so that its result "
-    "depends on the blocks",
-    "sim.project.add_rings": "it draws rings for a block, so that its result depends on the blocks",
+    "sim.project.project": "its input is an object, not a scan",
+    "sim.project.project2": "its input is two objects, not a scan",
+    "sim.project.project3": "its input is three objects, not a scan",
+    "sim.project.add_drift": "it draws a random profile for each block, so its result depends "
+    "on the blocks",
+    "sim.project.add_rings": "it draws random rings for each block, so its result depends "
+    "on the blocks",
 }
-"""Methods of the database that cannot be a step, and why: ``module.name`` without the package."""
+"""Unsupported methods of the database -> reason; ``module.name`` without the package."""
 
 Dims = Callable[..., tuple[int, int]]
 
@@ -77,7 +78,7 @@ def _padded(
     **_: Any,
 ) -> tuple[int, int]:
     def padded(n: int) -> int:
-        # As tomopy has it: so that a square of the old side fits, however it is turned.
+        # As in tomopy: the diagonal of the unpadded square.
         return n + 2 * (math.ceil((n * math.sqrt(2) - n) / 2) if npad is None else npad)
 
     return _along(other_dims, axis, slice_dim, padded)
@@ -86,11 +87,11 @@ def _padded(
 def _along(
     other_dims: tuple[int, int], axis: int | str, slice_dim: int, change: Callable[[int], int]
 ) -> tuple[int, int]:
-    """Change the length along an axis that is not the slices'."""
+    """Change the length along an axis other than the slice axis."""
     if axis not in (1 - slice_dim, 2):
         raise ValueError(
-            f"axis must be {1 - slice_dim} or 2 here, not {axis}: along {slice_dim} the data are "
-            "cut into blocks"
+            f"axis must be {1 - slice_dim} or 2 here, not {axis}: the data are cut into blocks "
+            f"along axis {slice_dim}"
         )
     first, second = other_dims
     return (change(first), second) if axis != 2 else (first, change(second))
@@ -114,7 +115,7 @@ OUTPUT_DIMS: Mapping[str, Dims] = {
     "trim_sinogram": _trimmed,
     "sino_360_to_180": _stitched,
 }
-"""Methods whose result has other dims than their input."""
+"""Methods that change the dims of their input."""
 
 
 def _cube_halo(size: int = 3, **_: Any) -> int:
@@ -136,14 +137,14 @@ HALOS: Mapping[str, Callable[..., int]] = {
     "stripes_detect3d": _stripe_halo,
     "stripes_mask3d": _mask_halo,
 }
-"""Methods that reach across slices."""
+"""Methods that need neighbouring slices."""
 
 _OF_OTHER_AXES = ("downsample", "upsample", "pad")
-"""Methods whose ``axis`` is one that changes, and not that of the slices."""
+"""Methods whose ``axis`` is the axis that changes, not the slice axis."""
 _SLICES_FIRST = ("remove_ring",)
-"""Methods that take slices along the first axis alone."""
+"""Methods that need slices along the first axis."""
 _KEEP_INTEGERS = ("pad", "sino_360_to_180", "median_filter3d", "remove_outlier3d")
-"""Methods that leave uint16 as it is; all others make float32."""
+"""Methods that keep uint16; all others return float32."""
 
 
 def is_tomopy(module: str) -> bool:
@@ -152,17 +153,17 @@ def is_tomopy(module: str) -> bool:
 
 
 def makes_float(name: str) -> bool:
-    """True if a method makes float32 of integers."""
+    """True if a method converts integers to float32."""
     return name not in _KEEP_INTEGERS
 
 
 def refusal(full_name: str) -> str | None:
-    """Reason why a method of tomopy cannot be a step; None if it can."""
+    """Reason why a method of tomopy is not supported; None if it is."""
     return REFUSED.get(full_name.removeprefix(f"{PACKAGE}."))
 
 
 _TURNED = "_slices_first"
-"""Argument that says that the data are turned for the method and back."""
+"""Argument that is True if the first two axes are swapped for the method."""
 
 
 class TomopyCall(FilledCall):
@@ -180,7 +181,7 @@ class TomopyCall(FilledCall):
         return added | {ours: None for name, ours in NAMES.items() if name in self.names}
 
     def takes_slices_axis(self) -> bool:
-        """True if ``axis`` is that along which the data are cut."""
+        """True if ``axis`` is the slice axis."""
         return "axis" in self.names and self.entry.name not in _OF_OTHER_AXES
 
     def arguments(self, data: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,24 +190,24 @@ class TomopyCall(FilledCall):
         Raises
         ------
         ParameterError
-            If a filter of frames is told another axis than that of the slices.
+            If the axis of a filter of frames is not the slice axis.
         """
         slice_dim = parameters.get("slice_dim", 0)
         axis = parameters.get("axis", "auto")
         if self.takes_slices_axis() and axis not in ("auto", slice_dim):
             raise ParameterError(
-                f"{self.entry.name}: axis must be that along which the data are cut, which is "
-                f"{slice_dim} here: give axis: auto, not {axis}"
+                f"{self.entry.name}: axis must be the slice axis, which is {slice_dim} here. Use "
+                f"axis: auto, not {axis}"
             )
-        given = dict(parameters)
+        arguments = dict(parameters)
         if "axis" in self.names and not self.takes_slices_axis():
-            given.setdefault("axis", 2)
+            arguments.setdefault("axis", 2)
         turned = self.entry.name in _SLICES_FIRST and slice_dim == 1
-        return super().arguments(data, given) | ({_TURNED: True} if turned else {})
+        return super().arguments(data, arguments) | ({_TURNED: True} if turned else {})
 
-    def __call__(self, data: Any, given: Mapping[str, Any]) -> Any:
-        """Call the method by its own names of parameters, on axes in its own order."""
-        named = dict(given)
+    def __call__(self, data: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call the method with its own parameter names and order of axes."""
+        named = dict(arguments)
         turned = named.pop(_TURNED, False)
         for name, ours in NAMES.items():
             if name in self.names and name != ours:

@@ -164,15 +164,15 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
         If nothing is there, or it cannot be read. The message has similar names that are there.
     """
     try:
-        found = path.stat()
-        mode = found.st_mode
+        status = path.stat()
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             next(path.iterdir(), None)
             return "folder"
         if stat.S_ISREG(mode):
             with path.open("rb") as file:
                 file.read(1)  # some files of the system can be opened, and not read
-            if not found.st_size:
+            if not status.st_size:
                 raise SourceError(
                     f"{path}: is empty, a file of no bytes: copy it again, or wait until it is "
                     "written"

@@ -293,9 +293,9 @@ class SinogramFrames(Frames):
 
     def written(self) -> FramesWritten:
         """Find which rows were written: they are missing from every frame."""
-        found = self._stored.written()
-        missing = np.full(self.spec.shape[0], found.missing.any())
-        return FramesWritten(missing, found.files, found.why)
+        stored = self._stored.written()
+        missing = np.full(self.spec.shape[0], stored.missing.any())
+        return FramesWritten(missing, stored.files, stored.why)
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]

@@ -163,13 +163,13 @@ class ZarrFile:
 
     def array(self, where: str, parameter: str) -> Any:
         """Array at a path; see `Hdf5File.array`."""
-        found = self.find(where)
-        if found is None:
+        array = self.find(where)
+        if array is None:
             listed = ", ".join([*self._arrays][:_SHOWN])
             raise SourceError(
                 f"{self.name}: {where} is not an array: give another {parameter}: {listed}"
             )
-        return found
+        return array
 
     def frames(self, where: str, parameter: str = "data_path") -> Frames:
         """Frames, by the names of its dimensions perhaps sinograms; see `Hdf5File.frames`."""

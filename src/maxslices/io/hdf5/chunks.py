@@ -254,8 +254,8 @@ def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
 def filters(data: h5py.Dataset) -> list[tuple[int, bytes]]:
     """Numbers and names of the filters of a data set, in the order in which they are applied."""
     creation = data.id.get_create_plist()
-    found = (creation.get_filter(i) for i in range(creation.get_nfilters()))
-    return [(number, name) for number, _, _, name in found]
+    entries = (creation.get_filter(i) for i in range(creation.get_nfilters()))
+    return [(number, name) for number, _, _, name in entries]
 
 
 def _contiguous(data: h5py.Dataset) -> PlainFrames:

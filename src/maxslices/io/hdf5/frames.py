@@ -73,9 +73,9 @@ class Hdf5Frames(Frames):
         with library_errors(self.name):
             shape, dtype = self._data.shape, self._data.dtype
         if shape is None or len(shape) != 3 or 0 in shape:
-            found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
+            contents = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
-                f"{self.name}: holds {found}: a scan has three dims, (angles, detector_y, "
+                f"{self.name}: holds {contents}: a scan has three dims, (angles, detector_y, "
                 f"detector_x){without_ones(shape)}{file.stacks()}"
             )
         self.spec = ArraySpec(shape, check_dtype(self.name, dtype))
@@ -213,12 +213,12 @@ class Hdf5File(Closing):
         SourceError
             If it does not exist, is a group or damaged, or a link on the way leads nowhere.
         """
-        found = self.find(where)
-        if isinstance(found, h5py.Dataset):
-            return found
-        if isinstance(found, BrokenPath):
-            raise SourceError(f"{self.name}: {where} {found.reason}")
-        is_group = isinstance(found, h5py.Group)
+        item = self.find(where)
+        if isinstance(item, h5py.Dataset):
+            return item
+        if isinstance(item, BrokenPath):
+            raise SourceError(f"{self.name}: {where} {item.reason}")
+        is_group = isinstance(item, h5py.Group)
         what = "is a group, not a data set" if is_group else "is not in the file"
         raise SourceError(f"{self.name}: {where} {what}: give another {parameter}{self.stacks()}")
 
@@ -281,7 +281,7 @@ class Hdf5File(Closing):
     def stacks(self) -> str:
         """List of the 3D data sets, as the end of a message."""
         try:
-            found = [
+            stacks = [
                 f"{name} ({'x'.join(map(str, item.shape))} {item.dtype})"
                 for name, item in self.arrays(follows_links=True)
                 if item.ndim == 3
@@ -293,27 +293,27 @@ class Hdf5File(Closing):
         rest = ""
         if not self._objects(follows_links=True)[1]:
             rest = f"; only the first {objects.MAX_OBJECTS:,} of its links were looked at"
-        if not found:
+        if not stacks:
             return f"; there is no 3D data set in the file{rest}"
-        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-        return f"; 3D data sets in the file: {', '.join(found[:LISTED])}{more}{rest}"
+        more = f" and {len(stacks) - LISTED} more" if len(stacks) > LISTED else ""
+        return f"; 3D data sets in the file: {', '.join(stacks[:LISTED])}{more}{rest}"
 
     def storage(self, where: str, key: str | None) -> dict[str, Any]:
         """How frames are stored: axes, chunks, filters, bytes; the kinds of frames of a key."""
         frames: h5py.Dataset = self.find(where)
         kinds = None if key is None else self.find(key)
-        found: dict[str, Any] = {"is_complete": self._objects(follows_links=False)[1]}
-        found["axes"], found["chunks"] = _stored_axes(frames), frames.chunks
-        found["compression"] = ", ".join(
+        facts: dict[str, Any] = {"is_complete": self._objects(follows_links=False)[1]}
+        facts["axes"], facts["chunks"] = _stored_axes(frames), frames.chunks
+        facts["compression"] = ", ".join(
             name.decode(errors="replace").split(";")[0].strip() or f"filter {number}"
             for number, name in filters(frames)
         )
-        found["stored_bytes"] = int(frames.id.get_storage_size())
+        facts["stored_bytes"] = int(frames.id.get_storage_size())
         if isinstance(kinds, h5py.Dataset) and kinds.ndim == 1 and kinds.dtype.kind in "biuf":
             values, counts = np.unique(kinds[()], return_counts=True)
             pairs = zip(values.tolist(), counts.tolist(), strict=True)
-            found["frame_kinds"] = {int(v): n for v, n in pairs if np.isfinite(v)}
-        return found
+            facts["frame_kinds"] = {int(v): n for v, n in pairs if np.isfinite(v)}
+        return facts
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

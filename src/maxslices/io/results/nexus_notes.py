@@ -73,7 +73,7 @@ def describe_data(data: h5py.Dataset, info: ResultInfo) -> None:
         dimension.label = axis
 
 
-def fill_in_found(path: Path, found: Mapping[str, Any]) -> None:
+def fill_in_found(path: Path, values: Mapping[str, Any]) -> None:
     """Write values that were found during the run in place of the references to them.
 
     Nothing in the file grows, so this needs no disk space.
@@ -82,10 +82,10 @@ def fill_in_found(path: Path, found: Mapping[str, Any]) -> None:
     ----------
     path : Path
         A closed file with notes.
-    found : mapping of str to value
+    values : mapping of str to value
         Text of a reference -> its value.
     """
-    if not found:
+    if not values:
         return
     with open_hdf5(path, "r+") as file:
         for name in file["entry"]:
@@ -95,8 +95,8 @@ def fill_in_found(path: Path, found: Mapping[str, Any]) -> None:
                 if stored.dtype.kind != "S":
                     continue
                 reference = stored[()].decode()
-                if reference in found:
-                    text = json.dumps(plain(found[reference]))
+                if reference in values:
+                    text = json.dumps(plain(values[reference]))
                     if len(text) <= _FOUND_CHARS:
                         stored[()] = text.encode()
 

@@ -1,4 +1,4 @@
-"""Formats in which results are written, as a user names them."""
+"""Formats of results, and their names for users."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...errors import UsageError
 from ..files import HDF5_SUFFIXES
 
 FormatName = Literal["hdf5", "tiff", "tiff-stack", "ome-zarr"]
-"""Kinds of files: HDF5; a folder of TIFFs; one TIFF; OME-Zarr with a pyramid."""
+"""Kinds of files: HDF5, a folder of TIFFs, one TIFF, and OME-Zarr with a pyramid."""
 FORMATS = get_args(FormatName)
 _SUFFIXES = {"hdf5": ".h5", "tiff": "", "tiff-stack": ".tif", "ome-zarr": ".ome.zarr"}
 DEFAULT_PERCENTILES = (0.1, 99.9)
-"""Percentiles that become black and white: one voxel in a thousand at each end is cut off, which
-are rings, hot pixels and metal; ImageJ saturates 0.35 % in all by default."""
+"""Percentiles that become black and white. One voxel in a thousand is clipped at each end: rings,
+hot pixels and metal. ImageJ saturates 0.35 % in total by default."""
 _NOT_OF_OME = ("float16", "int64", "uint64")
-"""Dtypes that OME-XML has no name for."""
+"""Dtypes without a name in OME-XML."""
 _NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
 _PERCENTILES = re.compile(f"{_NUMBER}-{_NUMBER}")
 
@@ -34,14 +34,14 @@ class ResultFormat:
     name: FormatName = "hdf5"
     """Kind of file."""
     bits: int | None = None
-    """8 or 16: whole numbers, of which 0 and the largest are percentiles; None: as it is."""
+    """8 or 16 for unsigned integers between two percentiles; None for unchanged values."""
     percentiles: tuple[float, float] = DEFAULT_PERCENTILES
-    """Percentiles of the result that become the smallest and the largest whole number."""
+    """Percentiles of the result that become 0 and the largest integer."""
     compressed: bool = False
-    """Whether it is compressed without loss; OME-Zarr always is."""
+    """Whether it is losslessly compressed; OME-Zarr always is."""
 
     def path_of(self, result: Path) -> Path:
-        """Path of a result, from its path without a suffix.
+        """Path of a result in this format, given its path without a suffix.
 
         Examples
         --------
@@ -63,7 +63,7 @@ class ResultFormat:
         >>> whole.holds(np.dtype("float16")), stack.holds(np.dtype("float16"))
         (True, False)
         """
-        if self.bits is not None:  # there is no order of complex numbers
+        if self.bits is not None:  # complex numbers have no order
             return dtype.kind != "c"
         if self.name == "hdf5":
             return True
@@ -74,7 +74,7 @@ class ResultFormat:
         return self.name == "tiff" or dtype.kind != "c"
 
     def n_bytes(self, result_bytes: int, itemsize: int) -> int:
-        """Disk space of a result of `result_bytes` at most; compression is not counted on."""
+        """Upper bound of the disk space of a result of `result_bytes`, without compression."""
         size = itemsize if self.bits is None else self.bits // 8
         whole = result_bytes // itemsize * size
         return whole + whole // 7 + 1 if self.name == "ome-zarr" else whole
@@ -92,45 +92,44 @@ FormatLike = str | ResultFormat | Sequence[str | ResultFormat]
 """A format, several separated by commas, or a list of them."""
 
 
-def parse_formats(given: FormatLike) -> tuple[ResultFormat, ...]:
+def parse_formats(formats: FormatLike) -> tuple[ResultFormat, ...]:
     """Parse formats: ``hdf5``, ``tiff:8``, ``hdf5,tiff-stack:16:1-99:compressed``.
 
     Raises
     ------
     UsageError
-        If there is no such format, two of them would have one name, or what writes one is missing.
+        If a format is unknown, two have the same file name, or a package for one is missing.
 
     Examples
     --------
     >>> [str(each) for each in parse_formats("hdf5,tiff-stack:8:1-99")]
     ['hdf5', 'tiff-stack:8:1-99']
     """
-    listed = [given] if isinstance(given, str | ResultFormat) else list(given)
-    formats: list[ResultFormat] = []
-    for each in listed:
+    parsed: list[ResultFormat] = []
+    for each in [formats] if isinstance(formats, str | ResultFormat) else formats:
         if isinstance(each, ResultFormat):
-            formats.append(each)
+            parsed.append(each)
         elif isinstance(each, str):
-            formats += [_parse(text.strip()) for text in each.split(",")]
+            parsed += [_parse(text.strip()) for text in each.split(",")]
         else:
             raise UsageError(f"a format is text, not {each!r}")
-    if not formats:
-        raise UsageError(f"no format is named: choose from {', '.join(FORMATS)}")
-    names = [each.path_of(Path("result")).name for each in formats]
+    if not parsed:
+        raise UsageError(f"no format is given. Choose from {', '.join(FORMATS)}")
+    names = [each.path_of(Path("result")).name for each in parsed]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"two formats have the same name, {name}: leave one out")
-    if any(each.name == "ome-zarr" for each in formats) and not importlib.util.find_spec("zarr"):
+            raise UsageError(f"two formats have the same name, {name}. Omit one of them")
+    if any(each.name == "ome-zarr" for each in parsed) and not importlib.util.find_spec("zarr"):
         raise UsageError("ome-zarr needs zarr: pip install 'maxslices[ome-zarr]'")
-    return tuple(formats)
+    return tuple(parsed)
 
 
 def _parse(text: str) -> ResultFormat:
     name, *parts = text.split(":")
     if name not in FORMATS:
         raise UsageError(
-            f"{name!r} is not a format of results: choose from {', '.join(FORMATS)}; each may be "
-            "followed by :8 or :16 (bits), :LOW-HIGH (percentiles) and :compressed"
+            f"{name!r} is not a format of results. Choose from {', '.join(FORMATS)}, each followed "
+            "by :8 or :16 (bits), :LOW-HIGH (percentiles) and :compressed if needed"
         )
     bits, percentiles, compressed = None, None, False
     for part in parts:
@@ -145,9 +144,9 @@ def _parse(text: str) -> ResultFormat:
                 raise UsageError(f"the percentiles of {text} must be 0 <= LOW < HIGH <= 100")
         else:
             raise UsageError(
-                f"{part!r} in the format {text} is none of 8, 16, LOW-HIGH (percentiles, as in "
-                "1-99) and compressed"
+                f"{part!r} in the format {text} is not valid. Use 8, 16, LOW-HIGH (percentiles, as "
+                "in 1-99) or compressed"
             )
     if percentiles is not None and bits is None:
-        raise UsageError(f"the format {text} has percentiles, which are for 8 or 16 bits: add :8")
+        raise UsageError(f"the format {text} has percentiles, which need 8 or 16 bits: add :8")
     return ResultFormat(name, bits, percentiles or DEFAULT_PERCENTILES, compressed)  # type: ignore[arg-type]

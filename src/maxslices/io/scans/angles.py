@@ -75,13 +75,15 @@ def angle_indices(name: str, n_angles: int, data: Selection, preview: Preview) -
         return numbers
     if n_angles == n_frames:
         return data.indices[numbers]
-    others = [f"{numbers.size} of them in the preview"] if numbers.size != n_projections else []
+    counts = []
+    if numbers.size != n_projections:
+        counts.append(f"{numbers.size} of them in the preview")
     if n_frames != n_projections:
-        others.append(f"{n_frames} frames with darks and flats")
-    beside = f" ({', '.join(others)})" if others else ""
+        counts.append(f"{n_frames} frames with darks and flats")
+    listed = f" ({', '.join(counts)})" if counts else ""
     raise SourceError(
-        f"{name}: {n_angles} rotation angles for {n_projections} projections{beside}: give one a "
-        "projection with rotation_angles"
+        f"{name}: {n_angles} rotation angles for {n_projections} projections{listed}: give one for "
+        "each projection with rotation_angles"
     )
 
 
@@ -137,13 +139,13 @@ def find_angles(
         Angles in radians, as many as `angle_indices` accepts.
     """
     stored, columns = facts_of_file(file, layout, data)
-    given = angles_option(file.name, options, data)
-    if isinstance(given, np.ndarray):
-        return given, stored
-    where, angles, note = given or layout.angles, None, ""
+    angles_given = angles_option(file.name, options, data)
+    if isinstance(angles_given, np.ndarray):
+        return angles_given, stored
+    where, angles, note = angles_given or layout.angles, None, ""
     if where is not None:
         angles = stored_angles(file, where, options, data)
-        if angles.size > 1 and not angles.any() and given is None:
+        if angles.size > 1 and not angles.any() and angles_given is None:
             logger.warning("%s: %s holds only zeros, which are not angles", file.name, where)
             where, angles = None, None
     if where is None:
@@ -170,20 +172,20 @@ def angles_option(
     SourceError
         If they are not finite numbers, or a range has another number of them than `data` may have.
     """
-    given: Any = options.rotation_angles
-    if isinstance(given, str):
-        return None if given == "auto" else given
-    if isinstance(given, AngleRange):
+    option: Any = options.rotation_angles
+    if isinstance(option, str):
+        return None if option == "auto" else option
+    if isinstance(option, AngleRange):
         # Before they are computed: a wrong number may be a huge one.
-        angle_indices(name, given.count, data, options.preview)
-        return radians_from_degrees(name, given.degrees())
-    if isinstance(given, AngleFile):
-        return angles_in_file(given, options, data)
-    return radians_from_degrees(name, given)
+        angle_indices(name, option.count, data, options.preview)
+        return radians_from_degrees(name, option.degrees())
+    if isinstance(option, AngleFile):
+        return angles_in_file(option, options, data)
+    return radians_from_degrees(name, option)
 
 
 def angles_in_file(
-    given: AngleFile, options: LoaderOptions, data: Selection
+    angle_file: AngleFile, options: LoaderOptions, data: Selection
 ) -> NDArray[np.float32]:
     """Read angles in radians from a file of their own.
 
@@ -192,14 +194,14 @@ def angles_in_file(
     SourceError
         If they cannot be read, or there are more or fewer than the scan may have.
     """
-    path = given.file
+    path = angle_file.file
     if check_readable(path) == "folder":
         raise SourceError(f"{path}: is a folder: give the file of the rotation angles")
     if is_hdf5(path):
-        if given.data_path is None:
+        if angle_file.data_path is None:
             raise SourceError(f"{path}: give the data_path of the rotation angles in it")
         with Hdf5File(path) as file:
-            return stored_angles(file, given.data_path, options, data)
+            return stored_angles(file, angle_file.data_path, options, data)
     try:
         text = read_small_text(path, _MAX_TEXT_BYTES)
         degrees = np.array([float(word) for word in text.replace(",", " ").split()])
@@ -240,7 +242,7 @@ _Columns = dict[str, NDArray[np.float64]]
 def _columns(stored: Mapping[str, Any], projections: Selection) -> _Columns:
     """Columns with a value for each projection, perhaps among those of flats and darks."""
     n_projections, n_frames = projections.spec.shape[0], projections.frames.spec.shape[0]
-    found = {}
+    columns = {}
     for where, data in stored.items():
         unit = _UNIT.fullmatch(unit_of(data))
         if data.size not in (n_projections, n_frames) or unit is None:
@@ -249,8 +251,8 @@ def _columns(stored: Mapping[str, Any], projections: Selection) -> _Columns:
         if values is not None:
             of_all = values.size != n_projections
             numbers = (values[projections.indices] if of_all else values).astype(np.float64)
-            found[where] = np.rad2deg(numbers) if unit[1] else numbers
-    return found
+            columns[where] = np.rad2deg(numbers) if unit[1] else numbers
+    return columns
 
 
 def _range(degrees: NDArray[np.float64]) -> float:
@@ -320,8 +322,8 @@ def _angles_by_steps(
         The angles, one a projection, or None; and what does not fit, with the paths.
     """
     subjects = ("start", "step", "end", "range")
-    found = {each: fact for each in subjects if (fact := one_fact(facts, f"rotation {each}"))}
-    degrees = {name: _degrees(fact) for name, fact in found.items()}
+    by_subject = {each: fact for each in subjects if (fact := one_fact(facts, f"rotation {each}"))}
+    degrees = {name: _degrees(fact) for name, fact in by_subject.items()}
     listed = ", ".join(
         f"{fact.where} = {fact}"
         for fact in facts

@@ -40,17 +40,17 @@ def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Prev
     >>> with_choice(Preview(), {"rows": "mid", "angles": "::2"})
     Preview(angles=(None, None), detector_y='mid', detector_x=(None, None), angle_step=2)
     """
-    for name, given in chosen.items():
-        if given is None:
+    for name, value in chosen.items():
+        if value is None:
             continue
-        part, step = _parse(name, given)
+        part, step = _parse(name, value)
         if name == "angles":
             if part == "mid":
-                raise UsageError(f"angles {_shown(given)}: mid alone means rows or columns")
+                raise UsageError(f"angles {_shown(value)}: mid alone means rows or columns")
             preview = replace(preview, angles=part, angle_step=step)
         elif step != 1:
             raise UsageError(
-                f"{name} {_shown(given)}: {name} have no step, as methods need neighbours: give "
+                f"{name} {_shown(value)}: {name} have no step, as methods need neighbours: give "
                 "START:STOP"
             )
         else:
@@ -76,44 +76,44 @@ def preview_words(preview: Preview) -> dict[str, Any]:
         if part == "mid":
             words[axis] = "mid"
             continue
-        found: dict[str, Any] = {}
+        part_words: dict[str, Any] = {}
         for name, bound in zip(("start", "stop"), part, strict=True):
             if isinstance(bound, AxisIndex):
-                found[name] = bound.keyword
+                part_words[name] = bound.keyword
                 if bound.offset:
-                    found[f"{name}_offset"] = bound.offset
+                    part_words[f"{name}_offset"] = bound.offset
             elif bound is not None:
-                found[name] = bound
+                part_words[name] = bound
         if axis == "angles" and preview.angle_step != 1:
-            found["step"] = preview.angle_step
-        if found:
-            words[axis] = found
+            part_words["step"] = preview.angle_step
+        if part_words:
+            words[axis] = part_words
     return words
 
 
-def _parse(name: str, given: PartLike) -> tuple[Part, int]:
+def _parse(name: str, value: PartLike) -> tuple[Part, int]:
     """Part and step."""
     values: list[Any]
-    if isinstance(given, str):
-        words = given.replace(" ", "").split(":")
+    if isinstance(value, str):
+        words = value.replace(" ", "").split(":")
         if words == ["mid"]:
             return "mid", 1
-        values = [_value(name, given, word) for word in words]
-    elif isinstance(given, slice | range):
-        values = [given.start, given.stop, given.step]
-    elif isinstance(given, tuple | list):  # an array may be a list of frames
-        values = [*given] if len(given) > 1 else []
+        values = [_value(name, value, word) for word in words]
+    elif isinstance(value, slice | range):
+        values = [value.start, value.stop, value.step]
+    elif isinstance(value, tuple | list):  # an array may be a list of frames
+        values = [*value] if len(value) > 1 else []
     else:
-        values = [given]
+        values = [value]
     numbers = [v for v in values if v is not None and not isinstance(v, AxisIndex)]
     if not 0 < len(values) <= 3 or not all(_is_int(v) for v in numbers):
-        raise _not_understood(name, given)
+        raise _not_understood(name, value)
     if len(values) == 1 and numbers:
         first = int(values[0])
         return (_bound(first), None if first == -1 else _bound(first + 1)), 1
     step = values[2] if len(values) == 3 and values[2] is not None else 1
     if len(values) == 1 or not _is_int(step) or step < 1:
-        raise _not_understood(name, given)
+        raise _not_understood(name, value)
     return (_bound(values[0]), _bound(values[1])), int(step)
 
 
@@ -138,14 +138,14 @@ def _bound(index: Any) -> Bound:
     return AxisIndex("end", int(index)) if index < 0 else int(index)
 
 
-def _shown(given: object) -> str:
-    return given if isinstance(given, str) else repr(given)
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)
 
 
-def _not_understood(name: str, given: object) -> UsageError:
+def _not_understood(name: str, value: object) -> UsageError:
     step = "[:STEP]" if name == "angles" else ""
     mid = "" if name == "angles" else "mid, "
     return UsageError(
-        f"{name} {_shown(given)!r} is not a part: give {mid}START:STOP{step} or one index; START "
+        f"{name} {_shown(value)!r} is not a part: give {mid}START:STOP{step} or one index; START "
         "and STOP are indices, or begin, mid or end with an offset, as in mid-5:mid+5"
     )

@@ -303,7 +303,7 @@ def _effective(facts: tuple[ScanFact, ...], axis: str) -> tuple[float, str] | No
     return float(f"{um * binning / times:.9g}"), f"{fact.where} / {magnified.where}"
 
 
-def parse_pixel_size(given: str | float) -> PixelSize:
+def parse_pixel_size(size: str | float) -> PixelSize:
     """Parse a pixel size: ``3.25um``, or a number of micrometres.
 
     Raises
@@ -317,13 +317,13 @@ def parse_pixel_size(given: str | float) -> PixelSize:
     (0.65, 3.25)
     """
     um: float | None = None
-    if isinstance(given, str):
-        um = length_um(given)
-    elif isinstance(given, int | float | np.integer | np.floating):
-        um = float(given)
+    if isinstance(size, str):
+        um = length_um(size)
+    elif isinstance(size, int | float | np.integer | np.floating):
+        um = float(size)
     if um is None or not (math.isfinite(um) and um > 0):
         raise UsageError(
-            f"the pixel size {given!r} is not a length: give a number with a unit, such as 3.25um"
+            f"the pixel size {size!r} is not a length: give a number with a unit, such as 3.25um"
         )
     return PixelSize(um, um, "given")
 

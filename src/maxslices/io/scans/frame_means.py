@@ -131,9 +131,9 @@ class FrameMeans:
 
     def warnings(self, sides: Iterable[str]) -> list[str]:
         """What is wrong with flats or darks, as far as they are in `sides`."""
-        found = []
+        texts = []
         if "flats" in sides and "flats" in self.tiles and not (self._signal() > 0).any():
-            found.append(
+            texts.append(
                 "the flats are nowhere brighter than the darks: look at them with `maxslices info "
                 "--picture`; the two may be exchanged, or were taken with the shutter closed"
             )
@@ -145,16 +145,16 @@ class FrameMeans:
         for side in (each for each in SIDE_NAMES if each in sides and each in self.tiles):
             means, odd = self.tiles[side].mean(axis=1), self._odd(side)
             rest = np.delete(means, list(odd)) if len(odd) < len(means) else means
-            found += [
+            texts += [
                 f"{side}: frame {frame} of {len(means)}, counted from 0, has a mean of "
                 f"{means[frame]:.6g}, and the others have {np.median(rest):.6g}: {side}: "
                 f'{{frames: "all but {frame}"}} in the loader leaves it out'
                 for frame in sorted(odd)[:_MOST_NAMED]
             ]
             if len(odd) > _MOST_NAMED:
-                found.append(f"{side}: {len(odd) - _MOST_NAMED} more frames are unlike the others")
-            found += self._unweighted(side, np.delete(np.arange(len(means)), list(odd)))
-        return found + self._without_beam()
+                texts.append(f"{side}: {len(odd) - _MOST_NAMED} more frames are unlike the others")
+            texts += self._unweighted(side, np.delete(np.arange(len(means)), list(odd)))
+        return texts + self._without_beam()
 
     def _without_beam(self) -> list[str]:
         """Report projections that are as dark as the darks."""

@@ -82,10 +82,10 @@ class FrameSource(Source):
         _, n_rows, n_columns = data.spec.shape
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
-        for side, given in (sides or {}).items():
-            if given is not None:
+        for side, selection in (sides or {}).items():
+            if selection is not None:
                 after = flats_after if side == "flats" else None
-                chosen, places[side] = _side(side, given, after, data, options)
+                chosen, places[side] = _side(side, selection, after, data, options)
                 self._sides[side] = chosen.crop(rows, columns)
         numbers = projection_numbers(data, preview)
         self.angles: NDArray[np.float32] | None = None
@@ -112,8 +112,8 @@ class FrameSource(Source):
             side for side, each in self._sides.items() if each is None and options.makes_up(side)
         )
         for side in self.dummies:
-            made = np.ones if side == "flats" else np.zeros
-            frame = made((1, *self.spec.shape[1:]), self.spec.dtype)
+            fill = np.ones if side == "flats" else np.zeros
+            frame = fill((1, *self.spec.shape[1:]), self.spec.dtype)
             self._sides[side] = Selection.of(ArrayFrames(f"dummy {side} of {name}", frame))
 
     def with_rows(self, start: int, stop: int) -> FrameSource:
@@ -224,7 +224,7 @@ class FrameSource(Source):
 
 def _side(
     side: SideName,
-    given: Selection,
+    selection: Selection,
     after: Selection | None,
     data: Selection,
     options: LoaderOptions,
@@ -237,23 +237,23 @@ def _side(
         If their frames do not fit those of the projections.
     """
     places = None
-    if given.frames is data.frames:
-        places = np.searchsorted(data.indices, given.indices)
+    if selection.frames is data.frames:
+        places = np.searchsorted(data.indices, selection.indices)
     if after is not None:
-        places = np.repeat([0, data.spec.shape[0]], [given.spec.shape[0], after.spec.shape[0]])
-        given = Selection.of(JoinedFrames(given.frames, after.frames))
+        places = np.repeat([0, data.spec.shape[0]], [selection.spec.shape[0], after.spec.shape[0]])
+        selection = Selection.of(JoinedFrames(selection.frames, after.frames))
     choice = options.choice(side)
     if choice is not None:
-        chosen = choice.of(given.spec.shape[0], f"{data.frames.name}: {side}")
-        given = given.take(chosen)
+        chosen = choice.of(selection.spec.shape[0], f"{data.frames.name}: {side}")
+        selection = selection.take(chosen)
         places = None if places is None else places[chosen]
-    if given.spec.shape[1:] != data.spec.shape[1:]:
-        found, due = ("x".join(map(str, each.spec.shape[1:])) for each in (given, data))
+    if selection.spec.shape[1:] != data.spec.shape[1:]:
+        shape, due = ("x".join(map(str, each.spec.shape[1:])) for each in (selection, data))
         raise SourceError(
-            f"{given.frames.name}: {side} of {found} pixels do not fit the projections of "
+            f"{selection.frames.name}: {side} of {shape} pixels do not fit the projections of "
             f"{data.frames.name}, {due}: give {side} taken with the same detector window"
         )
-    return given, places
+    return selection, places
 
 
 def _currents(
@@ -296,12 +296,12 @@ def check_written(selection: Selection, what: str) -> None:
     SourceError
         If frames are missing.
     """
-    found = selection.frames.written()
-    lost = selection.indices[found.missing[selection.indices]]
+    written = selection.frames.written()
+    lost = selection.indices[written.missing[selection.indices]]
     if lost.size:
         raise SourceError(
             f"{selection.frames.name}: {lost.size} of {selection.spec.shape[0]} {what} were never "
-            f"written (the first: {lost[0]}): {found.why or ABORTED}"
+            f"written (the first: {lost[0]}): {written.why or ABORTED}"
         )
 
 
@@ -326,8 +326,8 @@ class FileStamp(NamedTuple):
         OSError
             If it cannot be looked at.
         """
-        found = os.stat(path)
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        status = os.stat(path)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class FileStamps:

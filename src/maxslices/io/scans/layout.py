@@ -20,7 +20,7 @@ from ..hdf5.objects import BrokenPath
 from .loader import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
-"""Entries in which beamlines write NXtomo; others are found by their definition."""
+"""Entries in which beamlines write NXtomo. Other entries are found by their definition."""
 _NXTOMO = {
     "data": ("data/data", "instrument/detector/data"),
     "image_key": (
@@ -33,7 +33,7 @@ _NXTOMO = {
     "current": ("control/data",),
 }
 """Part of an NXtomo entry -> its paths there, in order of preference."""
-_BESIDE = {"image_key": ("image_key", "image_key_control"), "angles": ("rotation_angle",)}
+_NEXT_TO_FRAMES = {"image_key": ("image_key", "image_key_control"), "angles": ("rotation_angle",)}
 """Parts that may be in the group of the frames."""
 _SEPARATE = (
     {
@@ -44,82 +44,81 @@ _SEPARATE = (
     },
     {"data": ("img_tomo",), "angles": ("angle",), "flats": ("img_bkg",), "darks": ("img_dark",)},
 )
-"""Layouts with flats and darks in data sets of their own. Data Exchange, in which flats may be from
-before and after the projections, as at the SLS and Sirius. NSLS-II FXI (dxchange,
+"""Layouts with separate data sets for flats and darks: Data Exchange, where flats may be taken
+before and after the projections, as at the SLS and Sirius, and NSLS-II FXI (dxchange,
 read_nsls2_fxi18_h5)."""
 _NAMES = {
     "image key": re.compile(r"image_?key$", re.IGNORECASE),
     "flats": re.compile(r"flat|white|bright|open|bkg|background|(?<![a-z])ref", re.IGNORECASE),
     "darks": re.compile(r"dark|black|bias", re.IGNORECASE),
 }
-"""What names of data sets have in them."""
+"""Patterns in names of data sets."""
 _GENERIC = re.compile(
     r"value|data|rbv|readback|value_set|set|setpoint|demand|target(_value)?", re.IGNORECASE
 )
-"""Names that say nothing of their own: the group's name counts."""
+"""Generic names, for which the name of the group is used."""
 
 
 ScanFile = Hdf5File | ZarrFile
-"""A file with arrays by name. What one class has, the other has too; docstrings are those of
-`Hdf5File`."""
+"""A file with arrays by name. Both classes have the same methods, documented in `Hdf5File`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of the parts of a scan; None for a part that it does not have."""
+    """Paths of the parts of a scan; None for a missing part."""
 
     data: str
     """The frames."""
     image_key: str | None = None
-    """The kind of each frame: the NeXus image key."""
+    """The NeXus image key: the kind of each frame."""
     alignment_key: str | None = None
-    """The ESRF's second image key, with -1 for frames taken to correct motion of the sample."""
+    """The second image key of the ESRF, with -1 for alignment frames."""
     angles: str | None = None
     """The rotation angles."""
     flats: str | None = None
-    """The flats, if they have a data set of their own."""
+    """The flats, if they are a separate data set."""
     darks: str | None = None
-    """The darks, if they have a data set of their own."""
+    """The darks, if they are a separate data set."""
     flats_after: str | None = None
-    """Flats that were taken after the projections, if `flats` were taken before them."""
+    """Flats taken after the projections, if `flats` were taken before them."""
     current: str | None = None
-    """The current of the beam, or what a monitor counted, for each frame."""
+    """The beam current, or the count of a monitor, for each frame."""
     is_likely: bool = False
-    """True if no layout is known, and the paths were found by shapes and names."""
+    """True if the layout is unknown, and the paths were found by shapes and names."""
 
     @property
     def parts(self) -> dict[str, str]:
-        """Paths of the parts that it has, by the names of the parts."""
+        """Name of each part that exists -> its path."""
         names = [name for name in self.__slots__ if name != "is_likely"]
         return {n.replace("_", " "): where for n in names if (where := getattr(self, n))}
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the loader ``standard_tomo`` for these paths."""
-        found: dict[str, Any] = {"data_path": self.data, "image_key_path": self.image_key}
+        parameters: dict[str, Any] = {"data_path": self.data, "image_key_path": self.image_key}
         if self.angles is not None:
-            found["rotation_angles"] = {"data_path": self.angles}
+            parameters["rotation_angles"] = {"data_path": self.angles}
         for side, name in (("flats", self.flats), ("darks", self.darks)):
             if name is not None:
-                found[side] = {"file": "input_data", "data_path": name}
-        return found
+                parameters[side] = {"file": "input_data", "data_path": name}
+        return parameters
 
 
 def find_layout(file: ScanFile, options: LoaderOptions, *, guess: bool = False) -> Layout:
     """Find the parts of a scan.
 
-    Paths given in `options` are used as they are; those that are "auto" are searched for. If
-    `data_path` is given, the image key and the angles are searched for beside it, then in the
-    layout found in the file if its number of frames is the same.
+    Paths in `options` are used unchanged, and those that are "auto" are searched for. If
+    `data_path` is given, the image key and the angles are searched for in the same group, then in a
+    known layout of the file with the same number of frames.
 
     Parameters
     ----------
     file : ScanFile
         The file.
     options : LoaderOptions
-        What is given.
+        Options of the loader.
     guess : bool
-        Whether frames are searched for by shapes and names if the file has no known layout.
+        Whether frames are searched for by shapes and names if the layout is unknown.
 
     Raises
     ------
@@ -131,21 +130,21 @@ def find_layout(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
         if layout is None and (guess or file.is_guessed):
             layout = _likely(file)
         if layout is None:
-            known = [f"{entry}/{name}" for entry in _ENTRIES for name in _NXTOMO["data"]]
-            tried = ", ".join([*known, *(paths["data"][0] for paths in _SEPARATE)])
+            tried = [f"{entry}/{name}" for entry in _ENTRIES for name in _NXTOMO["data"]]
+            tried += [paths["data"][0] for paths in _SEPARATE]
             raise SourceError(
-                f"{file.name}: no scan is found in it. Looked for {tried} and any other NXtomo "
-                f"entry: give data_path{file.stacks()}"
+                f"{file.name}: no scan is found in it. Looked for {', '.join(tried)} and any other "
+                f"NXtomo entry: give data_path{file.stacks()}"
             )
     elif layout is None or not _same(file, layout.data, options.data_path):
-        found, group = layout, options.data_path.strip("/").rpartition("/")[0]
-        layout = _layout(file, group or "/", _BESIDE, options.data_path)
-        if found is not None and _n_frames(file, found.data) == _n_frames(file, layout.data):
+        known, group = layout, options.data_path.strip("/").rpartition("/")[0]
+        layout = _layout(file, group or "/", _NEXT_TO_FRAMES, options.data_path)
+        if known is not None and _n_frames(file, known.data) == _n_frames(file, layout.data):
             layout = replace(
                 layout,
-                image_key=layout.image_key or found.image_key,
-                alignment_key=None if layout.image_key else found.alignment_key,
-                angles=layout.angles or found.angles,
+                image_key=layout.image_key or known.image_key,
+                alignment_key=None if layout.image_key else known.alignment_key,
+                angles=layout.angles or known.angles,
             )
     if options.image_key_path != "auto":
         layout = replace(layout, image_key=options.image_key_path, alignment_key=None)
@@ -155,18 +154,18 @@ def find_layout(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
 def _known(file: ScanFile) -> Layout | None:
     """First known layout in the file; None without one.
 
-    A layout whose frames cannot be reached is taken if there is no other: opening it is an error
-    that says why, where the error would be that the file has no data.
+    A layout whose frames cannot be read is returned if there is no other. Opening it is then an
+    error with the reason, instead of an error that the file has no data.
     """
     if file.default is not None:
         return Layout(file.default)
     broken: Layout | None = None
-    found = chain(
+    layouts = chain(
         (nxtomo_layout(file, entry) for entry in _ENTRIES),
         (_with_data(file, "", paths) for paths in _SEPARATE),
         (nxtomo_layout(file, entry) for entry in file.entries()),
     )
-    for layout in found:
+    for layout in layouts:
         if layout is not None and _is_array(file.find(layout.data)):
             return layout
         broken = broken or layout
@@ -174,7 +173,7 @@ def _known(file: ScanFile) -> Layout | None:
 
 
 def nxtomo_layout(file: ScanFile, entry: str) -> Layout | None:
-    """Layout of an NXtomo entry; None if it has no frames."""
+    """Layout of an NXtomo entry; None if it lacks frames."""
     return _with_data(file, entry, _NXTOMO)
 
 
@@ -184,31 +183,31 @@ def _with_data(file: ScanFile, group: str, paths: Mapping[str, tuple[str, ...]])
 
 
 def _layout(file: ScanFile, group: str, paths: Mapping[str, tuple[str, ...]], data: str) -> Layout:
-    """Layout of frames with the parts in a group."""
-    found: dict[str, Any] = {
+    """Layout of frames whose other parts are in a group."""
+    parts: dict[str, Any] = {
         part: _first_present(file, group, names) for part, names in paths.items() if part != "data"
     }
-    key, flats = found.get("image_key"), found.get("flats")
+    key, flats = parts.get("image_key"), parts.get("flats")
     if key is not None and key.endswith("image_key"):
-        found["alignment_key"] = _first_present(file, "", (f"{key}_control",))
+        parts["alignment_key"] = _first_present(file, "", (f"{key}_control",))
     if flats is not None and flats.endswith("data_white_pre"):
-        found["flats_after"] = _first_present(file, "", (flats.replace("_pre", "_post"),))
-    return Layout(data, **found)
+        parts["flats_after"] = _first_present(file, "", (flats.replace("_pre", "_post"),))
+    return Layout(data, **parts)
 
 
 def _first_present(file: ScanFile, group: str, names: tuple[str, ...]) -> str | None:
-    """First of `names` in `group` that is a data set; without any, the first that is broken.
+    """First of `names` in `group` that is a data set; without one, the first that is broken.
 
-    A part of a scan that is broken is not one that the scan does not have: without its image key
-    flats would be taken for projections. Opening it is an error that says what is wrong.
+    A broken part does not count as missing: without the image key, flats would be read as
+    projections. Opening a broken part is an error with the reason.
     """
     broken = None
     for name in names:
         where = f"{group}/{name}".replace("//", "/") if group else name
-        found = file.find(where)
-        if _is_array(found):
+        item = file.find(where)
+        if _is_array(item):
             return where
-        if isinstance(found, BrokenPath):
+        if isinstance(item, BrokenPath):
             broken = broken or where
     return broken
 
@@ -230,25 +229,25 @@ def _n_frames(file: ScanFile, name: str) -> int | None:
 
 
 def _likely(file: ScanFile) -> Layout | None:
-    """Find what is likely to be a scan; None if nothing stands out.
+    """Find a likely scan by shapes and names; None without one.
 
-    The frames are the largest 3D data set that is neither of flats nor of darks by its name. Flats
-    and darks have frames of that shape, and what they are in their name, their groups' names or the
-    title of their entry. An image key has one value for each frame. Angles are searched for where
-    the scan is opened.
+    The frames are the largest 3D data set whose name is not that of flats or darks. Flats and darks
+    have frames of the same shape, and are recognized by their name, the names of their groups or
+    the title of their entry. An image key has one value for each frame. Angles are searched for
+    when the scan is opened.
     """
     arrays = file.arrays(follows_links=True)
-    found = {name: item for name, item in arrays if item.dtype.kind in "iuf"}
-    stacks = {name: item for name, item in found.items() if item.ndim == 3}
+    numeric = {name: item for name, item in arrays if item.dtype.kind in "iuf"}
+    stacks = {name: item for name, item in numeric.items() if item.ndim == 3}
     sides = [_named(stacks, kind) for kind in ("flats", "darks")]
-    others = {name: item.size for name, item in stacks.items() if name not in sides}
-    most = max(others.values(), default=0)
-    largest = [name for name, size in others.items() if size == most]
+    sizes = {name: item.size for name, item in stacks.items() if name not in sides}
+    most = max(sizes.values(), default=0)
+    largest = [name for name, size in sizes.items() if size == most]
     if len(largest) != 1:
         return None
     data = largest[0]
     n_frames, *frame = stacks[data].shape
-    lines = {name: item for name, item in found.items() if item.shape == (n_frames,)}
+    lines = {name: item for name, item in numeric.items() if item.shape == (n_frames,)}
     key = _named({n: each for n, each in lines.items() if each.dtype.kind in "iu"}, "image key")
     if key is not None:
         return Layout(data, key, is_likely=True)
@@ -258,26 +257,26 @@ def _likely(file: ScanFile) -> Layout | None:
 
 
 def own_name(path: str) -> str:
-    """Name of a data set; that of its group, where it is called value, data or the like."""
+    """Name of a data set, or of its group if the name is generic, such as value or data."""
     group, _, name = path.rpartition("/")
     return group.rpartition("/")[2] if _GENERIC.fullmatch(name) else name
 
 
-def _named(found: dict[str, Any], kind: str) -> str | None:
-    """The only data set whose own name is of a kind; None without one, or of several."""
-    names = [name for name in found if _NAMES[kind].search(own_name(name))]
+def _named(arrays: dict[str, Any], kind: str) -> str | None:
+    """The only data set with a name of a kind; None without one, or for several."""
+    names = [name for name in arrays if _NAMES[kind].search(own_name(name))]
     return names[0] if len(names) == 1 else None
 
 
 def _side(file: ScanFile, stacks: list[str], kind: str, data: str) -> str | None:
-    """The flats or darks among stacks; None without any, or of several."""
+    """The flats or darks among stacks; None without one, or for several."""
 
-    def tells(name: str) -> bool:
+    def is_named(name: str) -> bool:
         title = file.find(f"{name.split('/')[1]}/title")
         text = str(title[()]) if _is_array(title) and not title.shape else ""
         return _NAMES[kind].search(f"{name} {text}") is not None
 
-    names = [name for name in stacks if name != data and tells(name)]
+    names = [name for name in stacks if name != data and is_named(name)]
     own = [name for name in names if _NAMES[kind].search(own_name(name))]
-    names = own or ([] if tells(data) else names)
+    names = own or ([] if is_named(data) else names)
     return names[0] if len(names) == 1 else None

@@ -64,17 +64,17 @@ class FrameChoice:
         SourceError
             If an index is beyond the frames `name`, or no frame is left.
         """
-        given = np.unique(np.array(self.indices, np.int64))
-        if given.size and not 0 <= given[0] <= given[-1] < n_frames:
+        chosen = np.unique(np.array(self.indices, np.int64))
+        if chosen.size and not 0 <= chosen[0] <= chosen[-1] < n_frames:
             raise SourceError(
-                f"{name}: frames has {given[0] if given[0] < 0 else given[-1]}, and there are "
+                f"{name}: frames has {chosen[0] if chosen[0] < 0 else chosen[-1]}, and there are "
                 f"frames 0 to {n_frames - 1}"
             )
         if self.are_left_out:
-            given = np.setdiff1d(np.arange(n_frames), given)
-        if not given.size:
+            chosen = np.setdiff1d(np.arange(n_frames), chosen)
+        if not chosen.size:
             raise SourceError(f"{name}: frames leaves none of {n_frames}: read one at least")
-        return given
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +196,13 @@ class LoaderOptions:
 
     def side(self, side: SideName) -> SideData | Literal["auto", "ignore"]:
         """Option for the flats or for the darks, without the frames that it selects."""
-        given = self.flats if side == "flats" else self.darks
-        return "auto" if isinstance(given, SideData) and given.is_auto else given
+        option = self.flats if side == "flats" else self.darks
+        return "auto" if isinstance(option, SideData) and option.is_auto else option
 
     def choice(self, side: SideName) -> FrameChoice | None:
         """Which of the flats, or of the darks, are read; None reads all."""
-        given = self.flats if side == "flats" else self.darks
-        return given.frames if isinstance(given, SideData) else None
+        option = self.flats if side == "flats" else self.darks
+        return option.frames if isinstance(option, SideData) else None
 
     def makes_up(self, side: SideName) -> bool:
         """True if flats or darks are made up where a scan has none."""
@@ -225,12 +225,14 @@ class LoaderFault:
     """What is wrong, and what would be right."""
 
 
-def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions, list[LoaderFault]]:
+def parse_loader(
+    parameters: Any, *, as_httomo: bool = False
+) -> tuple[LoaderOptions, list[LoaderFault]]:
     """Make options from the parameters of a loader step.
 
     Parameters
     ----------
-    given : mapping
+    parameters : mapping
         ``data_path``, ``image_key_path``: a path or ``auto``. ``rotation_angles``: ``auto``, a
         path, ``{data_path: ...}``, ``{file: ..., data_path: ...}``, ``{user_defined:
         {start_angle, stop_angle, angles_total}}`` or a list of degrees. ``flats``, ``darks``:
@@ -252,7 +254,7 @@ def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions,
     """
     parse = _Parse()
     options: dict[str, Any] = {"image_key_path": None, "dummies": True} if as_httomo else {}
-    return LoaderOptions(**options | parse.options(given)), parse.faults
+    return LoaderOptions(**options | parse.options(parameters)), parse.faults
 
 
 _Keys = tuple[str, ...]
@@ -273,7 +275,7 @@ class _Parse:
     def _fault(self, keys: _Keys, text: str) -> None:
         self.faults.append(LoaderFault(keys, text))
 
-    def options(self, given: Any) -> dict[str, Any]:
+    def options(self, parameters: Any) -> dict[str, Any]:
         """Fields of `LoaderOptions` that are given."""
         parsers: dict[str, _Parser] = {
             "data_path": _path("data_path of the loader"),
@@ -286,56 +288,57 @@ class _Parse:
             "continuous_scan_subset": _or_none(self._subset),
         }
         try:
-            found = self._fields("the loader", given, (), parsers)
+            values = self._fields("the loader", parameters, (), parsers)
         except _Wrong as wrong:
             self._fault((), str(wrong))
             return {}
-        subset = found.pop("continuous_scan_subset", None)
+        subset = values.pop("continuous_scan_subset", None)
         if subset is not None:
-            found["preview"] = replace(found.get("preview") or Preview(), angles=subset)
+            values["preview"] = replace(values.get("preview") or Preview(), angles=subset)
         return {
-            n: value for n, value in found.items() if n == "image_key_path" or value is not None
+            n: value for n, value in values.items() if n == "image_key_path" or value is not None
         }
 
     def _fields(
-        self, what: str, given: Any, keys: _Keys, parsers: Mapping[str, _Parser]
+        self, what: str, parameters: Any, keys: _Keys, parsers: Mapping[str, _Parser]
     ) -> dict[str, Any]:
         """Parse values under known names; without those that are wrong."""
-        if not isinstance(given, Mapping):
+        if not isinstance(parameters, Mapping):
+            is_time = isinstance(parameters, int) and parameters > 60
             raise _Wrong(
-                f"{what} must be given as names and values ({', '.join(parsers)}), not {given!r}"
-                f"{_AS_A_TIME if isinstance(given, int) and given > 60 else ''}"
+                f"{what} must be given as names and values ({', '.join(parsers)}), not "
+                f"{parameters!r}{_AS_A_TIME if is_time else ''}"
             )
-        found = {}
-        for name, value in given.items():
+        parsed = {}
+        for name, value in parameters.items():
             if name not in parsers:
                 hint = nearest(str(name), parsers) or f"; it has: {', '.join(parsers)}"
                 self._fault((*keys, str(name)), f"{what} has no parameter {name!r}{hint}")
                 continue
             try:
-                found[name] = parsers[name](value, (*keys, name))
+                parsed[name] = parsers[name](value, (*keys, name))
             except _Wrong as wrong:
                 if wrong.args:
                     self._fault((*keys, name), str(wrong))
-        return found
+        return parsed
 
     def _all(
         self,
         what: str,
-        given: Any,
+        parameters: Any,
         keys: _Keys,
         parsers: Mapping[str, _Parser],
         required: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Parse values that are of use together only."""
         n_before = len(self.faults)
-        found = self._fields(what, given, keys, parsers)
-        missing = [each for each in required if each not in given]
+        parsed = self._fields(what, parameters, keys, parsers)
+        missing = [each for each in required if each not in parameters]
         if missing:
             self._fault(keys, f"{what} needs {', '.join(missing)}")
         if len(self.faults) > n_before:
             raise _Wrong
-        return found
+        return parsed
 
     def _angles(self, value: Any, keys: _Keys) -> Any:
         """Auto, a path in the file of the scan, degrees, a file of their own, or a range."""
@@ -350,16 +353,16 @@ class _Parse:
             return self._angle_file(value, keys)
         if isinstance(value, Mapping) and len(value) != 1:
             raise _Wrong(f"{what} must have one of data_path and user_defined, not {len(value)}")
-        found = self._all(what, value, keys, {"data_path": path, "user_defined": self._range})
-        return found.popitem()[1]
+        parsed = self._all(what, value, keys, {"data_path": path, "user_defined": self._range})
+        return parsed.popitem()[1]
 
     def _angle_file(self, value: Any, keys: _Keys) -> AngleFile:
         parsers = {
             "file": _value("rotation_angles need the path of a file", _is_path),
             "data_path": _or_none(_path("rotation_angles data_path")),
         }
-        found = self._all("rotation_angles", value, keys, parsers)
-        return AngleFile(Path(found["file"]), found.get("data_path"))
+        parsed = self._all("rotation_angles", value, keys, parsers)
+        return AngleFile(Path(parsed["file"]), parsed.get("data_path"))
 
     def _range(self, value: Any, keys: _Keys) -> AngleRange:
         parsers = {
@@ -368,9 +371,9 @@ class _Parse:
         }
         parsers["angles_total"] = _count("angles_total")
         what = "user_defined of rotation_angles"
-        found = self._all(what, value, keys, parsers, list(parsers))
-        first, last = float(found["start_angle"]), float(found["stop_angle"])
-        return AngleRange(first, last, found["angles_total"])
+        parsed = self._all(what, value, keys, parsers, list(parsers))
+        first, last = float(parsed["start_angle"]), float(parsed["stop_angle"])
+        return AngleRange(first, last, parsed["angles_total"])
 
     def _side(self, name: str, value: Any, keys: _Keys) -> Any:
         if value in ("auto", "ignore"):
@@ -384,14 +387,14 @@ class _Parse:
         }
         if isinstance(value, Mapping) and "file" not in value:
             value = {"file": "input_data" if "frames" in value else None, **value}
-        found = self._all(f"{name} of the loader", value, keys, parsers)
-        file = None if found["file"] == "input_data" else Path(found["file"])
-        return SideData(file, found.get("data_path", "auto"), *map(found.get, _SIDE_MORE))
+        parsed = self._all(f"{name} of the loader", value, keys, parsers)
+        file = None if parsed["file"] == "input_data" else Path(parsed["file"])
+        return SideData(file, parsed.get("data_path", "auto"), *map(parsed.get, _SIDE_MORE))
 
     def _preview(self, value: Any, keys: _Keys) -> Preview:
         parsers = {axis: _or_none(partial(self._part, axis)) for axis in AXES}
-        found = self._fields("preview of the loader", value, keys, parsers)
-        parts = {axis: part for axis, part in found.items() if part is not None}
+        parsed = self._fields("preview of the loader", value, keys, parsers)
+        parts = {axis: part for axis, part in parsed.items() if part is not None}
         step = 1
         if "angles" in parts:
             parts["angles"], step = parts["angles"]
@@ -419,8 +422,8 @@ class _Parse:
             for each in ("start", "stop")
         }
         what = "continuous_scan_subset of the loader"
-        found = self._all(what, value, keys, parsers, list(parsers))
-        return found["start"], found["stop"]
+        parsed = self._all(what, value, keys, parsers, list(parsers))
+        return parsed["start"], parsed["stop"]
 
 
 _SIDE_MORE = ("image_key_path", "frames")

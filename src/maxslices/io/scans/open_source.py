@@ -215,12 +215,12 @@ def plain_source(
                 f"{name}: is not an HDF5 file, so it has no data_path, no image_key_path and no "
                 "beam_current: leave them out"
             )
-        found = sides_elsewhere(options, opened)
+        opened_sides = sides_elsewhere(options, opened)
         for side in SIDE_NAMES:
-            given = options.side(side)
-            if given == "auto":
-                found[side] = (sides or {}).get(side)
-            elif isinstance(given, SideData) and given.file is None:
+            option = options.side(side)
+            if option == "auto":
+                opened_sides[side] = (sides or {}).get(side)
+            elif isinstance(option, SideData) and option.file is None:
                 raise SourceError(
                     f"{name}: holds projections alone, so {side} cannot be in it: give their file"
                 )
@@ -234,7 +234,7 @@ def plain_source(
             name,
             data,
             options,
-            sides=found,
+            sides=opened_sides,
             flats_after=flats_after if options.side("flats") == "auto" else None,
             angles=angles if given_angles is None else given_angles,
         )
@@ -318,19 +318,19 @@ class ArrayScan(FrameSource):
         return plain_source(self.name, options=options, **self._parts(self.name))
 
 
-def _side(name: str, side: str, given: NDArray[Any] | None) -> Selection | None:
-    if given is None:
+def _side(name: str, side: str, frames: NDArray[Any] | None) -> Selection | None:
+    if frames is None:
         return None
-    array = _array(f"{name} {side}", given)
+    array = _array(f"{name} {side}", frames)
     return Selection.of(ArrayFrames(f"{name} {side}", array[None] if array.ndim == 2 else array))
 
 
-def _array(name: str, given: object) -> NDArray[Any]:
-    if not isinstance(given, np.ndarray):
+def _array(name: str, array: object) -> NDArray[Any]:
+    if not isinstance(array, np.ndarray):
         raise SourceError(
-            f"{name}: {type(given).__name__} is not a NumPy array: give numpy.asarray of it"
+            f"{name}: {type(array).__name__} is not a NumPy array: give numpy.asarray of it"
         )
-    return given
+    return array
 
 
 def _read_currents(
@@ -358,18 +358,18 @@ def _read_currents(
 def _warn_of_other_entries(file: ScanFile, layout: Layout) -> None:
     """Log a warning if a file has more than one scan, of which one is read."""
     own = layout.data.strip("/").partition("/")[0]
-    others = [
+    other_scans = [
         name
         for name in file.entries(at_top=True)
         if name != own and nxtomo_layout(file, name) is not None
     ]
-    if others:
-        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+    if other_scans:
+        more = f" and {len(other_scans) - _LISTED} more" if len(other_scans) > _LISTED else ""
         logger.warning(
             "%s: %s is read; the file has further scans, %s%s: give data_path for one of them",
             file.name,
             layout.data,
-            ", ".join(others[:_LISTED]),
+            ", ".join(other_scans[:_LISTED]),
             more,
         )
 
@@ -379,14 +379,14 @@ def _warn_of_unused_key(file: ScanFile, options: LoaderOptions) -> None:
     key = find_layout(file, replace(options, image_key_path="auto")).image_key
     stored = None if key is None else file.find(key)
     if stored is not None and getattr(stored, "ndim", 0) == 1:
-        others = int(np.count_nonzero(stored[()]))
-        if others:
+        n_others = int(np.count_nonzero(stored[()]))
+        if n_others:
             logger.warning(
                 "%s: without image_key_path all frames are projections, as in httomo, but %s marks "
                 "%d of them as flats, darks or others: give image_key_path: auto",
                 file.name,
                 key,
-                others,
+                n_others,
             )
 
 
@@ -421,9 +421,9 @@ def _tiff_stacks(
         beside = path.resolve().parent
     sides: dict[SideName, Selection | None] = {}
     for side, pattern in _SIDES.items():
-        found = [each for each in _folders(beside) if pattern.search(each.name)]
-        if found and options.side(side) == "auto":
-            before_first = sorted(found, key=lambda each: "after" in each.name.lower())
+        folders = [each for each in _folders(beside) if pattern.search(each.name)]
+        if folders and options.side(side) == "auto":
+            before_first = sorted(folders, key=lambda each: "after" in each.name.lower())
             stacks: list[Frames] = [open_tiffs(each) for each in before_first]
             sides[side] = Selection.of(reduce(JoinedFrames, stacks))
     return open_tiffs(projections), sides
@@ -446,12 +446,12 @@ def _folders(folder: Path) -> list[Path]:
 
 def _projections(folder: Path) -> Path:
     """Folder of the projections in a folder; itself, which has no TIFFs, if there is none."""
-    others = [
+    candidates = [
         each
         for each in _folders(folder)
         if not any(pattern.search(each.name) for pattern in _SIDES.values())
     ]
-    named = [each for each in others if _PROJECTIONS.search(each.name)] or others
+    named = [each for each in candidates if _PROJECTIONS.search(each.name)] or candidates
     if len(named) > 1:
         names = ", ".join(each.name for each in named)
         raise SourceError(f"{folder}: the projections may be in {names}: give one of them")

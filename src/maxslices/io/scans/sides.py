@@ -103,13 +103,13 @@ def sides_of_file(
     """
     sides = sides_elsewhere(options, opened)
     for side in SIDE_NAMES:
-        given = options.side(side)
-        if given == "auto":
+        option = options.side(side)
+        if option == "auto":
             sides[side] = _side_of_layout(side, file, layout, frames, keys)
-        elif isinstance(given, SideData) and given.file is None:
-            is_scan = given.data_path != "auto" and given.image_key_path is None
-            if not is_scan or file.find(given.data_path) != file.find(layout.data):
-                sides[side] = _side_in_file(side, file, given)
+        elif isinstance(option, SideData) and option.file is None:
+            is_scan = option.data_path != "auto" and option.image_key_path is None
+            if not is_scan or file.find(option.data_path) != file.find(layout.data):
+                sides[side] = _side_in_file(side, file, option)
             elif not options.dummies:
                 raise SourceError(
                     f"{file.name}: {layout.data} holds the projections: give the {side} another "
@@ -122,14 +122,14 @@ def sides_elsewhere(options: LoaderOptions, opened: ExitStack) -> Sides:
     """Open the flats and darks that are given in files of their own; None for others."""
     sides: Sides = dict.fromkeys(SIDE_NAMES)
     for side in SIDE_NAMES:
-        given = options.side(side)
-        if isinstance(given, SideData) and given.file is not None:
-            sides[side] = found = _open(side, given.file, given)
-            opened.callback(found.frames.close)
+        option = options.side(side)
+        if isinstance(option, SideData) and option.file is not None:
+            sides[side] = selection = _open(side, option.file, option)
+            opened.callback(selection.frames.close)
     return sides
 
 
-def _side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
+def _side_in_file(side: SideName, file: ScanFile, side_data: SideData) -> Selection:
     """Select flats or darks in a file as they are given.
 
     Raises
@@ -137,8 +137,8 @@ def _side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
     SourceError
         If there are none at that place.
     """
-    is_auto = given.data_path == "auto"
-    layout = Layout(given.data_path, given.image_key_path)
+    is_auto = side_data.data_path == "auto"
+    layout = Layout(side_data.data_path, side_data.image_key_path)
     if is_auto:
         layout = find_layout(file, LoaderOptions())
     frames = file.frames(layout.data, "data_path" if is_auto else side)
@@ -156,7 +156,7 @@ def _side_in_file(side: SideName, file: ScanFile, given: SideData) -> Selection:
     return selection
 
 
-def _open(side: SideName, path: Path, given: SideData) -> Selection:
+def _open(side: SideName, path: Path, side_data: SideData) -> Selection:
     """Open flats or darks in a file of their own."""
     kind, suffix = check_readable(path), path.suffix.lower()
     file: ScanFile | None = None
@@ -164,8 +164,8 @@ def _open(side: SideName, path: Path, given: SideData) -> Selection:
         file = Hdf5File(path)
     elif is_zarr(path):
         file = stack = ZarrFile(path)
-        if given.data_path == "auto":
-            given = SideData(path, stack.only_stack)
+        if side_data.data_path == "auto":
+            side_data = SideData(path, stack.only_stack)
     elif kind == "folder" or suffix in TIFF_SUFFIXES:
         from ..tiff.frames import open_tiffs
 
@@ -179,9 +179,9 @@ def _open(side: SideName, path: Path, given: SideData) -> Selection:
         )
     with library_errors(file.name), ExitStack() as opened:
         opened.callback(file.close)
-        found = _side_in_file(side, file, given)
+        selection = _side_in_file(side, file, side_data)
         opened.pop_all()
-    return found
+    return selection
 
 
 def add_constant_sides(
