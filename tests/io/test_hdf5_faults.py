@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
+import subprocess
+import sys
 import zlib
 
 import h5py

@@ -138,7 +138,7 @@ class FrameMeans:
                 "--picture`; the two may be exchanged, or were taken with the shutter closed"
             )
         if "flats" in sides and "flats" in self.tiles and self._read["flats"][1] > _SATURATED:
-            found.append(
+            texts.append(
                 f"flats: up to {self._read['flats'][1]:.0%} of a frame's pixels have the camera's "
                 "largest value: they are saturated, and the correction is wrong there"
             )
