@@ -95,6 +95,12 @@ def test_projections_without_beam_are_named(tmp_path, change, expected):
     assert warnings_of(scan(tmp_path / "whole.nxs")) == []
 
 
+def test_counts_that_were_not_corrected_are_reported(tmp_path):
+    (text,) = warnings_of(scan(tmp_path / "scan.nxs"), steps=["minus_log"])
+    assert "minus_log takes transmission" in text
+    assert "has counts" in text
+
+
 def test_saturated_flats_are_reported(tmp_path):
     flats = frames(1.0, seed=1)
     flats[:, :, 3:6] = 4095

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.arrays import ArraySpec
 from ..errors import SourceError, UsageError
 
-_WIDE_GAP, _STEPS_OF_GAP = 30.0, 3
+_WIDE_GAP, _STEPS_OF_GAP = 45.0, 3
 """Degrees of the half turn without a projection, at least this and these mean steps, that a scan
 is warned of. Angles that were not written, or are radians, leave out more."""
 _LEAST_DEGREES = 60.0

@@ -232,11 +232,11 @@ def _warn_of_order(
 
 
 def _look_at_frames(source: Source, pipeline: Pipeline) -> FlatWeights | None:
-    """Warn of doubtful flats and darks; return the weights of the flats for each projection."""
+    """Warn of doubtful frames; return the weights of the flats for each projection."""
     used = {name for step in pipeline.steps for name in step.meta.supplied}
-    if not used & set(SIDE_NAMES):
-        return None
-    texts = source.frame_warnings(used)
+    texts = _uncorrected(source, pipeline)
+    if used & set(SIDE_NAMES):
+        texts += source.frame_warnings(used)
     weights = source.flat_weights() if "flats" in used else None
     if weights is not None:
         texts += [
@@ -248,6 +248,21 @@ def _look_at_frames(source: Source, pipeline: Pipeline) -> FlatWeights | None:
     for text in texts:
         warnings.warn(text, stacklevel=2)
     return weights
+
+
+def _uncorrected(source: Source, pipeline: Pipeline) -> list[str]:
+    """Warn of counts, which a scan with flats has, in a method that takes something else."""
+    if source.flats is None or source.spec.dtype.kind != "u":
+        return []
+    for meta in (step.meta for step in pipeline.steps):
+        if meta.takes and "counts" not in meta.takes:
+            return [
+                f"{meta.name} takes {' or '.join(meta.takes)}, and {source.name} has counts: the "
+                "result is probably wrong. dark_flat_field_correction gives transmission"
+            ]
+        if meta.gives != "same":
+            break
+    return []
 
 
 def correct_records(

@@ -158,7 +158,7 @@ class FrameMeans:
 
     def _without_beam(self) -> list[str]:
         """Report projections that are as dark as the darks."""
-        if self._data is None:
+        if self._data is None or "flats" not in self.tiles:
             return []
         n_frames, n_rows, n_columns = self._data.spec.shape
         n_read = _N_ROWS if self._data.frames.reads_rows else _N_FRAMES
