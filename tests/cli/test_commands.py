@@ -193,7 +193,7 @@ ERRORS = {
     "block of none": (["run", *GOOD, "{out}", "--block", "0"], 2, "'0' is neither a positive"),
     "unknown device": (["run", *GOOD, "{out}", "--device", "gpu"], 2, "use auto, cpu, cuda or"),
     "device that is not there": (["run", *GOOD, "{out}", "--device", "cuda:9"], 1, "--device cpu"),
-    "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "choose from hdf5, tiff,"),
+    "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "Choose from hdf5, tiff,"),
     "unknown option": (
         ["run", *GOOD, "{out}", "--blok", "3"],
         2,

@@ -212,7 +212,7 @@ def test_any_function_is_described(capsys, own_methods):
         ([*BLOCK[:3], "--device", "cuda:99"], 1, NO_DEVICE),
         (["median_filter"], 2, "--shape is missing"),
         ([*BLOCK, "--suggest"], 2, "leave --shape out"),
-        (["nowhere:f", "--suggest", "--device", "cpu"], 2, "no module 'nowhere'"),
+        (["nowhere:f", "--suggest", "--device", "cpu"], 2, "the module 'nowhere' cannot be found"),
         (["numpy:flip", "--suggest", "-p", "angles=3"], 2, "angles is filled in"),
     ],
 )

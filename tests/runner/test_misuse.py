@@ -56,7 +56,7 @@ def test_steps_that_are_not_checked_are_no_pipeline():
 
 @pytest.mark.parametrize("name", [None, 3])
 def test_a_method_is_found_by_its_name(name):
-    with pytest.raises(UnknownMethodError, match="a method is found by its name, not by"):
+    with pytest.raises(UnknownMethodError, match="the name of a method must be text, not"):
         methods.get(name)
 
 
