@@ -51,10 +51,10 @@ def passes() -> nn.Module:
     """Return blocks to which a dict is handed on that they and the caller change."""
 
     def reads(model: nn.Module, state: dict[str, Any]) -> torch.Tensor:
-        made = model.body(state["x"]) * state["scale"]
+        result = model.body(state["x"]) * state["scale"]
         state["calls"] += 1
-        state["seen"] = made
-        return made + state["seen"].mean() * state["calls"]
+        state["seen"] = result
+        return result + state["seen"].mean() * state["calls"]
 
     def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         state: dict[str, Any] = {"x": x, "scale": 1.0, "calls": 0}

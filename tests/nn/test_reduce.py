@@ -1,4 +1,4 @@
-"""Rewrites do not change what a model computes; plans stay within their limits."""
+"""Rewrites do not change the results of a model, and plans stay within their limits."""
 
 from __future__ import annotations
 
@@ -83,6 +83,8 @@ def test_ranges_of_layers_and_rewrites_inside_others_change_nothing(case, plan):
     other = copy.deepcopy(model)
     apply_rewrites(other, plan)
     other = copy.deepcopy(other)
+    assert [*other.state_dict()] == [*model.state_dict()]
+    assert [type(m) for m in other.modules()] == [type(m) for m in model.modules()]
     assert_same(model, other, x)
     undo_rewrites(other)
     assert not any("forward" in m.__dict__ for m in other.modules())
@@ -137,7 +139,7 @@ def test_in_parts_gradients_are_the_same_but_for_rounding(plan):
 
 
 def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(case, monkeypatch):
-    # The processor's tensors are not moved: here they are, as those of a device would be.
+    # Tensors of the CPU are not offloaded, so this test offloads them as those of a device.
     def moved(_module: nn.Module) -> AbstractContextManager[None]:
         def pack(tensor: torch.Tensor) -> kept_tensors._HostCopy:
             held.append(kept_tensors._HostCopy(tensor.detach()))
@@ -153,20 +155,10 @@ def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(ca
     plain = Rewrite("checkpoint")
     apply_rewrites(other, {"[0:4]": plain, "[1:3]": plain, "2": Rewrite("offload")})
     assert_same(model, other, x)
-    # What was moved the first time came back; it was computed again, and moved for nothing.
+    # Tensors of the first pass came back. Those of the recomputation were offloaded in vain.
     n = len(held) // 2
     assert [each.n_awaited for each in held] == [0] * n + [1] * n
     assert n > 0
-
-
-def test_names_of_parameters_and_modules_stay(case):
-    model, _x = case
-    names = [*model.state_dict()], [type(m) for m in model.modules()]
-    apply_rewrites(model, {"1": Rewrite("checkpoint")})
-    assert names == ([*model.state_dict()], [type(m) for m in model.modules()])
-    assert "forward" in model[1].__dict__
-    undo_rewrites(model)
-    assert "forward" not in model[1].__dict__
 
 
 SPEC = Spec((4, 3, 128, 128))
@@ -182,10 +174,10 @@ def test_a_plan_stays_within_its_limit_and_changes_nothing(part):
     model = deep()
     other = copy.deepcopy(model)
     whole = peak_of(model)
-    made, summary = reduce_memory(
+    returned, summary = reduce_memory(
         model, SPEC, int(part * whole) + CONTEXT_BYTES, means=("checkpoint", "selective")
     )
-    assert made is model
+    assert returned is model
     assert summary.fits
     assert summary.needed_after_bytes <= summary.limit_bytes
     assert peak_of(model) <= int(part * whole)  # replayed again as it was returned
@@ -221,8 +213,9 @@ def test_an_infeasible_budget_names_the_smallest_that_would_do():
         TooLargeError, match=r"smallest found needs .* for tensors.* held by .* between"
     ) as e:
         reduce_memory(model, SPEC, CONTEXT_BYTES + 4 * 2**20, means=("checkpoint",))
-    assert "card of" in str(e.value)
     assert not any("forward" in m.__dict__ for m in model.modules())
+    smallest = str(e.value).partition("a card of ")[2].split(";")[0]
+    assert reduce_memory(model, SPEC, f"{float(smallest.split()[0]) * 1.01} MB")[1].fits
 
 
 @pytest.mark.parametrize(("means", "named"), [(("magic",), "magic"), ("split", "split")])
@@ -242,8 +235,8 @@ class Residual(nn.Sequential):
         return super().forward(x) + x
 
 
-# Two warnings of torch's compiler about itself: one it hides (since torch 2.9), but not where
-# warnings are errors; the other, which Python 3.13.0 alone gets, advises a newer 3.13.
+# torch's compiler warns about itself. It hides the first warning since torch 2.9, but not where
+# warnings are errors. The second is for Python 3.13.0 only, and advises a newer 3.13.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.parametrize("kind", ["checkpoint", "selective"])
@@ -260,6 +253,6 @@ def test_a_reduced_model_can_be_compiled_and_its_statistics_change_once(kind, no
     other = copy.deepcopy(model)
     apply_rewrites(other, {"0": Rewrite(kind), "2.0": Rewrite(kind), "[1:4]": Rewrite(kind)})
     torch._dynamo.reset()
-    # In one graph: where it ends, what is rewritten runs as if it were not compiled.
+    # In one graph: after a graph break, rewritten modules would not be compiled.
     compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
     assert_same(model, other, torch.randn(4, 8), call=compiled)

@@ -1,4 +1,4 @@
-"""Plans are chosen by arithmetic that replays bear out, rewrites inside others included."""
+"""Expected peaks and times of candidates, and the choice among them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy as np
 from torch import nn
 
 from maxslices.nn.reduce import Rewrite, apply_rewrites
-from maxslices.nn.reduce.candidates import candidates, layer_candidates
+from maxslices.nn.reduce.candidates import Candidate, candidates, layer_candidates
 from maxslices.nn.reduce.knapsack import Knapsack
 from maxslices.nn.reduce.study import ModuleOrder, ModuleRange, range_at, ranges_of, study_step
 from maxslices.nn.reduce.times import (
+    BACKWARD,
+    HOST_BACKWARD,
     DeviceRates,
     ForwardTimes,
     StepTimes,
@@ -48,15 +50,15 @@ def knapsack() -> tuple[nn.Module, ModelStep, Knapsack]:
     model = network()
     step = ModelStep(model, "training")
     seen = study_step(step, [SPEC], Workspaces.allowance())
-    found = candidates(seen, model, ("checkpoint", "selective", "offload"))
-    found += layer_candidates(seen, model)
+    options = candidates(seen, model, ("checkpoint", "selective", "offload"))
+    options += layer_candidates(seen, model)
     flops, times = flops_by_module(step, [SPEC]), ForwardTimes(DeviceRates())
-    price(found, StepTimes.of(seen, ModuleOrder(model), flops, times), flops, times)
-    return model, step, Knapsack.of(seen.usage, found, ModuleOrder(model))
+    price(options, StepTimes.of(seen, ModuleOrder(model), flops, times), flops, times)
+    return model, step, Knapsack.of(seen.usage, options, ModuleOrder(model))
 
 
-def row(made: Knapsack, path: str, rewrite: Rewrite) -> int:
-    return next(i for i, c in enumerate(made.candidates) if c.path == path and c.rewrite == rewrite)
+def row(sack: Knapsack, path: str, rewrite: Rewrite) -> int:
+    return next(i for i, c in enumerate(sack.candidates) if c.path == path and c.rewrite == rewrite)
 
 
 PLANS = [
@@ -74,35 +76,35 @@ PLANS = [
 
 @pytest.mark.parametrize("plan", PLANS, ids=[" ".join(p) for p in PLANS])
 def test_expected_peaks_are_those_of_replays(plan):
-    _model, step, made = knapsack()
-    rows = [row(made, path, rewrite) for path, rewrite in plan.items()]
-    assert not made.conflicts[rows][:, rows].any()
+    _model, step, sack = knapsack()
+    rows = [row(sack, path, rewrite) for path, rewrite in plan.items()]
+    assert not sack.conflicts[rows][:, rows].any()
     replayed = step.trace(
         [SPEC], Workspaces.allowance(), steps=1, change=lambda copy: apply_rewrites(copy, plan)
     ).peak_bytes
     whole = step.trace([SPEC], Workspaces.allowance(), steps=1).peak_bytes
     assert replayed < whole
     # Of what is saved, no more than a tenth may be wrong.
-    assert abs(made.peak(rows) - replayed) <= 0.1 * (whole - replayed)
+    assert abs(sack.peak(rows) - replayed) <= 0.1 * (whole - replayed)
 
 
 @pytest.mark.parametrize("part", [0.8, 0.6, 0.5])
 def test_a_choice_stays_within_its_limit_and_costs_less_than_checkpoints_of_all_blocks(part):
-    _model, _step, made = knapsack()
-    limit = part * float(made.usage.max())
-    rows = made.cheapest(limit)
+    _model, _step, sack = knapsack()
+    limit = part * float(sack.usage.max())
+    rows = sack.cheapest(limit)
     assert rows is not None
-    assert made.peak(rows) <= limit
-    assert not made.conflicts[np.ix_(rows, rows)].any()
-    blocks = [row(made, path, CHECKPOINT) for path in ("0.0", "0.1", "0.2", "2.0", "2.1")]
-    assert made.cost(rows) <= made.cost(blocks) or made.peak(blocks) > limit
+    assert sack.peak(rows) <= limit
+    assert not sack.conflicts[np.ix_(rows, rows)].any()
+    blocks = [row(sack, path, CHECKPOINT) for path in ("0.0", "0.1", "0.2", "2.0", "2.1")]
+    assert sack.cost(rows) <= sack.cost(blocks) or sack.peak(blocks) > limit
 
 
 def test_runs_are_groups_of_layers():
     model = network()
-    found = {run.path for run in ranges_of(model)}
-    assert {"0.0[0:3]", "0.0[3:6]", "0[0:2]"} <= found
-    assert "0.0[0:6]" not in found  # that is the block itself
+    paths = {run.path for run in ranges_of(model)}
+    assert {"0.0[0:3]", "0.0[3:6]", "0[0:2]"} <= paths
+    assert "0.0[0:6]" not in paths  # that is the block itself
     assert range_at("0.0[3:6]") == ModuleRange("0.0", 3, 6)
     assert range_at("0.0") is None
 
@@ -113,8 +115,8 @@ def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
     step = ModelStep(model, "training")
     seen = study_step(step, [SPEC], Workspaces.none())
-    found = candidates(seen, model, ("checkpoint",))
-    one = next(c for c in found if c.path == "[1:4]")
+    options = candidates(seen, model, ("checkpoint",))
+    one = next(c for c in options if c.path == "[1:4]")
     result = 8 * 8 * 64 * 64 * 4
     saved = -sum(n_bytes for _, end, n_bytes in one.changes if end == one.begin)
     assert result <= saved < 1.01 * result  # of the convolution alone
@@ -128,9 +130,90 @@ def test_parts_of_a_convolution_are_put_together(parts):
     step = ModelStep(model, "training")
     workspaces = Workspaces.allowance()
     seen = study_step(step, [SPEC], workspaces)
-    made = Knapsack.of(seen.usage, layer_candidates(seen, model), ModuleOrder(model))
+    sack = Knapsack.of(seen.usage, layer_candidates(seen, model), ModuleOrder(model))
     plan = {"2": Rewrite("split", (), parts)}
     replayed = step.trace(
         [SPEC], workspaces, steps=1, change=lambda copy: apply_rewrites(copy, plan)
     ).peak_bytes
-    assert made.peak([row(made, "2", plan["2"])]) == pytest.approx(replayed, rel=0.1)
+    assert sack.peak([row(sack, "2", plan["2"])]) == pytest.approx(replayed, rel=0.1)
+
+
+def two_blocks() -> nn.Sequential:
+    block = [nn.Conv2d(3, 32, 3, padding=1), nn.GELU(), nn.Conv2d(32, 32, 3, padding=1)]
+    return nn.Sequential(nn.Sequential(*block), nn.GELU(), nn.Conv2d(32, 3, 1))
+
+
+def step_times(times: ForwardTimes) -> tuple[StepTimes, list[Candidate]]:
+    model, spec = two_blocks(), Spec((8, 3, 64, 64))
+    step = ModelStep(model, "training")
+    seen = study_step(step, [spec], Workspaces.allowance())
+    flops = flops_by_module(step, [spec])
+    of_step = StepTimes.of(seen, ModuleOrder(model), flops, times)
+    options = candidates(seen, model, ("checkpoint", "selective", "offload"))
+    price(options, of_step, flops, times)
+    return of_step, options
+
+
+def candidate(options: list[Candidate], path: str, kind: str = "checkpoint") -> Candidate:
+    return next(c for c in options if c.path == path and c.rewrite.kind == kind)
+
+
+ALL = {"": 9.0, "0": 6.0, "0.0": 1.0, "0.1": 2.0, "0.2": 3.0, "1": 2.0, "2": 1.0}
+NONE = dict.fromkeys(ALL, 0.0)
+
+
+def test_a_step_is_as_long_as_what_was_measured_of_its_modules():
+    on_device, _ = step_times(ForwardTimes(DeviceRates(), ALL, NONE))
+    assert on_device.step_s() == pytest.approx((1 + BACKWARD) * 9.0)
+    on_host, _ = step_times(ForwardTimes(DeviceRates(), NONE, ALL))
+    assert on_host.step_s() == pytest.approx((1 + HOST_BACKWARD) * 9.0)
+
+
+def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_kept_of():
+    of_step, options = step_times(ForwardTimes(DeviceRates(), ALL, NONE))
+    block = candidate(options, "0")
+    # Its last layer keeps its argument, which is there before that layer is run again.
+    assert block.spared == ("0.2",)
+    assert of_step.added_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
+
+
+def test_where_the_host_is_behind_its_time_counts():
+    times = ForwardTimes(DeviceRates(checkpoint_s=0.5, again_s=0.01), NONE, ALL)
+    of_step, options = step_times(times)
+    block = candidate(options, "0")
+    again = ALL["0"] + 0.5 + 0.01 * block.recomputed_ops
+    assert of_step.added_s([block]) == pytest.approx(again)
+    hidden, _ = step_times(
+        ForwardTimes(times.rates, {path: 100 * s for path, s in ALL.items()}, ALL)
+    )
+    assert hidden.added_s([block]) < 0.1 * again
+
+
+def test_what_is_inside_costs_the_host_more():
+    of_step, options = step_times(ForwardTimes(DeviceRates(checkpoint_s=0.5), NONE, ALL))
+    outer, inner = candidate(options, "0"), candidate(options, "0[0:2]")
+    both = of_step.added_s([outer, inner])
+    alone = of_step.added_s([outer]) + of_step.added_s([inner])
+    assert both == pytest.approx(alone + inner.wrapped_s)
+    assert inner.wrapped_s == pytest.approx(0.25)
+
+
+def test_norms_of_single_items_take_as_long_for_one_as_for_many():
+    class Norms(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(1, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.GELU())
+
+    def norm_s(batch: int) -> float:
+        model, spec = Norms(), Spec((batch, 1, 512, 512))
+        step = ModelStep(model, "training")
+        seen = study_step(step, [spec], Workspaces.allowance())
+        flops = flops_by_module(step, [spec])
+        return StepTimes.of(seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())).device_of[
+            "1"
+        ]
+
+    # Each channel of each item is one block's work: a few of them leave most of a device idle.
+    one = pytest.approx(4 * 512 * 512 / DeviceRates().channel_bytes_per_s, rel=1e-3)
+    assert norm_s(1) == one
+    assert norm_s(4) == one
+    assert norm_s(4000) > 2 * norm_s(1)

@@ -55,11 +55,11 @@ def test_gradients_are_the_same_to_the_bit(plan, monkeypatch):
 
 
 def test_a_plan_runs_within_its_limit():
-    made = model()
-    _, roomy = reduce_memory(made, SPEC, "40GB")
+    network = model()
+    _, roomy = reduce_memory(network, SPEC, "40GB")
     limit = int(0.6 * roomy.measured_after_bytes)
-    _, summary = reduce_memory(made, SPEC, limit + CONTEXT_BYTES)
+    _, summary = reduce_memory(network, SPEC, limit + CONTEXT_BYTES)
     print(summary)
     assert 0 < summary.measured_after_bytes <= limit
     assert summary.peak_after_bytes == pytest.approx(summary.measured_after_bytes, rel=0.03)
-    restore(made, summary)
+    restore(network, summary)

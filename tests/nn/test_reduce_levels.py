@@ -41,7 +41,7 @@ def model() -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("profile", "given", "expected"),
+    ("profile", "explicit", "expected"),
     [
         ("safe", NOTHING, (1, 0, 0)),
         ("balanced", NOTHING, (2, 1, 1)),
@@ -51,8 +51,8 @@ def model() -> nn.Sequential:
         ("exhaustive", (None, None, None, False), (4, 1, 1)),
     ],
 )
-def test_profiles_stand_for_levels_and_rounds_where_none_are_given(profile, given, expected):
-    assert options_of(profile, given, True, [])[:3] == expected
+def test_profiles_stand_for_levels_and_rounds_where_none_are_given(profile, explicit, expected):
+    assert options_of(profile, explicit, True, [])[:3] == expected
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_each_level_lowers_the_peak_and_keeps_gradients():
     plain = model()
     plain(x).square().sum().backward()
     for level in range(5):
-        made, summary = memory_optimization(
+        reduced, summary = memory_optimization(
             copy.deepcopy(model()), Block, SPEC, level=level, return_summary=True
         )
         peaks.append(summary.peak_after_bytes)
-        made(x).square().sum().backward()
-        for a, b in zip(plain.parameters(), made.parameters(), strict=True):
+        reduced(x).square().sum().backward()
+        for a, b in zip(plain.parameters(), reduced.parameters(), strict=True):
             assert torch.equal(a.grad, b.grad)
         assert summary.applied_level == level
         assert "reduce_memory" in summary.recommendation

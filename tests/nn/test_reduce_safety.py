@@ -160,9 +160,9 @@ def sharpness(model, x):
 
 
 def called_with_others(model, x):
-    others = {name: (p * 0.9).detach().requires_grad_() for name, p in model.named_parameters()}
-    torch.func.functional_call(model, others, (x,)).square().sum().backward()
-    return [p.grad for p in others.values()]
+    replaced = {name: (p * 0.9).detach().requires_grad_() for name, p in model.named_parameters()}
+    torch.func.functional_call(model, replaced, (x,)).square().sum().backward()
+    return [p.grad for p in replaced.values()]
 
 
 def by_torch_func(model, x):
@@ -181,8 +181,8 @@ AGAIN = {"[0:2]": Rewrite("checkpoint"), "0": Rewrite("checkpoint"), "1": Rewrit
 @pytest.mark.parametrize("rewrites", [AGAIN, {"": Rewrite("checkpoint", (), 2)}])
 def test_gradients_of_gradients_and_other_parameters_are_those_of_the_unreduced(step, rewrites):
     pairs = zip(gradients_by(step, {}), gradients_by(step, rewrites), strict=True)
-    for whole, made in pairs:
-        torch.testing.assert_close(made, whole, rtol=0, atol=1e-12 * float(whole.abs().max()))
+    for whole, reduced in pairs:
+        torch.testing.assert_close(reduced, whole, rtol=0, atol=1e-12 * float(whole.abs().max()))
 
 
 def test_kept_results_serve_one_backward_pass_and_an_error_says_so():
@@ -199,15 +199,15 @@ def test_torch_func_of_a_reduced_model_is_an_error_with_the_way_out(rewrites):
 
 def test_the_state_of_several_steps_is_that_of_the_unreduced_model():
     # The first call learns what changes; the others rely on it.
-    made = []
+    states = []
     for rewrites in ({}, {path: Rewrite("checkpoint") for path in blocks_of(own.quantizes())}):
         torch.manual_seed(0)
         model = own.quantizes()
         apply_rewrites(model, rewrites)
         for _ in range(3):
             model(torch.randn(INPUT.shape)).square().sum().backward()
-        made.append([*model.state_dict().values(), *(p.grad for p in model.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+        states.append([*model.state_dict().values(), *(p.grad for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
 
 class Seldom(nn.Module):
@@ -227,7 +227,7 @@ class Seldom(nn.Module):
 
 
 def test_what_changes_in_train_mode_alone_is_restored_there():
-    made = []
+    states = []
     for rewrites in ({}, {"": Rewrite("checkpoint")}):
         torch.manual_seed(0)
         model = Seldom()
@@ -235,8 +235,8 @@ def test_what_changes_in_train_mode_alone_is_restored_there():
         for training in (False, True, True):
             model.train(training)
             model(torch.randn(INPUT.shape)).sum().backward()
-        made.append([model.mean, *(p.grad for p in model.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+        states.append([model.mean, *(p.grad for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
 
 def test_a_buffer_that_never_changed_before_is_an_error_once():
@@ -403,9 +403,9 @@ def test_the_rewrite_that_changes_gradients_is_found_among_others():
         "2": Rewrite("selective"),
         "2.0": Rewrite("split", (), 2),
     }
-    found = check.culprits(rewrites)
-    assert [*found] == ["1"]
-    assert found["1"].error > 1e-3
+    culprits = check.culprits(rewrites)
+    assert [*culprits] == ["1"]
+    assert culprits["1"].error > 1e-3
 
 
 def small_plan(model, part: float, spec=Spec((16, own.N, 64, 64)), **options):  # noqa: B008

@@ -46,13 +46,6 @@ def test_a_search_is_over_after_its_replays():
         reduce_memory(deep(), SPEC, memory(0.5), max_replays=0)
 
 
-def test_where_nothing_fits_more_is_given_up_than_for_any_uniform_plan():
-    with pytest.raises(TooLargeError) as caught:
-        reduce_memory(deep(), SPEC, memory(0.03), means=("checkpoint",))
-    smallest = str(caught.value).partition("a card of ")[2].split(";")[0]
-    assert reduce_memory(deep(), SPEC, f"{float(smallest.split()[0]) * 1.01} MB")[1].fits
-
-
 def test_targets_are_lowered_until_no_cheaper_plan_can_follow(monkeypatch):
     targets: list[float] = []
     choices: list[frozenset[int]] = []

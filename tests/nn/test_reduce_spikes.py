@@ -36,13 +36,13 @@ def network(kind: str = "LIFNode", norm: bool = True) -> nn.Sequential:
         blocks += [layer.BatchNorm2d(width)] if norm else []
         blocks.append(spikes())
         n_in = width
-    made = nn.Sequential(*blocks, layer.MaxPool2d(2), layer.Conv2d(n_in, 4, 3))
-    functional.set_step_mode(made, "m")
+    model = nn.Sequential(*blocks, layer.MaxPool2d(2), layer.Conv2d(n_in, 4, 3))
+    functional.set_step_mode(model, "m")
     if not norm:  # so that there are spikes
         with torch.no_grad():
-            for p in made.parameters():
+            for p in model.parameters():
                 p.mul_(5)
-    return made
+    return model
 
 
 def final_states(model: nn.Module) -> list[torch.Tensor]:
@@ -67,9 +67,9 @@ def test_bits_take_a_thirtysecond():
 
 def test_layouts_come_back():
     x = (torch.rand(2, 3, 5, 7) > 0.5).float().to(memory_format=torch.channels_last)
-    made = compressor_named("bit").pack(x).unpack()
-    assert torch.equal(made, x)
-    assert made.stride() == x.stride()
+    restored = compressor_named("bit").pack(x).unpack()
+    assert torch.equal(restored, x)
+    assert restored.stride() == x.stride()
 
 
 @pytest.mark.parametrize("name", ["bit", "boolean", "uint8"])
@@ -85,11 +85,11 @@ def test_whole_numbers_are_kept_in_a_byte():
 
 def test_inputs_that_are_spikes_are_found():
     model = network()
-    found = probe_binary(model, (Spec((T, 2, 3, 9, 9)),))
-    assert found["0"] == (False,)  # the image
-    assert found["3"] == (True,)
-    assert found["10"] == (True,)  # past the pooling
-    assert found["1"] == (False,)
+    binary = probe_binary(model, (Spec((T, 2, 3, 9, 9)),))
+    assert binary["0"] == (False,)  # the image
+    assert binary["3"] == (True,)
+    assert binary["10"] == (True,)  # past the pooling
+    assert binary["1"] == (False,)
     assert model.training
     assert model[2].v == 0.0
 
@@ -141,10 +141,10 @@ def test_a_split_in_time_carries_the_states(path, parts):
 
 
 @pytest.mark.parametrize(
-    "made", [neuron.PSN(T=T), neuron.MaskedPSN(k=2, T=T), neuron.SlidingPSN(k=2)]
+    "layer_of_steps", [neuron.PSN(T=T), neuron.MaskedPSN(k=2, T=T), neuron.SlidingPSN(k=2)]
 )
-def test_neurons_that_see_all_steps_refuse(made):
-    assert type(made).__name__ in refuses_time_split(nn.Sequential(made))
+def test_neurons_that_see_all_steps_refuse(layer_of_steps):
+    assert type(layer_of_steps).__name__ in refuses_time_split(nn.Sequential(layer_of_steps))
 
 
 def test_layers_of_single_steps_refuse():
@@ -176,8 +176,8 @@ def test_neurons_fire_while_they_are_probed_and_statistics_stay():
     model = nn.Sequential(*(part for block in blocks for part in block))
     functional.set_step_mode(model, "m")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = probe_binary(model, (Spec((T, 2, 4, 8, 8)),))
-    assert found["21"] == (True,)
-    assert found["22"] == found["23"] == (False,)
+    binary = probe_binary(model, (Spec((T, 2, 4, 8, 8)),))
+    assert binary["21"] == (True,)
+    assert binary["22"] == binary["23"] == (False,)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name

@@ -83,19 +83,19 @@ def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, o
         replayed(model, blocks_of(model), spec, workspaces, steps, optimizer) for steps in (2, 6)
     )
     ends = [0, *(m.event for m in six.marks if m.name == six.marks[-1].name)]
-    asked, retries = list(six.requests_by_event()), 0
+    requests, retries = list(six.requests_by_event()), 0
     free = kind()
     free.run(two.requests())
     for limit in range(two.allocated_bytes, free.peak_reserved_bytes, 16 * MIB):
         repeated, other = each_step(two, kind(limit)), kind(limit)
         for begin, end in pairwise(ends):
             before = other.retries, other.taken_bytes
-            if not other.run([step for steps in asked[begin:end] for step in steps]):
+            if not other.run([step for steps in requests[begin:end] for step in steps]):
                 assert next(repeated) is None
                 break
-            found = other.retries - before[0], other.taken_bytes - before[1]
-            assert next(repeated)[:2] == found
-            retries += found[0]
+            counts = other.retries - before[0], other.taken_bytes - before[1]
+            assert next(repeated)[:2] == counts
+            retries += counts[0]
     assert retries
 
 
@@ -127,9 +127,9 @@ def test_such_a_limit_has_room_for_all_of_a_block_in_segments_that_grow(monkeypa
     trace = trace_of([("a", 44.0), *kept], again)
     first = ReductionPlan([], trace).first_bytes
     assert not steady(trace, allocator(first)).runs
-    found = ReductionPlan([], trace, first).needed_bytes
+    needed = ReductionPlan([], trace, first).needed_bytes
     # One more than all that is ever held does not do.
     free = allocator()
     steady(trace, free)
-    assert found > free.peak_reserved_bytes + ROUND_BYTES
-    assert steady(trace, allocator(found)).runs
+    assert needed > free.peak_reserved_bytes + ROUND_BYTES
+    assert steady(trace, allocator(needed)).runs
