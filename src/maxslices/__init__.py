@@ -1,4 +1,4 @@
-"""maxslices: GPU image processing in as many slices as fit."""
+"""maxslices: run image pipelines within a memory budget."""
 
 from __future__ import annotations
 
@@ -61,35 +61,35 @@ _LATER = {
     "run": "api.run_scan",
     "run_scans": "api.several_scans",
 }
-"""Names for planning and running, with their modules: imported at first use."""
+"""Names for planning and running, with their modules, which are imported at first use."""
 RUN_MODULES = frozenset(
     {"PIL", "click", "h5py", "hdf5plugin", "jinja2", "msgspec", "tifffile", "yaml"}
 )
-"""Modules of the extra ``maxslices[run]``. Without it, methods can be declared and tested."""
+"""Modules of the extra ``maxslices[run]``. Declaring and testing methods works without them."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a name of `_LATER`, or the version."""
     if name == "__version__":
-        found: Any = import_module(f"{__name__}.system.packages").installed_version(__name__)
+        value: Any = import_module(f"{__name__}.system.packages").installed_version(__name__)
     elif name in _LATER:
         try:
-            found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+            value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
         except ModuleNotFoundError as error:
             raise without_extra(f"maxslices.{name}", error) from None
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def without_extra(user: str, error: ModuleNotFoundError) -> Exception:
-    """Error for a module of the extra ``run`` that is not installed; any other `error` unchanged.
+    """Error for a missing module of the extra ``run``. Other errors are returned unchanged.
 
     Parameters
     ----------
     user : str
-        What needs the module.
+        The function or command that needs the module.
     error : ModuleNotFoundError
         The failed import.
     """

@@ -1,4 +1,4 @@
-"""``maxslices``, and ``python -m maxslices``: the program."""
+"""The program ``maxslices``, or ``python -m maxslices``."""
 
 import signal
 import sys
@@ -8,9 +8,9 @@ from .errors import MissingPackageError
 
 
 def main() -> int:
-    """Run the command line; Ctrl-C while Python still imports it ends the program without a word.
+    """Run the command line. Ctrl-C ends the program silently while modules are imported.
 
-    Python would raise in the middle of an import, and print a traceback.
+    Otherwise Python would print a traceback.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""Every error that maxslices raises on purpose.
+"""All errors that maxslices raises on purpose.
 
-One tree, so that a program can catch `MaxslicesError` and a command line can turn
-any of them into one line and an exit code.
+They derive from `MaxslicesError`, which programs can catch, and which the command line prints as
+one line with an exit code.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import typing
 
 
 class MaxslicesError(Exception):
-    """Base of all errors of this package; its text is meant to be read by a user."""
+    """Base of all errors of this package. Its text is written for users."""
 
     exit_code = 1
-    """Exit status of the command line when this error ends it."""
+    """Exit status of the command line after this error."""
 
 
 class UsageError(MaxslicesError):
-    """An argument cannot be understood: a byte count, a shape, a device name."""
+    """An argument is invalid, such as a byte count, a shape or a device name."""
 
     exit_code = 2
 
@@ -27,32 +27,32 @@ class MissingPackageError(UsageError):
 
 
 class RegistrationError(MaxslicesError):
-    """A method cannot be registered as it was declared."""
+    """The declaration of a method is invalid."""
 
 
 class UnknownMethodError(MaxslicesError):
-    """No registered method has the name asked for, or more than one has."""
+    """A name does not belong to a registered method, or belongs to several."""
 
 
 class EstimatorError(MaxslicesError):
-    """A memory estimator raised, or returned what is not a number of slices."""
+    """A memory estimator raised, or returned an invalid value."""
 
 
 class UntraceableError(EstimatorError):
-    """A method cannot be traced: what it allocates is known only by running it."""
+    """A method cannot be traced, so its allocations are known only by running it."""
 
 
 class PipelineError(MaxslicesError):
-    """A pipeline is not well formed.
+    """A pipeline is invalid.
 
     Parameters
     ----------
     message : str
-        What is wrong and what would be right.
+        The fault, and the valid choices or the next step.
     where : str, optional
-        File, line and column, for example ``"pipeline.yaml:12:5"``; put before the message.
+        File, line and column, for example ``"pipeline.yaml:12:5"``, written before the message.
     pointer : str, optional
-        The line of the file, and a mark below its fault; put after the message.
+        The line of the file, and a mark below the fault, written after the message.
     """
 
     def __init__(self, message: str, where: str | None = None, pointer: str = "") -> None:
@@ -62,16 +62,16 @@ class PipelineError(MaxslicesError):
 
 
 class ParameterError(PipelineError):
-    """A method is given an unknown, missing or mistyped parameter."""
+    """A parameter of a method is unknown, missing or of the wrong type."""
 
 
 class UnknownReferenceError(ParameterError):
-    """A plan depends on a value that only an earlier step of a run can find.
+    """A plan depends on a value that an earlier step finds during a run.
 
     Parameters
     ----------
     message : str
-        What is wrong and what would be right.
+        The fault, and the valid choices or the next step.
     where, pointer : str, optional
         As for `PipelineError`.
     reference : Reference, optional
@@ -90,39 +90,39 @@ class UnknownReferenceError(ParameterError):
 
 
 class SourceError(MaxslicesError):
-    """A scan cannot be read: the file, its layout or what it holds."""
+    """A scan cannot be read: its file, layout or content is invalid."""
 
 
 class ScanChangedError(SourceError):
-    """A scan was replaced, cut or changed while it was read: what was made of it is no use."""
+    """A scan was replaced, truncated or changed while it was read, so its result is invalid."""
 
 
 class StoreError(MaxslicesError):
-    """A result cannot be written: the place is taken, full or out of reach."""
+    """A result cannot be written: its place is occupied, full or inaccessible."""
 
 
 class LostResultError(StoreError):
-    """The unfinished result of a run that should go on is gone or damaged."""
+    """The unfinished result of a run to resume is missing or damaged."""
 
 
 class DoesNotFitError(MaxslicesError):
-    """The work needs more memory than the budget, even in the smallest block."""
+    """Even the smallest block needs more memory than the budget."""
 
     exit_code = 3
 
 
 class PlanError(MaxslicesError):
-    """A plan was made for something else than it is to be carried out on."""
+    """A plan was made for another scan, pipeline, device or version."""
 
     exit_code = 3
 
 
 class DeviceError(MaxslicesError):
-    """The device asked for is not there, or its library is not installed."""
+    """The device does not exist, or its library is not installed."""
 
 
 class RecordingError(MaxslicesError):
-    """A recording disturbed the code under measurement, which has to run again without it."""
+    """A recording disturbed the measured code, which must run again without it."""
 
 
 class MethodError(MaxslicesError):
@@ -130,10 +130,10 @@ class MethodError(MaxslicesError):
 
 
 class ReadOnlyInputError(MethodError):
-    """A method wrote to its input, which it was given read-only."""
+    """A method wrote to its input, which is read-only."""
 
 
 class OutOfMemoryError(MethodError):
-    """The device ran out of memory inside a method, though the plan said it fits."""
+    """The device ran out of memory inside a method, although the plan fits."""
 
     exit_code = 3

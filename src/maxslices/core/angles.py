@@ -1,7 +1,7 @@
 """The angles of a scan: order, range, neighbours, and projections half a turn apart.
 
-Methods that compare a projection with its neighbours, or with the one from behind, take these from
-`angle_table`, so that they do not depend on the order in which projections are stored.
+Methods that compare a projection with its neighbours, or with the opposite one, find these with
+`angle_table`. Their results then do not depend on the order in which projections are stored.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ Degrees = NDArray[np.float64]
 
 HALF_TURN, FULL_TURN = 180.0, 360.0
 TOLERANCE = 0.05
-"""Part by which half a turn may be longer or shorter: with 170 degrees in place of 180 the axis
-that `find_center_vo` found was 0.35 columns off, of 48."""
+"""Relative deviation from half a turn. With 170 degrees instead of 180 (6 %) the axis of
+`find_center_vo` was off by 0.35 of 48 columns."""
 LONGEST_TURN = 375.0
-"""Degrees up to which a scan is of one turn: its projections are in order if the stage turned one
-way."""
+"""Largest range of a scan of one turn, in degrees. Its projections are in order if the stage turned
+in one direction."""
 NEAR = 1.0
-"""Degrees up to which projections one after the other count as neighbours in a scan of several
-turns whose directions differ. With larger steps such scans are interlaced: at 4 degrees the mean of
-two projections blurs discs by 20 %."""
+"""Largest step between neighbours, in degrees, in a scan of several turns with different angles.
+With larger steps such scans are interlaced: at 4 degrees the mean of two projections blurs discs by
+20 %."""
 REVERSAL = 0.5
-"""Part of a step by which an encoder may read backwards."""
+"""Fraction of a step by which an encoder may go backwards."""
 GAP = 1.5
-"""Steps of more than 1.5 times the typical one are gaps: a missing projection makes 2, encoders are
-off by a few per cent."""
+"""Steps longer than 1.5 typical steps are gaps. A missing projection causes 2 steps, and encoders
+deviate by a few per cent."""
 WEDGE = 3.0
-"""Gaps of more than this many typical steps are where an order by angle begins: those of
-golden-angle scans differ by up to 2.6."""
+"""An order by angle begins after a gap of more than this many typical steps. In golden-angle scans
+steps differ by up to 2.6."""
 PARTNER = 0.75
-"""Part of a step by which two opposite projections may be off half a turn. Where one is missing,
-its neighbours are off by a whole step."""
+"""Fraction of a step by which opposite projections may deviate from half a turn. If one is missing,
+its neighbours deviate by a whole step."""
 MIN_PAIRED = 0.25
-"""Least part of the projections of half a turn that must have a partner behind."""
+"""Smallest fraction of the projections of half a turn that must have an opposite one."""
 SAME = 0.1
-"""Part of a step within which projections are of one direction."""
+"""Fraction of a step within which projections have the same angle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,16 +50,16 @@ class AngleTable:
     degrees: Degrees
     """Angle of each projection, as stored."""
     order: Indices
-    """Projections by angle: those one after the other are neighbours."""
+    """Projections sorted by angle, so that consecutive ones are neighbours."""
     positions: Degrees
-    """Degrees from the first projection of `order` to each, never decreasing but by an encoder's
-    error. Several turns count on where they are stored one after the other."""
+    """Degrees from the first projection of `order`, never decreasing except for encoder errors.
+    They exceed 360 if several turns are stored one after the other."""
     in_order: bool
-    """True if projections are stored as in `order`."""
+    """Whether projections are stored in this order."""
     direction: int
     """1 if stored angles increase along `order`, -1 if they decrease."""
     step: float
-    """Typical degrees between neighbours; 0 if all have one direction."""
+    """Typical degrees between neighbours; 0 if all angles are equal."""
 
     def __str__(self) -> str:
         n, first, last = len(self.degrees), self.degrees.min(), self.degrees.max()
@@ -70,12 +70,12 @@ class AngleTable:
 
     @property
     def turned(self) -> float:
-        """Degrees from the first to the last projection in order; over 360 for several turns."""
+        """Degrees from the first to the last projection in order, over 360 for several turns."""
         return float(self.positions[-1])
 
     @property
     def gaps(self) -> tuple[tuple[int, int, float], ...]:
-        """Neighbours more than `GAP` steps apart: projection before, projection after, degrees."""
+        """Neighbours over `GAP` steps apart: (projection before, projection after, degrees)."""
         steps = np.diff(self.positions)
         wide = np.flatnonzero(steps > GAP * self.step) if self.step > 0 else ()
         return tuple(
@@ -84,14 +84,14 @@ class AngleTable:
 
     @property
     def is_half_turn(self) -> bool:
-        """True if the scan is of half a turn."""
+        """True if the scan covers half a turn."""
         return abs(self.turned - HALF_TURN) <= TOLERANCE * HALF_TURN
 
     def half_turn(self) -> Indices:
-        """Projections of half a turn, by angle: of a longer scan the half turn that has most.
+        """Projections of half a turn, sorted by angle.
 
-        Of projections in one direction the first is taken. The result is shorter than half a turn
-        if the scan is.
+        In a longer scan, the half turn with most projections is used, and of projections with the
+        same angle the first. If the scan covers less, so does the result.
         """
         if self.is_half_turn or self.turned < HALF_TURN:
             return self.order
@@ -104,24 +104,23 @@ class AngleTable:
         return np.concatenate([frames, frames])[start : ends[start]]
 
     def opposite(self, n_pairs: int) -> tuple[Indices, Indices]:
-        """Pairs of projections half a turn apart, by angle.
+        """Pairs of projections half a turn apart, sorted by angle.
 
         Parameters
         ----------
         n_pairs : int
             Length of both results. If the scan has fewer pairs, some are repeated, in order. If
-            it has more, a direction that was recorded several times is taken once, and the pairs
-            are then thinned out evenly.
+            it has more, repeated angles are used once, and the pairs are then thinned out evenly.
 
         Returns
         -------
         front, behind : ndarray of int
-            Projections of the first half turn, and the partner of each, half a turn on.
+            Projections of the first half turn, and the opposite projection of each.
 
         Raises
         ------
         ValueError
-            If less than `MIN_PAIRED` of half a turn has partners.
+            If less than `MIN_PAIRED` of half a turn has opposite projections.
         """
         around, frames = self._around()
         partner, off = _nearest(around, (around + HALF_TURN) % FULL_TURN)
@@ -133,24 +132,25 @@ class AngleTable:
         n_half = np.count_nonzero(around < HALF_TURN)
         if len(paired) < max(2, MIN_PAIRED * n_half):
             raise ValueError(
-                f"of {self}, {n_half} are within half a turn, and {len(paired)} of these have a "
-                "partner half a turn on"
+                f"of {self}, {n_half} are within half a turn, and {len(paired)} of these have an "
+                "opposite projection"
             )
         chosen = paired[np.arange(n_pairs) * len(paired) // n_pairs]
         return frames[chosen], frames[partner[chosen]]
 
     def are_opposite(self, front: slice, behind: slice) -> bool:
-        """True if projections are stored in order, and these two runs are half a turn apart.
+        """True if projections are stored in order, and these two ranges are half a turn apart.
 
-        They may be off by one step, as where both ends of a turn are stored.
+        One step of deviation is allowed, because both ends of a turn may be stored.
         """
         turned = np.abs(self.positions[front] - self.positions[behind])
         return self.in_order and bool((np.abs(turned - HALF_TURN) <= 1.01 * self.step).all())
 
     def opposite_pair(self) -> tuple[int, int, float]:
-        """The two projections that are closest to half a turn apart, and the degrees between.
+        """The two projections closest to half a turn apart, and their difference in degrees.
 
-        The first and the last projection are preferred if no pair is closer by more than a step.
+        The first and the last projection are preferred unless another pair is closer by more than
+        a step.
         """
         around, frames = self._around()
         partner, off = _nearest(around, (around + HALF_TURN) % FULL_TURN)
@@ -162,7 +162,7 @@ class AngleTable:
         return front, behind, float(HALF_TURN - off[best])
 
     def _around(self) -> tuple[Degrees, Indices]:
-        """Positions within one turn, in increasing order, and the projections there."""
+        """Sorted positions within one turn, and the projections at these positions."""
         within = self.positions % FULL_TURN
         by_angle = np.argsort(within, kind="stable")
         return within[by_angle], self.order[by_angle]
@@ -171,9 +171,9 @@ class AngleTable:
 def angle_table(radians: Any) -> AngleTable:
     """Make the table of the angles of a scan.
 
-    Projections count as stored in order if the stage turned one way, by less than `LONGEST_TURN`
-    degrees, in steps of at most `NEAR`, or several times through the same directions. Otherwise
-    they are ordered by their angles within a turn, from the largest gap on.
+    Projections are stored in order if the stage turned in one direction, and in addition by at most
+    `LONGEST_TURN` degrees, in steps of at most `NEAR`, or several times through the same angles.
+    Otherwise they are sorted by their angles within a turn, starting after the largest gap.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def angle_table(radians: Any) -> AngleTable:
     steps = np.diff(counted) * direction
     is_one_way = bool((steps >= -REVERSAL * abs(total) / max(1, n - 1)).all())
     within = degrees % FULL_TURN
-    within[within == FULL_TURN] = 0  # of a negative number too small to count
+    within[within == FULL_TURN] = 0  # the remainder of a tiny negative number
     order = np.argsort(within, kind="stable")
     gaps = _gaps_of_circle(within[order], FULL_TURN)
     step = typical_step(steps)
@@ -204,7 +204,7 @@ def angle_table(radians: Any) -> AngleTable:
 def typical_step(steps: NDArray[np.floating[Any]]) -> float:
     """Median of steps weighted by their size: steps up to it cover half of all degrees.
 
-    Repeated directions, with steps of nearly 0, do not lower it. It is 0 without any steps.
+    Repeated angles, with steps of nearly 0, do not lower it. Without steps it is 0.
     """
     by_size = np.sort(np.abs(steps))
     covered = by_size.cumsum()
@@ -214,12 +214,12 @@ def typical_step(steps: NDArray[np.floating[Any]]) -> float:
 
 
 def _gaps_of_circle(around: Degrees, period: float) -> Degrees:
-    """Degrees from each of increasing positions on a circle to the next."""
+    """Degrees from each sorted position on a circle to the next one."""
     return np.diff(around, append=around[0] + period)
 
 
 def _nearest(around: Degrees, wanted: Degrees) -> tuple[Indices, Degrees]:
-    """Index of the position nearest to each wanted one within a turn, and the degrees between."""
+    """Index of the position nearest to each wanted one within a turn, and their distance."""
     after = np.searchsorted(around, wanted)
     both = np.stack([after - 1, after]) % len(around)
     off = np.abs((around[both] - wanted + HALF_TURN) % FULL_TURN - HALF_TURN)

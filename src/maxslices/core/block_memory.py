@@ -1,16 +1,16 @@
-"""The account of a block on its way: every piece of memory that the runner holds beside methods.
+"""The account of a block: all memory that the runner allocates in addition to the methods'.
 
-All sizes of the runner are written here, once, as arithmetic on integers. The planner sums
-them; the runner allocates by them and has no sizes of its own. A test runs the runner on a
-simulated device and compares each of its allocations with this account.
+All sizes of the runner are defined here, once, as arithmetic on integers. The planner sums them,
+and the runner allocates by them. A test runs the runner on a simulated device and compares each
+allocation with this account.
 
 ::
 
     file -> read staging -> input buffer -> methods -> result -> result staging -> file
             host, pinned    device                     device    host, pinned
 
-On the CPU the device is the host: there is no staging, blocks are read straight into the input
-buffers, and results are written from where methods left them.
+On the CPU the device is the host. Blocks are then read into the input buffers without staging, and
+results are written from the arrays that methods return.
 """
 
 from __future__ import annotations
@@ -21,104 +21,106 @@ from typing import Literal
 from .allocators import Device
 
 Between = Literal["device", "memory", "scratch file"]
-"""Where data are between two sections, the nearest first."""
+"""Where data are between two sections, from nearest to farthest."""
 Origin = Between | Literal["scan"]
-"""Where a section's data come from."""
+"""Origin of a section's data."""
 Destination = Between | Literal["result", "nothing"]
-"""Where a section's output goes; "nothing" where only side results are wanted."""
+"""Destination of a section's output: "nothing" if only its side results are needed."""
 
 InputWay = Literal["in place", "on the device", "copied", "staged", "read"]
-"""Way of a block to the methods.
+"""How a block reaches the methods.
 
 "in place"
-    Methods are given the array where it lies: no memory.
+    Methods receive a view of the array, which takes no memory.
 "on the device"
-    The block is copied out of an array on the device when its turn comes: it is the first
-    method's input, which the method's own model counts.
+    The block is copied from an array on the device. It is the first method's input, which the
+    method's own model counts.
 "copied"
-    The device copies it from where it lies on the host into an input buffer.
+    The device copies it from the host array into an input buffer.
 "staged"
     It is read into read staging, and copied from there into an input buffer.
 "read"
-    On the CPU: it is read into an input buffer.
+    On the CPU, it is read into an input buffer.
 """
 
 OutputWay = Literal["dropped", "on the device", "copied", "staged", "written"]
-"""Way of a result from the methods.
+"""How a result leaves the methods.
 
 "dropped"
-    Nobody wants it.
+    It is not needed.
 "on the device"
-    It is copied to its place in an array on the device, before the next block is worked on.
+    It is copied into an array on the device before the next block is processed.
 "copied"
-    The device copies it to its place on the host.
+    The device copies it into an array on the host.
 "staged"
     The device copies it piece by piece to result staging, from where it is written.
 "written"
-    On the CPU: it is written from where it lies.
+    On the CPU, it is written from the array that the method returned.
 """
 
 INPUT_BLOCKS = 2
-"""Blocks of input held at a time: one is worked on while the next one arrives. A third would only
-help where blocks take turns to be slow, and costs as much memory as a method's input."""
+"""Input blocks in memory: one is processed while the next one arrives. A third would help only if
+the time per block varies, and takes as much memory as a method's input."""
 
 RESULT_PIECES = 3
 """Pieces of result staging: one is written, one is copied to, and one waits in between. With two,
-the link stood still whenever the writer took longer than a copy."""
+the link was idle whenever writing took longer than copying."""
 
 LONE_RESULT_PIECES = 2
-"""Pieces of result staging where nothing overlaps with computing: one is written while the other is
-copied to."""
+"""Pieces of result staging if nothing overlaps with computing: one is written while the other one
+is copied to."""
 
 RESULT_PIECE_BYTES = 2**28
-"""Largest piece of result staging. Smaller ones leave threads idle that write; two pieces of a
-whole result (3.4 GB each, LPRec3d with 128 slices on an H200, 2026-11-21) took 0.18 s each to
-pin, and nothing was written before all of it was copied."""
+"""Largest piece of result staging. With smaller ones writing threads are idle. Two pieces of a
+whole result (3.4 GB each, LPRec3d with 128 slices on an H200, 2026-11-21) took 0.18 s each to pin,
+and writing started only when all of it was copied."""
 
 SHARED_PIECE_BYTES = RESULT_PIECE_BYTES // 2
-"""The same where several processes write beside each other. Dark/flat and minus-log on four H200s
-(15 GB in, 30 GB out) took 2.6 to 2.8 s to HDF5 with whole pieces, 2.6 with halves and 3.2 with
-quarters, to TIFF 1.5 to 1.9, 1.5 and 1.7 s; with halves four took 1.7 GB less (2026-11-27)."""
+"""Largest piece if several processes write at the same time. Dark/flat and minus-log on four H200s
+(15 GB in, 30 GB out) took 2.6 to 2.8 s to HDF5 with whole pieces, 2.6 s with halves and 3.2 s with
+quarters. To TIFF it was 1.5 to 1.9, 1.5 and 1.7 s. With halves all four together took 1.7 GB less
+(2026-11-27)."""
 
 UPLOAD_PIECE_BYTES = 2**24
-"""Pinned memory through which flats and darks go to a GPU, piece by piece: 210 MB took 8 ms in
-such pieces, 42 ms from pageable memory (H200, 2026-11-21). Smaller arrays
-are copied as a whole."""
+"""Piece of pinned memory through which flats and darks are copied to a GPU. 210 MB took 8 ms in
+such pieces, and 42 ms from pageable memory (H200, 2026-11-21). Smaller arrays are copied as a
+whole."""
 
 UPLOAD_PIECES = 2
-"""Number of these pieces: one is filled while the other is copied."""
+"""Number of these pieces: one is filled while the other one is copied."""
 
 THREAD_BUFFER_BYTES = 2**20
-"""Buffer of a reading or writing thread, for rows that cannot go straight to their place; small
-enough to stay in the processor's cache."""
+"""Buffer of a reading or writing thread, for rows that need a copy. It is small enough for the
+processor's cache."""
 
 PYTHON_BYTES = 9 * 2**19
-"""Memory of Python itself on the host during a section: file handles, two or three threads with
-what the C library keeps for each, pages of libraries, and modules that methods import when first
-called. By the kernel's count forty random runs took 0 to 4.0 MB beside their arrays (2026-11-24);
-tracemalloc, which does not see libraries and heaps, says 0.3 to 1.4 MB."""
+"""Host memory of Python itself during a section: file handles, two or three threads and their
+heaps, pages of libraries, and modules that methods import. By the kernel's count forty random runs
+took 0 to 4.0 MB in addition to their arrays (2026-11-24). tracemalloc, which does not see libraries
+and heaps, reports 0.3 to 1.4 MB."""
 
 CONTEXT_BYTES = 576 * 2**20
-"""CUDA's context if none was measured, and an upper bound to what a measurement may say. An H200
-with CUDA 13 takes 524 MiB (2026-11-21), once 527; this is a tenth more. The context grows with a
-card's multiprocessors, and few cards have more than the 132 of an H200."""
+"""Size of CUDA's context if it was not measured, and the largest measurement that is accepted. On
+an H200 with CUDA 13 it takes 524 MiB (2026-11-21), once 527. This is a tenth more. The context
+grows with the number of multiprocessors, and few GPUs have more than the 132 of an H200."""
 
 MODULES_BYTES = 128 * 2**20
-"""Libraries that are loaded into a context later, when a method first needs them. On an H200 with
-CUDA 13 streams took 2 MiB, cuFFT 14, cuBLAS with its workspace 68, cuSOLVER 96; all methods of the
-pack in one program 84, those for torch 104, httomolibgpu's 18, and 20 with ASTRA."""
+"""Libraries that are loaded into the context when a method first needs them. On an H200 with CUDA
+13 streams took 2 MiB, cuFFT 14, cuBLAS with its workspace 68, and cuSOLVER 96. All methods of
+maxslices-methods in one program took 84 MiB, those for torch 104, those of httomolibgpu 18, and 20
+with ASTRA."""
 
 UNMEASURED_RESERVE_BYTES = CONTEXT_BYTES + MODULES_BYTES
-"""Part of a GPU's budget that is set aside where no context was measured."""
+"""Part of a GPU's budget that is reserved if the context was not measured."""
 
 ROOMY = 3
-"""Multiple of the estimated peak that must be available for a pool to keep what it holds between
-blocks: some is lost between its pieces, and libraries take memory beside it."""
+"""A pool keeps freed memory between blocks if this multiple of the estimated peak is available.
+Fragmentation of the pool and libraries outside of it need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Pieces of memory of one size."""
+    """Pieces of memory of equal size."""
 
     count: int
     """Number of pieces."""
@@ -133,18 +135,18 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True)
 class ResultStaging:
-    """Pieces that a result is cut into, and the pinned memory that they go through."""
+    """Pieces that a result is cut into, and the pinned memory for them."""
 
     n_slices: int
     """Slices in a piece."""
     usual: Buffers
-    """Pieces that exist while results leave beside blocks that are worked on."""
+    """Pieces that exist while results leave and blocks are processed."""
     most: Buffers
-    """Pieces that exist if a whole result must leave before the next method may run."""
+    """Pieces that exist if a whole result must leave before the next method can run."""
 
 
 def input_way(device: Device, origin: Origin, slice_dim: int, *, in_memory: bool) -> InputWay:
-    """Way of blocks from where the data are to the methods.
+    """How blocks reach the methods.
 
     Parameters
     ----------
@@ -153,27 +155,27 @@ def input_way(device: Device, origin: Origin, slice_dim: int, *, in_memory: bool
     origin : str
         Where the data are.
     slice_dim : int
-        Axis of the slices. On the CPU slices along axis 1 have gaps between them in memory, so
-        they are read into a buffer. (A block of all slices has none, and is used in place; a
-        buffer is counted for it all the same.)
+        Axis of the slices. On the CPU slices along axis 1 are not contiguous, so they are read
+        into a buffer. This buffer is also counted for a block of all slices, which is contiguous
+        and used in place.
     in_memory : bool
-        For a scan: whether the device can use, or copy, blocks from where they lie.
+        For a scan: whether it is an array that the device can use, or copy from.
     """
     if origin == "device":
         return "on the device"
-    lies = in_memory if origin == "scan" else origin == "memory"
+    is_array = in_memory if origin == "scan" else origin == "memory"
     if device == "cpu":
-        return "in place" if lies and slice_dim == 0 else "read"
-    return "copied" if lies else "staged"
+        return "in place" if is_array and slice_dim == 0 else "read"
+    return "copied" if is_array else "staged"
 
 
 def output_way(device: Device, destination: Destination, *, in_memory: bool) -> OutputWay:
-    """Way of a section's output to its place.
+    """How a section's output leaves the methods.
 
     Parameters
     ----------
     in_memory : bool
-        Whether the device can copy to the place by itself. Files have no such place.
+        Whether the destination is an array that the device can copy to.
     """
     if destination == "nothing":
         return "dropped"
@@ -190,11 +192,11 @@ def input_buffers(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: 
     Parameters
     ----------
     way : str
-        How they come.
+        How blocks reach the methods.
     block_bytes : int
-        The largest block, its halo included.
+        Bytes of the largest block, including its halo.
     overlaps : bool
-        Whether a block may come while another is worked on.
+        Whether a block may arrive while another one is processed.
     n_blocks : int
         Number of blocks.
     """
@@ -204,9 +206,9 @@ def input_buffers(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: 
 
 
 def read_staging(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: int) -> Buffers:
-    """Pinned host memory that blocks are read to before they are copied to the device.
+    """Pinned host memory into which blocks are read before they are copied to the device.
 
-    One for each input buffer: a block is read while the one before it is copied.
+    Each input buffer has one, so a block is read while the previous one is copied.
     """
     if way != "staged":
         return Buffers(0, block_bytes)
@@ -216,7 +218,7 @@ def read_staging(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: i
 def result_staging(
     n_slices: int, slice_bytes: int, *, overlaps: bool, is_shared: bool = False
 ) -> ResultStaging:
-    """Pinned host memory that results are copied to before they are written.
+    """Pinned host memory into which results are copied before they are written.
 
     Parameters
     ----------
@@ -225,11 +227,11 @@ def result_staging(
     slice_bytes : int
         Bytes of one of its slices.
     overlaps : bool
-        Whether results may leave while blocks are worked on.
+        Whether results may leave while blocks are processed.
     is_shared : bool
         Whether other processes write other blocks of the same result.
     """
-    # At least two pieces a result: one is written while the other is copied.
+    # A result has at least two pieces: one is written while the other one is copied.
     most_bytes = SHARED_PIECE_BYTES if is_shared else RESULT_PIECE_BYTES
     piece = min(-(-n_slices // 2), max(1, most_bytes // slice_bytes))
     usual = RESULT_PIECES if overlaps else LONE_RESULT_PIECES
@@ -239,20 +241,21 @@ def result_staging(
 
 
 def upload_staging(n_bytes: int) -> Buffers:
-    """Pinned host memory through which an array other than a block goes to the device."""
+    """Pinned host memory through which other arrays than blocks are copied to the device."""
     piece = min(n_bytes, UPLOAD_PIECE_BYTES)
     return Buffers(min(UPLOAD_PIECES, -(-n_bytes // piece)) if n_bytes else 0, piece)
 
 
 def thread_buffer_bytes(slice_dim: int, block_bytes: int, n_threads: int) -> int:
-    """Bytes of the buffers of threads that read or write a block: at most one each.
+    """Bytes of the buffers of threads that read or write a block, at most one for each thread.
 
-    Projections (axis 0) lie in a file as they do in memory, and need none. What threads hold while
-    they decompress chunks (at most 512 MiB, see `maxslices.io.hdf5.chunks`) is not included.
+    Projections (axis 0) need no buffers, because files store them as memory does. The memory of
+    threads that decompress chunks (at most 512 MiB, see `maxslices.io.hdf5.chunks`) is not
+    included.
     """
     return min(block_bytes, n_threads * THREAD_BUFFER_BYTES) if slice_dim == 1 else 0
 
 
 def is_roomy(estimated_bytes: int, available_bytes: int) -> bool:
-    """True if the device's pool may keep what it holds between blocks."""
+    """True if the device's pool may keep freed memory between blocks."""
     return ROOMY * estimated_bytes <= available_bytes

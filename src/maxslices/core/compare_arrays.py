@@ -1,7 +1,7 @@
 """Compare two arrays: how many values differ, by how much, and where.
 
-Every comparison of results in the project is this one. NaN equals NaN, an infinity equals itself,
-both parts of complex values count, and integers are compared exactly.
+NaN equals NaN, an infinity equals itself, both parts of complex values are compared, and integers
+are compared exactly.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class ArrayDifference:
-    """What differs between an array and the one that is expected."""
+    """Difference between an array and the expected one."""
 
     n_different: int
-    """Values that differ."""
+    """Number of values that differ."""
     largest: float
-    """Largest absolute difference; infinite where one value is NaN or infinite and the other not.
-    """
+    """Largest absolute difference, infinite if only one of two values is finite."""
     where: tuple[int, ...] | None
     """Index of the largest difference; None if the arrays are equal."""
 
@@ -31,14 +30,14 @@ def compare_arrays(expected: Any, got: Any, axis: int = 0) -> ArrayDifference:
     Parameters
     ----------
     expected, got : array
-        Of NumPy or CuPy, both of the same kind, of equal shape.
+        Two arrays of NumPy or of CuPy, of equal shape.
     axis : int
-        Axis along which slice by slice is compared, which takes little memory beside the arrays.
+        Axis along which the arrays are compared slice by slice, to save memory.
 
     Returns
     -------
     ArrayDifference
-        Equal arrays have a largest difference of 0.
+        Its largest difference is 0 for equal arrays.
     """
     if expected.ndim == 0:
         expected, got, axis = expected.reshape(1), got.reshape(1), 0
@@ -63,7 +62,8 @@ def compare_arrays(expected: Any, got: Any, axis: int = 0) -> ArrayDifference:
 def value_range(array: Any, axis: int = 0) -> float:
     """Range of the finite values of an array, or of their magnitudes if they are complex.
 
-    One distinct value has no range: its magnitude is returned, or 1 if that is 0 or there is none.
+    If all values are equal, their magnitude is returned, or 1 if it is 0. Without finite values the
+    range is 1.
     """
     lows: list[float] = []
     highs: list[float] = []
@@ -84,15 +84,18 @@ def value_range(array: Any, axis: int = 0) -> float:
 
 
 def _gap(a: Any, b: Any) -> Any:
-    """Absolute difference of each pair of values: 0 only where they are equal."""
+    """Absolute difference of each pair of values, 0 only if they are equal."""
     kind = a.dtype.kind + b.dtype.kind
     if "c" in kind:
         parts = [_gap(x, y) for x, y in ((a.real, b.real), (a.imag, b.imag))]
         with np.errstate(over="ignore"):
             return np.hypot(*parts)  # squares of parts above 1e154 would overflow
-    if "f" not in kind:  # exact: float64 cannot tell integers beyond 2**53 apart
+    if "f" not in kind:  # exact, because float64 cannot distinguish integers beyond 2**53
         larger = a > b
-        a, b = a.astype(np.uint64), b.astype(np.uint64)  # a difference wraps to the right one
+        a, b = (
+            a.astype(np.uint64),
+            b.astype(np.uint64),
+        )  # differences wrap around to the right value
         gap = (b - a).astype(np.float64)
         gap[larger] = (a - b).astype(np.float64)[larger]
         return gap

@@ -1,9 +1,9 @@
 """Work memory of CuPy's sorts, scans and matrix products, in bytes.
 
-NVIDIA does not document it. The rules were fitted to 437 calls that CuPy 14.2 made on an NVIDIA
-H200 with CUDA 13 (2026-11-28). They are below none of them; with input and result, a call of a
-million values or more takes at least 95 % of what they say. What a call takes for its result is
-not included, and neither are kernels and handles, which are outside of CuPy's pool.
+NVIDIA does not document it. The rules were fitted to 437 calls of CuPy 14.2 on an NVIDIA H200 with
+CUDA 13 (2026-11-28). No measured call took more. For a million values or more, the measured memory
+including input and result is at least 95 % of the estimated one. The rules exclude the result of a
+call, and kernels and handles outside of CuPy's pool.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .allocators import round_to_granule
 from .arrays import normalized_axis
 
 SORT_VALUES = 2**22
-"""CuPy sorts so many values of an array of two or more dims at once, in whole rows."""
+"""Number of values that CuPy sorts at once, in whole rows, for arrays of two or more dims."""
 FEW_SORTED_BYTES = 17 * 1024
-"""Beyond the histograms, what sorts of some thousand values take: 17,920 bytes of 4224 float64."""
+"""Memory of small sorts in addition to histograms: 17,920 bytes in total for 4224 float64."""
 FEW_SCANNED_BYTES = 84 * 1024
-"""What `cupy.argmax` of 8-byte values takes, 85,504 bytes however many they are, rounded up."""
+"""Memory of `cupy.argmax` for any number of 8-byte values, 85,504 bytes, rounded up."""
 
 
 def sort_bytes(
     shape: Sequence[int], dtype: DTypeLike, axis: int = -1, *, indices: bool = False
 ) -> int:
-    """Work memory of `cupy.sort` and `cupy.argsort`, and of what sorts: `cupy.median`.
+    """Work memory of `cupy.sort`, `cupy.argsort` and functions that sort, such as `cupy.median`.
 
     Parameters
     ----------
@@ -37,22 +37,22 @@ def sort_bytes(
     dtype : dtype-like
         Its dtype.
     axis : int
-        The axis to sort along. For any but the last, CuPy sorts a copy with that axis last.
+        The axis to sort along. If it is not the last one, CuPy sorts a copy with this axis last.
     indices : bool
-        Whether indices are wanted: `cupy.argsort`, which sorts a copy of the data.
+        Whether indices are returned. `cupy.argsort` sorts a copy of the data.
 
     Returns
     -------
     int
-        Bytes beside the data and the result. `cupy.median` sorts a copy of the data.
-        `cupy.percentile` sorts a copy that has the axis last: give that copy's shape.
+        Bytes in addition to the data and the result. `cupy.median` sorts a copy of the data.
+        `cupy.percentile` sorts a copy that has the axis last: pass the shape of the copy.
 
     Notes
     -----
-    One dim is sorted by radix, with a second buffer and a histogram of 1 kB for each tile. The
-    smallest tiles, those of keys of 8 bytes, have 4224 values. More dims are sorted as pairs of
-    row number and value: 8 bytes a value for the row numbers, and a buffer of 16 for both
-    (24 with indices), whatever the dtype.
+    Arrays of one dim are sorted by radix, with a second buffer and a histogram of 1 kB for each
+    tile. The smallest tiles, for keys of 8 bytes, have 4224 values. Arrays of more dims are sorted
+    as pairs of row number and value. For each value this takes 8 bytes for the row number, and a
+    buffer of 16 bytes for both (24 with indices), for any dtype.
     """
     itemsize, n_values = np.dtype(dtype).itemsize, math.prod(shape)
     if n_values == 0:
@@ -77,19 +77,19 @@ def sort_bytes(
 def scan_bytes(n_values: int) -> int:
     """Work memory of one pass over all values: `cupy.cumsum`, `cupy.sum`, `cupy.count_nonzero`.
 
-    `cupy.nonzero` needs 1 byte a value more and ``x[mask]`` 5, for flags and for positions.
-    Along one axis of an array, sums and scans need 512 bytes.
+    `cupy.nonzero` needs 1 byte more for each value, and ``x[mask]`` needs 5, for flags and
+    positions. Sums and scans along one axis need 512 bytes.
     """
     return round_to_granule(8 * -(-n_values // 512) + FEW_SCANNED_BYTES) if n_values else 0
 
 
 def matmul_bytes(a_shape: Sequence[int], b_shape: Sequence[int], dtype: DTypeLike) -> int:
-    """Work memory of ``a @ b``, both contiguous.
+    """Work memory of ``a @ b`` for contiguous arrays.
 
-    cuBLAS' own workspace belongs to its handle, outside of CuPy's pool. Products of float32,
-    float64 and complex matrices need nothing else; a vector is copied, and so are factors with
-    steps. A stack of float16 matrices is multiplied in float32, with copies of both factors and
-    of the result.
+    The workspace of cuBLAS belongs to its handle, outside of CuPy's pool. Products of float32,
+    float64 and complex matrices need no other memory, but vectors and non-contiguous factors are
+    copied. Stacks of float16 matrices are multiplied in float32, with copies of both factors and of
+    the result.
     """
     itemsize = np.dtype(dtype).itemsize
     if len(b_shape) == 1:

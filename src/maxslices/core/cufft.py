@@ -1,9 +1,9 @@
 """Workspaces of cuFFT plans, in bytes.
 
-cuFFT does not document them. The rules here were fitted to 10,197 plans that CuPy 14.2 made
-on an NVIDIA H200 with CUDA 13 (2026-11-21 and 28). They are below none of the measured sizes, and
-at most 2 % (or 2 KiB) above most. The others are lengths for which no simple rule tells whether
-an array is needed. They are counted as needing one, as are lengths beyond those measured.
+cuFFT does not document them. The rules were fitted to 10,197 plans of CuPy 14.2 on an NVIDIA H200
+with CUDA 13 (2026-11-21 and 28). No measured workspace is larger, and most are at most 2 % (or 2
+KiB) smaller. For some lengths no simple rule predicts whether an array is needed. They are counted
+as needing one, and so are lengths that were not measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Kind = Literal["c2c", "r2c", "c2r"]
 WITHOUT_KERNEL = frozenset(
     {75, 98, 154, 196, 242, 294, 484, 500, 686, 700, 726, 882, 900, 968, 980}
 )
-"""Lengths of real transforms that need an array, unlike all others up to 1083 of their primes."""
+"""Lengths of real transforms that need an array, unlike other lengths up to 1083 of these
+primes."""
 WITHOUT_COMPLEX_KERNEL = frozenset({782, 1054})
 """The same for complex transforms along the last axis, in single precision."""
 WITHOUT_DOUBLE_KERNEL = frozenset(
@@ -35,10 +36,10 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     Parameters
     ----------
     batch : int
-        Transforms made at once.
+        Number of transforms in a plan.
     dims : tuple of int
-        Lengths of the axes transformed together, on the real side; the last is the one
-        that real transforms halve.
+        Lengths of the axes that are transformed together, those of the real array. Real transforms
+        halve the last one.
     kind : {"c2c", "r2c", "c2r"}
         Complex, real to complex or complex to real.
     single : bool
@@ -46,18 +47,17 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
 
     Notes
     -----
-    * A complex transform works in place for lengths that kernels cover
-      (`_works_in_place`). For other lengths it needs an array of its own size, or the arrays of
-      Bluestein's algorithm (`_bluestein_bytes`).
-    * A real transform works in place for some lengths (`_real_works_in_place`). Otherwise, if
-      its length is even, it works in an array of the spectrum's size, or of the real values' where
-      a complex transform of half the length works in place. If that half has a prime over 127, it
-      needs more: the arrays of Bluestein's algorithm if it is above `_fused_limit`, and a second
-      array if it is above half of that. A number of transforms above `_fused_limit` that has such
-      a prime needs a second array too. It is counted for every number above, so that fewer
-      transforms never need more.
-    * A real transform of odd length does two rows as one complex transform, in two complex
-      arrays of half the batch. The second array grows to what Bluestein's algorithm needs.
+    * A complex transform works in place for lengths that have a kernel (`_works_in_place`). Other
+      lengths need an array of the size of the data, or the arrays of Bluestein's algorithm
+      (`_bluestein_bytes`).
+    * A real transform works in place for some lengths (`_real_works_in_place`). Other even lengths
+      need an array of the size of the spectrum, or of the real values if a complex transform of
+      half the length works in place. If half the length has a prime factor over 127, more is
+      needed: the arrays of Bluestein's algorithm above `_fused_limit`, and a second array above
+      half of that. A batch above `_fused_limit` with such a prime factor needs a second array as
+      well. It is counted for every batch above, because the estimate must never decrease.
+    * A real transform of odd length computes two rows as one complex transform, in two complex
+      arrays of half the batch. The second array is as large as Bluestein's algorithm needs.
     """
     itemsize = 8 if single else 16
     outer = dims[:-1]
@@ -84,7 +84,7 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
 
 
 def _complex_bytes(n_items: int, outer: tuple[int, ...], last: int, single: bool) -> int:
-    """Workspace of `n_items` elements in complex transforms along several axes."""
+    """Workspace of complex transforms of `n_items` elements along several axes."""
     bluestein = max(_bluestein_bytes(n_items, n, single) for n in (*outer, last))
     if all(
         _works_in_place(n, single, strided) or _takes_bluestein(n, single)
@@ -95,9 +95,9 @@ def _complex_bytes(n_items: int, outer: tuple[int, ...], last: int, single: bool
 
 
 def _fused_limit(single: bool) -> int:
-    """Largest length whose large primes need no workspace.
+    """Largest length with large prime factors that needs no workspace.
 
-    Up to there one kernel seems to do Bluestein's algorithm by itself.
+    Up to this length, Bluestein's algorithm seems to run in one kernel.
     """
     return 4096 if single else 2048
 
@@ -108,10 +108,10 @@ def _takes_bluestein(length: int, single: bool) -> bool:
 
 
 def _bluestein_bytes(n_items: int, length: int, single: bool) -> int:
-    """Arrays of Bluestein's algorithm; 0 where it is not used.
+    """Bytes of the arrays of Bluestein's algorithm, or 0 if it is not used.
 
-    There are two, of a padded length: the smallest from ``2 * length - 1`` on that has no
-    primes but 2, 3 and 5, and at least 8192.
+    It needs two arrays of a padded length: the smallest number from ``2 * length - 1`` on with the
+    prime factors 2, 3 and 5 only, and at least 8192.
     """
     if not _takes_bluestein(length, single):
         return 0
@@ -121,11 +121,11 @@ def _bluestein_bytes(n_items: int, length: int, single: bool) -> int:
 
 
 def _works_in_place(length: int, single: bool, strided: bool) -> bool:
-    """True if no measured complex transform of such a length needed an array.
+    """True if no measured complex transform of this kind of length needed an array.
 
-    For primes over 13 (in double precision, over 5) that depends on which kernels NVIDIA built.
-    Kernels for multiples of 11 are often missing, and in double precision those of all but the
-    last axis (`strided`).
+    With prime factors over 13 (over 5 in double precision) this depends on the kernels that NVIDIA
+    compiled. Kernels for multiples of 11 are often missing, and in double precision also those for
+    all axes but the last one (`strided`).
     """
     prime = _largest_prime(length)
     if prime > 127:
@@ -139,10 +139,10 @@ def _works_in_place(length: int, single: bool, strided: bool) -> bool:
     if length in (WITHOUT_STRIDED_KERNEL if strided else WITHOUT_COMPLEX_KERNEL):
         return False
     if length <= 128:
-        return prime in (length, *range(32))  # 122 = 2 * 61 has none, 101 and 103 have
+        return prime in (length, *range(32))  # 101 and 103 have a kernel, 122 = 2 * 61 has not
     if prime <= 13:
         return length <= 11_000 or (length % 4096 == 0 and length <= 20_480)
-    if length % 11 == 0:  # up to 319 all of them were measured
+    if length % 11 == 0:  # all multiples up to 319 were measured
         return length <= 319
     return length <= 4096 and prime <= (23 if length <= 1024 else 31)
 

@@ -1,4 +1,4 @@
-"""Sums that do not depend on the order or the parts in which values are added."""
+"""Sums that do not depend on the order in which values are added."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 
 def exact_terms(values: NDArray[np.float64]) -> tuple[float, ...]:
-    """Few floats whose exact sum is that of an array.
+    """Represent the exact sum of an array as a few floats.
 
-    They are the rounded sum, what rounding left of it, and so on. `sum_of_terms` adds the terms of
-    several arrays to the same bits however the arrays were cut.
+    The first one is the rounded sum, the next one its rounding error, and so on. `sum_of_terms`
+    adds the terms of several arrays. Its result does not depend on how the arrays were cut.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def exact_terms(values: NDArray[np.float64]) -> tuple[float, ...]:
     Returns
     -------
     tuple of float
-        Usually one to three; a single infinity or NaN if the sum is not finite.
+        Usually one to three terms, or a single infinity or NaN if the sum is not finite.
     """
     rows = values.reshape(-1, values.shape[-1])
     terms: list[float] = []
@@ -36,7 +36,7 @@ def exact_terms(values: NDArray[np.float64]) -> tuple[float, ...]:
 
 
 def sum_of_terms(parts: Iterable[tuple[float, ...]]) -> float:
-    """Sum of what `exact_terms` returned for several arrays, rounded once."""
+    """Sum of the terms of several arrays, rounded once."""
     return _fsum(chain.from_iterable(parts))
 
 

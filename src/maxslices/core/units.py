@@ -1,4 +1,4 @@
-"""Byte counts, durations and texts as people write and read them."""
+"""Read and write byte counts and durations, and escape text for output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numbers import Integral
 from ..errors import UsageError
 
 MIB = 2**20
-"""Bytes of a mebibyte, in which allocators count."""
+"""Bytes of a mebibyte, the unit of allocators."""
 _FACTORS = {
     "B": 1,
     "KB": 10**3,
@@ -31,9 +31,9 @@ def parse_bytes(text: str | int) -> int:
     Parameters
     ----------
     text : str or int
-        A positive number with a unit (B, kB, MB, GB, TB or KiB, MiB, GiB, TiB, in upper or
-        lower case); decimal units are powers of 1000, binary ones of 1024. An `int` is
-        taken as bytes. Fractions of a byte are dropped.
+        A positive number with a unit: B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB
+        (powers of 1024), in upper or lower case. An `int` is a number of bytes. Fractions of a
+        byte are dropped.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def parse_bytes(text: str | int) -> int:
     Raises
     ------
     UsageError
-        If there is no unit, an unknown one, or no positive number.
+        If the unit is missing or unknown, or the number is not positive.
     """
     if isinstance(text, Integral) and not isinstance(text, bool):  # NumPy's integers too
         number, factor = Decimal(int(text)), 1
@@ -65,7 +65,7 @@ def parse_bytes(text: str | int) -> int:
                 f"{match[2]!r} in {text!r} is not a unit of memory: use B, kB, MB, GB, TB "
                 f"(powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024){hint}"
             )
-        # float() first: it takes any exponent, where a Decimal of 1e999999999 cannot be an int.
+        # float() first, because a Decimal of 1e999999999 cannot be converted to int.
         approximate, factor = float(match[1]), _FACTORS[unit]
         number = Decimal(match[1]) if 1e-20 < approximate < 1e20 else Decimal(approximate)
     if number * factor > _LARGEST_BYTES:
@@ -82,7 +82,7 @@ def _shown(text: str | int) -> str:
 def format_bytes(n_bytes: int | None) -> str:
     """Write a byte count with three significant digits in powers of 1000, as in ``"1.42 GB"``.
 
-    None, a figure that is not available, is written ``"-"``.
+    None, an unknown number, is written ``"-"``.
     """
     if n_bytes is None:
         return "-"
@@ -119,14 +119,15 @@ def readable(text: str) -> str:
     Parameters
     ----------
     text : str
-        Text that leaves for a terminal, a log or a file. Names and units from a scan are in it,
-        and whoever made the scan chose them.
+        Text for a terminal, a log or a file. It may contain names and units from a scan, which
+        are not trusted.
 
     Returns
     -------
     str
-        Control characters, marks of the direction of writing and the surrogates of undecodable
-        file names as ``\uXXXX``, which JSON and YAML read again; tabs and line ends unchanged.
+        The text with control characters, marks of the writing direction and surrogates of
+        undecodable file names as ``\uXXXX``, which JSON and YAML can read. Tabs and line ends are
+        unchanged.
 
     Examples
     --------
