@@ -161,7 +161,7 @@ def test_a_traceback_is_printed_if_asked(cli, arguments):
     status, out, err = cli(*arguments)
     assert (status, out) == (1, "")
     assert err.startswith("maxslices: Traceback (most recent call last):\n")
-    assert err.endswith("\nmaxslices: error: there is no pipeline file no\n")
+    assert err.endswith("\nmaxslices: error: the pipeline file .* does not exist no\n")
     assert "Traceback" not in cli("check", "no")[2]
 
 

@@ -203,7 +203,7 @@ def test_any_function_is_described(capsys, own_methods):
         (["median_filter", "--shape", "5x5"], 2, "'5x5' is not a shape"),
         ([*BLOCK, "--dtype", "flat32"], 2, "'flat32' is not a dtype"),
         ([*BLOCK, "-p", "kernel_size"], 2, "write name=value"),
-        ([*BLOCK, "-p", "kernel_size=3", "-p", "kernel_size=5"], 2, "kernel_size is given twice"),
+        ([*BLOCK, "-p", "kernel_size=3", "-p", "kernel_size=5"], 2, "kernel_size is repeated"),
         ([*BLOCK, "-p", "kernel_size=2026-13-41"], 1, "kernel_size' must be 3 or"),
         ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
         (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),

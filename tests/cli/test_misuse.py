@@ -75,7 +75,7 @@ def test_a_method_that_changes_the_shape_before_flats_is_found_by_check(cli, sca
     for command in (("check", path, scan), ("plan", scan, path)):
         status, _, err = cli(*command)
         assert status == 1
-        assert "is given flats of 12x16 for data of 5x6" in err
+        assert "receives flats of 12x16 for data of 5x6" in err
 
 
 def test_no_memory_on_the_cpu_is_not_laid_on_cuda(cli, scan, tmp_path, pipeline, monkeypatch):

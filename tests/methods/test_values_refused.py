@@ -207,7 +207,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "parameter", "value"), REFUSED)
 def test_a_value_out_of_range_is_refused_by_the_check(name, parameter, value):
     step = {"method": name, "parameters": {parameter: value}}
-    with pytest.raises(ParameterError, match=f"{name} refuses this: {parameter} must be"):
+    with pytest.raises(ParameterError, match=f"{name} refuses these values: {parameter} must be"):
         Pipeline.from_steps([step])
 
 
@@ -234,11 +234,11 @@ def test_a_sinogram_that_is_not_there():
 def test_sizes_are_checked_before_the_axis_is_known():
     find = {"method": "find_center_vo", "id": "axis", "side_outputs": {"cor": "cor"}}
     given = {"center": "${{axis.side_outputs.cor}}", "recon_size": 0}
-    with pytest.raises(ParameterError, match="fbp refuses this: recon_size must be"):
+    with pytest.raises(ParameterError, match="fbp refuses these values: recon_size must be"):
         Pipeline.from_steps([find, {"method": "fbp", "parameters": given}])
 
 
 @pytest.mark.parametrize("second", ["fbp", "SIRT3d_tomobar"])
 def test_slices_are_not_reconstructed_again(second):
-    with pytest.raises(PipelineError, match=f"{second} takes projections, .* slices that fbp has"):
+    with pytest.raises(PipelineError, match=f"{second} takes projections, but fbp has already"):
         Pipeline.from_steps(["fbp", "median_filter", second])

@@ -246,7 +246,7 @@ SHORT = {
         ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no trainable parameters"),
         ("BATCH --device hpu", "unknown device 'hpu': use auto, cpu, cuda or cuda:N"),
         ("report OWN:made --input 1x1x8x8 --device cuda:99", "no device cuda:99: torch"),
-        ("REPORT -p width=2 -p width=3", "is given twice"),
+        ("REPORT -p width=2 -p width=3", "is repeated"),
         ("REPORT --loss mse", "--loss goes with --train"),
         ("REPORT --train sgd --loss msse", "Similar names are MSELoss"),
         ("REPORT --train sgd --loss OWN:WIDTH", "of type int, not a loss"),

@@ -103,7 +103,7 @@ FAULTY_STEPS = {
     ),
     "value to fill in within a list": (
         "- method: smooth\n  parameters:\n    limits: [1, REQUIRED]\n",
-        (3, 5, "stands for a value of yours: give one, list"),
+        (3, 5, "a placeholder: write your value (list"),
     ),
     "file of the loader to fill in": (
         LOADER + "    darks: {file: REQUIRED, data_path: a}\n- method: smooth\n",
@@ -115,7 +115,7 @@ FAULTY_STEPS = {
     ),
     "text to fill in": (
         "- method: smooth\n  parameters:\n    name: REQUIRED\n",
-        (3, 5, "stands for a value of yours: give one, str, or leave it out for 'gauss'"),
+        (3, 5, "a placeholder: write your value (str), or leave it out to use 'gauss'"),
     ),
     "reference to no step": (
         FIND + "- method: smooth\n  parameters:\n    level: ${{center.side_outputs.centre}}\n",
@@ -131,7 +131,7 @@ FAULTY_STEPS = {
     ),
     "value that the method refuses": (
         "- method: smooth\n  parameters:\n    name: a\n    level: 0\n",
-        (4, 5, "smooth refuses this: level must be at least 1, not 0"),
+        (4, 5, "smooth refuses these values: level must be at least 1, not 0"),
     ),
 }
 FAULTY_VALUES = {
@@ -141,13 +141,13 @@ FAULTY_VALUES = {
     ),
     "key that is repeated": (
         "- method: smooth\n  parameters:\n    level: 2\n    level: 3\n",
-        (4, 5, "is repeated; it is first in line 3"),
+        (4, 5, "is repeated, first used in line 3"),
     ),
     "tag": (
         "- method: smooth\n  parameters:\n    level: !Swep [1, 2]\n",
         (3, 12, "the tag !Swep is not supported"),
     ),
-    "step that is not a mapping": ("- method: smooth\n- smooth\n", (2, 3, "a step is a mapping")),
+    "step that is not a mapping": ("- method: smooth\n- smooth\n", (2, 3, "a step must be a mapping")),
 }
 MISPLACED_SWEEP = {
     "sweep within the loader": (
@@ -158,11 +158,11 @@ MISPLACED_SWEEP = {
 UNREADABLE = {
     "line with less indentation": (
         "- method: smooth\n  parameters:\n    name: a\n   level: 2\n",
-        (4, 4, "not indented as those before it"),
+        (4, 4, "not indented like the lines before it"),
     ),
     "colon that is missing": (
         "- method smooth\n  parameters: {}\n",
-        (2, 13, "a colon is missing in the line before"),
+        (2, 13, "the line before lacks a colon"),
     ),
 }
 
@@ -207,7 +207,7 @@ def test_a_second_sweep_is_told_where_it_stands():
     )
     ((row, column, said),) = faults(text)
     assert (row, column) == (4, 22)
-    assert "beside smooth.level (p.yaml:2:23)" in said
+    assert "after smooth.level (p.yaml:2:23)" in said
 
 
 def test_values_are_refused_only_where_all_that_decide_are_known():
@@ -227,9 +227,9 @@ def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monk
     )
     rows, _, said = zip(*faults(text), strict=True)
     assert rows == (2, 4)
-    assert "minus_log and 2 more steps are of httomolib and httomolibgpu and tomopy" in said[0]
+    assert "minus_log and 2 more steps are of httomolib and httomolibgpu and tomopy, but" in said[0]
     assert "pip install 'maxslices[httomo]'" in said[0]
-    assert "leave module_path out, for the method of another package (smooth)" in said[0]
+    assert "leave out module_path to use another package (smooth)" in said[0]
 
 
 def test_a_loader_of_httomo_that_is_not_the_first_step_is_no_missing_package(monkeypatch):

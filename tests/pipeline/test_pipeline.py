@@ -54,13 +54,13 @@ def test_a_function_means_its_own_method_in_whatever_registry_it_is():
 
 
 FAULTS = {
-    "number as step": ((3,), "step 1: a step is a method (its name or its function), (method, "),
+    "number as step": ((3,), "step 1: a step must be a method (its name or its function), (method, "),
     "function that is not registered": ((print,), "step 1: <built-in function print> is not a reg"),
     "partial of none": (("negate", partial(print)), "step 2: <built-in function print> is not"),
     "pair without parameters": ((("negate", 3),), "with the key 'method', not ('negate', 3)"),
     "positional parameters": (
         (partial(fakes["crop"].function, None, 3),),
-        "has arguments without a name: give the parameters of a step by name",
+        "has positional arguments: pass the parameters of a step by name",
     ),
     "unknown parameter of a function": (
         ((fakes["to_float"].function, {"facter": 1.0}),),
@@ -69,7 +69,7 @@ FAULTS = {
     "no method": (({"parameters": {}},), "step 1: a step needs the key 'method'"),
     "method is null": (({"method": None},), "method must be the name of a method, not None"),
     "module is a number": (({"method": "negate", "module_path": 3},), "module_path must be"),
-    "late loader": (("negate", "standard_tomo"), "step 2: standard_tomo says how the scan is read"),
+    "late loader": (("negate", "standard_tomo"), "step 2: standard_tomo loads the scan"),
     "unknown key": (({"method": "negate", "save": True},), "unknown key 'save'"),
     "parameters are a list": (
         ({"method": "negate", "parameters": [1]},),
@@ -81,11 +81,11 @@ FAULTS = {
         "crop parameter 'keep' must be int, not 3.0 (float)",
     ),
     "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
-    "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
-    "flats": ((step("flat_field", flats="here"),), "flats is filled in while it runs: leave it"),
+    "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is supplied during the run"),
+    "flats": ((step("flat_field", flats="here"),), "flats is supplied during the run: leave it"),
     "save_result": (({"method": "negate", "save_result": 1},), "save_result must be true or false"),
     "id": (({"method": "negate", "id": 7},), "negate: id must be a name, not 7"),
-    "id twice": ((FIND, FIND), "an earlier step has the id 'c' already"),
+    "id twice": ((FIND, FIND), "an earlier step already has the id 'c'"),
     "side_outputs": (
         ({"method": "find_middle", "side_outputs": ["cor"]},),
         "must map side results",
@@ -100,11 +100,11 @@ FAULTS = {
     ),
     "unknown loader": (
         ({"method": "other", "module_path": "httomo.data.hdf.loaders"}, "negate"),
-        "unknown loader 'other'; there is standard_tomo",
+        "unknown loader 'other'; the only loader is standard_tomo",
     ),
     "loader of another module": (
         ({"method": "standard_tomo", "module_path": "httomo.loaders"}, "negate"),
-        "step 1: no loader is in 'httomo.loaders': leave module_path out",
+        "step 1: 'httomo.loaders' has no loader: leave out module_path",
     ),
     "loader key": (
         ({"method": "standard_tomo", "save_result": True}, "negate"),
@@ -124,7 +124,7 @@ def test_a_faulty_step_is_refused_in_one_line(case):
 
 
 def test_a_name_alone_is_no_list_of_steps():
-    with pytest.raises(PipelineError, match=r"not 'negate': write it as \[step, ...\]"):
+    with pytest.raises(PipelineError, match=r"not 'negate': write \[step, ...\]"):
         Pipeline.from_steps("negate", fakes)
 
 
@@ -161,7 +161,7 @@ def test_a_step_that_saves_has_the_one_before_it_saved():
     saves = {"method": "save_intermediate_data", "module_path": "httomo.methods"}
     checked = pipeline("negate", FIND, saves, "negate")
     assert [each.save_result for each in checked.steps] == [True, False, True]
-    with pytest.raises(PipelineError, match="saves the data of a step before it: there is none"):
+    with pytest.raises(PipelineError, match="saves the data of the step before it, but"):
         pipeline(saves, "negate")
 
 
@@ -199,7 +199,7 @@ def test_a_reference_may_be_a_parameter_of_any_name():
 
 
 def test_a_check_of_values_that_raises_anything_is_a_fault_with_the_step():
-    message = r"step 1: checked refuses this: its check_values raised TypeError: '<' not supported"
+    message = r"step 1: checked refuses these values: its check_values raised TypeError: '<' not supported"
     with pytest.raises(ParameterError, match=message):
         Pipeline.from_steps([{"method": "checked", "parameters": {"size": "3"}}], odd)
 

@@ -56,9 +56,9 @@ TWO_VERSIONS = ("010", "1:3", "1_000", "0b11", "1e-3", "1.5e3", "yes", "Off")
 
 @pytest.mark.parametrize("text", TWO_VERSIONS)
 def test_values_that_two_versions_of_yaml_read_differently_are_refused(tmp_path, text):
-    with pytest.raises(PipelineError, match=rf"p.yaml:3:13: '{text}' is read differently by YAML"):
+    with pytest.raises(PipelineError, match=rf"p.yaml:3:13: '{text}' means different values in YAML"):
         read(tmp_path, f"- method: to_float\n  parameters:\n    factor: {text}\n")
-    with pytest.raises(UsageError, match="read differently"):
+    with pytest.raises(UsageError, match="means different values"):
         parse_parameters([f"factor={text}"])
     assert parse_parameters([f"factor='{text}'"]) == {"factor": text}
 
@@ -96,27 +96,27 @@ def test_text_that_looks_like_a_number_is_written_in_quotes(text):
 
 FAULTS = {
     "empty": ("", "p.yaml: the file is empty"),
-    "no methods": ("[]", "p.yaml: it has no methods"),
-    "loader alone": ("- method: standard_tomo", "it has no methods"),
-    "mapping": ("method: to_float\n", "p.yaml:1: a pipeline is a YAML list"),
+    "no methods": ("[]", "p.yaml: the pipeline has no methods"),
+    "loader alone": ("- method: standard_tomo", "the pipeline has no methods"),
+    "mapping": ("method: to_float\n", "p.yaml:1: a pipeline must be a YAML list"),
     "two documents": (
         "- method: negate\n---\n- method: negate\n",
         "p.yaml:2: not valid YAML: a second document begins here",
     ),
     "indentation": ("- method: negate\n   parameters: {}\n", "p.yaml:2: not valid YAML"),
-    "tab": ("- method: negate\n\tparameters: {}\n", "p.yaml:2: not valid YAML: a tab stands"),
+    "tab": ("- method: negate\n\tparameters: {}\n", "p.yaml:2: not valid YAML: YAML must be indented"),
     "key twice deep": (
         "- method: to_float\n  parameters:\n    factor: {a: 1,\n     a: 2}\n",
         "p.yaml:4: the key 'a' is repeated",
     ),
     "yes as name": (
         "- method: to_float\n  parameters:\n    yes: 0.0\n",
-        "p.yaml:3: 'yes' is read differently by YAML 1.1",
+        "p.yaml:3: 'yes' means different values in YAML 1.1",
     ),
     "list as name": ("- [a, b]: 1\n", "p.yaml:1: the key must be text"),
     "sweep of one value": (
         "- method: to_float\n  parameters:\n    factor: !Sweep 3\n",
-        "p.yaml:3: !Sweep is followed by a list of values",
+        "p.yaml:3: !Sweep needs a list of values",
     ),
     "empty sweep": (
         "- method: to_float\n  parameters:\n    factor: !Sweep []\n",
@@ -124,7 +124,7 @@ FAULTS = {
     ),
     "sweep range without step": (
         "- method: to_float\n  parameters:\n    factor: !SweepRange {start: 3, stop: 5}\n",
-        "p.yaml:3: !SweepRange is followed by start, stop and step, not start, stop",
+        "p.yaml:3: !SweepRange needs start, stop and step, not start, stop",
     ),
     "sweep range of text": (
         "- method: to_float\n  parameters:\n    factor: !SweepRange {start: a, stop: 5, step: 1}\n",
@@ -166,7 +166,7 @@ FAULTS = {
         '- method: standard_tomo\n  parameters:\n    data_path: "a\\0b"\n',
         "p.yaml:3: the character '\\x00' is not allowed in text",
     ),
-    "bomb": (BOMB, "its aliases stand for more than 100,000 values"),
+    "bomb": (BOMB, "its aliases expand to more than 100,000 values"),
     "own part": (
         "- method: to_float\n  parameters:\n    factor: &a\n      - *a\n",
         "p.yaml:3: an alias refers to a value that contains it",
@@ -191,15 +191,15 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path, case):
 
 def test_a_missing_file_is_named_with_the_nearest(tmp_path):
     (tmp_path / "pipeline.yaml").write_text("[]")
-    with pytest.raises(PipelineError, match=r"there is no .*did you mean pipeline.yaml\?"):
+    with pytest.raises(PipelineError, match=r"pipelin.yaml does not exist; did you mean pipeline.yaml\?"):
         Pipeline.from_file(tmp_path / "pipelin.yaml", fakes)
-    with pytest.raises(PipelineError, match="there is no pipeline file"):
+    with pytest.raises(PipelineError, match="the pipeline file .* does not exist"):
         Pipeline.from_file(tmp_path / "no" / "where.yaml", fakes)
 
 
 def test_a_link_to_nothing_is_told(tmp_path):
     (tmp_path / "pipeline.yaml").symlink_to("nowhere.yaml")
-    with pytest.raises(PipelineError, match=r"is a link to nowhere\.yaml, which is not there"):
+    with pytest.raises(PipelineError, match=r"is a link to nowhere\.yaml, which does not"):
         Pipeline.from_file(tmp_path / "pipeline.yaml", fakes)
 
 

@@ -12,19 +12,19 @@ CORRECT, LOG, PAGANIN = "dark_flat_field_correction", "minus_log", "paganin_filt
 WRONG = {
     "logarithm twice": (
         [CORRECT, LOG, PAGANIN, "fbp"],
-        "paganin_filter takes transmission, and minus_log gives line integrals",
+        "paganin_filter takes transmission, but minus_log gives line integrals",
     ),
     "no logarithm": (
         [CORRECT, "median_filter", "fbp"],
-        "fbp takes line integrals or thickness, and dark_flat_field_correction gives transmission",
+        "fbp takes line integrals or thickness, but dark_flat_field_correction gives transmission",
     ),
     "logarithm after phase": (
         [CORRECT, PAGANIN, LOG],
-        "minus_log takes transmission, and paganin_filter gives thickness",
+        "minus_log takes transmission, but paganin_filter gives thickness",
     ),
     "corrected twice": (
         [CORRECT, CORRECT],
-        "dark_flat_field_correction takes counts, and "
+        "dark_flat_field_correction takes counts, but "
         "dark_flat_field_correction gives transmission",
     ),
 }
@@ -60,6 +60,6 @@ def test_the_usual_orders_of_steps_have_no_warning(names):
 def test_a_run_warns_and_its_plan_has_a_note():
     data = np.ones((5, 6, 8), np.float32)
     pipeline = Pipeline.from_steps([LOG, LOG])
-    with pytest.warns(UserWarning, match="step 2: minus_log takes transmission, and minus_log"):
+    with pytest.warns(UserWarning, match="step 2: minus_log takes transmission, but minus_log"):
         report = maxslices.run(data, pipeline, device="cpu")
     assert any("minus_log takes transmission" in note for note in report.plan.notes)

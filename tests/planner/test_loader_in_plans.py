@@ -46,7 +46,7 @@ def test_a_preview_beyond_the_shape_is_refused():
 def test_dummies_are_said_where_a_method_takes_them(scan):
     report = maxslices.run(scan, [LOADER, "dark_flat_field_correction"], device="cpu")
     assert [note.split(": ")[0].rsplit(" ", 1)[1] for note in report.plan.notes] == ["ignored"] * 2
-    assert "a frame of ones stands in their place, as in httomo" in str(report.plan)
+    assert "a frame of ones replaces them, as in httomo" in str(report.plan)
     np.testing.assert_allclose(report.result, 3)
     assert not maxslices.run(scan, [LOADER, "minus_log"], device="cpu").plan.notes
 

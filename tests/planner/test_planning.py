@@ -254,13 +254,13 @@ def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
 @pytest.mark.parametrize("name", ["flats", "angles"])
 def test_what_a_scan_lacks_is_told_before_anything_runs(name):
     step = {"flats": "flat_field", "angles": "turn"}[name]
-    with pytest.raises(SourceError, match=f"a.nxs has no {name}, which {step} needs: give them"):
+    with pytest.raises(SourceError, match=f"a.nxs has no {name}, which {step} needs: set"):
         planned(step, of=scan(has_angles=False, name="a.nxs"))
 
 
 def test_frames_of_another_shape_than_the_data_are_refused():
     of = scan(flats=ArraySpec((5, 67, 53), "uint16"))
-    with pytest.raises(SourceError, match="flat_field is given flats of 67x53 for data of 67x11"):
+    with pytest.raises(SourceError, match="flat_field receives flats of 67x53 for data of 67x11"):
         planned(cropped(11), "flat_field", of=of)
 
 

@@ -171,7 +171,7 @@ def required(data, *, size: int):
 
 
 def test_a_plan_without_a_run_and_without_a_default_is_refused_with_the_step():
-    message = "step 2: required: size is .*, which only a run can find"
+    message = "step 2: required: size is .*, which is known only during a run"
     with pytest.raises(UnknownReferenceError, match=message):
         plan(DATA, steps("required", "size"), device="cpu", memory="6MB")
     assert "well formed" in check(steps("required", "size"), DATA)

@@ -95,7 +95,7 @@ def test_flats_that_are_made_up_are_not_looked_at(tmp_path, recwarn):
 def test_a_scan_without_darks_is_noted_in_its_plan(tmp_path):
     write(tmp_path, FLATS, None)
     made = maxslices.plan(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
-    note = "has no darks: methods that can do so work without"
+    note = "has no darks: methods run without if they can"
     assert [text.partition("data ")[2] for text in made.notes if "darks" in text] == [note]
     assert note in maxslices.check(["dark_flat_field_correction"], tmp_path / "scan.h5")
     assert "no darks" not in str(maxslices.plan(tmp_path / "scan.h5", ["minus_log"], device="cpu"))

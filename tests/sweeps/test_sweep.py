@@ -275,7 +275,7 @@ def test_the_plan_of_a_run_says_which_rows_and_why():
     options = {"device": "cpu", "memory": "200MB", "sweep": "fbp.center=30:34:0.5"}
     notes = run(source(100), [*NORMALIZE, "fbp"], **options).plan.notes
     assert "a sweep of fbp.center over 8 values: 30, 30.5, 31, 31.5, ..., 33.5" in notes[0]
-    assert "4 rows in the middle, 48 to 51, are read: as few as methods are" in notes[1]
+    assert "4 rows in the middle, 48 to 51, are read: the usual minimum" in notes[1]
     steps = [*NORMALIZE, "fbp", step("total_variation_rof", iterations=7)]
     notes = run(source(100), steps, **options).plan.notes
     assert "16 rows in the middle, 42 to 57, are read: 7 on either side for to" in notes[1]
@@ -299,11 +299,11 @@ def test_statistics_and_images_are_left_out():
 
 
 WRONG = {
-    "fbp.center": "is no sweep: write STEP.PARAMETER=",
-    "fbp.center=": "is no sweep",
-    "center=1:2:1": "is no parameter of a step",
-    "fbp.center=1:2": "is no sweep",
-    "fbp.center=1:2:3:4": "is no sweep",
+    "fbp.center": "is not a sweep: write STEP.PARAMETER=",
+    "fbp.center=": "is not a sweep",
+    "center=1:2:1": "is not a parameter of a step",
+    "fbp.center=1:2": "is not a sweep",
+    "fbp.center=1:2:3:4": "is not a sweep",
     "fbp.center=1:2:0": "step of a range must not be 0",
     "fbp.center=a:2:1": "start of a range must be a number",
     "fbp.center=[]": "a sweep needs at least one value",
@@ -311,9 +311,9 @@ WRONG = {
     "fbp.center=[1,": "not valid YAML",
     "fbp.centre=1:2:1": "fbp has no parameter 'centre'; did you mean center",
     "fpb.center=1:2:1": "the pipeline has no step 'fpb'; did you mean fbp",
-    "fbp.angles=1:2:1": "angles is filled in while it runs",
+    "fbp.angles=1:2:1": "angles is supplied during the run",
     "find_center_vo.smin=1:3:1": "a sweep needs a method that makes data",
-    "minus_log.x=1:3:1": "2 steps are called minus_log: give the one that is meant an id",
+    "minus_log.x=1:3:1": "2 steps are called minus_log: give one of them an id",
 }
 
 
@@ -367,5 +367,5 @@ class TestSharpness:
 def test_a_pipeline_with_a_sweep_is_planned_with_its_first_value_on_the_rows_that_are_read():
     pipeline = with_sweep(Pipeline.from_steps([*NORMALIZE, "fbp"]), "fbp.center=30:32:1")
     made = plan(source(100), pipeline, device="cpu")
-    assert "4 rows in the middle, 48 to 51, are read: as few as methods are" in made.notes[1]
+    assert "4 rows in the middle, 48 to 51, are read: the usual minimum" in made.notes[1]
     assert made.sections[-1].n_slices == 4

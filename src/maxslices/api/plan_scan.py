@@ -213,7 +213,7 @@ def plan_pipeline(
         block=block,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
-        notes=(*notes, *pipeline.warnings, *assumed, *scan.says_of_frames(taken)),
+        notes=(*notes, *pipeline.warnings, *assumed, *scan.missing_frame_notes(taken)),
         made_for=made_for(pipeline, scan, budgets.kind),
     )
     check_planned(models, made.sections)
@@ -337,7 +337,7 @@ def check(
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
             lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
         wanted = {name for step in checked.steps for name in step.meta.supplied}
-        lines += [f"  {text}" for text in spec.says_of_frames(wanted)]
+        lines += [f"  {text}" for text in spec.missing_frame_notes(wanted)]
         radians = source.angles
         if radians is None:
             lines.append("  angles: none")

@@ -183,7 +183,9 @@ class SweepRuns:
         angles = given.angles
         for step in steps:
             if angles is not None and step.meta.output_angles is not None:
-                angles = step.meta.angles_after(angles, step.with_known(self._known).parameters)
+                angles = step.meta.angles_after(
+                    angles, step.with_side_results(self._known).parameters
+                )
         n_rows = data.shape[1]
         if n_rows != given.spec.shape[1]:  # a step made other rows of them
             return given.with_projections(data, (0, n_rows), angles), n_rows // 2
@@ -240,7 +242,7 @@ class SweepRuns:
                 "the sweep holds {} in host memory for data and pictures, and {} are allowed: "
                 "allow more, or sweep fewer values".format(*texts)
             )
-        known = tuple(step.with_known(self._known) for step in steps)
+        known = tuple(step.with_side_results(self._known) for step in steps)
         pipeline = replace(self.cut.swept, steps=known, loader=LoaderOptions())
         options = RunRequest(
             scan=scan,

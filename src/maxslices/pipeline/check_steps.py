@@ -1,4 +1,4 @@
-"""Checks of a pipeline's steps against the registered methods; all faults at once."""
+"""Check the steps of a pipeline against the registered methods, and collect all faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..io.scans.loader import TO_FILL_IN
 from .steps import RawStep, Reference, Step, Sweep, sweep_fault
 
 _DATABASE = "httomo_backends"
-"""Package that says what the methods of the others need to be planned."""
+"""Package with the data for planning the methods of httomo's packages."""
 _EXTRA = "pip install 'maxslices[httomo]', with Python 3.12 or newer"
 _HOW_TO_INSTALL = {
     _DATABASE: _EXTRA,
@@ -33,47 +33,47 @@ _HOW_TO_INSTALL = {
     "httomolibgpu": _EXTRA,
     "tomopy": "conda install -c conda-forge tomopy",
 }
-"""Top-level package of a ``module_path`` -> how it is installed."""
+"""Top-level package of a ``module_path`` -> how to install it."""
 
 
 def _missing_package(entry: RawStep, methods: Registry) -> str:
-    """Package that is not installed, without which a step cannot be checked; "" if none."""
+    """Missing package without which a step cannot be checked, or an empty string."""
     module, name = entry.content.get("module_path"), entry.content.get("method")
     package = module.partition(".")[0] if isinstance(module, str) else ""
     if package not in _HOW_TO_INSTALL or f"{module}.{name}" in methods or is_loader(entry.content):
         return ""
-    # httomo itself is not needed: its loader and its statistics are here.
+    # httomo itself is not needed, because maxslices has its loader and its statistics.
     needed = [_DATABASE] if package == "httomo" else [_DATABASE, package]
     return next((each for each in needed if find_spec(each) is None), "")
 
 
 def _not_installed(package: str, steps: list[RawStep], methods: Registry) -> PipelineError:
     """One fault for all steps that need a missing package."""
-    of = {str(step.content["module_path"]).partition(".")[0] for step in steps}
+    users = {str(step.content["module_path"]).partition(".")[0] for step in steps}
     names = [str(step.content.get("method")) for step in steps]
     which = f"{names[0]} is"
     if names[1:]:
         which = f"{names[0]} and {len(names) - 1} more step{'s' * (len(names) > 2)} are"
     how = _HOW_TO_INSTALL[package]
-    text = f"{which} of {' and '.join(sorted(of))}, for which {package} is not installed: {how}"
+    text = f"{which} of {' and '.join(sorted(users))}, but {package} is not installed: {how}"
     own = sorted({name for name in names if name in methods})
     if own:
-        text += f"; or leave module_path out, for the method of another package ({', '.join(own)})"
+        text += f"; or leave out module_path to use another package ({', '.join(own)})"
     return steps[0].fault(text, "module_path")
 
 
 HTTOMO_LOADER = "httomo.data.hdf.loaders"
 LOADER_MODULES = (HTTOMO_LOADER, "maxslices.io")
-"""A first step from one of these modules says how the scan is read; what one of httomo's leaves out
-means what it means there."""
+"""A first step of one of these modules is the loader. With httomo's module, missing parameters have
+the defaults of httomo."""
 LOADER_METHOD = "standard_tomo"
 _REFERENCE = re.compile(r"\s*\$\{\{\s*([\w-]+)\.side_outputs\.([\w-]+)\s*\}\}\s*")
 _STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_outputs")
 _SAVES_BEFORE = ("save_intermediate_data", "httomo.methods")
-"""A method of httomo, and its module, for which the step before is saved. httomo fills in all of
-its parameters, so they are not looked at."""
+"""A method of httomo and its module, which saves the data of the previous step. httomo supplies its
+parameters, so they are ignored."""
 _Offered = dict[str, set[str] | None]
-"""id of a step -> names under its side_outputs; None if the step itself is faulty."""
+"""id of a step -> names under its side_outputs, or None if the step is faulty."""
 
 
 def check_steps(
@@ -84,8 +84,7 @@ def check_steps(
     Returns
     -------
     (LoaderOptions, list of Step, list of PipelineError, list of PipelineError)
-        The loader's options, the steps that are well formed, every fault, and what is likely to
-        be a mistake.
+        The loader's options, the valid steps, all faults, and warnings.
     """
     faults: list[PipelineError] = []
     loader = LoaderOptions()
@@ -94,7 +93,7 @@ def check_steps(
         raw = raw[1:]
     steps: list[Step] = []
     offered: _Offered = {}
-    unsaid = None
+    last_without_save = None
     checked: list[tuple[Step, RawStep]] = []
     missing: dict[str, list[RawStep]] = {}
     for entry in raw:
@@ -109,35 +108,35 @@ def check_steps(
         if step is not None:
             checked.append((step, entry))
             if not step.meta.side_results:
-                unsaid = None if "save_result" in entry.content else len(steps)
+                last_without_save = None if "save_result" in entry.content else len(steps)
             steps.append(step)
         step_id = entry.content.get("id")
         if isinstance(step_id, str):
             offered[step_id] = None if step is None else set(step.side_outputs.values())
     _check_one_sweep(steps, faults)
-    if unsaid is not None:
-        # The last step that makes data; methods with side results leave them as they are.
-        steps[unsaid] = replace(steps[unsaid], save_result=True)
-    faults += [_not_installed(package, those, methods) for package, those in missing.items()]
+    if last_without_save is not None:
+        # By default the last step that makes data is saved. Side results do not change the data.
+        steps[last_without_save] = replace(steps[last_without_save], save_result=True)
+    faults += [_not_installed(package, users, methods) for package, users in missing.items()]
     return loader, steps, faults, _follow_values(checked, faults)
 
 
 def _follow_values(
     checked: list[tuple[Step, RawStep]], faults: list[PipelineError]
 ) -> list[PipelineError]:
-    """Follow what the values are: warnings, and faults of a second reconstruction."""
+    """Follow the quantity of the data: return warnings, and add faults of reconstructing twice."""
     warnings: list[PipelineError] = []
     values, made_by, volume_by = None, "", None
     for meta, entry in ((step.meta, entry) for step, entry in checked):
         if volume_by is not None and "angles" in meta.supplied:
             text = (
-                f"{meta.name} takes projections, and what it is given are the slices that "
-                f"{volume_by} has reconstructed: leave one of the two out"
+                f"{meta.name} takes projections, but {volume_by} has already reconstructed slices: "
+                "leave out one of the two"
             )
             faults.append(entry.fault(text, "method"))
         if values is not None and meta.takes and values not in meta.takes:
             text = (
-                f"{meta.name} takes {' or '.join(meta.takes)}, and {made_by} gives {values}: "
+                f"{meta.name} takes {' or '.join(meta.takes)}, but {made_by} gives {values}: "
                 "the result is probably wrong"
             )
             warnings.append(entry.fault(text, "method"))
@@ -149,54 +148,54 @@ def _follow_values(
 
 
 def _save_before(steps: list[Step], entry: RawStep, faults: list[PipelineError]) -> None:
-    """Have the data saved that a step stands behind."""
+    """Save the data of the step before."""
     making = [index for index, step in enumerate(steps) if not step.meta.side_results]
     if making:
         steps[making[-1]] = replace(steps[making[-1]], save_result=True)
     else:
-        text = f"{_SAVES_BEFORE[0]} saves the data of a step before it: there is none"
+        text = f"{_SAVES_BEFORE[0]} saves the data of the step before it, but it is the first step"
         faults.append(entry.fault(text, "method"))
 
 
 def _check_one_sweep(steps: list[Step], faults: list[PipelineError]) -> None:
-    """Check that no more than one parameter is swept, as in httomo."""
-    found = [(f"{s.meta.name}.{name}", sweep) for s in steps for name, sweep in s.sweeps.items()]
-    for name, sweep in found[1:]:
-        first, where = found[0][0], found[0][1].place.where
+    """Check that at most one parameter is swept, as in httomo."""
+    sweeps = [(f"{s.meta.name}.{name}", sweep) for s in steps for name, sweep in s.sweeps.items()]
+    for name, sweep in sweeps[1:]:
+        first, where = sweeps[0][0], sweeps[0][1].place.where
         text = (
-            f"{name} is a second sweep, beside {first}{f' ({where})' if where else ''}: sweep one "
-            "parameter a run, and give the other one value"
+            f"{name} is a second sweep after {first}{f' ({where})' if where else ''}: sweep one "
+            "parameter in a run, and give the other one a single value"
         )
-        faults.append(PipelineError(text, sweep.place.where, sweep.place.pointer))
+        faults.append(sweep.place.fault(text))
 
 
 def is_loader(content: Mapping[str, Any]) -> bool:
-    """True if a step says how the scan is read."""
+    """True if a step is the loader."""
     return content.get("module_path") in LOADER_MODULES or content.get("method") == LOADER_METHOD
 
 
 def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOptions:
     for key in entry.content:
         if key not in ("method", "module_path", "parameters"):
-            known = "; the loader has method, module_path and parameters"
-            faults.append(entry.fault(f"unknown key {key!r}{known}", str(key)))
+            hint = "the loader has method, module_path and parameters"
+            faults.append(entry.fault(f"unknown key {key!r}; {hint}", str(key)))
     name = entry.content.get("method", LOADER_METHOD)
     if name != LOADER_METHOD:
-        text = f"unknown loader {name!r}; there is {LOADER_METHOD}"
+        text = f"unknown loader {name!r}; the only loader is {LOADER_METHOD}"
         faults.append(entry.fault(text, "method"))
     module = entry.content.get("module_path")
     if module not in (None, *LOADER_MODULES):
-        text = f"no loader is in {module!r}: leave module_path out, or give {LOADER_MODULES[0]}"
+        text = f"{module!r} has no loader: leave out module_path, or use {LOADER_MODULES[0]}"
         faults.append(entry.fault(text, "module_path"))
     parameters = entry.content.get("parameters")
     parameters = {} if parameters is None else parameters
-    options, found = parse_loader(parameters, as_httomo=module == HTTOMO_LOADER)
-    faults += [entry.fault(each.text, ".".join(("parameters", *each.keys))) for each in found]
+    options, invalid = parse_loader(parameters, as_httomo=module == HTTOMO_LOADER)
+    faults += [entry.fault(each.text, ".".join(("parameters", *each.keys))) for each in invalid]
     return options
 
 
 def _is_to_fill_in(value: Any) -> bool:
-    """True if a value, or one in it, is left to the user."""
+    """True if a value is a placeholder of a template, or contains one."""
     if isinstance(value, Mapping):
         return any(map(_is_to_fill_in, value.values()))
     if isinstance(value, list | tuple):
@@ -213,7 +212,7 @@ class _StepCheck:
         self._faults = faults
 
     def step(self, methods: Registry) -> Step | None:
-        """Checked step; None if anything is wrong with it."""
+        """Checked step; None if it is faulty."""
         content, n_before = self._entry.content, len(self._faults)
         for key in content:
             if key not in _STEP_KEYS:
@@ -232,7 +231,7 @@ class _StepCheck:
         if step_id is not None and not isinstance(step_id, str):
             self._fault(f"{meta.name}: id must be a name, not {step_id!r}", "id")
         elif step_id in self._offered:
-            self._fault(f"{meta.name}: an earlier step has the id {step_id!r} already", "id")
+            self._fault(f"{meta.name}: an earlier step already has the id {step_id!r}", "id")
         if len(self._faults) > n_before:
             return None
         step = Step(meta, parameters, save_result, step_id, side_outputs)
@@ -259,11 +258,11 @@ class _StepCheck:
             self._fault(f"method must be the name of a method, not {name!r}", "method")
             return None
         if module is not None and not isinstance(module, str):
-            text = f"{name}: module_path must be a dotted name or left out, not {module!r}"
+            text = f"{name}: module_path must be a dotted name, not {module!r}, or left out"
             self._fault(text, "module_path")
             return None
         if name == LOADER_METHOD:
-            self._fault(f"{name} says how the scan is read: it can only be the first step")
+            self._fault(f"{name} loads the scan: it can only be the first step")
             return None
         try:
             return methods.get(name, module)
@@ -273,15 +272,15 @@ class _StepCheck:
             return None
 
     def _parameters(self, meta: MethodMeta) -> dict[str, Any]:
-        given = self._entry.content.get("parameters")
-        given = {} if given is None else given
-        if not isinstance(given, Mapping):
-            text = f"{meta.name}: parameters must be names with values, not {given!r}"
+        written = self._entry.content.get("parameters")
+        written = {} if written is None else written
+        if not isinstance(written, Mapping):
+            text = f"{meta.name}: parameters must be names with values, not {written!r}"
             self._fault(text, "parameters")
             return {}
         values = {
-            self._name_now(meta, str(name), given): self._reference_or_value(str(name), value)
-            for name, value in given.items()
+            self._present_name(meta, str(name), written): self._reference_or_value(str(name), value)
+            for name, value in written.items()
         }
         known: dict[str, Any] = {}
         n_before = len(self._faults)
@@ -289,12 +288,12 @@ class _StepCheck:
         for name, value in values.items():
             key = f"parameters.{name}"
             if name in meta.supplied:
-                text = f"{meta.name}: {name} is filled in while it runs: leave it out"
+                text = f"{meta.name}: {name} is supplied during the run: leave it out"
                 self._fault(text, key)
             elif isinstance(value, Sweep):
                 not_missing.add(name)
             elif name not in meta.parameters and not meta.accepts_any:
-                known[name] = value  # refused by its name, whatever its value
+                known[name] = value  # an unknown name is a fault, whatever its value
             elif not isinstance(value, Reference):
                 if _is_to_fill_in(value):
                     self._fill_in(meta, name)
@@ -324,32 +323,31 @@ class _StepCheck:
         return values
 
     @staticmethod
-    def _name_now(meta: MethodMeta, name: str, given: Mapping[Any, Any]) -> str:
-        """Name that a parameter has, of one that an earlier release called otherwise."""
-        now = meta.former_names.get(name, name)
-        return name if name in meta.parameters or now in given else now
+    def _present_name(meta: MethodMeta, name: str, written: Mapping[Any, Any]) -> str:
+        """Present name of a parameter that may have its name of an earlier release."""
+        present = meta.former_names.get(name, name)
+        return name if name in meta.parameters or present in written else present
 
     def _check_values(self, meta: MethodMeta, known: Mapping[str, Any], unknown: Set[str]) -> None:
-        """Check that the method takes the values, whatever the data are."""
+        """Check the values that the method can check without data."""
         refusal = meta.refusal(known, unknown)
         if refusal is None:
             return
         named = re.findall(r"\w+", refusal)
         faulty = next((f"parameters.{name}" for name in named if name in known), "method")
-        text = f"{meta.name} refuses this: {refusal}"
+        text = f"{meta.name} refuses these values: {refusal}"
         self._faults.append(self._entry.fault(text, faulty, ParameterError))
 
     def _fill_in(self, meta: MethodMeta, name: str) -> None:
-        """Fault of a value that a template leaves to the user."""
+        """Add the fault of a placeholder that the user must replace."""
         parameter = meta.parameters.get(name)
         allowed = annotations_of(meta.function).get(name, Any)
-        what = "" if allowed is Any else f", {type_name(allowed)}"
+        what = "" if allowed is Any else f" ({type_name(allowed)})"
         if parameter is not None and parameter.default is not parameter.empty:
-            what += f", or leave it out for {parameter.default!r}"
+            what += f", or leave it out to use {parameter.default!r}"
         self._faults.append(
             self._entry.fault(
-                f"{meta.name}: {name} is {TO_FILL_IN}, which stands for a value of yours: give "
-                f"one{what}",
+                f"{meta.name}: {name} is {TO_FILL_IN}, a placeholder: write your value{what}",
                 f"parameters.{name}",
                 ParameterError,
             )
@@ -372,18 +370,18 @@ class _StepCheck:
             )
 
     def _side_outputs(self, meta: MethodMeta) -> dict[str, str]:
-        given = self._entry.content.get("side_outputs")
-        given = {} if given is None else given
-        if not isinstance(given, Mapping) or not all(isinstance(v, str) for v in given.values()):
-            text = f"{meta.name}: side_outputs must map side results to names, not {given!r}"
+        names = self._entry.content.get("side_outputs")
+        names = {} if names is None else names
+        if not isinstance(names, Mapping) or not all(isinstance(v, str) for v in names.values()):
+            text = f"{meta.name}: side_outputs must map side results to names, not {names!r}"
             self._fault(text, "side_outputs")
             return {}
-        for result in given:
+        for result in names:
             if result not in meta.side_results:
                 has = ", ".join(meta.side_results) or "none"
                 text = f"{meta.name} has no side result {result!r}; it has: {has}"
                 self._fault(text, f"side_outputs.{result}")
-        return dict(given)
+        return dict(names)
 
     def _reference_or_value(self, name: str, value: Any) -> Any:
         match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""The loader step ``standard_tomo``, described for people; every line of YAML in it is checked."""
+"""Description of the loader step ``standard_tomo`` for users. Tests check each line of its YAML."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ OTHER_FILES_YAML = """\
 _TEXT = """\
 standard_tomo
 
-Say how a scan is read: where its frames, flats, darks and angles are, and which part of it.
+Select how a scan is read: the paths of its frames, flats, darks and angles, and the part to read.
 
-It is a pipeline's first step, and may be left out: files of Diamond, the ESRF and the APS, and any
-NXtomo entry, are recognised. What `maxslices info SCAN` does not find is named here.
+It is the first step of a pipeline, and may be left out for files of Diamond, the ESRF and the APS,
+and for any NXtomo entry. Name here what `maxslices info SCAN` does not find.
 
 In a pipeline file, with every parameter:
 
 {loader}
 Bounds of a preview are indices, or begin, mid or end, with a start_offset and a stop_offset.
-On the command line --rows, --columns and --angles stand in their place: --rows mid,
+On the command line --rows, --columns and --angles replace them: --rows mid,
 --columns mid-500:mid+500, --angles ::2.
 
 Flats, darks or angles in other files:
 
-{others}
+{other_files}
 `flats: {{frames: [0, 1, 3]}}` or `flats: {{frames: "all but 2"}}` takes some flats,
 counted from 0.
-A `file` is HDF5, .npy, a TIFF or a folder of TIFFs; `input_data` is the scan itself. Without a
-data_path its own flats or darks are taken, or all frames of a file without an image key; an
-image_key_path selects among them. Angles are in HDF5, or in a text
-file in degrees: {{file: angles.txt}}. Relative paths count from where maxslices is run."""
+A `file` is HDF5, .npy, a TIFF or a folder of TIFFs, or `input_data` for the scan itself. Without
+a data_path, the flats or darks of the file are used, or all of its frames if it has no image key.
+An image_key_path selects among them. Angles are in HDF5, or in a text file in degrees:
+{{file: angles.txt}}. Paths are relative to the working directory."""
 
 
 def loader_text() -> str:
-    """Describe the step."""
-    loader, others = (
+    """Description of the step."""
+    loader, other_files = (
         "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
         for text in (LOADER_YAML, OTHER_FILES_YAML)
     )
-    return _TEXT.format(loader=loader, others=others)
+    return _TEXT.format(loader=loader, other_files=other_files)

@@ -1,4 +1,4 @@
-"""A pipeline: checked steps in order, how the scan is read, and the sections it is cut into."""
+"""A pipeline: checked steps in order, the loader's options, and the sections it is cut into."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .steps import RawStep, Reference, Step, TextPlace, raise_faults
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Checked steps in order: each is a registered method with parameters of the right types."""
+    """Checked steps in order. Each is a registered method with valid parameters."""
 
     steps: tuple[Step, ...]
     """The methods, first to last."""
     loader: LoaderOptions = field(default_factory=LoaderOptions)
-    """How the scan is read, from the loader step."""
+    """Options of the loader step: how the scan is read."""
     name: str = "pipeline"
-    """Name for messages: that of the file."""
+    """Name of the file, for messages."""
     loader_given: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Parameters of the loader step as they were given."""
+    """Parameters of the loader step as the user wrote them."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What is likely to be a mistake, each with its line."""
+    """Likely mistakes, each with its line."""
 
     def __post_init__(self) -> None:
         wrong = next((step for step in self.steps if not isinstance(step, Step)), None)
         if wrong is not None:
             raise PipelineError(
-                f"{wrong!r} is no checked step: make a pipeline with Pipeline.from_steps([...])"
+                f"{wrong!r} is not a checked step: make a pipeline with Pipeline.from_steps([...])"
             )
 
     @classmethod
@@ -48,7 +48,7 @@ class Pipeline:
         Raises
         ------
         PipelineError
-            If the file is missing or not well formed; each fault with its line.
+            If the file is missing or invalid, naming the line of each fault.
         """
         from .yaml_file import read_pipeline_file
 
@@ -61,16 +61,16 @@ class Pipeline:
         Parameters
         ----------
         steps : iterable of steps
-            Each is a method, a pair of a method and its parameters, or a mapping with a pipeline
-            file's keys. A method is its name, its function or a `functools.partial` of that, whose
-            keywords are its parameters.
+            Each is a method, a pair of a method and its parameters, or a mapping with the keys of
+            a pipeline file. A method is given by its name, its function, or a `functools.partial`
+            of the function with parameters as keywords.
         methods : Registry
-            Where names of methods are looked up, and functions without a ``meta``.
+            Where names of methods are looked up, and functions without the attribute ``meta``.
 
         Raises
         ------
         PipelineError
-            If it is not well formed; each fault with the number of its step.
+            If it is invalid, naming the step of each fault.
 
         Examples
         --------
@@ -79,7 +79,7 @@ class Pipeline:
         """
         if isinstance(steps, str | Mapping) or not isinstance(steps, Iterable):
             raise PipelineError(
-                f"a pipeline is a file or a list of steps, not {steps!r}: write it as [step, ...]"
+                f"a pipeline must be a file or a list of steps, not {steps!r}: write [step, ...]"
             )
         raw = [
             _raw_step(step, methods, f"step {number}") for number, step in enumerate(steps, start=1)
@@ -91,12 +91,12 @@ class Pipeline:
         loader, steps, faults, warned = check_steps(raw, methods)
         raise_faults(faults, name)
         if not steps:
-            raise PipelineError("it has no methods", name)
-        given = raw[0].content.get("parameters") if is_loader(raw[0].content) else None
-        return cls(tuple(steps), loader, name, given or {}, tuple(map(str, warned)))
+            raise PipelineError("the pipeline has no methods", name)
+        written = raw[0].content.get("parameters") if is_loader(raw[0].content) else None
+        return cls(tuple(steps), loader, name, written or {}, tuple(map(str, warned)))
 
     def content(self) -> tuple[dict[str, Any], ...]:
-        """Whole pipeline as plain values: the loader's options, then step by step."""
+        """The pipeline as plain values: the loader's options, then each step."""
         steps = [
             {
                 "method": step.meta.full_name,
@@ -110,41 +110,41 @@ class Pipeline:
         return (plain(dataclasses.asdict(self.loader)), *steps)
 
     def reading(self, chosen: Mapping[str, PartLike | None]) -> Pipeline:
-        """The same pipeline on a part of the scan.
+        """Copy of the pipeline for a part of the scan.
 
         Parameters
         ----------
         chosen : mapping of str to PartLike
-            "angles", "rows" and "columns" -> the part, in place of what the pipeline says.
+            "angles", "rows" and "columns" -> the part, which replaces the pipeline's own.
 
         Raises
         ------
         UsageError
-            If a part cannot be understood.
+            If a part is invalid.
         """
         if all(part is None for part in chosen.values()):
             return self
         return self.with_preview(with_choice(self.loader.preview, chosen))
 
     def with_preview(self, preview: Preview) -> Pipeline:
-        """The same pipeline on the part of a scan that a preview names."""
-        given = {k: v for k, v in self.loader_given.items() if k != "continuous_scan_subset"}
+        """Copy of the pipeline for the part of a scan that a preview selects."""
+        kept = {k: v for k, v in self.loader_given.items() if k != "continuous_scan_subset"}
         return dataclasses.replace(
             self,
             loader=dataclasses.replace(self.loader, preview=preview),
-            loader_given={**given, "preview": preview_words(preview)},
+            loader_given={**kept, "preview": preview_words(preview)},
         )
 
     def with_planned(self, reference: Reference, value: Any) -> Pipeline:
-        """The same pipeline, planned with a value for a reference."""
+        """Copy of the pipeline, planned with a value for a reference."""
         steps = tuple(step.with_planned(reference, value) for step in self.steps)
         return dataclasses.replace(self, steps=steps)
 
     def finding(self, reference: Reference) -> Pipeline | None:
-        """The steps that find the value of a reference, which save no data.
+        """The steps that are needed to find the value of a reference, without saving data.
 
-        Of other steps with side results only those remain that these refer to. None if one of the
-        steps is swept.
+        Steps with side results are omitted unless one of these steps refers to them. None if one
+        of the steps is swept.
         """
         wanted = {reference.step_id}
         steps: list[Step] = []
@@ -159,13 +159,13 @@ class Pipeline:
         return dataclasses.replace(self, steps=tuple(reversed(steps)))
 
     def saving_all(self) -> Pipeline:
-        """The same pipeline, with the data after every step saved."""
+        """Copy of the pipeline that saves the data after every step."""
         steps = (dataclasses.replace(s, save_result=not s.meta.side_results) for s in self.steps)
         return dataclasses.replace(self, steps=tuple(steps))
 
     @property
     def result_index(self) -> int | None:
-        """Index of the last step that makes data; None if there is none."""
+        """Index of the last step that makes data, or None."""
         making = [i for i, step in enumerate(self.steps) if not step.meta.side_results]
         return making[-1] if making else None
 
@@ -174,13 +174,13 @@ class Pipeline:
 
 
 MethodLike = str | Callable[..., Any] | MethodMeta
-"""A method: its name, its function, or a `functools.partial` of that with parameters by name."""
+"""A method: its name, its function, or a `functools.partial` of the function."""
 StepLike = MethodLike | tuple[MethodLike, Mapping[str, Any]] | Mapping[str, Any]
-"""A step: a method, (method, parameters), or a mapping with a pipeline file's keys."""
+"""A step: a method, (method, parameters), or a mapping with the keys of a pipeline file."""
 
 
 def _raw_step(step: StepLike, methods: Registry, where: str) -> RawStep:
-    """Step in any form as a mapping with a pipeline file's keys, and its method if it is known."""
+    """Convert a step of any form to a mapping with the keys of a pipeline file."""
     if isinstance(step, tuple) and len(step) == 2 and isinstance(step[1], Mapping):
         content: dict[str, Any] = {"method": step[0], "parameters": dict(step[1])}
     else:
@@ -190,7 +190,7 @@ def _raw_step(step: StepLike, methods: Registry, where: str) -> RawStep:
     if meta is None and isinstance(named, functools.partial):
         if named.args:
             raise PipelineError(
-                f"{named!r} has arguments without a name: give the parameters of a step by name",
+                f"{named!r} has positional arguments: pass the parameters of a step by name",
                 where,
             )
         content["parameters"] = {**named.keywords, **(content.get("parameters") or {})}
@@ -206,7 +206,7 @@ def _raw_step(step: StepLike, methods: Registry, where: str) -> RawStep:
         )
     elif not isinstance(named, str) and not isinstance(step, Mapping):
         raise PipelineError(
-            "a step is a method (its name or its function), (method, parameters) or a mapping "
+            "a step must be a method (its name or its function), (method, parameters) or a mapping "
             f"with the key 'method', not {step!r}",
             where,
         )
@@ -219,7 +219,7 @@ def _meta_of(function: Any, methods: Registry) -> MethodMeta | None:
     if isinstance(meta, MethodMeta):
         return meta
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    if name in methods:  # of another package, whose methods are called through functions of ours
+    if name in methods:  # a function of another package, which is registered with a wrapper
         return methods.get(name)
     return next((each for each in methods if each.function is function), None)
 
@@ -229,7 +229,7 @@ def _sweeps(step: Step) -> dict[str, Any]:
 
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[StepLike]
-"""A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them."""
+"""A pipeline, its YAML file, or steps as for `Pipeline.from_steps`."""
 
 
 def as_pipeline(pipeline: PipelineLike) -> Pipeline:
@@ -246,11 +246,11 @@ class Section:
     """Consecutive methods that run on a block without leaving the device."""
 
     slice_dims: tuple[int, ...]
-    """Axes along which blocks for all of its methods can be cut, the first one preferred."""
+    """Axes along which blocks can be cut for all of its methods, the preferred one first."""
     steps: list[Step] = field(default_factory=list)
     """The methods, in order."""
     halo: tuple[int, int] = (0, 0)
-    """Slices (before, after) that the block is widened by."""
+    """Slices (before, after) that are added to a block."""
 
     @property
     def slice_dim(self) -> int:
@@ -266,8 +266,8 @@ def cut_into_sections(pipeline: Pipeline, *, reads_rows: bool = True) -> list[Se
     pipeline : Pipeline
         The methods.
     reads_rows : bool
-        Whether the scan's rows can be read by themselves. Methods that work on slices along
-        either axis then join those on sinograms after them, and nothing is transposed.
+        Whether rows of the scan can be read without whole frames. Methods for slices along either
+        axis then share a section with the sinogram methods after them, and nothing is transposed.
 
     Returns
     -------
@@ -277,15 +277,14 @@ def cut_into_sections(pipeline: Pipeline, *, reads_rows: bool = True) -> list[Se
     -----
     A new section starts
 
-    * where the pattern changes,
-    * at a second method with a halo, as the halo around a block serves one method,
+    * if the pattern changes,
+    * at a second method with a halo, because the halo of a block serves one method,
     * at a reference to a side result that depends on all data of the section.
 
-    The exception: a side result that depends on a few slices is found beforehand, from those
-    slices alone, so no section starts at a reference to it. A section that can be cut along
-    either axis is cut as the one before it. The first one is cut into projections, if it can be,
-    where a scan's rows cannot be read by themselves, or where the data between are saved, as
-    pictures to be looked at.
+    The exception: a side result that depends on a few slices is found before the first block, so no
+    section starts at a reference to it. A section that can be cut along either axis is cut as the
+    previous one. The first section is cut into projections, if possible, when rows of the scan
+    cannot be read without whole frames, or when its data are saved as images.
     """
     sections: list[Section] = []
     pending: set[str] = set()
@@ -311,13 +310,13 @@ def cut_into_sections(pipeline: Pipeline, *, reads_rows: bool = True) -> list[Se
 
 
 def _stays(sections: list[Section], reads_rows: bool) -> bool:
-    """True if the last section keeps to its preferred axis, whatever comes after it."""
+    """True if the last section keeps its preferred axis, whatever follows it."""
     is_first = len(sections) == 1
     return (is_first and not reads_rows) or any(step.save_result for step in sections[-1].steps)
 
 
 def _as_before(slice_dims: tuple[int, ...], sections: list[Section]) -> tuple[int, ...]:
-    """Axes with that of the previous section first, if it is one of them."""
+    """Axes, starting with the one of the previous section if possible."""
     if sections and sections[-1].slice_dim in slice_dims:
         return tuple(sorted(slice_dims, key=lambda dim: dim != sections[-1].slice_dim))
     return slice_dims

@@ -1,4 +1,4 @@
-"""A scan without its data, and checks that it has what the methods of a pipeline need."""
+"""Describe a scan without its data, and check that it provides all inputs of a pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True)
 class ScanSpec:
-    """Shapes and dtypes of a scan, and what is known beside."""
+    """Shapes, dtypes and other properties of a scan."""
 
     projections: ArraySpec
     """Axes (angles, detector_y, detector_x)."""
@@ -27,37 +27,37 @@ class ScanSpec:
     has_angles: bool = True
     """Whether the angle of each projection is known."""
     flat_groups: int = 1
-    """Groups of flats that are interpolated in time; 1 where their mean serves all."""
+    """Number of groups of flats that are interpolated in time; 1 if their mean is used."""
     dummies: tuple[str, ...] = ()
-    """Which of flats and darks are made up."""
+    """Names of frames that are replaced by constants: flats, darks."""
     in_memory: bool = False
-    """Whether blocks can be used, or copied to the device, from where they lie."""
+    """Whether it is an array that the device can use, or copy blocks from."""
     reads_rows: bool = True
-    """Whether some rows of all projections are read without the rest of these."""
+    """Whether rows can be read without whole frames."""
     name: str = "array"
-    """For messages and the plan's title."""
+    """Name for messages and the title of the plan."""
 
-    def says_of_frames(self, taken: set[str]) -> tuple[str, ...]:
-        """Notes on flats and darks that are absent or made up, as far as they are in `taken`."""
+    def missing_frame_notes(self, taken: set[str]) -> tuple[str, ...]:
+        """Notes on flats and darks in `taken` that are missing or replaced by constants."""
         notes = []
-        for side, spec, made in (("flats", self.flats, "ones"), ("darks", self.darks, "zeros")):
+        for side, spec, value in (("flats", self.flats, "ones"), ("darks", self.darks, "zeros")):
             if side in taken and spec is None:
-                notes.append(f"{self.name} has no {side}: methods that can do so work without")
+                notes.append(f"{self.name} has no {side}: methods run without if they can")
             if side in taken and side in self.dummies:
                 notes.append(
-                    f"{self.name} has no {side}, or they are to be ignored: a frame of {made} "
-                    "stands in their place, as in httomo"
+                    f"{self.name} has no {side}, or they are ignored: a frame of {value} replaces "
+                    "them, as in httomo"
                 )
         return tuple(notes)
 
     def frames(self, names: set[str]) -> list[ArraySpec]:
-        """Flats and darks that are in `names` and that the scan has."""
+        """The flats and darks in `names` that the scan has."""
         sides = {"flats": self.flats, "darks": self.darks}
         return [spec for name, spec in sides.items() if spec is not None and name in names]
 
 
 CHANGED_DTYPE = np.dtype(np.float32)
-"""Dtype of the means that methods change, as in httomo."""
+"""Dtype of the mean flats and darks that methods change, as in httomo."""
 
 
 def changes_frames(steps: Sequence[Step], index: int) -> bool:
@@ -68,7 +68,7 @@ def changes_frames(steps: Sequence[Step], index: int) -> bool:
 
 
 def scan_after(steps: Sequence[Step], index: int, scan: ScanSpec) -> ScanSpec:
-    """The scan as a step is given it: one dark, and one flat a group, after a change."""
+    """The scan as a step receives it: after a change one dark, and one flat for each group."""
     if not any(changes_frames(steps, earlier) for earlier in range(index)):
         return scan
 
@@ -85,7 +85,7 @@ def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
     Raises
     ------
     SourceError
-        Naming the method and how to give what is missing.
+        If it lacks one of them, naming the method and how to provide it.
     """
     has = {"flats": scan.flats is not None, "darks": scan.darks is not None}
     has["angles"] = scan.has_angles
@@ -95,38 +95,38 @@ def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
             if not has.get(name, True) and parameter.default is parameter.empty:
                 how = "rotation_angles" if name == "angles" else name
                 raise SourceError(
-                    f"{scan.name} has no {name}, which {step.meta.name} needs: give them with "
-                    f"{how} in the pipeline's loader (standard_tomo), or for arrays with "
+                    f"{scan.name} has no {name}, which {step.meta.name} needs: set {how} in the "
+                    "loader of the pipeline (standard_tomo), or for arrays use "
                     f"maxslices.ArrayScan(data, {name}=...)"
                 )
 
 
 def check_shapes(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
-    """Check that flats, darks and angles fit the data that a method is given.
+    """Check that flats, darks and angles fit the data of a method.
 
     Raises
     ------
     SourceError
-        If an earlier method changed the shape, naming this one.
+        If an earlier method changed the shape of the data.
     """
     supplied = step.meta.supplied
     for name in ("flats", "darks"):
         for spec in scan.frames({name} & set(supplied)):
             if spec.shape[1:] != data.shape[1:]:
                 raise SourceError(
-                    f"{step.meta.name} is given {name} of {_by(spec.shape[1:])} for data of "
-                    f"{_by(data.shape[1:])}: put it before the method that changes the shape"
+                    f"{step.meta.name} receives {name} of {_by(spec.shape[1:])} for data of "
+                    f"{_by(data.shape[1:])}: move it before the method that changes the shape"
                 )
     n_angles = scan.projections.shape[0]
     if "angles" in supplied and scan.has_angles and data.shape[0] > n_angles:
         raise SourceError(
-            f"{step.meta.name} is given {n_angles} angles for {data.shape[0]} projections: put "
-            "it before the method that changes their number"
+            f"{step.meta.name} receives {n_angles} angles for {data.shape[0]} projections: move it "
+            "before the method that changes their number"
         )
 
 
 def check_known_shapes(sections: Iterable[Section], scan: ScanSpec) -> None:
-    """Check flats, darks and angles as `check_shapes` does, as far as shapes are declared.
+    """Check flats, darks and angles as `check_shapes` does, for all declared shapes.
 
     Raises
     ------

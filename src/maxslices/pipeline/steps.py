@@ -1,4 +1,4 @@
-"""Steps of a pipeline, as a user wrote them and checked, with their references and sweeps."""
+"""Steps of a pipeline, as the user wrote them and checked, with references and sweeps."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..errors import PipelineError, UnknownReferenceError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class TextPlace:
-    """Where something stands in what a user wrote."""
+    """A position in the text that a user wrote."""
 
     where: str | None
     """File, line and column, such as ``"pipeline.yaml:12:5"``, or the number of a step."""
     pointer: str = ""
-    """The line and a mark below; empty if it is not known."""
+    """The line and a mark below it, or an empty string."""
 
     def fault(self, text: str, kind: type[PipelineError] = PipelineError) -> PipelineError:
-        """Error for what is wrong here."""
+        """Error for a fault at this position."""
         return kind(text, self.where, self.pointer)
 
 
 def raise_faults(faults: Iterable[PipelineError], name: str) -> None:
-    """Raise the faults of a pipeline as one error, if there are any."""
+    """Raise the faults of a pipeline as one error, if any."""
     faults = sorted(faults, key=_line_of)
     if len(faults) == 1:
         raise faults[0]
@@ -40,7 +40,7 @@ def raise_faults(faults: Iterable[PipelineError], name: str) -> None:
 
 
 def _line_of(fault: PipelineError) -> tuple[int, int]:
-    """Line and column of a fault in a file, to sort by; (0, 0) if it has none."""
+    """Line and column of a fault in a file for sorting, or (0, 0)."""
     numbers = (fault.where or "").split(":")[-2:]
     return (int(numbers[0]), int(numbers[1])) if all(map(str.isdecimal, numbers)) else (0, 0)
 
@@ -62,12 +62,12 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A parameter that is given several values, one after the other."""
+    """A parameter with several values, one for each run."""
 
     values: tuple[Any, ...]
     """The values, in order."""
     place: TextPlace = field(default_factory=lambda: TextPlace(None), compare=False)
-    """Where it stands in a file."""
+    """Its position in a file."""
 
     def __str__(self) -> str:
         return f"sweep of {len(self.values)} values"
@@ -75,21 +75,21 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One method of a pipeline, checked."""
+    """A checked step: one method of a pipeline."""
 
     meta: MethodMeta
     """The method."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """The user's parameters; a value may be a `Reference`."""
+    """The user's parameters. A value may be a `Reference` or a `Sweep`."""
     save_result: bool = False
-    """Whether the data after this step are kept as a result."""
+    """Whether the data after this step are saved as a result."""
     id: str | None = None
     """Name by which later steps refer to this one."""
     side_outputs: Mapping[str, str] = field(default_factory=dict)
     """Side result of the method -> name for references."""
     planned_values: Mapping[str, Any] = field(default_factory=dict)
-    """Parameter -> value of its reference, as far as a plan depends on it: found, or assumed,
-    before the plan is made."""
+    """Parameter -> value of its reference, if the plan depends on it. The value is computed or
+    assumed before planning."""
 
     @property
     def references(self) -> tuple[Reference, ...]:
@@ -101,26 +101,26 @@ class Step:
         """Parameters that are swept."""
         return {name: v for name, v in self.parameters.items() if isinstance(v, Sweep)}
 
-    def with_known(self, known: Mapping[tuple[str, str], Any]) -> Step:
-        """Step with references replaced, as far as (step id, name) are among what is known."""
-        found = {
-            name: known.get((value.step_id, value.name), value)
+    def with_side_results(self, values: Mapping[tuple[str, str], Any]) -> Step:
+        """Copy of the step in which references are replaced by the values of (step id, name)."""
+        parameters = {
+            name: values.get((value.step_id, value.name), value)
             if isinstance(value, Reference)
             else value
             for name, value in self.parameters.items()
         }
-        return replace(self, parameters=found)
+        return replace(self, parameters=parameters)
 
     def with_planned(self, reference: Reference, value: Any) -> Step:
-        """Step that is planned with a value for the parameters with a reference."""
-        given = {name: value for name, each in self.parameters.items() if each == reference}
-        return replace(self, planned_values={**self.planned_values, **given}) if given else self
+        """Copy of the step that is planned with a value for a reference."""
+        new = {name: value for name, each in self.parameters.items() if each == reference}
+        return replace(self, planned_values={**self.planned_values, **new}) if new else self
 
     def known_parameters(self) -> dict[str, Any]:
-        """Parameters for the method's declarations, before anything has run.
+        """Parameters for the method's declarations, before any step has run.
 
-        A sweep is replaced by its first value. A reference is replaced by its planned value, or
-        by an `UnknownValue`, which raises `UnknownReferenceError` as soon as a declaration uses it.
+        A sweep is replaced by its first value. A reference is replaced by its planned value, or by
+        an `UnknownValue`, which raises `UnknownReferenceError` when a declaration uses it.
         """
         known: dict[str, Any] = {}
         for name, value in self.parameters.items():
@@ -132,28 +132,28 @@ class Step:
         return known
 
     def measured_parameters(self) -> dict[str, Any]:
-        """Parameters with which the method is measured before anything has run.
+        """Parameters with which the method is measured before any step has run.
 
-        A reference is replaced by the method's default, or by None without one: a measurement
-        is recorded by its parameters, and serves for the values of many runs.
+        A reference is replaced by the parameter's default, or None. A measurement is recorded for
+        these parameters, and can then be used for many runs with different values.
         """
-        known = self.known_parameters()
         return {
             name: self.default_of(name) if isinstance(value, UnknownValue) else value
-            for name, value in known.items()
+            for name, value in self.known_parameters().items()
         }
 
     def default_of(self, name: str) -> Any:
-        """Default of a parameter; None without one."""
+        """Default of a parameter, or None."""
         parameter = self.meta.parameters.get(name)
-        is_given = parameter is not None and parameter.default is not parameter.empty
-        return parameter.default if parameter is not None and is_given else None
+        if parameter is None or parameter.default is parameter.empty:
+            return None
+        return parameter.default
 
     def _needed_error(self, name: str, reference: Reference) -> Callable[[], Exception]:
-        """Make the error of a reference on whose value a plan depends."""
+        """Function that makes the error for a plan that depends on a reference."""
         text = (
-            f"{self.meta.name}: {name} is {reference}, which only a run can find, and the plan "
-            f"depends on it: give {name} a value"
+            f"{self.meta.name}: {name} is {reference}, which is known only during a run, but the "
+            f"plan depends on it: give {name} a value"
         )
         place = reference.place
         return lambda: UnknownReferenceError(text, place.where, place.pointer, reference)
@@ -161,19 +161,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RawStep:
-    """A step as a user wrote it, not yet checked."""
+    """A step as the user wrote it, not yet checked."""
 
     content: Mapping[str, Any]
     """Keys method, module_path, parameters, save_result, id, side_outputs."""
     places: Mapping[str, TextPlace] = field(default_factory=dict)
-    """Key, or keys within keys as in ``parameters.preview.angles`` -> where it stands."""
+    """Key, or nested keys such as ``parameters.preview.angles`` -> position."""
     meta: MethodMeta | None = None
-    """The method, where the step names it by its function; None: it is looked up by its name."""
+    """The method if the step contains its function; None if it is looked up by its name."""
 
     def fault(
         self, text: str, key: str = "", kind: type[PipelineError] = PipelineError
     ) -> PipelineError:
-        """Make the error for what stands under a key, or nearest above it."""
+        """Make the error for the value of a key, or of the nearest key above it."""
         return self.place(key).fault(text, kind)
 
     def place(self, key: str = "") -> TextPlace:
@@ -184,24 +184,23 @@ class RawStep:
 
 
 MAX_SWEEP_VALUES = 10_000
-"""Most values of a sweep. Each is a picture that somebody looks at; more are a step that is too
+"""Most values of a sweep. Each makes a picture to look at, so more values mean that the step is too
 small by mistake."""
 
 _STEP_DIGITS = 9
-"""Decimals of a number of steps that count: with 10,000 steps, rounding errors of the ends reach
-1e-11 of a step where these are a hundred times as large as the range."""
+"""Significant decimals of a number of steps. With 10,000 steps, and ends that are a hundred times
+as large as the range, rounding errors reach 1e-11 of a step."""
 
 
 def sweep_range(start: Any, stop: Any, step: Any) -> Sweep:
-    """Make a sweep of equally spaced values as `numpy.arange` does, `stop` always excluded.
+    """Make a sweep of equally spaced values as `numpy.arange` does, without `stop`.
 
     Raises
     ------
     UsageError
-        If these are not numbers, or give no values or too many.
+        If these are not numbers, or the number of values is 0 or too large.
     """
-    given = {"start": start, "stop": stop, "step": step}
-    for name, value in given.items():
+    for name, value in {"start": start, "stop": stop, "step": step}.items():
         if not matches(float, value) or not np.isfinite(value):
             raise UsageError(f"{name} of a range must be a number, not {value!r}")
     if step == 0:
@@ -218,37 +217,37 @@ def sweep_range(start: Any, stop: Any, step: Any) -> Sweep:
 
 
 def sweep_list(values: Iterable[Any]) -> Sweep:
-    """Make a sweep of given values.
+    """Make a sweep of a list of values.
 
     Raises
     ------
     UsageError
-        If there are none or too many.
+        If the list is empty or too long.
     """
-    found = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
-    if not found:
+    plain = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+    if not plain:
         raise UsageError("a sweep needs at least one value")
-    if len(found) > MAX_SWEEP_VALUES:
-        raise UsageError(f"a sweep has at most {MAX_SWEEP_VALUES:,} values, not {len(found):,}")
-    return Sweep(found)
+    if len(plain) > MAX_SWEEP_VALUES:
+        raise UsageError(f"a sweep has at most {MAX_SWEEP_VALUES:,} values, not {len(plain):,}")
+    return Sweep(plain)
 
 
 def sweep_fault(step: Step, name: str) -> str | None:
-    """What is wrong with the sweep of a parameter; None if nothing is."""
+    """Fault of the sweep of a parameter, or None."""
     meta, sweep = step.meta, step.sweeps[name]
     if meta.side_results:
         return (
-            f"{meta.name}: a sweep needs a method that makes data, and {meta.name} finds "
-            f"{', '.join(meta.side_results)} alone"
+            f"{meta.name}: a sweep needs a method that makes data, but {meta.name} returns only "
+            f"{', '.join(meta.side_results)}"
         )
     if name not in meta.parameters and not meta.accepts_any:
-        known = [each for each in meta.parameters if each not in meta.supplied]
-        return f"{meta.name} has no parameter {name!r}{nearest(name, known)}"
+        valid = [each for each in meta.parameters if each not in meta.supplied]
+        return f"{meta.name} has no parameter {name!r}{nearest(name, valid)}"
     if name in meta.supplied:
-        return f"{meta.name}: {name} is filled in while it runs, and cannot be swept"
-    others = set(meta.parameters) - {name}
+        return f"{meta.name}: {name} is supplied during the run, and cannot be swept"
+    unchecked = set(meta.parameters) - {name}
     for value in sweep.values:
-        for _, text in check_parameters(meta.function, {name: value}, others):
+        for _, text in check_parameters(meta.function, {name: value}, unchecked):
             return f"{meta.name} {text}"
     unknown = {k for k, v in step.parameters.items() if isinstance(v, Reference | Sweep)} - {name}
     plain = {k: v for k, v in step.parameters.items() if k in meta.parameters and k not in unknown}

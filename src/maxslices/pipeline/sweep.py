@@ -1,4 +1,4 @@
-"""Sweeps: one parameter of one step with several values, and the few rows that are read."""
+"""Sweeps: several values of one parameter of one step, and the few rows that they need."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from .pipeline import Pipeline
 from .steps import Step, Sweep, sweep_fault, sweep_list, sweep_range
 
 LEFT_OUT = ("calculate_stats", "rescale_to_int", "save_to_images")
-"""Methods that a sweep leaves out, as httomo does: they prepare and save a whole volume, and a
-sweep saves the picture of each value itself."""
+"""Methods that a sweep omits, as httomo does. They prepare and save a whole volume, but a sweep
+saves one picture for each value."""
 
 
 SweepLike = str | Mapping[str, Iterable[Any] | slice]
-"""A sweep as ``"fbp.center=203:208:0.5"``, or ``{"fbp.center": values}``."""
+"""A sweep as ``"fbp.center=203:208:0.5"`` or ``{"fbp.center": values}``."""
 _HOW = "write STEP.PARAMETER=START:STOP:STEP, or =[VALUE, VALUE, ...]"
 
 
 def with_sweep(pipeline: Pipeline, sweep: SweepLike) -> Pipeline:
-    """Replace a parameter of a pipeline by a sweep.
+    """Replace the value of a parameter in a pipeline by a sweep.
 
     Parameters
     ----------
     pipeline : Pipeline
-        Checked; it may have a sweep of the same parameter, which is replaced.
+        The pipeline. If it has a sweep of the same parameter, that is replaced.
     sweep : str or mapping
-        The id of a step, or the name of its method, with the parameter, and its values:
-        ``"fbp.center=203:208:0.5"`` (the stop excluded), ``"fbp.center=[203, 204.5]"``, or a
+        The id of a step or the name of its method, the parameter, and its values:
+        ``"fbp.center=203:208:0.5"`` (without the stop), ``"fbp.center=[203, 204.5]"``, or a
         mapping of one such name to values.
 
     Raises
     ------
     UsageError
-        If it is not written like that, or there is no such step.
+        If the text is invalid, or the step does not exist.
     PipelineError
         If the parameter cannot be swept, or a value is refused.
     """
-    name, found = _read(sweep)
+    name, values = _read(sweep)
     target, _, parameter = name.rpartition(".")
     if not target or not parameter.isidentifier():
-        raise UsageError(f"{name!r} is no parameter of a step: {_HOW}")
+        raise UsageError(f"{name!r} is not a parameter of a step: {_HOW}")
     index = _step_index(pipeline, target)
     swept = dataclasses.replace(
         pipeline.steps[index],
-        parameters={**pipeline.steps[index].parameters, parameter: found},
+        parameters={**pipeline.steps[index].parameters, parameter: values},
     )
     if fault := sweep_fault(swept, parameter):
         raise ParameterError(fault, f"sweep of {name}")
     steps = list(pipeline.steps)
     steps[index] = swept
-    others = [
+    swept_already = [
         f"{step.meta.name}.{key}"
         for number, step in enumerate(steps)
         for key in step.sweeps
         if (number, key) != (index, parameter)
     ]
-    if others:
+    if swept_already:
         raise PipelineError(
-            f"the pipeline sweeps {others[0]} already: sweep one parameter a run, and give the "
-            "other one value",
+            f"the pipeline already sweeps {swept_already[0]}: sweep one parameter in a run, and "
+            "give the other one a single value",
             f"sweep of {name}",
         )
     return dataclasses.replace(pipeline, steps=tuple(steps))
@@ -72,20 +72,20 @@ def with_sweep(pipeline: Pipeline, sweep: SweepLike) -> Pipeline:
 def _read(sweep: SweepLike) -> tuple[str, Sweep]:
     if isinstance(sweep, Mapping):
         if len(sweep) != 1:
-            raise UsageError(f"a sweep is of one parameter, not {len(sweep)}")
+            raise UsageError(f"a sweep needs one parameter, not {len(sweep)}")
         ((name, values),) = sweep.items()
         if not isinstance(name, str):
-            raise UsageError(f"{name!r} is no parameter of a step: name it as 'fbp.center'")
+            raise UsageError(f"{name!r} is not a parameter of a step: write it like 'fbp.center'")
         if isinstance(values, slice):
             return name, sweep_range(values.start, values.stop, values.step)
         if isinstance(values, str) or not isinstance(values, Iterable):
-            raise UsageError(f"the values of a sweep are a list, not {values!r}")
+            raise UsageError(f"the values of a sweep must be a list, not {values!r}")
         return name, sweep_list(values)
     if not isinstance(sweep, str):
-        raise UsageError(f"a sweep is text or a mapping of one name to values, not {sweep!r}")
+        raise UsageError(f"a sweep must be text or a mapping of one name, not {sweep!r}")
     name, equals, text = sweep.partition("=")
     if not equals or not text.strip():
-        raise UsageError(f"{sweep!r} is no sweep: {_HOW}")
+        raise UsageError(f"{sweep!r} is not a sweep: {_HOW}")
     return name.strip(), _read_values(text.strip(), sweep)
 
 
@@ -96,7 +96,7 @@ def _read_values(text: str, whole: str) -> Sweep:
         if not text.startswith("[") and ":" in text:
             parts = [read_value(part, whole) for part in text.split(":")]
             if len(parts) != 3:
-                raise UsageError(f"{whole!r} is no sweep: {_HOW}")
+                raise UsageError(f"{whole!r} is not a sweep: {_HOW}")
             return sweep_range(*parts)
         values = read_value(text if text.startswith("[") else f"[{text}]", whole)
     except PipelineError as error:
@@ -107,18 +107,17 @@ def _read_values(text: str, whole: str) -> Sweep:
 def _step_index(pipeline: Pipeline, target: str) -> int:
     by_id = [i for i, step in enumerate(pipeline.steps) if step.id == target]
     by_name = [i for i, step in enumerate(pipeline.steps) if step.meta.name == target]
-    found = by_id or by_name
-    if len(found) > 1:
+    matching = by_id or by_name
+    if len(matching) > 1:
         raise UsageError(
-            f"{len(found)} steps are called {target}: give the one that is meant an id, and name "
-            "that"
+            f"{len(matching)} steps are called {target}: give one of them an id, and use the id"
         )
-    if not found:
+    if not matching:
         names = {step.meta.name for step in pipeline.steps}
         names |= {step.id for step in pipeline.steps if step.id}
         hint = nearest(target, names) or f"; the steps are {', '.join(sorted(names))}"
         raise UsageError(f"the pipeline has no step {target!r}{hint}")
-    return found[0]
+    return matching[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +125,31 @@ class SweptPipeline:
     """A pipeline with a sweep, cut before the step that is swept."""
 
     before: Pipeline | None
-    """The steps that run once; None if there are none."""
+    """The steps that run once, or None."""
     swept: Pipeline
-    """The step that is swept, and those after it."""
+    """The swept step and all steps after it."""
     parameter: str
-    """The parameter of the first of these."""
+    """The swept parameter of the first of these steps."""
     sweep: Sweep
     """Its values."""
     left_out: tuple[str, ...]
-    """Names of methods that a sweep leaves out."""
+    """Names of the methods that are omitted."""
 
     @property
     def name(self) -> str:
-        """The parameter as a user names it, such as ``fbp.center``."""
+        """The parameter as users write it, such as ``fbp.center``."""
         return f"{self.swept.steps[0].meta.name}.{self.parameter}"
 
-    def with_value(self, value: Any, known: Mapping[tuple[str, str], Any]) -> Pipeline:
-        """Steps for one value, with references to the steps before replaced by what is known."""
+    def with_value(self, value: Any, side_results: Mapping[tuple[str, str], Any]) -> Pipeline:
+        """Steps for one value, with references to earlier steps replaced by side results."""
         first, *rest = self.swept.steps
         first = dataclasses.replace(first, parameters={**first.parameters, self.parameter: value})
-        steps = tuple(step.with_known(known) for step in (first, *rest))
+        steps = tuple(step.with_side_results(side_results) for step in (first, *rest))
         return dataclasses.replace(self.swept, steps=steps)
 
 
 def cut_at_sweep(pipeline: Pipeline) -> SweptPipeline | None:
-    """Cut a pipeline before the step that is swept; None without one."""
+    """Cut a pipeline before the swept step; None without a sweep."""
     swept = next((i for i, step in enumerate(pipeline.steps) if step.sweeps), None)
     if swept is None:
         return None
@@ -160,7 +159,7 @@ def cut_at_sweep(pipeline: Pipeline) -> SweptPipeline | None:
         if i <= swept or step.meta.name not in LEFT_OUT
     ]
     left_out = [step.meta.name for step in pipeline.steps if step not in kept]
-    # Nothing is saved on the way: the picture of each value is.
+    # Only the picture of each value is saved, and no data between steps.
     steps = [dataclasses.replace(step, save_result=False) for step in kept]
     makes_data = [i for i, step in enumerate(steps) if not step.meta.side_results]
     ((parameter, sweep),) = steps[swept].sweeps.items()
@@ -179,24 +178,24 @@ def cut_at_sweep(pipeline: Pipeline) -> SweptPipeline | None:
 
 
 USUAL_ROWS = 5
-"""Rows that a sweep reads at least, as httomo does: methods that work on rows together are then
-given some, and centre finders may average."""
+"""Least rows that a sweep reads, as in httomo, for methods that process several rows together and
+for centre finders that average rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRows:
-    """Rows in the middle of a scan, the same number on either side."""
+    """Rows around the middle of a scan, the same number on either side."""
 
     start: int
-    """First row, counted from the first that the loader's preview leaves."""
+    """First row, counted from the first row of the loader's preview."""
     stop: int
     """Row after the last."""
     middle: int
-    """The row whose pictures are made."""
+    """The row of the pictures."""
     why: tuple[str, ...]
-    """Reasons for their number, in words."""
+    """Reasons for the number of rows, in words."""
     elsewhere: tuple[int, ...] = ()
-    """Steps whose side results depend on other rows, by their index."""
+    """Indices of steps whose side results depend on other rows."""
 
     @property
     def n_rows(self) -> int:
@@ -207,16 +206,15 @@ class SweepRows:
 def rows_of_sweep(cut: SweptPipeline, n_rows: int) -> SweepRows:
     """Choose the rows that the pictures of a sweep depend on.
 
-    The middle row of the pictures is the middle row of the scan, and the rows lie evenly around
-    the scan's middle, so that what "the middle" means to a method is the same row as in a run on
-    all rows.
+    The pictures show the middle row of the scan. The rows are evenly around the middle, so a method
+    that selects the middle row finds the same row as in a run on all rows.
 
     Parameters
     ----------
     cut : SweptPipeline
         The pipeline.
     n_rows : int
-        Rows of the scan.
+        Number of rows of the scan.
     """
     before = cut.before.steps if cut.before is not None else ()
     reached = reach_after(cut)
@@ -225,7 +223,7 @@ def rows_of_sweep(cut: SweptPipeline, n_rows: int) -> SweepRows:
     total = sum(reached.values())
     why = [f"{rows} on either side for {name}" for name, rows in reached.items() if rows]
     half = max(total + 1, USUAL_ROWS // 2)
-    found = _around_middle(half, n_rows)
+    rows = _around_middle(half, n_rows)
     elsewhere = []
     for index, step in enumerate(before):
         if step.meta.sample_slices is None:
@@ -233,19 +231,19 @@ def rows_of_sweep(cut: SweptPipeline, n_rows: int) -> SweepRows:
         wanted = step.meta.looked_at(n_rows, **step.known_parameters())
         need = max(n_rows // 2 - wanted.start, wanted.stop - n_rows // 2)
         if need > half and need - half <= USUAL_ROWS:  # a mean of some more rows
-            half, found = need, _around_middle(need, n_rows)
+            half, rows = need, _around_middle(need, n_rows)
             why.append(f"{len(wanted)} for {step.meta.name}")
-        if not _is_seen(step, wanted, found):
+        if not _is_seen(step, wanted, rows):
             elsewhere.append(index)
     if not why:
-        why = ["as few as methods are usually given"]
-    if found == (0, n_rows):
-        why.append("all that there are")
-    return SweepRows(*found, n_rows // 2, tuple(why), tuple(elsewhere))
+        why = ["the usual minimum"]
+    if rows == (0, n_rows):
+        why.append("all rows of the scan")
+    return SweepRows(*rows, n_rows // 2, tuple(why), tuple(elsewhere))
 
 
 def reach_after(cut: SweptPipeline) -> dict[str, int]:
-    """Rows on either side that the swept step and those after it need, by method."""
+    """Rows on either side that the swept step and later steps need, by method."""
     swept, *after = cut.swept.steps
     reached = {swept.meta.name: _farthest(cut, cut.sweep.values)}
     for step in after:
@@ -262,13 +260,13 @@ def _reach(step: Step) -> int:
 
 
 def _around_middle(half: int, n_rows: int) -> tuple[int, int]:
-    """Rows evenly around the middle of all: an even number of them if all are even."""
+    """Rows evenly around the middle. Their number is even if the number of all rows is."""
     start = max(0, n_rows // 2 - half)
     return start, n_rows - start
 
 
 def _is_seen(step: Step, wanted: range, rows: tuple[int, int]) -> bool:
-    """True if a step that is given these rows alone looks at the same ones as given all."""
+    """True if a step samples the same rows when it receives these rows only."""
     start, stop = rows
     if not start <= wanted.start <= wanted.stop <= stop:
         return False

@@ -1,4 +1,4 @@
-"""A pipeline written as a pipeline file, with all defaults."""
+"""Write a pipeline as a pipeline file, with all defaults."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LOADER = {
     "flats": "auto",
     "darks": "auto",
 }
-"""Parameters of the loader where a pipeline does not give them."""
+"""Default parameters of the loader."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writer of pipeline files: aliases are written out, as they would be hard to edit."""
+    """Writer of pipeline files. It writes no aliases, which would be hard to edit."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -46,26 +46,26 @@ _Dumper.add_representer(str, _text)
 
 
 def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
-    """Write a pipeline as the text of a file that runs as it does.
+    """Write a pipeline as the text of an equivalent file.
 
     Parameters
     ----------
     pipeline : Pipeline
         The pipeline.
     header : sequence of str
-        Comments before it, of a line each.
+        Comments for the beginning, one line each.
 
     Returns
     -------
     str
-        YAML. Defaults that a file cannot say, such as functions, are left out.
+        YAML, without defaults that a file cannot express, such as functions.
 
     Raises
     ------
     PipelineError
-        If the text cannot be read again as the same steps.
+        If reading the text does not give the same steps.
     """
-    as_httomo = pipeline.loader.dummies  # what is left out means something else there
+    as_httomo = pipeline.loader.dummies  # httomo has other defaults for its loader
     loader = {
         "method": "standard_tomo",
         "module_path": "httomo.data.hdf.loaders" if as_httomo else "maxslices.io",
@@ -77,7 +77,7 @@ def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
     text = "".join(f"# {line}\n" for line in comments) + body
     raw = read_pipeline_text(text, pipeline.name)
     if _dumped([dict(step.content) for step in raw]) != body:
-        raise PipelineError("its steps are other ones when they are read again", pipeline.name)
+        raise PipelineError("its steps change when they are written and read again", pipeline.name)
     return text
 
 
@@ -95,14 +95,14 @@ def _step(step: Step) -> dict[str, Any]:
         for name, value in meta.merged().items()
         if name not in meta.supplied and _can_be_written(value)
     }
-    given = {
+    written = {
         name: value if isinstance(value, Sweep) else _plain(value)
         for name, value in step.parameters.items()
     }
     entry: dict[str, Any] = {
         "method": meta.name,
         "module_path": meta.module,
-        "parameters": {**defaults, **given},
+        "parameters": {**defaults, **written},
     }
     if not meta.side_results:
         entry["save_result"] = step.save_result

@@ -1,4 +1,4 @@
-"""Pipeline files: YAML in httomo's form, read safely, with the place of each key."""
+"""Read pipeline files: YAML in httomo's form, with the position of each key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .yaml_values import (
 
 
 class SweepLoader(PlainLoader):
-    """Loader of plain values, and of sweeps among them."""
+    """Loader of plain values and sweeps."""
 
     more_tags = (SWEEP_LIST, SWEEP_RANGE)
 
@@ -33,7 +33,7 @@ class SweepLoader(PlainLoader):
         self._sweeps: list[Sweep] = []
 
     def construct_sweep(self, node: yaml.Node) -> Sweep | None:
-        """Sweep of a node: a list of values, or a range of numbers; None and a fault if invalid."""
+        """Sweep of a node: a list of values or a range of numbers. If invalid, None and a fault."""
         place = place_of(self.file, node)
         try:
             sweep = replace(self._sweep_of(node), place=place)
@@ -46,12 +46,12 @@ class SweepLoader(PlainLoader):
     def _sweep_of(self, node: yaml.Node) -> Sweep:
         if node.tag == SWEEP_LIST:
             if not isinstance(node, yaml.SequenceNode):
-                raise UsageError(f"{SWEEP_LIST} is followed by a list of values")
+                raise UsageError(f"{SWEEP_LIST} needs a list of values")
             return sweep_list(self.construct_sequence(node, deep=True))
         ends = self.construct_mapping(node, deep=True) if isinstance(node, yaml.MappingNode) else {}
         if sorted(map(str, ends)) != ["start", "step", "stop"]:
-            given = f", not {', '.join(map(str, ends))}" if ends else ""
-            raise UsageError(f"{SWEEP_RANGE} is followed by start, stop and step{given}")
+            keys = f", not {', '.join(map(str, ends))}" if ends else ""
+            raise UsageError(f"{SWEEP_RANGE} needs start, stop and step{keys}")
         return sweep_range(ends["start"], ends["stop"], ends["step"])
 
     def check_sweeps(self, steps: list[RawStep]) -> None:
@@ -72,11 +72,11 @@ SweepLoader.add_constructor(SWEEP_RANGE, SweepLoader.construct_sweep)
 
 
 MAX_BYTES = 2**20
-"""Largest pipeline file: PyYAML reads some 100 kB a second, and pipelines have a few."""
+"""Largest pipeline file. Pipelines have a few kB, and PyYAML reads about 100 kB a second."""
 
 
 def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
-    """Read the steps of a pipeline file, without checking their content.
+    """Read the steps of a pipeline file without checking them against methods.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
     Raises
     ------
     PipelineError
-        If the file cannot be read or is not such a list, naming every fault of its YAML.
+        If the file cannot be read or is not such a list, naming all faults of its YAML.
     """
     if not os.fspath(path):
         raise PipelineError("the path of the pipeline file is empty")
@@ -101,34 +101,31 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
     except FileNotFoundError:
         if file.is_symlink():
             raise PipelineError(
-                f"the pipeline file {file} is a link to {file.readlink()}, which is not there"
+                f"the pipeline file {file} is a link to {file.readlink()}, which does not exist"
             ) from None
-        raise PipelineError(f"there is no pipeline file {file}{_others(file)}") from None
+        raise PipelineError(f"the pipeline file {file} does not exist{_similar(file)}") from None
     except UnicodeDecodeError:
         raise PipelineError(
             f"cannot read the pipeline file {file}: it is not text in UTF-8"
         ) from None
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PipelineError(f"cannot read the pipeline file {file}: {reason}") from None
     return read_pipeline_text(text, file.name)
 
 
 def read_pipeline_text(text: str, name: str) -> list[RawStep]:
-    """Read the steps of a pipeline from the text of a file, whose name is for messages.
-
-    Returns, and raises, what `read_pipeline_file` does.
-    """
+    """Read the steps of a pipeline from the text of a file. See `read_pipeline_file`."""
     try:
         loader = SweepLoader(text, name)
         root = loader.get_single_node()
         if root is None:
-            raise PipelineError("the file is empty; a pipeline is a list of methods", name)
+            raise PipelineError("the file is empty: a pipeline is a list of methods", name)
         if not isinstance(root, yaml.SequenceNode):
-            text = "a pipeline is a YAML list, each entry beginning with '- method: ...'"
+            text = "a pipeline must be a YAML list whose entries begin with '- method: ...'"
             raise place_of(name, root).fault(text)
         loader.faults += [
-            place_of(name, node).fault("a step is a mapping with the key 'method'")
+            place_of(name, node).fault("a step must be a mapping with the key 'method'")
             for node in root.value
             if not isinstance(node, yaml.MappingNode)
         ]
@@ -145,7 +142,7 @@ def read_pipeline_text(text: str, name: str) -> list[RawStep]:
 
 
 def _read_step(loader: SweepLoader, node: yaml.Node) -> RawStep:
-    """One entry of the list."""
+    """Read one entry of the list."""
     places = {"": place_of(loader.file, node)}
     _note_places(loader, node, "", places)
     return RawStep(loader.construct_object(node, deep=True), places)
@@ -157,13 +154,13 @@ def _note_places(
     """Note the place of each key of a mapping, and of the keys in its values."""
     if not isinstance(node, yaml.MappingNode):
         return
-    loader.flatten_mapping(node)  # merge keys (<<); their content comes before the mapping's own
+    loader.flatten_mapping(node)  # merge keys (<<) come before the mapping's own keys
     for key_node, value_node in node.value:
         places[f"{prefix}{key_node.value}"] = place_of(loader.file, key_node)
         _note_places(loader, value_node, f"{prefix}{key_node.value}.", places)
 
 
-def _others(file: Path) -> str:
+def _similar(file: Path) -> str:
     try:
         names = [p.name for p in file.parent.iterdir() if p.suffix in (".yaml", ".yml")]
     except OSError:

@@ -1,7 +1,7 @@
-"""Values written in YAML: plain ones, each checked before it is made.
+"""Read plain values in YAML, and check each node before it becomes a value.
 
-YAML can name Python's classes, refer to itself and stand for more than a computer holds. Of all
-that, plain values are read.
+YAML can also name Python's classes, contain itself, and expand to more values than fit in memory.
+All of this is refused.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..errors import PipelineError, UsageError
 from .steps import TextPlace, raise_faults
 
 MAX_VALUES = 100_000
-"""Most values of a file with its aliases written out: far more than pipelines have, and few enough
-to be read at once. Aliases of aliases can stand for billions."""
+"""Most values of a file after expanding its aliases. Pipelines have far fewer, but aliases of
+aliases can expand to billions."""
 _LARGEST = 2**63
-"""Whole numbers of this size and more are refused: NumPy's largest have 64 bits."""
+"""Integers from this one on are refused, because NumPy's have at most 64 bits."""
 _MAX_LETTERS = 400
-"""Most letters of a number. The largest one that a computer has (1.8e308) has 309 digits."""
+"""Most characters of a number. The largest float (1.8e308) has 309 digits."""
 _TAG = "tag:yaml.org,2002:"
 SWEEP_LIST, SWEEP_RANGE = "!Sweep", "!SweepRange"
 """Tags of httomo for a parameter with several values."""
@@ -41,7 +41,7 @@ class PlainLoader(yaml.SafeLoader):
     """
 
     more_tags: ClassVar[tuple[str, ...]] = ()
-    """Tags beyond those of plain values."""
+    """Accepted tags in addition to those of plain values."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -84,12 +84,12 @@ class PlainLoader(yaml.SafeLoader):
         elif isinstance(node, yaml.SequenceNode):
             size += sum(map(self.check, node.value))
         if size > MAX_VALUES:
-            raise self._fault(f"its aliases stand for more than {MAX_VALUES:,} values", node)
+            raise self._fault(f"its aliases expand to more than {MAX_VALUES:,} values", node)
         self._sizes[node] = size
         return size
 
     def _scalar_fault(self, node: yaml.ScalarNode) -> str:
-        """Fault of text or a number; empty if it is valid."""
+        """Fault of text or a number, or an empty string."""
         text = node.value
         tag = f"{_TAG}str" if node.style else self.resolved(text)
         if node.tag in self.more_tags:
@@ -101,7 +101,7 @@ class PlainLoader(yaml.SafeLoader):
                 return f"the character {character!a} is not allowed in text"
         if not node.style and _resolved_in_yaml_1_1(text) != tag:
             return (
-                f"{_short(text)} is read differently by YAML 1.1, as httomo does, and 1.2: "
+                f"{_short(text)} means different values in YAML 1.1, which httomo reads, and 1.2: "
                 "write a plain number, true or false, or text in quotes"
             )
         if tag in (f"{_TAG}int", f"{_TAG}float"):
@@ -123,7 +123,7 @@ class PlainLoader(yaml.SafeLoader):
                 self.faults.append(self._fault(text, key))
             elif key.value in first:
                 line = first[key.value].start_mark.line + 1
-                text = f"the key {key.value!r} is repeated; it is first in line {line}"
+                text = f"the key {key.value!r} is repeated, first used in line {line}"
                 self.faults.append(self._fault(text, key))
             elif text := self._scalar_fault(key):
                 self.faults.append(self._fault(text, key))
@@ -147,18 +147,18 @@ for _name, _pattern, _first in (
 
 
 def _unsupported(tag: str) -> str:
-    return f"the tag {tag.replace(_TAG, '!!')} is not supported: give plain values"
+    return f"the tag {tag.replace(_TAG, '!!')} is not supported: use plain values"
 
 
 def _resolved_in_yaml_1_1(text: str) -> str:
-    """Tag that PyYAML gives unquoted text by itself; dates are text."""
+    """Tag of unquoted text in YAML 1.1, with dates as text."""
     resolver = yaml.resolver.Resolver()
     tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     return f"{_TAG}str" if tag in (f"{_TAG}timestamp", f"{_TAG}value") else tag
 
 
 def is_ambiguous(text: str) -> bool:
-    """True if unquoted text is not read as text."""
+    """True if unquoted text would not be read as text."""
     return PlainLoader("", "").resolved(text) != f"{_TAG}str"
 
 
@@ -170,7 +170,7 @@ def read_value(text: str, name: str) -> Any:
     text : str
         The value.
     name : str
-        What it is, for messages.
+        Name of the value, for messages.
 
     Raises
     ------
@@ -195,29 +195,29 @@ def read_value(text: str, name: str) -> Any:
 
 
 def problem_of(error: yaml.YAMLError) -> str:
-    """What is wrong with YAML that cannot be read."""
+    """Fault of invalid YAML, in words."""
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     if "another document" in problem:
-        return "a second document begins here ('---'); a pipeline is one list"
+        return "a second document begins here ('---'), but a pipeline is one list"
     if "'\\t'" in problem:
-        return "a tab stands here; YAML is indented with spaces"
+        return "YAML must be indented with spaces, not with tabs"
     if "<block end>" in problem:
-        return "this line is not indented as those before it, of which it seems to be one"
+        return "this line is not indented like the lines before it"
     if "mapping values are not allowed" in problem:
         return (
-            "a key with a value cannot stand here: a colon is missing in the line before, or the "
-            "line is indented wrongly"
+            "a key is not allowed here: the line before lacks a colon, or this line is indented "
+            "wrongly"
         )
     return str(problem)
 
 
 def place_of(file: str, node: yaml.Node) -> TextPlace:
-    """TextPlace of a node in a file."""
+    """Position of a node in a file."""
     return _place_of_mark(file, node.start_mark)
 
 
 def place_of_error(file: str, error: yaml.YAMLError) -> TextPlace:
-    """TextPlace of YAML that cannot be read."""
+    """Position of a fault of invalid YAML."""
     mark = getattr(error, "problem_mark", None)
     return TextPlace(file) if mark is None else _place_of_mark(file, mark)
 
@@ -228,17 +228,17 @@ def _place_of_mark(file: str, mark: yaml.Mark) -> TextPlace:
 
 
 _MOST_SHOWN = 150
-"""Most characters of a line that are shown around a fault."""
+"""Most characters of a line to show around a fault."""
 
 
 def _pointer(mark: yaml.Mark) -> str:
-    """The line of a mark, and a caret below it; empty if it cannot be printed."""
+    """The line of a mark and a caret below it, or an empty string if not printable."""
     line, _, caret = (mark.get_snippet(max_length=_MOST_SHOWN) or "").partition("\n")
     return f"{line.rstrip()}\n{caret}" if line.isprintable() and caret else ""
 
 
 def _short(text: str) -> str:
-    """Text for a message, shortened."""
+    """Shorten text for a message."""
     return repr(text) if len(text) <= 40 else f"{text[:30]!r}..."
 
 
@@ -250,17 +250,17 @@ def parse_parameters(texts: Sequence[str]) -> dict[str, Any]:
     UsageError
         If an argument has no name or no readable value, or a name is given twice.
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(
-                f"{text!r} is no parameter: write name=value, such as -p kernel_size=5"
+                f"{text!r} is not a parameter: write name=value, such as -p kernel_size=5"
             )
-        if name in found:
-            raise UsageError(f"the parameter {name} is given twice; the second is {text!r}")
+        if name in parameters:
+            raise UsageError(f"the parameter {name} is repeated: {text!r}")
         try:
-            found[name] = read_value(value, f"-p {name}")
+            parameters[name] = read_value(value, f"-p {name}")
         except PipelineError as error:
             raise UsageError(f"{error}: write it as in YAML") from None
-    return found
+    return parameters
