@@ -147,7 +147,10 @@ FAULTY_VALUES = {
         "- method: smooth\n  parameters:\n    level: !Swep [1, 2]\n",
         (3, 12, "the tag !Swep is not supported"),
     ),
-    "step that is not a mapping": ("- method: smooth\n- smooth\n", (2, 3, "a step must be a mapping")),
+    "step that is not a mapping": (
+        "- method: smooth\n- smooth\n",
+        (2, 3, "a step must be a mapping"),
+    ),
 }
 MISPLACED_SWEEP = {
     "sweep within the loader": (

@@ -54,7 +54,10 @@ def test_a_function_means_its_own_method_in_whatever_registry_it_is():
 
 
 FAULTS = {
-    "number as step": ((3,), "step 1: a step must be a method (its name or its function), (method, "),
+    "number as step": (
+        (3,),
+        "step 1: a step must be a method (its name or its function), (method, ",
+    ),
     "function that is not registered": ((print,), "step 1: <built-in function print> is not a reg"),
     "partial of none": (("negate", partial(print)), "step 2: <built-in function print> is not"),
     "pair without parameters": ((("negate", 3),), "with the key 'method', not ('negate', 3)"),
