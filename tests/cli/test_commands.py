@@ -87,7 +87,7 @@ def test_a_plan_that_does_not_fit_says_what_helps(cli, pipeline):
     assert status == 3
     said = " ".join(err.split())
     assert re.search(r"allow --memory \S+, or bin or crop the scan", said)
-    assert said.endswith("--device cpu runs all of it on the host")
+    assert said.endswith("--device cpu runs the pipeline on the host")
 
 
 def test_no_plan_for_data_that_no_scan_holds(cli, pipeline):
@@ -174,7 +174,7 @@ ERRORS = {
     "results without a name": (["run", *GOOD, ""], 2, "the path of the results is empty"),
     "records without one": (["records", "import", ""], 2, "the path of the records is empty"),
     "pipeline without one": (["check", ""], 1, "the path of the pipeline file is empty"),
-    "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "the pipeline file no.yaml does not exist"),
+    "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "no.yaml does not exist"),
     "memory without unit": (
         ["run", *GOOD, "{out}", "--memory", "10"],
         2,

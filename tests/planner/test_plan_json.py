@@ -84,7 +84,7 @@ def shaped(shape):
         (with_value(shaped([-1, 2, 3]), "sections", 0, "steps", 0, "input"), "at least 1"),
         (with_value(-1, "sections", 0, "host_bytes"), "host_bytes must be at least 0, not -1"),
         (with_value(10**400, "scratch_bytes"), "scratch_bytes must be at most 9223372036854775807"),
-        ('{"scan": "a", "scan": "b"}', "'scan' twice"),
+        ('{"scan": "a", "scan": "b"}', "repeats the key 'scan'"),
     ],
 )
 def test_what_is_no_plan_is_told_in_a_line(text, said):
@@ -104,7 +104,7 @@ def test_what_is_no_plan_is_told_in_a_line(text, said):
         ("block", 102, "block must be"),
         ("max_block", 1, "max_block must be a number from"),
         ("limiting_step", 1, "limiting_step must be one of 0, not 1"),
-        ("estimated_bytes", 10**9, "estimated_bytes must be at most .*, as available"),
+        ("estimated_bytes", 10**9, "estimated_bytes must be at most .*, the available bytes"),
         ("available_bytes", 10**9, "available_bytes must be at most 100000000, the budget"),
         ("origin", "memory", "origin must be 'scan'"),
         ("destination", "scratch file", "destination must be one of 'memory'"),
@@ -222,7 +222,7 @@ def test_a_plan_for_fewer_cores_is_refused(tmp_path):
     value = json.loads(planned().to_json())
     n_cores = value["made_for"]["n_cores"]
     value["made_for"]["n_cores"] = n_cores - 1
-    message = rf"{n_cores} cores may be used here, and the plan is for {n_cores - 1}"
+    message = rf"{n_cores} cores may be used here, but the plan is for {n_cores - 1}"
     with pytest.raises(PlanError, match=message):
         maxslices.run(DATA, of(STEPS), tmp_path, plan=Plan.from_json(json.dumps(value)))
     value["made_for"]["n_cores"] = n_cores + 1
@@ -271,7 +271,7 @@ def test_a_plan_for_a_scan_in_memory_is_refused_for_one_that_is_read(tmp_path):
         file["exchange/data"] = DATA
     from_file = maxslices.plan(tmp_path / "scan.h5", of(STEPS), device="cpu")
     assert maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=from_file).files
-    with pytest.raises(PlanError, match="the scan has to be read"):
+    with pytest.raises(PlanError, match="the scan must be read"):
         maxslices.run(tmp_path / "scan.h5", of(STEPS), tmp_path / "out2", plan=planned())
 
 

@@ -105,7 +105,7 @@ def test_an_array_between_sections_never_makes_a_block_smaller():
 
 def test_a_result_in_memory_counts_against_the_budget():
     whole = 4 * 101 * FRAME
-    with pytest.raises(DoesNotFitError, match=r"beside 1.43 MB that are kept in memory"):
+    with pytest.raises(DoesNotFitError, match=r"in addition to 1.43 MB of stored data"):
         planned("negate", budget=whole + PYTHON_BYTES, result_in_memory=True)
     section = planned("negate", result_in_memory=True).sections[0]
     assert (section.destination, section.available_bytes) == ("memory", 100 * MB - whole)
@@ -128,7 +128,7 @@ def test_one_slice_that_does_not_fit_says_which_method_what_it_needs_and_what_to
     needed = (202 + 1) * SINO * 4 + PYTHON_BYTES
     text = str(caught.value)
     assert text.startswith(
-        f"work needs {needed / 1e6:.2f} MB for one sinogram of 101x53 float32, and 3.00 MB are "
+        f"work needs {needed / 1e6:.2f} MB for one sinogram of 101x53 float32, but 3.00 MB are "
         "available: allow --memory "
     )
     asked = re.search(r"--memory ([\d.]+)MB", text)
@@ -145,7 +145,7 @@ def test_the_section_that_lacks_most_is_told_first():
 
 def test_frames_that_do_not_fit_are_named():
     frames = ArraySpec((200, 67, 53), "uint16")
-    with pytest.raises(DoesNotFitError, match=r"1\.42 MB of flats and darks included"):
+    with pytest.raises(DoesNotFitError, match=r"including 1\.42 MB of flats and darks"):
         planned("flat_field", of=scan("uint16", flats=frames), budget=1 * MB)
 
 
@@ -350,7 +350,7 @@ def test_the_slices_that_a_method_sample_slices_must_fit_together():
     needed = 50 * SINO * 4 + PYTHON_BYTES
     plan = plan_pipeline(pipeline, scan(), Budgets("cpu", needed, needed), block=1)
     assert plan.sections[0].estimated_bytes == needed
-    with pytest.raises(DoesNotFitError, match=r"^look needs .* for the 50 sinograms it looks"):
+    with pytest.raises(DoesNotFitError, match=r"^look needs .* for the 50 sinograms that it samples"):
         plan_pipeline(pipeline, scan(), Budgets("cpu", needed - 1, needed - 1), block=1)
 
 

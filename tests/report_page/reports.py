@@ -16,7 +16,7 @@ PLAN = {
     "notes": [],
 }
 SECTION = {
-    "why": "block auto: 32 keep it busy; all fit",
+    "why": "block auto: 32 keep the device busy; all fit",
     "estimated_bytes": 11_000_000,
     "available_bytes": 40_000_000,
     "origin": "scan",

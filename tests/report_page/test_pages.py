@@ -95,7 +95,7 @@ def test_a_page_of_a_run_says_what_a_reader_asks():
         "Bound by computing: the methods set the pace.",
         "Section 1: 180 projections",
         "minus_log 180x64x256 float32 3.15 MB a block, declared",
-        "6 blocks of 32 (block auto: 32 keep it busy; all fit)",
+        "6 blocks of 32 (block auto: 32 keep the device busy; all fit)",
         "Bound by computing, 50.0 MB/s: the methods set the pace.",
         "read 20 %, compute 70 %, idle 10 % of the time.",
         "estimated 11.0 MB measured 9.44 MB",

@@ -1,4 +1,4 @@
-"""Budgets, and the memory that a section takes where its data come from and go to."""
+"""Budgets, and the memory of a section for a given origin and destination of its data."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .section_model import SectionModel
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Device of a run, with the memory and threads that it may use."""
+    """Device of a run, and the memory and threads that it may use."""
 
     device: str
     """"cpu", "cuda" (any card) or "cuda:N"."""
     budget_bytes: int
     """Bytes on the device."""
     host_budget_bytes: int
-    """Bytes of host memory; on the CPU the same as the budget."""
+    """Bytes of host memory. On the CPU it equals the budget."""
     reserved_bytes: int = 0
-    """Part of the budget on the device that the framework itself holds."""
+    """Part of the budget on the device that CUDA's context and libraries take."""
     n_threads: int = 1
     """Threads of the host that read and write."""
     n_workers: int | None = None
-    """Processes that run blocks, on all machines: what they share between sections is in files.
-    None if this one does, which keeps it in memory where it can."""
+    """Number of processes that run blocks, on all machines. They share data between sections in
+    files. None if this process runs them, which keeps the data in memory if possible."""
     shares_memory: bool = True
-    """Whether all processes are on this machine, so that files in its memory are for all."""
+    """Whether all processes are on this machine and can share files in its memory."""
 
     @property
     def kind(self) -> Device:
@@ -39,14 +39,14 @@ class Budgets:
         return "cuda" if self.device.startswith("cuda") else "cpu"
 
     def of_each(self, n_workers: int, *, is_given: bool) -> Budgets:
-        """Budgets of each of several processes on a machine, which share what the host has.
+        """Budgets of each of several processes that share the memory of a machine.
 
         Parameters
         ----------
         n_workers : int
             Number of the processes.
         is_given : bool
-            Whether the budget on the device is that of each as it stands.
+            Whether the user set the budget on the device, which is then the one of each process.
         """
         on_device, on_host = self.budget_bytes, self.host_budget_bytes // n_workers
         if self.kind == "cpu":
@@ -56,7 +56,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Memory left for a section beside the arrays between sections."""
+    """Memory left for a section after the arrays between sections."""
 
     stores_bytes: int
     """Host memory of these arrays."""
@@ -81,16 +81,16 @@ class Available:
 class Placement:
     """A section, where its data are and where its output goes.
 
-    Sizes of buffers and staging are those of `maxslices.core.block_memory`; here they are added up
-    for blocks of n slices.
+    `maxslices.core.block_memory` defines the sizes of buffers and staging. This class sums them for
+    blocks of n slices.
     """
 
     section: SectionModel
     """The section."""
     origin: Origin
-    """Where its data are."""
+    """Origin of its data."""
     destination: Destination
-    """Where its output goes."""
+    """Destination of its output."""
     n_threads: int
     """Threads of the host that read and write."""
     in_memory: bool = False
@@ -104,7 +104,7 @@ class Placement:
     _models: dict[bool, MemoryModel] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Peaks on the device, by whether blocks are alone; filled when first needed."""
+    """Cached peaks on the device: with a single block or with several."""
 
     @property
     def device(self) -> Device:
@@ -113,18 +113,18 @@ class Placement:
 
     @property
     def input_way(self) -> InputWay:
-        """Way of blocks to the methods."""
+        """How blocks reach the methods."""
         slice_dim = self.section.slice_dim
         return block_memory.input_way(self.device, self.origin, slice_dim, in_memory=self.in_memory)
 
     @property
     def output_way(self) -> OutputWay:
-        """Way of the section's output from the methods."""
+        """How the section's output leaves the methods."""
         return block_memory.output_way(self.device, self.destination, in_memory=self.out_in_memory)
 
     @property
     def keeps_output(self) -> bool:
-        """True if a result is alive while the next block is worked on."""
+        """True if a result is in memory while the next block is processed."""
         is_saved = self.section.steps[-1].saves_result
         return self.output_way not in ("on the device", "dropped") or is_saved
 
@@ -137,12 +137,12 @@ class Placement:
         return self._staging(self._is_alone(block)).bytes(block)
 
     def max_block(self, available: Available) -> int:
-        """Largest block that fits; 0 if there is none."""
+        """Largest block that fits, or 0."""
         total = self.section.n_slices
         return total if self.fits(total, available) else self.max_part(available)
 
     def max_part(self, available: Available) -> int:
-        """Largest block that fits and leaves slices for another one; 0 if there is none.
+        """Largest block that fits and leaves slices for another one, or 0.
 
         It may be far smaller than all slices even if these fit. With one block, nothing is
         prefetched. With several, the next block and the last result are in memory as well.
@@ -162,7 +162,7 @@ class Placement:
         return available.host_bytes is None or self.host_bytes(block) <= available.host_bytes
 
     def bound(self, available: Available) -> str:
-        """Memory that bounds the block, in words such as "16.0 GB on the device"."""
+        """Memory that limits the block, in words such as "16.0 GB on the device"."""
         if available.host_bytes is None:
             return f"{format_bytes(available.device_bytes)} of memory"
         if self.max_block(available) < self.max_block(replace(available, host_bytes=None)):
@@ -170,11 +170,11 @@ class Placement:
         return f"{format_bytes(available.device_bytes)} on the device"
 
     def with_best_overlap(self, available: Available) -> Placement:
-        """Placement with one block on its way at a time if that saves more than it costs.
+        """Placement with one block at a time if this saves more time than it costs.
 
-        If memory is short and the halo wide, the next block and the last result leave so little
-        memory that most slices computed are those of the halo. With one block at a time a section
-        takes at most twice as long, so it has to save half of the slices.
+        If memory is short and the halo wide, the next block and the last result may leave so little
+        memory that most computed slices belong to the halo. Processing one block at a time takes at
+        most twice as long, so it must save half of the slices.
         """
         extra, in_turns = sum(self.section.halo), self.in_turns()
         block, alone = self.max_block(available), in_turns.max_block(available)
@@ -183,14 +183,14 @@ class Placement:
         return self
 
     def in_turns(self) -> Placement:
-        """The same placement with one block on its way at a time, which takes less memory."""
+        """Copy of the placement with one block at a time, which takes less memory."""
         return replace(self, overlaps=False)
 
     def _is_alone(self, block: int) -> bool:
         return not self.overlaps or block >= self.section.n_slices
 
     def _look_ahead_bytes(self) -> int:
-        """Peak on the device while side results are found, before the first block."""
+        """Peak on the device while side results are computed before the first block."""
         n_bytes = self.section.look_ahead_bytes
         return n_bytes + self._python_bytes() if n_bytes else 0
 
@@ -198,18 +198,18 @@ class Placement:
         return block_memory.PYTHON_BYTES if self.device == "cpu" else 0
 
     def _model(self, is_alone: bool) -> MemoryModel:
-        """Peak on the device, with other blocks on their way or alone."""
+        """Peak on the device, with a single block or with several."""
         if is_alone not in self._models:
             self._models[is_alone] = MemoryModel(cache(self._peak(is_alone).bytes))
         return self._models[is_alone]
 
     def _peak(self, is_alone: bool) -> MemoryModel:
-        """Peak on the device: the highest of the methods and copies, then what is alive with it."""
+        """Peak on the device: the maximum of methods and copies, plus all other memory in use."""
         section, block = self.section, self.section.input_block
         n_buffers = block_memory.input_buffers(
             self.input_way, 0, overlaps=not is_alone, n_blocks=1 if is_alone else 2
         ).count
-        # The input buffer stays while methods run; the first method's model includes it already.
+        # The input buffer stays while methods run. The model of the first method includes it.
         own = _times(block, min(n_buffers, 1))
         models = [
             step.memory if number == 0 else step.memory + own
@@ -228,7 +228,7 @@ class Placement:
         return peak.plus(self._python_bytes())
 
     def _staging(self, is_alone: bool) -> MemoryModel:
-        """Host memory beside another device."""
+        """Host memory of a run on another device."""
         section = self.section
         side = section.side + _upload_staging(section.side)
         total = side + self._thread_buffers()
@@ -245,22 +245,22 @@ class Placement:
                 slice_bytes, overlaps=not is_alone, is_shared=self.n_workers > 1
             )
         looked = section.most_looked_at
-        if looked and self.origin != "device":  # before the first block, while there is no staging
+        if looked and self.origin != "device":  # before the first block, without staging
             ahead = own.bytes(looked)
             ahead += block_memory.upload_staging(ahead).total_bytes
             total = MemoryModel.maximum([total, side.plus(ahead)])
         return total.plus(block_memory.PYTHON_BYTES)
 
     def _thread_buffers(self) -> MemoryModel:
-        """Buffers of threads that read a scan or write files; reading scratch files needs none."""
+        """Buffers of threads that read a scan or write files. Reading scratch files needs none."""
         section, model = self.section, MemoryModel.linear(0, 0)
         moved = []
         if self.origin == "scan" and not self.in_memory:
             moved.append(section.host_block_of(section.input))
         if self.destination in ("result", "scratch file"):
             moved.append(section.host_block_of(section.output))
-        for each in moved:
-            model = model + _thread_buffers(section.slice_dim, each, self.n_threads)
+        for block in moved:
+            model = model + _thread_buffers(section.slice_dim, block, self.n_threads)
         return model
 
 
@@ -273,7 +273,7 @@ def _upload_staging(frames: MemoryModel) -> MemoryModel:
 
 
 def _result_staging(slice_bytes: int, *, overlaps: bool, is_shared: bool) -> MemoryModel:
-    # Whether a whole result has to leave at once is not known before the run: the most is counted.
+    # It is unknown before the run whether a whole result must leave at once, so assume it.
     return MemoryModel(
         lambda n: (
             block_memory.result_staging(

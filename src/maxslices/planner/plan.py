@@ -1,4 +1,4 @@
-"""A plan as pure data: what runs where, in which blocks, with how much memory."""
+"""A plan as plain data: methods, places, blocks and memory."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from .section_plan import SectionPlan, check_sections, headed, section_lines, wr
 
 @dataclass(frozen=True, slots=True)
 class MadeFor:
-    """What a plan was made for; a run on anything else is refused."""
+    """Scan, pipeline, device and versions of a plan. A run on anything else is refused."""
 
     scan: dict[str, Any] = field(default_factory=dict)
-    """Shape and dtype of the projections, and of flats and darks; "angles" where they are given.
-    Of the last three those that a method takes."""
+    """Shape and dtype of the projections, and of the flats and darks that a method takes. The key
+    "angles" if the scan has angles and a method takes them."""
     scan_in_memory: bool = False
-    """Whether blocks of the scan are used, or copied to the device, from where they lie."""
+    """Whether the scan is an array that the device can use, or copy blocks from."""
     pipeline: tuple[dict[str, Any], ...] = ()
-    """The whole content of the pipeline: its loader, then step by step."""
+    """Content of the pipeline: its loader, then each step."""
     device: str = ""
     """"cpu" or "cuda"."""
     n_cores: int | None = None
-    """Cores that may be used, where the device is the CPU: methods take memory for each thread.
-    None on a GPU."""
+    """Number of cores that a CPU run may use, because methods take memory for each thread. None on
+    a GPU."""
     versions: dict[str, Any] = field(default_factory=dict)
-    """Versions of maxslices and of the packages that the methods are from and need."""
+    """Versions of maxslices, of the packages of methods, and of their requirements."""
 
     def differences(self, other: MadeFor) -> list[str]:
-        """Differences of a run from what the plan was made for, a phrase each."""
-        found = []
+        """Differences between a run and the plan, one phrase each."""
+        differences = []
         if self.device != other.device:
-            found.append(f"the device is {other.device}, and the plan is for {self.device}")
+            differences.append(f"the device is {other.device}, but the plan is for {self.device}")
         if self.n_cores is not None and other.n_cores is not None and other.n_cores > self.n_cores:
-            found.append(
-                f"{other.n_cores} cores may be used here, and the plan is for {self.n_cores}, as "
+            differences.append(
+                f"{other.n_cores} cores may be used here, but the plan is for {self.n_cores}, and "
                 f"each takes memory (taskset -c {_first_cores(self.n_cores)} limits them)"
             )
-        found += _differing("of the scan", self.scan, other.scan)
-        if self.scan_in_memory and not other.scan_in_memory:  # which takes buffers, not planned for
-            found.append("the scan has to be read, and the plan is for one that lies in memory")
+        differences += _differing("of the scan", self.scan, other.scan)
+        if self.scan_in_memory and not other.scan_in_memory:  # reading needs further buffers
+            differences.append("the scan must be read, but the plan is for one in memory")
         pipelines = self.pipeline, other.pipeline
         methods = zip_longest(*([part.get("method") for part in each] for each in pipelines))
-        # Behind a step that is removed or new, all have other numbers.
+        # After a removed or new step, all steps have other numbers.
         moved = next(((i, *pair) for i, pair in enumerate(methods) if pair[0] != pair[1]), None)
         same = None if moved is None else moved[0]
-        found += _differing("of the pipeline", *(_by_key(each[:same]) for each in pipelines))
+        differences += _differing("of the pipeline", *(_by_key(each[:same]) for each in pipelines))
         if moved is not None:
             number, planned, here = moved
             name = f"step {number}"
-            found += _differing("of the pipeline", {name: planned}, {name: here})
-        # Packages that were missing where the plan was made, as CuPy may be, are not compared.
-        known = {name: v for name, v in self.versions.items() if v is not None}
-        here = {name: other.versions.get(name) for name in known}
-        return found + _differing("installed", known, here)
+            differences += _differing("of the pipeline", {name: planned}, {name: here})
+        # Packages such as CuPy that were missing when the plan was made are not compared.
+        planned = {name: v for name, v in self.versions.items() if v is not None}
+        here = {name: other.versions.get(name) for name in planned}
+        return differences + _differing("installed", planned, here)
 
 
 def _first_cores(n: int) -> str:
@@ -65,12 +65,12 @@ def _first_cores(n: int) -> str:
 
 
 def _by_key(pipeline: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The parts of a pipeline's content under names that say where they stand."""
-    found: dict[str, Any] = {}
+    """The values of a pipeline's content under names such as "step 2 (fbp): id"."""
+    parts: dict[str, Any] = {}
     for number, part in enumerate(pipeline):
         name = "loader" if number == 0 else f"step {number} ({part.get('method', '?')})"
-        found |= {f"{name}: {key}": value for key, value in part.items()}
-    return found
+        parts |= {f"{name}: {key}": value for key, value in part.items()}
+    return parts
 
 
 def _differing(what: str, planned: dict[str, Any], here: dict[str, Any]) -> list[str]:
@@ -86,39 +86,39 @@ def _shown(value: Any) -> str:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Object of JSON, of which no key is given twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Make a dict of a JSON object without repeated keys."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"the plan has {twice!r} twice in one object")
-    return found
+        raise UsageError(f"the plan repeats the key {twice!r} in one object")
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sections and blocks with which a pipeline runs on a scan within budgets."""
+    """Sections and blocks of a run of a pipeline on a scan within budgets."""
 
     scan: str
-    """Name, shape and dtype of the scan, for people."""
+    """Name, shape and dtype of the scan, for users."""
     device: str
     """"cpu", "cuda" (any card) or "cuda:N"."""
     budget_bytes: int
     """Bytes that may be used on the device."""
     reserved_bytes: int
-    """Part of these that the framework itself holds: the CUDA context and libraries in it."""
+    """Part of these for the CUDA context and its libraries."""
     host_budget_bytes: int
     """Bytes of host memory that may be used."""
     sections: tuple[SectionPlan, ...]
     """The sections, in order."""
     scratch_bytes: int
-    """Most disk space that scratch files take at one time."""
+    """Most disk space of scratch files at one time."""
     result_bytes: int
     """Disk space of the results."""
     notes: tuple[str, ...] = ()
-    """Assumptions, and origins of estimates that no author declared."""
+    """Assumptions, and origins of estimates that are not declared."""
     made_for: MadeFor = field(default_factory=MadeFor)
-    """Scan, pipeline, kind of device and versions that it was made for."""
+    """Scan, pipeline, kind of device and versions of the plan."""
 
     @property
     def estimated_bytes(self) -> int:
@@ -126,7 +126,7 @@ class Plan:
         return max(section.estimated_bytes for section in self.sections)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain types, with figures that follow from it."""
+        """The plan as plain types, with derived numbers."""
         from ..system.plain_records import to_plain  # msgspec is imported where it is used
 
         entries: dict[str, Any] = to_plain(self)
@@ -137,7 +137,7 @@ class Plan:
         return entries
 
     def to_json(self) -> str:
-        """The plan as JSON text, from which `from_json` makes the same plan."""
+        """The plan as JSON text, which `from_json` reads."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod
@@ -147,8 +147,7 @@ class Plan:
         Raises
         ------
         UsageError
-            If the text is not JSON, or not a plan, or its numbers make no sense, naming the field
-            at fault.
+            If the text is not JSON, not a plan, or its numbers are inconsistent, naming the field.
         """
         from ..system.plain_records import from_plain
 
@@ -184,11 +183,11 @@ class Plan:
 
 
 SHOWN_VALUES = 6
-"""Values that a plan lists before it leaves some out."""
+"""Most values that a plan lists."""
 
 
 def shown_values(values: tuple[Any, ...]) -> str:
-    """List values, without those in the middle where there are many."""
+    """List values, or the first and last ones if there are many."""
     texts = [value_text(value) for value in values]
     if len(texts) > SHOWN_VALUES:
         texts = [*texts[: SHOWN_VALUES - 2], "...", texts[-1]]

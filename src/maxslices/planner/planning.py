@@ -1,4 +1,4 @@
-"""Plans from memory models and budgets: `make_plan`. Nothing is opened, run or measured."""
+"""Make plans from memory models and budgets, without opening, running or measuring anything."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .section_model import SectionModel, StepModel
 from .section_plan import LONG_S, SectionPlan, StepPlan
 
 KEPT_SHARE = (3, 4)
-"""Share of the host memory that two sections leave free in which the first bands of the scratch
-file between them stay. The rest is for the system, which lets writers go on until a fifth of
-the memory waits to be written (``vm.dirty_ratio``); disks are far slower."""
+"""Share of the free host memory that may hold the first part of a scratch file between two
+sections. The rest is for the system's page cache: writers block only when a fifth of the memory
+waits to be written (``vm.dirty_ratio``), and disks are far slower."""
 
 
 def make_plan(
@@ -50,16 +50,15 @@ def make_plan(
     budgets : Budgets
         Device and budgets.
     scan : str
-        What is read, for people.
+        Name of the scan, for users.
     in_memory : bool
-        Whether blocks of the scan can be used, or copied to the device, from where they lie.
+        Whether the scan is an array that the device can use, or copy blocks from.
     block : int, "auto" or "max"
-        Slices in a block: as many as asked for, enough to keep the device busy, or as many
-        as fit.
+        Slices in a block: a number, enough to keep the device busy, or as many as fit.
     result_in_memory : bool
-        Whether the result is kept as an array in memory, and nothing is written.
+        Whether the result is an array in memory instead of files.
     result_is_direct : bool
-        Whether the device can copy to that array itself.
+        Whether the device can copy to this array.
     notes : sequence of str
         Assumptions to print with the plan.
     made_for : MadeFor, optional
@@ -72,20 +71,20 @@ def make_plan(
     Raises
     ------
     DoesNotFitError
-        If one slice, or a block of the size asked for, needs more than the budget.
+        If one slice, or a block of the given size, needs more than the budget.
     EstimatorError
-        If a method's estimator fails when it is asked.
+        If a method's estimator fails.
     """
     check_block(block)
     if budgets.budget_bytes < 1:
         raise DoesNotFitError(
-            f"no memory is free on {budgets.device}: end other programs, or raise this one's limits"
+            f"no memory is free on {budgets.device}: end other programs, or raise the limits of "
+            "this one"
         )
     if budgets.budget_bytes <= budgets.reserved_bytes:
         raise DoesNotFitError(
             f"the budget of {format_bytes(budgets.budget_bytes)} is not more than the "
-            f"{format_bytes(budgets.reserved_bytes)} that the CUDA context takes; allow more "
-            "with --memory"
+            f"{format_bytes(budgets.reserved_bytes)} of the CUDA context: allow more with --memory"
         )
     sections = [replace(each, writes_results=not result_in_memory) for each in sections]
     last: Destination = "nothing"
@@ -125,47 +124,49 @@ def make_plan(
 
 
 def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[SectionPlan, ...]:
-    """Keep scratch files in host memory beside GPUs.
+    """Keep scratch files in host memory if sections run on GPUs.
 
-    For one process as much of them as there is memory for. For several all or nothing: a run that
-    is stopped goes on from files on disk alone, and what does not fit in memory takes long to do
-    again.
+    One process keeps as much as fits. Several processes keep a whole file or nothing: a stopped run
+    resumes only from files on disk, and repeating the rest would take long.
     """
-    found = list(sections)
+    kept_sections = list(sections)
     if budgets.kind != "cuda" or not budgets.shares_memory:
-        return tuple(found)
+        return tuple(kept_sections)
     numerator, denominator = KEPT_SHARE
     n_processes = budgets.n_workers or 1
     for i, (own, following) in enumerate(pairwise(sections)):
         if own.destination == "scratch file":
-            used = max(found[i].host_bytes, following.host_bytes)
+            used = max(kept_sections[i].host_bytes, following.host_bytes)
             left = n_processes * max(0, budgets.host_budget_bytes - used)
             kept = min(left * numerator // denominator, own.output.nbytes)
             if budgets.n_workers is not None and kept < own.output.nbytes:
                 continue
-            for j, held in ((i, found[i]), (i + 1, following)):
-                found[j] = replace(held, host_bytes=held.host_bytes + -(-kept // n_processes))
-            found[i] = replace(found[i], kept_bytes=kept)
-    return tuple(found)
+            for j, held in ((i, kept_sections[i]), (i + 1, following)):
+                kept_sections[j] = replace(
+                    held, host_bytes=held.host_bytes + -(-kept // n_processes)
+                )
+            kept_sections[i] = replace(kept_sections[i], kept_bytes=kept)
+    return tuple(kept_sections)
 
 
 def origin_notes(sections: Sequence[SectionModel]) -> list[str]:
-    """Notes on the origin of each model that no author declared."""
+    """Notes on the origin of each model that is not declared."""
     notes: list[str] = []
-    of_others: dict[str, list[str]] = {}
+    methods_of: dict[str, list[str]] = {}
     for step in (step for section in sections for step in section.steps if step.why):
-        why, *others = step.why.splitlines()
+        why, *further = step.why.splitlines()
         notes.append(f"{step.name} is {step.estimator}: {why}")
-        for other in others:
-            of_others.setdefault(other, []).append(step.name)
-    said = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in of_others.items()]
-    return notes + said
+        for text in further:
+            methods_of.setdefault(text, []).append(step.name)
+    return notes + [
+        f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in methods_of.items()
+    ]
 
 
 def _plan_section(placement: Placement, available: Available, block: BlockChoice) -> SectionPlan:
     section = placement.section
     chosen, largest, why = choose_block(block, placement, available)
-    if not placement.fits(chosen, available):  # a size asked for that fits only alone
+    if not placement.fits(chosen, available):  # the user's block fits only without overlap
         placement = placement.in_turns()
     if placement.destination == "nothing" and not section.runs_on_blocks:
         why = "only the slices that side results depend on are read"
@@ -209,7 +210,7 @@ def _plan_step(step: StepModel, block: int) -> StepPlan:
 
 
 def available_after_stores(placements: list[Placement], budgets: Budgets) -> list[Available]:
-    """Memory left for each section beside the arrays before and after it."""
+    """Memory left for each section after the arrays before and after it."""
     stores = [_stores(placement) for placement in placements]
     available = []
     for number, own in enumerate(stores):
@@ -233,10 +234,10 @@ def _stores(placement: Placement) -> tuple[int, int]:
 class PlacementSearch:
     """Chooses the places of arrays between sections, as near to the device as they fit.
 
-    The places are the device, host memory and a scratch file. The first one is taken with which
-    the sections before and after have blocks as large as with a scratch file. On the CPU arrays
-    between sections take no more than half of the budget. Several processes have no memory in
-    common: all is in scratch files then.
+    The places are the device, host memory and a scratch file. The nearest one is chosen for which
+    the blocks of the sections before and after are as large as with a scratch file. On the CPU
+    arrays between sections take at most half of the budget. Several processes share no memory, so
+    they use scratch files.
     """
 
     sections: list[SectionModel]
@@ -244,17 +245,17 @@ class PlacementSearch:
     budgets: Budgets
     """Device and budgets."""
     block: BlockChoice
-    """Slices in a block, as the user asks."""
+    """Slices in a block, as set by the user."""
     last: Destination
-    """Where the last section's output goes."""
+    """Destination of the last section's output."""
     in_memory: bool
-    """Whether blocks of the scan can be used, or copied to the device, from where they lie."""
+    """Whether the scan is an array that the device can use, or copy blocks from."""
     result_is_direct: bool
-    """Whether the device can copy to the result's place itself."""
+    """Whether the device can copy to the array of the result."""
 
     def placements(self) -> list[Placement]:
         """All sections with their origins and destinations."""
-        found: list[Placement] = []
+        chosen: list[Placement] = []
         origin: Origin = "scan"
         held = (0, 0)
         for number in range(len(self.sections) - 1):
@@ -268,10 +269,10 @@ class PlacementSearch:
                 if self.can_be_held(number, origin, candidate, held):
                     destination = candidate
                     break
-            found.append(self._placement(number, origin, destination))
-            held = _stores(found[-1])
+            chosen.append(self._placement(number, origin, destination))
+            held = _stores(chosen[-1])
             origin = destination
-        return [*found, self._placement(len(self.sections) - 1, origin, self.last)]
+        return [*chosen, self._placement(len(self.sections) - 1, origin, self.last)]
 
     def _placement(self, number: int, origin: Origin, destination: Destination) -> Placement:
         is_last = number == len(self.sections) - 1
@@ -288,7 +289,7 @@ class PlacementSearch:
     def can_be_held(
         self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
     ) -> bool:
-        """True if a section's output fits there, with blocks as large as without it."""
+        """True if a section's output fits there without making blocks smaller."""
         own = _stores(self._placement(number, origin, candidate))
         if self.budgets.kind == "cpu" and held[0] + own[0] > self.budgets.host_budget_bytes // 2:
             return False
@@ -312,14 +313,16 @@ class PlacementSearch:
         self,
         placement: Placement,
         without: Placement,
-        others: tuple[int, int],
+        neighbour: tuple[int, int],
         own: tuple[int, int],
     ) -> bool:
-        """True if the block beside a store is as large as with a scratch file."""
+        """True if the block next to a store is as large as with a scratch file."""
         wanted = wanted_block(self.block, placement.section, placement.n_workers)
-        available = Available.after_stores(self.budgets, *others)
+        available = Available.after_stores(self.budgets, *neighbour)
         best = without.with_best_overlap(available).max_block(available)
-        available = Available.after_stores(self.budgets, others[0] + own[0], others[1] + own[1])
+        available = Available.after_stores(
+            self.budgets, neighbour[0] + own[0], neighbour[1] + own[1]
+        )
         return 0 < min(best, wanted) <= placement.with_best_overlap(available).max_block(available)
 
 
@@ -367,17 +370,17 @@ def check_planned(models: Sequence[SectionModel], planned: Sequence[SectionPlan]
 
 
 def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:
-    """Check that a record is not of fewer bytes than the method's input, which a peak includes.
+    """Check that a record has at least the bytes of the method's input, which a peak includes.
 
-    A record in a folder that others write to may say anything, and a plan by it would take any
-    multiple of the memory that it is allowed.
+    Other users may write to the folder of the records, and with a wrong record a plan could exceed
+    its budget by any factor.
     """
     input_bytes = step.input.with_slices(slice_dim, n_given).nbytes
     recorded_bytes = step.memory.bytes(block)
     if recorded_bytes < input_bytes:
         raise EstimatorError(
-            f"{step.method}: its record says {format_bytes(recorded_bytes)} for {n_given} slices, "
-            f"which are {format_bytes(input_bytes)} by themselves: measure it anew with "
+            f"{step.method}: its record has {format_bytes(recorded_bytes)} for {n_given} slices, "
+            f"but the slices alone take {format_bytes(input_bytes)}: measure it again with "
             "--estimator probed, or remove the record (maxslices records)"
         )
 
@@ -385,7 +388,7 @@ def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> 
 def _check_blocks(
     method: str, model: MemoryModel, blocks: Sequence[int], free_bytes: int, available_bytes: int
 ) -> None:
-    """Check what a model says of some blocks, in increasing order."""
+    """Check the bytes of a model for blocks in increasing order."""
     needed = [model.bytes(block) for block in blocks]
     if model.inverse is not None:  # which compares its answers with each other
         for n_bytes in needed:
@@ -404,7 +407,7 @@ def _check_blocks(
 
 
 def notes_on_time(sections: Sequence[SectionModel], planned: Sequence[SectionPlan]) -> list[str]:
-    """Notes on methods that will take long; none on those that nobody timed."""
+    """Notes on methods that will take long, as far as they were timed."""
     notes: list[str] = []
     for section, plan in zip(sections, planned, strict=True):
         for step in section.steps:

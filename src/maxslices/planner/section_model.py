@@ -21,35 +21,35 @@ class StepModel:
     method: str
     """Full name, ``module.name``."""
     parameters: Mapping[str, Any]
-    """The user's parameters as JSON has them; references as a pipeline file writes them."""
+    """The user's parameters as JSON values, with references as in a pipeline file."""
     input: ArraySpec
     """The whole array before it."""
     output: ArraySpec
     """The whole array after it."""
     memory: MemoryModel
-    """Bytes for n slices of a block, the halo added."""
+    """Bytes for n slices of a block, including the halo."""
     estimator: str
-    """Where the model is from."""
+    """Origin of the model."""
     planned_values: Mapping[str, Any] = field(default_factory=dict)
     """Values of references that its memory, shape, halo or sampled slices depend on."""
     why: str = ""
-    """Reason for that origin; empty where the author declares the model."""
+    """Reason for this origin, or an empty string if the author declares the model."""
     looked_at: int = 0
-    """Slices that its side results depend on; 0 if it runs on every block."""
+    """Number of slices that its side results depend on, or 0 if it runs on every block."""
     pace_s: tuple[float, float] | None = None
-    """Measured seconds of a call, and of each slice beside; None if it was not timed."""
+    """Measured seconds of a call and, in addition, of each slice; None if not timed."""
     least_block: int = 1
-    """Least slices of a block whose result is that of larger ones, as far as was compared."""
+    """Least slices of a block with the same result as larger blocks, as far as compared."""
     block_multiple: int = 1
-    """Number of which the slices of a block should be a multiple, for the same reason."""
+    """The slices of a block should be a multiple of this number, for the same reason."""
     gives_side_results: bool = False
-    """Whether it returns values and leaves the data as they are."""
+    """Whether it returns values and does not change the data."""
     saves_result: bool = False
     """Whether the data after it are kept as a result."""
     declared: Callable[[], MemoryModel] | None = None
-    """Makes a model of its author's estimator anew, as nobody has asked it; None without one."""
+    """Makes a new model of the author's estimator, without cached results; None without one."""
     spares: str = ""
-    """A parameter that would save memory, as a user writes it."""
+    """A parameter that would save memory, as users write it."""
 
     @property
     def name(self) -> str:
@@ -68,13 +68,13 @@ class SectionModel:
     slice_dim: int
     """Axis along which blocks are cut."""
     halo: tuple[int, int]
-    """Slices (before, after) that a block is widened by."""
+    """Slices (before, after) that are added to a block."""
     steps: tuple[StepModel, ...]
     """The methods, in order."""
     side: MemoryModel
-    """Flats and darks that are resident while n slices are worked on."""
+    """Memory of flats and darks while n slices are processed."""
     allocator: ArrayAllocator
-    """Where arrays on the device come from."""
+    """Allocator of arrays on the device."""
     writes_results: bool = True
     """Whether results of steps that save theirs are written to files."""
 
@@ -107,7 +107,7 @@ class SectionModel:
 
     @property
     def runs_on_blocks(self) -> bool:
-        """True if its blocks have to be worked on, for more than side results of a few slices."""
+        """True if its blocks must be processed, and not only a few slices for side results."""
         return any(
             (step.gives_side_results and not step.looked_at) or step.saves_result
             for step in self.steps
@@ -115,15 +115,15 @@ class SectionModel:
 
     @property
     def input_block(self) -> MemoryModel:
-        """Model of a block of its input on the device, halo included."""
+        """Model of a block of its input on the device, including the halo."""
         return self.block_of(self.input)
 
     def block_of(self, spec: ArraySpec) -> MemoryModel:
-        """Model of n slices of an array on the device, halo included."""
+        """Model of n slices of an array on the device, including the halo."""
         return self.widened(self.allocator.array(self.slice_bytes(spec)))
 
     def host_block_of(self, spec: ArraySpec) -> MemoryModel:
-        """Model of n slices of an array on the host, halo included."""
+        """Model of n slices of an array on the host, including the halo."""
         return self.widened(MemoryModel.linear(0, self.slice_bytes(spec)))
 
     def slice_bytes(self, spec: ArraySpec) -> int:
@@ -131,37 +131,37 @@ class SectionModel:
         return spec.with_slices(self.slice_dim, 1).nbytes
 
     def widened(self, model: MemoryModel) -> MemoryModel:
-        """Model of n slices with the halo added."""
+        """Model of n slices including the halo."""
         return model.widened(sum(self.halo), self.n_slices)
 
     @property
     def pace_s(self) -> tuple[float, float]:
-        """Measured seconds of a call of all methods that were timed, and of each slice beside."""
+        """Measured seconds of a call of all timed methods and, in addition, of each slice."""
         timed = [step.pace_s for step in self.steps if step.pace_s is not None]
         return sum(call_s for call_s, _ in timed), sum(slice_s for _, slice_s in timed)
 
     @property
     def least_block(self) -> int:
-        """Least slices of a block with which all methods give what they give in larger ones."""
+        """Least slices of a block with the same results of all methods as larger blocks."""
         return min(self.n_slices, max(step.least_block for step in self.steps))
 
     @property
     def block_multiple(self) -> int:
-        """Number of which a block should be a multiple, so that all methods agree with others.
+        """Blocks should be a multiple of this number for all methods to give the same results.
 
-        It is 1 where a halo shifts the first slice of blocks by something else.
+        It is 1 if the halo shifts the first slice of a block by another number.
         """
-        found = lcm(*(step.block_multiple for step in self.steps))
-        return 1 if self.halo[0] % found else found
+        multiple = lcm(*(step.block_multiple for step in self.steps))
+        return 1 if self.halo[0] % multiple else multiple
 
     @property
     def most_looked_at(self) -> int:
-        """Most slices that one of its side results depends on; 0 if all run on blocks."""
+        """Most slices that one of its side results depends on, or 0 if all run on blocks."""
         return max(step.looked_at for step in self.steps)
 
     @property
     def look_ahead_bytes(self) -> int:
-        """Peak while side results that depend on a few slices are found, before the first block."""
+        """Peak while side results of a few slices are computed, before the first block."""
         peaks = [0]
         for index, step in enumerate(self.steps):
             looked = step.looked_at

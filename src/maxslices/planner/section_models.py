@@ -1,4 +1,4 @@
-"""From a pipeline and a scan to the models of its sections: all measuring happens here."""
+"""Make the models of all sections of a pipeline on a scan, measuring methods if necessary."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .section_model import SectionModel, StepModel
 def section_models(
     pipeline: Pipeline, scan: ScanSpec, resolver: ModelResolver
 ) -> tuple[SectionModel, ...]:
-    """Cut a pipeline into sections and find the memory model of each method.
+    """Cut a pipeline into sections, and find the memory model of each method.
 
-    Shape and dtype are followed from the scan through all methods. Methods without an estimator
-    may be run on a few slices.
+    Shape and dtype are derived from the scan through all methods. Methods without an estimator may
+    be run on a few slices.
 
     Raises
     ------
     EstimatorError
-        If a method's estimator fails, or nothing is known of its memory.
+        If a method's estimator fails, or its memory is unknown.
     SourceError
-        If the scan lacks flats, darks or angles that a method needs, or a method's data are no
-        longer of their shape.
+        If the scan lacks flats, darks or angles that a method needs, or their shape differs from
+        the data.
     """
     check_supplied(pipeline, scan)
     with_torch = any(step.meta.array_module == "torch" for step in pipeline.steps)
     allocator = ArrayAllocator(resolver.device, with_torch)
-    found: list[SectionModel] = []
+    models: list[SectionModel] = []
     current, index = scan.projections, 0
     for section in cut_into_sections(pipeline, reads_rows=scan.reads_rows):
         slice_dim, extra = section.slice_dim, sum(section.halo)
@@ -42,15 +42,15 @@ def section_models(
         steps: list[StepModel] = []
         supplied: dict[ScanSpec, set[str]] = {}
         for step in section.steps:
-            given = scan_after(pipeline.steps, index, scan)
-            check_shapes(step, current, given)
-            supplied.setdefault(given, set()).update(step.meta.supplied)
+            step_scan = scan_after(pipeline.steps, index, scan)
+            check_shapes(step, current, step_scan)
+            supplied.setdefault(step_scan, set()).update(step.meta.supplied)
             steps.append(_step_model(step, index, current, section, resolver, allocator))
             current, index = steps[-1].output, index + 1
-        frames = [spec for given, names in supplied.items() for spec in given.frames(names)]
+        frames = [spec for step_scan, names in supplied.items() for spec in step_scan.frames(names)]
         side = _side_model(frames, slice_dim, total, allocator).widened(extra, total)
-        found.append(SectionModel(slice_dim, section.halo, tuple(steps), side, allocator))
-    return tuple(found)
+        models.append(SectionModel(slice_dim, section.halo, tuple(steps), side, allocator))
+    return tuple(models)
 
 
 def _step_model(
@@ -64,10 +64,10 @@ def _step_model(
     slice_dim, extra = section.slice_dim, sum(section.halo)
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
     meta, parameters = step.meta, step.known_parameters()
-    # Asked first, so that a reference is found before anything is measured.
+    # First, because it raises for unknown references, which must be known before measuring.
     n_looked_at = len(meta.looked_at(total, **parameters))
-    asked = parameters if resolver.asks_author(meta) else step.measured_parameters()
-    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, asked, total)
+    of_model = parameters if resolver.asks_author(meta) else step.measured_parameters()
+    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, of_model, total)
     chosen = resolver.resolve(request)
     output = current
     if not meta.side_results:
@@ -78,7 +78,7 @@ def _step_model(
             dims = meta.output_other_dims(slice_dim, other_dims, **parameters)
         output = ArraySpec(block_shape(slice_dim, total, dims), dtype)
     model = chosen.model
-    if chosen.origin != "replayed":  # a replay simulates the allocator, with what it leaves unsplit
+    if chosen.origin != "replayed":  # a replay simulates the allocator with its unsplit blocks
         one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
         model = allocator.method(model, one_slice, total)
     merged = meta.merged(**parameters)
@@ -107,7 +107,7 @@ def _step_model(
 def _side_model(
     frames: list[ArraySpec], slice_dim: int, total: int, allocator: ArrayAllocator
 ) -> MemoryModel:
-    """Model of the flats and darks: whole beside projections, else the rows of the block."""
+    """Model of the flats and darks: whole frames for projections, otherwise the block's rows."""
     if slice_dim == 0:
         return MemoryModel.linear(sum(allocator.taken_bytes(spec.nbytes) for spec in frames), 0)
     rows = [allocator.array(-(-spec.nbytes // total)) for spec in frames]

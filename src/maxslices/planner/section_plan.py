@@ -1,4 +1,4 @@
-"""The sections of a plan: methods that run together, their blocks, and their tables."""
+"""The sections of a plan: methods that share blocks, and their tables."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class StepPlan:
     method: str
     """Full name, ``module.name``."""
     parameters: dict[str, Any]
-    """The user's parameters; references as they are written in a pipeline file."""
+    """The user's parameters, with references as in a pipeline file."""
     input: ArraySpec
     """The whole array before it."""
     output: ArraySpec
     """The whole array after it."""
     estimated_bytes: int
-    """Its peak for one block of the plan, halo included."""
+    """Its peak for one block of the plan, including the halo."""
     estimator: str
-    """Origin of the estimate: "declared" ("declared for CUDA" if for no other device), "recorded",
-    "replayed" or "probed"."""
+    """Origin of the estimate: "declared" ("declared for CUDA" if it is for this device only),
+    "recorded", "replayed" or "probed"."""
     planned_values: dict[str, Any] = field(default_factory=dict)
-    """Values of references that the plan depends on. A run that finds others is refused."""
+    """Values of references that the plan depends on. A run with other values is refused."""
 
     @property
     def name(self) -> str:
@@ -43,18 +43,18 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """Methods that run together, and the block that they run on."""
+    """Methods that run together, and their block."""
 
     steps: tuple[StepPlan, ...]
     """The methods, in order."""
     slice_dim: int
     """Axis of the slices: 0 projections, 1 sinograms."""
     n_slices: int
-    """Slices in all."""
+    """Number of all slices."""
     halo: tuple[int, int]
-    """Slices (before, after) that a block is widened by."""
+    """Slices (before, after) that are added to a block."""
     block: int
-    """Slices in a block, halo not counted."""
+    """Slices in a block, without the halo."""
     max_block: int
     """Slices of the largest block that the budget allows."""
     why: str
@@ -62,28 +62,28 @@ class SectionPlan:
     limiting_step: int
     """Position in the pipeline of the method with the highest peak."""
     side_bytes: int
-    """Flats and darks that are resident during a block."""
+    """Memory of flats and darks during a block."""
     estimated_bytes: int
     """Peak of a block on the device: methods, halo and side data."""
     available_bytes: int
     """Bytes on the device that a block may take."""
     host_bytes: int
-    """Bytes of host memory that the runner holds during the section, stores included."""
+    """Bytes of host memory of the runner during the section, including stores."""
     stored_bytes: int
-    """Bytes of its whole input and output, as far as they are on the device."""
+    """Bytes of its whole input and output if they are on the device."""
     origin: Origin
-    """Where its data are: the "scan", the "device", "memory" or a "scratch file"."""
+    """Origin of its data: the "scan", the "device", "memory" or a "scratch file"."""
     destination: Destination
-    """Where its output goes: the "result", the "device", "memory", a "scratch file", or nowhere
-    ("nothing")."""
+    """Destination of its output: the "result", the "device", "memory", a "scratch file" or
+    "nothing"."""
     kept_bytes: int = 0
     """Host memory for the first part of its output, if the rest is in a scratch file."""
     overlaps: bool = True
-    """Whether the next block comes, and the last result leaves, while a block is worked on."""
+    """Whether the next block arrives and the last result leaves while a block is processed."""
     on_blocks: bool = True
-    """Whether it runs on blocks; not if it only finds side results of a few slices."""
+    """Whether it runs on blocks, and not only on a few slices for side results."""
     multiple: int = 1
-    """Number of which blocks are a multiple where others give another result."""
+    """Blocks are a multiple of this number, because other blocks give another result."""
 
     @property
     def limited_by(self) -> str:
@@ -107,7 +107,7 @@ class SectionPlan:
 
 
 LONG_S = 3600.0
-"""Seconds from which on a time is said: as long as a user may wait beside a run."""
+"""Least seconds of a run for a note: users may wait for shorter ones."""
 WIDTH = 100
 """Columns of a table, as wide as lines of code."""
 _KEPT = {"nothing": "nothing is kept"}
@@ -127,8 +127,8 @@ def headed(
 
 
 def wrapped(lines: list[str]) -> str:
-    """Text of at most `WIDTH` columns; longer lines are folded and indented."""
-    found: list[str] = []
+    """Join lines to text of at most `WIDTH` columns. Longer lines are folded and indented."""
+    wrapped_lines: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         folded = textwrap.wrap(
@@ -139,12 +139,12 @@ def wrapped(lines: list[str]) -> str:
             drop_whitespace=True,
             replace_whitespace=False,
         )
-        found += [line] if len(line) <= WIDTH else folded
-    return "\n".join(found)
+        wrapped_lines += [line] if len(line) <= WIDTH else folded
+    return "\n".join(wrapped_lines)
 
 
 def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
-    """Table of a section's methods, with the memory that it takes."""
+    """Table of a section's methods, with its memory."""
     halo = f", halo {section.halo[0]}+{section.halo[1]}" if any(section.halo) else ""
     slices = _plural(section.n_slices, SLICE_NAMES[section.slice_dim])
     blocks = _plural(section.n_blocks, "block")
@@ -164,9 +164,9 @@ def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
         )
     side = f", {format_bytes(section.side_bytes)} of flats and darks" if section.side_bytes else ""
     host = "" if device == "cpu" else f"; host memory {format_bytes(section.host_bytes)}"
-    beside = section.host_bytes - section.estimated_bytes
-    if device == "cpu" and beside:
-        host = f"; {format_bytes(beside)} of arrays between sections"
+    stores_bytes = section.host_bytes - section.estimated_bytes
+    if device == "cpu" and stores_bytes:
+        host = f"; {format_bytes(stores_bytes)} of arrays between sections"
     lines.append(
         f"  peak {format_bytes(section.estimated_bytes)} of "
         f"{format_bytes(section.available_bytes)}{side}{host}; limited by {section.limited_by}"
@@ -176,7 +176,7 @@ def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
 
 
 def _kept(section: SectionPlan) -> str:
-    """What of a scratch file is in memory."""
+    """The part of a scratch file that is in memory, in words."""
     if not section.kept_bytes:
         return ""
     is_all = section.kept_bytes == section.output.nbytes
@@ -188,21 +188,21 @@ def _plural(n: int, what: str) -> str:
 
 
 def check_sections(sections: Sequence[SectionPlan], usable_bytes: int) -> None:
-    """Check that sections follow from each other, blocks from arrays, and bytes from budgets.
+    """Check that sections, blocks, arrays and budgets are consistent.
 
-    Whether a plan is for the pipeline at hand, or its estimates are right, is not checked here.
+    This does not check whether the plan is for the present pipeline, or its estimates are right.
 
     Parameters
     ----------
     sections : sequence of SectionPlan
         The sections, in order.
     usable_bytes : int
-        The plan's budget on the device, less what is reserved of it.
+        The plan's budget on the device without its reserved part.
 
     Raises
     ------
     UsageError
-        Naming the first field at fault.
+        Naming the first inconsistent field.
     """
     _require(bool(sections), "sections", "a list of at least one section", [])
     n_steps, before = 0, None
@@ -246,9 +246,9 @@ def _check_blocks(section: SectionPlan, where: str) -> None:
 
 def _check_bytes(section: SectionPlan, where: str, usable_bytes: int) -> None:
     available, estimated = section.available_bytes, section.estimated_bytes
-    wanted = f"at most {usable_bytes}, the budget less what is reserved"
+    wanted = f"at most {usable_bytes}, the budget without the reserved part"
     _require(available <= usable_bytes, f"{where}.available_bytes", wanted, available)
-    wanted = f"at most {available}, as available"
+    wanted = f"at most {available}, the available bytes"
     _require(estimated <= available, f"{where}.estimated_bytes", wanted, estimated)
 
 
@@ -262,7 +262,7 @@ def _check_places(
     goes = section.destination
     _require(goes in possible, f"{where}.destination", wanted, goes)
     idle = section.on_blocks or goes == "nothing"
-    _require(idle, f"{where}.on_blocks", "true where an output is kept", section.on_blocks)
+    _require(idle, f"{where}.on_blocks", "true if its output is kept", section.on_blocks)
     most = section.output.nbytes if goes == "scratch file" else 0
     kept = section.kept_bytes
     _require(kept <= most, f"{where}.kept_bytes", f"at most {most}", kept)
