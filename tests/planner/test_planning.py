@@ -350,7 +350,7 @@ def test_the_slices_that_a_method_sample_slices_must_fit_together():
     needed = 50 * SINO * 4 + PYTHON_BYTES
     plan = plan_pipeline(pipeline, scan(), Budgets("cpu", needed, needed), block=1)
     assert plan.sections[0].estimated_bytes == needed
-    with pytest.raises(DoesNotFitError, match=r"^look needs .* for the 50 sinograms that it samples"):
+    with pytest.raises(DoesNotFitError, match=r"^look needs .* the 50 sinograms that it samples"):
         plan_pipeline(pipeline, scan(), Budgets("cpu", needed - 1, needed - 1), block=1)
 
 
