@@ -74,17 +74,19 @@ def blocks(page):
     return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
 
 
-def same_text(found, wanted):
-    """Whether each line that is wanted was printed; numbers to a hundredth, percents to one."""
-    lines = iter(found.splitlines())
-    return all(any(same_line(line, want) for line in lines) for want in wanted.splitlines())
+def same_text(printed, expected):
+    """Whether every expected line was printed; numbers to a hundredth, percents to one."""
+    lines = iter(printed.splitlines())
+    return all(any(same_line(line, each) for line in lines) for each in expected.splitlines())
 
 
-def same_line(found, wanted):
-    percents = [list(map(int, PERCENT.findall(text))) for text in (found, wanted)]
-    found, wanted = (PERCENT.sub("", text) for text in (found, wanted))
-    numbers = [[float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (found, wanted)]
-    words = [" ".join(NUMBER.sub("0", text).split()) for text in (found, wanted)]
+def same_line(printed, expected):
+    percents = [list(map(int, PERCENT.findall(text))) for text in (printed, expected)]
+    printed, expected = (PERCENT.sub("", text) for text in (printed, expected))
+    numbers = [
+        [float(n.replace(",", "")) for n in NUMBER.findall(text)] for text in (printed, expected)
+    ]
+    words = [" ".join(NUMBER.sub("0", text).split()) for text in (printed, expected)]
     return (
         words[0] == words[1]
         and numbers[0] == pytest.approx(numbers[1], rel=0.01)
@@ -150,12 +152,14 @@ def run_python(page, text, namespace):
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_examples(page, workplace, capsys):
     namespace = {"__name__": f"docs_{page.stem}"}
-    found, printed = blocks(page), ""
-    if importlib.util.find_spec("torch") is None and any("import torch" in t for _, t in found):
+    examples, printed = blocks(page), ""
+    if importlib.util.find_spec("torch") is None and any(
+        "import torch" in text for _, text in examples
+    ):
         pytest.skip("torch is not installed")
-    if not HAS_NETWORKS and any("maxslices.nn" in t for _, t in found):
+    if not HAS_NETWORKS and any("maxslices.nn" in text for _, text in examples):
         pytest.skip("the folder of networks is away")
-    for (language, text), (following, _) in pairwise([*found, ("", "")]):
+    for (language, text), (following, _) in pairwise([*examples, ("", "")]):
         if language == "text":
             assert same_text(printed, text), f"{page.name} shows\n{text}\nbut printed\n{printed}"
         elif language == "yaml":
@@ -174,7 +178,7 @@ def test_examples(page, workplace, capsys):
                 print(error)
             printed = capsys.readouterr().out
         else:
-            pytest.fail(f"{page.name} has a block of {language}, which is not looked at")
+            pytest.fail(f"{page.name} has a block of {language}, which is not tested")
 
 
 @pytest.mark.parametrize("free_bytes", [4 * 10**9, 10**12])
@@ -249,7 +253,7 @@ def test_make_targets_are_there():
 def test_extras_that_are_named_are_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lists = [re.findall(r"(?:maxslices|\.)\[([\w,-]+)\]['`]", page.read_text()) for page in PAGES]
-    named = {extra for found in lists for extras in found for extra in extras.split(",")}
+    named = {extra for matches in lists for extras in matches for extra in extras.split(",")}
     assert {"run", "cuda12", "cuda13", "torch"} <= named <= set(project["optional-dependencies"])
 
 

@@ -1,4 +1,4 @@
-"""The glossary in docs/words.md, held against the classes of the code."""
+"""The glossary in docs/words.md names the classes of the code."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ CLASSES = [
 
 def exported():
     """Names in `__all__`: of all packages of the core, and of the package of networks itself."""
-    found = set()
+    names = set()
     for path, tree in TREES:
         if path.parts[0] == "nn" and path != Path("nn/__init__.py"):
             continue
         for node in tree.body:
             targets = node.targets if isinstance(node, ast.Assign) else []
             if any(isinstance(each, ast.Name) and each.id == "__all__" for each in targets):
-                found |= set(ast.literal_eval(node.value))
-    return found
+                names |= set(ast.literal_eval(node.value))
+    return names
 
 
 def glossary():
@@ -64,6 +64,6 @@ def test_every_class_in_the_glossary_is_in_the_folder_that_it_names():
     assert [row for row in rows if row not in defined] == []
 
 
-def test_no_row_of_the_glossary_stands_twice():
+def test_no_row_of_the_glossary_is_repeated():
     rows = glossary()
     assert len(rows) == len(set(rows)) > 50

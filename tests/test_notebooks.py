@@ -1,4 +1,4 @@
-"""The notebooks that are made of the tutorials."""
+"""Notebooks made from the tutorials."""
 
 from __future__ import annotations
 

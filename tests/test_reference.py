@@ -1,4 +1,4 @@
-"""The reference holds every public name, every method and every exit code."""
+"""The reference describes every public name, every method and every exit code."""
 
 import importlib.util
 import re
@@ -26,24 +26,24 @@ def described(page: str) -> set[str]:
 
 
 def test_all_public_names_are_described():
-    found = described("python.md")
+    names = described("python.md")
     wanted = {f"maxslices.{name}" for name in maxslices.__all__} - {"maxslices.MaxslicesError"}
     wanted |= {f"maxslices.testing.{name}" for name in maxslices.testing.__all__}
     wanted -= {"maxslices.testing.EstimateError"}
-    assert wanted <= found
-    assert "maxslices.errors" in found
+    assert wanted <= names
+    assert "maxslices.errors" in names
 
 
 @needs_networks
 def test_all_public_names_of_networks_are_described():
     import maxslices.nn
 
-    found = described("networks.md")
-    assert {f"maxslices.nn.{name}" for name in maxslices.nn.__all__} <= found
+    names = described("networks.md")
+    assert {f"maxslices.nn.{name}" for name in maxslices.nn.__all__} <= names
     pytest.importorskip("torch")
     import maxslices.nn.reduce
 
-    assert {f"maxslices.nn.reduce.{name}" for name in maxslices.nn.reduce.__all__} <= found | {
+    assert {f"maxslices.nn.reduce.{name}" for name in maxslices.nn.reduce.__all__} <= names | {
         "maxslices.nn.reduce.reduce_memory"
     }
 
@@ -72,13 +72,13 @@ def test_the_methods_of_the_pack_are_described_with_all_parameters(monkeypatch):
     assert set(sections) == set(pack)
     for name, meta in pack.items():
         for parameter in set(meta.parameters) - set(meta.supplied):
-            said = re.search(rf"^`{parameter}` \(.*\n: (.*)", sections[name], re.MULTILINE)
-            assert said is not None, (name, parameter)
-            assert said[1].strip(), (name, parameter)
+            described_as = re.search(rf"^`{parameter}` \(.*\n: (.*)", sections[name], re.MULTILINE)
+            assert described_as is not None, (name, parameter)
+            assert described_as[1].strip(), (name, parameter)
         assert "| memory on a GPU |" in sections[name]
 
 
-def test_all_that_a_method_can_declare_is_on_the_page_about_methods():
+def test_the_page_about_methods_has_every_option_of_a_declaration():
     page = (DOCS / "methods.md").read_text()
     declared = set(MethodOptions.__annotations__)
     assert {
@@ -87,7 +87,7 @@ def test_all_that_a_method_can_declare_is_on_the_page_about_methods():
     assert {name for name in SUPPLIED if f"`{name}`" not in page} == set()
 
 
-def test_the_table_of_the_field_is_what_the_records_say(monkeypatch):
+def test_the_tables_of_the_field_follow_from_the_records(monkeypatch):
     pytest.importorskip("numpydoc")
     monkeypatch.syspath_prepend(DOCS / "scripts")
     from field_memory import tables
