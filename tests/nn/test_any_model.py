@@ -312,10 +312,10 @@ def test_an_optimizer_that_cannot_be_replayed_is_named(optimizer, message):
         (lambda output, target: 1.0, "not a float"),
         (lambda output, target: None, "not nothing"),
         (lambda output, target: output, "not a tensor of .*: average it"),
-        (lambda output, target: output.detach().mean(), "no parameter that is trained"),
+        (lambda output, target: output.detach().mean(), "does not depend on a trainable parameter"),
     ],
 )
-def test_what_is_no_loss_is_told(loss, message):
+def test_an_invalid_loss_is_described(loss, message):
     net = nn.Sequential(nn.Conv2d(2, 3, 3))  # whose channels are looked for
     with pytest.raises(EstimatorError, match=message):
         memory_report(nn.Linear(5, 3), (4, 5), "training", loss=loss)

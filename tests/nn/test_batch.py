@@ -327,5 +327,5 @@ def test_the_input_has_the_dtype_of_the_model(dtype):
 )
 def test_an_input_of_another_dtype_than_the_weights_is_told(model, shape):
     for dtype in (torch.float16, torch.float64):
-        with pytest.raises(MaxslicesError, match="give inputs the dtype of the weights"):
+        with pytest.raises(MaxslicesError, match="Pass inputs with the dtype of the weights"):
             max_batch_size(model, Spec(shape, dtype), memory="1GB")

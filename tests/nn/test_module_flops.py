@@ -1,4 +1,4 @@
-"""Floating-point operations by module, as torch counts them."""
+"""Floating-point operations by module, compared with torch's counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maxslices.nn.replay.module_calls import module_flops
 
 
 class Twice(nn.Module):
-    """A block that is called twice, the second time inside of another."""
+    """Block that is called twice, the second time inside another block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,16 +24,16 @@ class Twice(nn.Module):
         return self.block(nn.functional.pad(self.outer(self.block(x)), (1, 1, 1, 1)))
 
 
-def test_paths_have_the_operations_that_torch_counts():
+def test_operations_by_path_equal_the_counts_of_torch():
     model = Twice()
     x = torch.rand(2, 3, 8, 8)
-    found = module_flops(model, lambda: model(x))
+    flops = module_flops(model, lambda: model(x))
     with FlopCounterMode(display=False) as counter:
         model(x)
-    theirs = counter.get_flop_counts()
-    assert found[""] == theirs["Twice"]
+    expected = counter.get_flop_counts()
+    assert flops[""] == expected["Twice"]
     for path in ("block", "block.0", "block.2", "outer", "outer.0"):
-        assert found[path] == theirs[f"Twice.{path}"]
+        assert flops[path] == expected[f"Twice.{path}"]
     assert not any(module._forward_hooks for module in model.modules())
 
 
@@ -44,13 +44,20 @@ def test_a_gradient_in_the_forward_pass_is_counted():
         x = torch.rand(2, 4, requires_grad=True)
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
 
-    found = module_flops(model, call)
-    total = {path: sum(by_op.values()) for path, by_op in found.items()}
+    flops = module_flops(model, call)
+    total = {path: sum(by_op.values()) for path, by_op in flops.items()}
     assert total["0"] == 2 * 2 * 4 * 4
-    assert total[""] > total["0"] + total["1"]  # the gradient is of no module's forward pass
+    assert (
+        total[""] > total["0"] + total["1"]
+    )  # the gradient belongs to no forward pass of a module
 
 
-def test_hooks_end_with_an_error():
+def test_a_model_without_counted_operators_has_an_empty_total():
+    model = nn.ReLU()
+    assert module_flops(model, lambda: model(torch.rand(2))) == {"": {}}
+
+
+def test_hooks_are_removed_after_an_error():
     model = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(RuntimeError):
         module_flops(model, lambda: model(torch.rand(2, 3)))

@@ -75,7 +75,7 @@ def test_events_that_change_with_the_number_are_noticed():
         return replay(function, Spec((n, 1000)))
 
     assert not StepFamily(step).is_linear
-    with pytest.raises(ValueError, match="the same events"):
+    with pytest.raises(ValueError, match="the events of the two steps differ"):
         Scaled(step(2), step(5), (2, 5))
 
 

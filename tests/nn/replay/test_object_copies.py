@@ -95,11 +95,11 @@ def test_a_copy_holds_the_same_and_shares_nothing_that_changes(holder):
     before = [*iter_contents(value)]
     copies = ObjectCopies([value])
     assert any(leaf is tensor for leaf in copies.leaves)
-    (made,) = copies.made(copies.leaves)
+    (made,) = copies.rebuild(copies.leaves)
     assert type(made) is type(value)
     assert same_items(before, [*iter_contents(made)])
     others = [torch.zeros(2) if leaf is tensor else leaf for leaf in copies.leaves]
-    (other,) = copies.made(others)
+    (other,) = copies.rebuild(others)
     assert not any(item is tensor for item in iter_contents(other))
     assert same_items(before, [*iter_contents(value)])
 
@@ -108,7 +108,7 @@ def test_what_is_held_twice_is_one_object_in_a_copy_also_what_holds_itself():
     shared: list[Any] = [1]
     shared.append(shared)
     copies = ObjectCopies([shared, {"again": shared}])
-    first, second = copies.made(copies.leaves)
+    first, second = copies.rebuild(copies.leaves)
     assert second["again"] is first is first[1] is not shared
 
 
@@ -117,7 +117,7 @@ def test_order_bounds_and_defaults_are_those_of_the_original():
     order.move_to_end("a")
     values = [order, deque([1, 2], maxlen=2), defaultdict(list)]
     copies = ObjectCopies(values)
-    made = copies.made(copies.leaves)
+    made = copies.rebuild(copies.leaves)
     assert [*made[0]] == ["b", "a"]
     assert made[1].maxlen == 2
     assert made[2]["new"] == []
@@ -128,7 +128,7 @@ def test_what_is_known_by_its_identity_is_given_itself():
     given = [Mode.FAST, object(), Plain, len, logging.getLogger("a"), torch.float32, None]
     given += [torch.nn.Linear(1, 1), torch.Size([1]), torch.optim.SGD([torch.ones(1)]), Marker()]
     copies = ObjectCopies(given)
-    assert all(a is b for a, b in zip(given, copies.made(copies.leaves), strict=True))
+    assert all(a is b for a, b in zip(given, copies.rebuild(copies.leaves), strict=True))
     assert copies.changed() == ""
 
 
@@ -165,7 +165,7 @@ def test_an_object_that_says_itself_how_it_is_copied_is_watched(change):
 
 def test_results_of_torch_are_rebuilt():
     copies = ObjectCopies([torch.ones(2, 2).max(0)])
-    (made,) = copies.made([torch.zeros(1), torch.ones(1)])
+    (made,) = copies.rebuild([torch.zeros(1), torch.ones(1)])
     assert made.indices.tolist() == [1.0]
 
 
@@ -184,7 +184,7 @@ def test_mappings_are_read_without_their_methods():
             raise AssertionError
 
     copies = ObjectCopies([Strict([1])])
-    (made,) = copies.made(copies.leaves)
+    (made,) = copies.rebuild(copies.leaves)
     assert made.held == [1]
 
 
@@ -226,7 +226,7 @@ def test_tensors_are_held_by_what_was_made_alone():
     copies.leaves = []
     gc.disable()
     try:
-        made = copies.made([tensor])
+        made = copies.rebuild([tensor])
         is_alive = weakref.ref(tensor)
         del tensor
         assert is_alive() is made[0][0]

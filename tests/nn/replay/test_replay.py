@@ -226,7 +226,7 @@ def test_marks_are_found_by_name():
         del y
     trace = record.trace()
     assert (trace.bytes_at("one"), trace.bytes_at("two")) == (512, 1024)
-    with pytest.raises(KeyError, match="there are: one, two"):
+    with pytest.raises(KeyError, match="The marks are: one, two"):
         trace.bytes_at("three")
 
 

@@ -202,7 +202,7 @@ class BlockState:
             if self._table(slot).get(slot.name) is not old.tensor
         ]  # torch.func.functional_call replaces parameters for the time of a call
         added = {slot: self._original(slot) for slot in before.added}
-        for slot, old in zip(before.slots, before.copies.made(fresh), strict=True):
+        for slot, old in zip(before.slots, before.copies.rebuild(fresh), strict=True):
             self._put(slot, old)
         for slot in added:
             self._put(slot, _MISSING)
@@ -397,7 +397,7 @@ def recomputed(
             raise RewriteError(path, _AGAIN, reason)
         waiting = iter(saved)
         leaves = [next(waiting) if leaf is _GIVEN else leaf for leaf in constants]
-        its_args, its_kwargs = arguments.made(leaves)
+        its_args, its_kwargs = arguments.rebuild(leaves)
         with state.restored(before), draws.again():
             try:
                 return run(*its_args, **its_kwargs)

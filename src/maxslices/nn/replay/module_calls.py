@@ -63,7 +63,7 @@ def _refused(error: BaseException, failure: Failure | None) -> TraceError | None
 def module_flops(model: nn.Module, call: Callable[[], Any]) -> dict[str, dict[Any, int]]:
     """Floating-point operations of each module by operator, including children, during `call`.
 
-    Keys are paths of modules. The key "" has all operations.
+    Keys are paths of modules. The key "" has all operations, and always exists.
     """
     counter = FlopCounterMode(
         display=False, custom_mapping={torch.ops.aten._cudnn_rnn: recurrent.flops}
@@ -71,7 +71,7 @@ def module_flops(model: nn.Module, call: Callable[[], Any]) -> dict[str, dict[An
     counter.mod_tracker = _CallTracker(model)  # type: ignore[assignment]
     with counter:
         call()
-    counts = counter.get_flop_counts()
+    counts = {"Global": {}, **counter.get_flop_counts()}  # torch omits modules without any
     return {path if path != "Global" else "": by_op for path, by_op in counts.items()}
 
 

@@ -1,7 +1,7 @@
-"""Copies of containers and of objects of Python's classes, with all that they hold.
+"""Copies of containers and of Python objects, with all their contents.
 
-An object is what it holds: items, attributes and slots. Methods of its class are not called, as
-they may have effects: neither ``__init__`` nor those of a mapping.
+The contents of an object are its items, attributes and slots. Methods of its class may have side
+effects, so none is called: neither ``__init__`` nor the methods of a mapping.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _CONTAINERS: tuple[Any, ...] = (
     deque,
     SimpleNamespace,
 )
-"""Classes of which an empty one is made for a copy: the first that a class derives from."""
+"""Base classes of containers. A copy starts as an empty object of the first that matches."""
 _ROWS: tuple[Any, ...] = (tuple, list, set, deque)
 _COPYING = ("__reduce_ex__", "__reduce__", "__new__")
-"""Methods by which a class says itself how it is copied: of handles, members of enumerations."""
+"""Methods with which a class defines its own copying, such as handles and enumeration members."""
 _HEAP_TYPE = 1 << 9
-"""CPython's flag of classes that a class statement made."""
+"""CPython's flag of classes defined by a class statement."""
 
 
 class _LeafPlace:
-    """Stands for a leaf."""
+    """Placeholder of a leaf."""
 
     __slots__ = ("number",)
 
@@ -50,26 +50,26 @@ class _LeafPlace:
 
 
 _OPAQUE = (torch.Tensor, torch.Size, nn.Module, type, ModuleType, FunctionType, _LeafPlace)
-"""Classes that are not looked into: modules have a state of their own, and classes are shared."""
+"""Classes whose contents are not copied. Modules have their own state, and classes are shared."""
 
 
 class _HeldPart(NamedTuple):
-    """Something that an object holds."""
+    """Part of the contents of an object."""
 
     table: Literal["item", "entry", "attribute", "slot"]
-    """Whether it is held in a row, under a key, or as an attribute."""
+    """Where the object stores the part."""
     name: Any
     value: Any
 
 
 class ObjectCopies:
-    """Copies of what some values hold, with their leaves apart, so that autograd can save tensors.
+    """Copies of values with their leaves in a separate list, so that autograd can save tensors.
 
     Attributes
     ----------
     leaves : list
-        Tensors and all else that is not copied, each once: attention compares its arguments by
-        identity.
+        Tensors and other objects that are not copied. Each occurs once, since attention compares
+        its arguments by identity.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -77,30 +77,30 @@ class ObjectCopies:
         self._numbers: dict[int, int] = {}
         self._uncopied: dict[int, tuple[Any, list[Any]]] = {}
         self._copies: list[Any] = copy_objects([*values], self._place)
-        self._numbers.clear()  # leaves may be dropped, and others have their addresses
+        self._numbers.clear()  # the addresses of dropped leaves may be reused
 
-    def made(self, leaves: Sequence[Any]) -> list[Any]:
-        """Make the values again, with other leaves in place of `leaves`."""
-        again: list[Any] = copy_objects(
+    def rebuild(self, leaves: Sequence[Any]) -> list[Any]:
+        """Rebuild the values with other leaves."""
+        values: list[Any] = copy_objects(
             self._copies, lambda leaf: leaves[leaf.number] if type(leaf) is _LeafPlace else leaf
         )
-        return again
+        return values
 
     def leaves_of(self, index: int) -> set[int]:
-        """Numbers of the leaves of one value."""
+        """Indices of the leaves of one value."""
         return {
             leaf.number for leaf in iter_contents(self._copies[index]) if type(leaf) is _LeafPlace
         }
 
     def keep(self, indices: Sequence[int]) -> set[int]:
-        """Keep some of the values, and return the numbers of their leaves."""
+        """Keep only some of the values, and return the indices of their leaves."""
         kept = set[int]().union(*(self.leaves_of(index) for index in indices))
         self._copies = [self._copies[index] for index in indices]
         self._uncopied = {i: each for i, each in self._uncopied.items() if i in kept}
         return kept
 
     def changed(self) -> str:
-        """Class of an object that could not be copied and holds something else now; or ""."""
+        """Class of an uncopied object whose contents have changed, or ""."""
         for value, contents in self._uncopied.values():
             if not same_items(contents, [*_contents(value)]):
                 return type(value).__name__
@@ -110,61 +110,61 @@ class ObjectCopies:
         number = self._numbers.setdefault(id(leaf), len(self.leaves))
         if number == len(self.leaves):
             self.leaves.append(leaf)
-            if _has_parts(type(leaf)):  # or may have some later
+            if _has_parts(type(leaf)):  # the parts may be set later
                 self._uncopied[number] = leaf, [*_contents(leaf)]
         return _LeafPlace(number)
 
 
 def copy_objects(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Copy containers and objects with what they hold, and apply a function to all else.
+    """Copy containers and objects with their contents, and apply a function to all leaves.
 
-    An object that is held twice has one copy, also one that holds itself.
+    An object that occurs more than once, or that contains itself, has one copy.
     """
     return _Copying(function).of(value)
 
 
 class _Copying:
-    """One copy; a function inside another that calls itself would hold tensors in a cycle."""
+    """State of one copy. A recursive inner function would keep tensors in a reference cycle."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
-        self._known: dict[int, Any] = {}
+        self._copies: dict[int, Any] = {}
         self._waiting: list[tuple[Any, Any, Any]] = []
-        """Objects whose parts are still to be copied: chains of objects may be long."""
+        """Objects whose parts are not yet copied. A recursion would limit chains of objects."""
 
     def of(self, value: Any) -> Any:
         """Copy a value."""
         sets: list[tuple[Any, list[Any]]] = []
-        made_of_value = self._made(value)
+        whole = self._begin(value)
         while self._waiting:
-            base, item, made = self._waiting.pop()
-            parts = [part._replace(value=self._made(part.value)) for part in _parts(item)]
+            base, item, target = self._waiting.pop()
+            parts = [part._replace(value=self._begin(part.value)) for part in _parts(item)]
             if base is set:
-                sets.append((made, [part.value for part in parts if part.table == "item"]))
+                sets.append((target, [part.value for part in parts if part.table == "item"]))
             for part in parts:
                 if base is not set or part.table != "item":
-                    _put(base, made, part)
-        for made, members in sets:  # by their hashes, for which they must hold what they hold
-            set.update(made, members)
-        return made_of_value
+                    _put(base, target, part)
+        for target, members in sets:  # last, as the hash of a member may depend on its contents
+            set.update(target, members)
+        return whole
 
-    def _made(self, item: Any) -> Any:
-        """Copy of an object, whose parts follow later."""
+    def _begin(self, item: Any) -> Any:
+        """Begin the copy of an object, whose parts follow later."""
         if _is_tuple(item):
-            held = [self._made(each) for each in item]
-            is_sequence = hasattr(type(item), "n_sequence_fields")  # of C, as torch.max returns
-            return type(item)(held) if is_sequence else tuple.__new__(type(item), held)
-        if id(item) not in self._known:
+            items = [self._begin(each) for each in item]
+            is_sequence = hasattr(type(item), "n_sequence_fields")  # as torch.max returns
+            return type(item)(items) if is_sequence else tuple.__new__(type(item), items)
+        if id(item) not in self._copies:
             base = _base_of(item)
             if base is None:
                 return self._function(item)
-            made = self._known[id(item)] = _empty(base, item)
-            self._waiting.append((base, item, made))
-        return self._known[id(item)]
+            target = self._copies[id(item)] = _empty(base, item)
+            self._waiting.append((base, item, target))
+        return self._copies[id(item)]
 
 
 def iter_contents(value: Any) -> Iterator[Any]:
-    """Yield all that a value holds, with the classes and names of what holds it."""
+    """Yield the contents of a value, with the classes and names of the objects that hold them."""
     seen: set[int] = set()
     waiting = [value]
     while waiting:
@@ -180,7 +180,7 @@ def iter_contents(value: Any) -> Iterator[Any]:
 
 
 def same_items(old: Sequence[Any], new: Sequence[Any]) -> bool:
-    """True if both have the same objects, or equal numbers and texts."""
+    """True if both have the same objects, or equal numbers and strings."""
     return len(old) == len(new) and all(
         a is b or (isinstance(a, int | float | str) and type(a) is type(b) and a == b)
         for a, b in zip(old, new, strict=True)
@@ -188,12 +188,12 @@ def same_items(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Number of changes in place; 0 for tensors that do not count them."""
+    """Number of in-place changes, or 0 for tensors that do not count them."""
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _contents(value: Any) -> Iterator[Any]:
-    """Yield what an object holds; of a tensor a reference and its version, which hold no memory."""
+    """Yield the contents of an object, with a weak reference and a version for each tensor."""
     for item in iter_contents(value):
         if torch.is_tensor(item):
             yield weakref.ref(item)
@@ -207,7 +207,7 @@ def _is_tuple(item: Any) -> bool:
 
 
 def _is_usual(kind: type) -> bool:
-    """True if objects of a class are copied by what they hold: collections are, in any case."""
+    """True if objects of a class are copied by their contents. Collections always are."""
     if issubclass(kind, MutableMapping | MutableSequence | MutableSet):
         return True
     is_usual = all(getattr(kind, name) is getattr(object, name) for name in _COPYING)
@@ -215,18 +215,18 @@ def _is_usual(kind: type) -> bool:
 
 
 def _has_parts(kind: type) -> bool:
-    """True if objects of a class have attributes or slots that are looked into.
+    """True if attributes and slots of objects of a class are copied.
 
-    Those of torch are not, nor are Python's own handles, such as loggers.
+    Objects of torch are not copied, nor are Python's own handles, such as loggers.
     """
     if issubclass(kind, _OPAQUE) or not kind.__flags__ & _HEAP_TYPE:
         return kind is SimpleNamespace
-    home = kind.__module__.partition(".")[0]
-    return home != "torch" and (home not in sys.stdlib_module_names or _is_usual(kind))
+    package = kind.__module__.partition(".")[0]
+    return package != "torch" and (package not in sys.stdlib_module_names or _is_usual(kind))
 
 
 def _base_of(item: Any) -> Any:
-    """Class of which an empty object is made for a copy; None for a leaf."""
+    """Class of the empty object with which a copy starts, or None for a leaf."""
     kind = type(item)
     if isinstance(item, _OPAQUE):
         return None
@@ -236,23 +236,23 @@ def _base_of(item: Any) -> Any:
     if not _has_parts(kind) or (base is object and not _is_usual(kind)):
         return None
     if base is object and not any(_parts(item)):
-        return None  # one that holds nothing may be known by its identity
+        return None  # an empty object may be used for its identity
     try:
         _empty(base, item)
-    except TypeError:  # a class of C
+    except TypeError:  # a class implemented in C
         return None
     return base
 
 
 def _empty(base: Any, item: Any) -> Any:
-    made = base.__new__(type(item))
+    empty = base.__new__(type(item))
     if base is deque:
-        deque.__init__(made, (), item.maxlen)
+        deque.__init__(empty, (), item.maxlen)
     elif base is defaultdict:
-        made.default_factory = item.default_factory
+        empty.default_factory = item.default_factory
     if _attributes(item) is item:  # a dict whose items are its attributes
-        object.__setattr__(made, "__dict__", made)
-    return made
+        object.__setattr__(empty, "__dict__", empty)
+    return empty
 
 
 def _parts(item: Any) -> Iterator[_HeldPart]:
@@ -275,24 +275,24 @@ def _parts(item: Any) -> Iterator[_HeldPart]:
             if isinstance(slot, MemberDescriptorType) and each.__flags__ & _HEAP_TYPE:
                 try:
                     yield _HeldPart("slot", slot.__name__, slot.__get__(item))
-                except AttributeError:  # one that is not filled
+                except AttributeError:  # an empty slot
                     continue
 
 
 def _attributes(item: Any) -> dict[str, Any]:
-    try:  # not by `getattr`, for which a class may have a method
+    try:  # a class may define its own `__getattr__`
         own: dict[str, Any] = object.__getattribute__(item, "__dict__")
     except AttributeError:
         return {}
     return own
 
 
-def _put(base: Any, made: Any, part: _HeldPart) -> None:
+def _put(base: Any, target: Any, part: _HeldPart) -> None:
     if part.table == "item":
-        base.append(made, part.value)
+        base.append(target, part.value)
     elif part.table == "entry":
-        base.__setitem__(made, part.name, part.value)
+        base.__setitem__(target, part.name, part.value)
     elif part.table == "attribute":
-        made.__dict__[part.name] = part.value
+        target.__dict__[part.name] = part.value
     else:
-        getattr(type(made), part.name).__set__(made, part.value)
+        getattr(type(target), part.name).__set__(target, part.value)

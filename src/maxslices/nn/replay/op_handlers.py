@@ -1,4 +1,4 @@
-"""Handlers that run in place of operators which act differently on tensors without data."""
+"""Handlers that replace operators which behave differently on tensors without data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .shape_rules import run_operator
 
 
 class DispatchMode(TorchDispatchMode):
-    """Dispatch mode that does not mark its handler as off limits for torch's compiler.
+    """Dispatch mode that does not exclude its handler from torch's compiler.
 
     torch's base class wraps ``__torch_dispatch__`` in ``torch._disable_dynamo`` unless
-    `_should_skip_dynamo` is False. The wrapper imports the compiler: a first replay took 1.4 s
-    with it and takes 0.5 s without.
+    `_should_skip_dynamo` is False. The wrapper imports the compiler: a first replay takes 1.4 s
+    with it and 0.5 s without.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ _current_node = torch._C._current_autograd_node
 
 
 def _add(func: Any, args: Any, kwargs: Any) -> Any:
-    """Add two gradients, in place where autograd's engine would.
+    """Add two gradients, in place if autograd's engine would do so.
 
-    The engine adds in place where it holds the only reference to the first gradient, but never for
+    The engine adds in place if it holds the only reference to the first gradient, but never for
     tensors without data.
     """
     if _current_node() is not None and not kwargs and len(args) == 2:
@@ -60,9 +60,9 @@ def _add(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_called_by_engine() -> bool:
-    """True if autograd's engine called the operator, not Python code that a backward pass runs.
+    """True if autograd's engine called the operator, and not Python code in a backward pass.
 
-    Older versions of torch wrap a mode in a function of its compiler.
+    Older versions of torch wrap a mode in a function of the compiler.
     """
     frame = sys._getframe(1)
     while frame.f_globals["__name__"].startswith((__package__, "torch._compile", "torch._dynamo")):
@@ -83,10 +83,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def is_shared(tensor: torch.Tensor) -> bool:
-    """True if anything but the running call refers to an operand or to its memory.
+    """True if an operand or its memory is referenced outside of the running call.
 
-    Valid for the first operand of `aten.add` in a dispatch mode, called by autograd's engine:
-    `sole_counts` measures the references that such a call itself holds.
+    Valid for the first operand of `aten.add` in a dispatch mode, called by autograd's engine.
+    `sole_counts` measures the references of such a call.
     """
     of_tensor, of_storage = sole_counts()
     return _tensor_count(tensor) > of_tensor or _storage_count(tensor) > of_storage
@@ -103,29 +103,29 @@ def _storage_count(tensor: torch.Tensor) -> int:
 
 @lru_cache(maxsize=1)
 def sole_counts() -> tuple[int, int]:
-    """Reference counts of a tensor and its storage that only the engine refers to."""
-    seen: list[tuple[int, int]] = []
+    """Reference counts of a tensor and its storage that only the engine references."""
+    counts: list[tuple[int, int]] = []
 
     class CountReferences(DispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func is aten.add.Tensor and _current_node() is not None:
-                look(args)
+                measure(args)
             return func(*args, **(kwargs or {}))
 
-    def look(args: Any) -> None:
+    def measure(args: Any) -> None:
         old, _ = args
-        seen.append((_tensor_count(old), _storage_count(old)))
+        counts.append((_tensor_count(old), _storage_count(old)))
 
-    def outer() -> None:
+    def run_backward() -> None:
         leaf = torch.empty(2, device="meta", requires_grad=True)
         x = leaf * 2.0
         (x.sin() + x.cos()).sum().backward()
 
     with torch.inference_mode(False), torch.enable_grad(), CountReferences():
-        outer()
-    return seen[0]
+        run_backward()
+    return counts[0]
 
 
 def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
@@ -138,27 +138,27 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _copy(func: Any, args: Any, kwargs: Any) -> Any:
     into, source = args[:2]
-    if source.is_meta and not into.is_meta:  # the copy on the host would have no data
+    if source.is_meta and not into.is_meta:  # a copy on the host would have no data
         return into
     return func(*args, **kwargs)
 
 
 def _view(func: Any, args: Any, kwargs: Any) -> Any:
-    """View a result as another shape: as `aten.view`, which is eight times faster on meta."""
+    """View a result in another shape by `aten.view`, which is eight times faster on meta."""
     return aten.view.default(*args, **kwargs)
 
 
 def _summed_loss(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute a loss whose result has the storage that it has on CUDA.
+    """Compute a loss, with the storage of the result as large as on CUDA.
 
-    CUDA's kernels write the loss of every item and then shrink that tensor to the scalar, so the
+    CUDA's kernels write the loss of each item and then shrink that tensor to the scalar, so the
     storage keeps the size of the input.
     """
-    made, x = run_operator(func, args, kwargs), args[0]
-    if not x.is_meta or made.dim():
-        return made
+    loss, x = run_operator(func, args, kwargs), args[0]
+    if not x.is_meta or loss.dim():
+        return loss
     storage = torch.empty_like(x).untyped_storage()
-    return torch.empty(0, dtype=made.dtype, device="meta").set_(storage, 0, (), ())
+    return torch.empty(0, dtype=loss.dtype, device="meta").set_(storage, 0, (), ())
 
 
 COPIES = frozenset(
@@ -169,11 +169,11 @@ COPIES = frozenset(
         aten._pack_padded_sequence_backward.default,
     }
 )
-"""Operators whose operands may lie on different devices."""
+"""Operators whose operands may be on different devices."""
 
 
 def _ctc_loss(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make the losses of CTC, and the probabilities of paths that it keeps."""
+    """Return the losses of CTC, and the probabilities of paths that it keeps."""
     log_probs, targets, _, target_lengths = args[:4]
     n_steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
     longest = targets.shape[-1] if targets.dim() == 2 else int(max(target_lengths))
@@ -182,28 +182,28 @@ def _ctc_loss(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _like(place: int) -> Callable[..., Any]:
-    """Handler that makes a result of the shape of an operand: on meta the operator is missing."""
+    """Handler that returns a result like an operand, for operators that lack meta kernels."""
     return lambda func, args, kwargs: torch.empty_like(args[place])
 
 
 def _yes(func: Any, args: Any, kwargs: Any) -> bool:
-    """Answer that a padding mask leaves the first tokens of each sequence."""
+    """Return True: the padding mask leaves the first tokens of each sequence."""
     return True
 
 
 def masks_in(func: Any, args: Any) -> list[torch.Tensor]:
-    """Masks without data that tell which items an operator takes: how many is not known."""
+    """Masks without data by which an operator selects an unknown number of items."""
     if func is aten.nonzero.default or func is aten.masked_select.default:
-        found = args[-1:]
+        masks = args[-1:]
     elif func is aten.index.Tensor:
-        found = [t for t in args[1] if t is not None and t.dtype in (torch.bool, torch.uint8)]
+        masks = [t for t in args[1] if t is not None and t.dtype in (torch.bool, torch.uint8)]
     else:
         return []
-    return [mask for mask in found if mask.is_meta]
+    return [mask for mask in masks if mask.is_meta]
 
 
 def _take_all(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make the result of an operator that takes the items of a mask as if it took all."""
+    """Return the result of an operator that selects items by a mask, as if it selected all."""
     masks = masks_in(func, args)
     if not masks:
         return run_operator(func, args, kwargs)
@@ -213,30 +213,30 @@ def _take_all(func: Any, args: Any, kwargs: Any) -> Any:
         if func is aten.masked_select.default:
             return args[0].new_empty(n_items)
         return args[0].new_empty((n_items, len(sizes)), dtype=torch.int64)
-    taken = []
+    indices = []
     for index in args[1]:
         if any(index is mask for mask in masks):
-            taken += [index.new_empty(index.numel(), dtype=torch.int64)] * index.dim()
+            indices += [index.new_empty(index.numel(), dtype=torch.int64)] * index.dim()
         else:
-            taken.append(index)
-    return run_operator(func, (args[0], taken), kwargs)
+            indices.append(index)
+    return run_operator(func, (args[0], indices), kwargs)
 
 
 def _lstm_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make the gradients of a fused step of an LSTM: of the gates, the state and a bias."""
+    """Return the gradients of a fused LSTM step: of the gates, the state and a bias."""
     cx, workspace, has_bias = args[2], args[4], args[5]
     bias = workspace.new_empty(workspace.shape[1]) if has_bias else workspace.new_empty(0)
     return torch.empty_like(workspace), torch.empty_like(cx), bias
 
 
 def _gru_cell(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make the result of a fused step of a GRU, and five numbers a unit for the backward pass."""
+    """Return the result of a fused GRU step, and five numbers per unit for the backward pass."""
     hx = args[2]
     return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
 
 
 def _gru_cell_backward(func: Any, args: Any, kwargs: Any) -> Any:
-    """Make the gradients of a fused step of a GRU: of both gates, the state and the biases."""
+    """Return the gradients of a fused GRU step: of both gates, the state and the biases."""
     hx, _, has_bias = args
     gates = [hx.new_empty(hx.shape[0], 3 * hx.shape[1]) for _ in range(2)]
     biases = [hx.new_empty(3 * hx.shape[1] * has_bias) for _ in range(2)]
@@ -254,7 +254,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss_backward.Tensor: _like(1),
     aten._dirichlet_grad.default: _like(-1),
     aten._nested_tensor_from_mask_left_aligned.default: _yes,
-    # How many tokens a mask leaves is not known.
+    # The number of tokens that a mask leaves is unknown.
     aten._nested_tensor_from_mask.default: _like(0),
     aten.to_padded_tensor.default: _like(0),
     aten.nested_to_padded_tensor.default: _like(0),
@@ -272,4 +272,4 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _copy,
 }
-"""Functions by operator; each is called as ``handler(op, args, kwargs)``."""
+"""Handlers by operator, called as ``handler(operator, args, kwargs)``."""

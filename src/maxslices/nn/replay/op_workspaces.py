@@ -1,4 +1,4 @@
-"""Workspaces and copies that operators' CUDA kernels make, by operator."""
+"""Workspaces and copies of the CUDA kernels of operators."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Described = tuple[Any, str, tuple[tuple[int, ...], ...], str, str, bool]
 """Kind, operator, shapes, dtype, options and whether channels are last, as in `OperatorCall`."""
 
 
-def calls_of(func: Any, args: Any, made: Any) -> list[Described] | None:
-    """Parts of an operator's call that may need workspaces; None if it has none."""
+def calls_of(func: Any, args: Any, result: Any) -> list[Described] | None:
+    """Parts of an operator's call that may need workspaces, or None."""
     describe = _DESCRIBED.get(func)
-    return None if describe is None else describe(func, args, made)
+    return None if describe is None else describe(func, args, result)
 
 
-def _convolution(func: Any, args: Any, made: Any) -> list[Described]:
+def _convolution(func: Any, args: Any, result: Any) -> list[Described]:
     x, weight = args[0], args[1]
     if not x.is_meta:
         return []
     options = _options(*args[3:9])
-    shapes = (tuple(x.shape), tuple(weight.shape), tuple(made.shape))
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(result.shape))
     return [("convolution", func.name(), shapes, _name(x.dtype), options, _last(x, weight))]
 
 
-def _convolution_backward(func: Any, args: Any, made: Any) -> list[Described]:
+def _convolution_backward(func: Any, args: Any, result: Any) -> list[Described]:
     grad, x, weight = args[:3]
     if not x.is_meta:
         return []
@@ -43,15 +43,15 @@ def _convolution_backward(func: Any, args: Any, made: Any) -> list[Described]:
     shapes = (tuple(x.shape), tuple(weight.shape), tuple(grad.shape))
     tail = (func.name(), shapes, _name(x.dtype), options, _last(x, weight))
     kinds = ("input gradient", "weight gradient")
-    found: list[Described] = [
-        (kind, *tail) for kind, wanted in zip(kinds, args[10], strict=False) if wanted
+    calls: list[Described] = [
+        (kind, *tail) for kind, is_computed in zip(kinds, args[10], strict=False) if is_computed
     ]
     if args[10][2]:
-        found.append(_summed(func, grad, [0, *range(2, grad.dim())]))
-    return found
+        calls.append(_summed(func, grad, [0, *range(2, grad.dim())]))
+    return calls
 
 
-def _product(func: Any, args: Any, made: Any) -> list[Described]:
+def _product(func: Any, args: Any, result: Any) -> list[Described]:
     a, b = (args[place] for place in _FACTORS[func])
     if not a.is_meta:
         return []
@@ -66,17 +66,17 @@ def _summed(func: Any, x: torch.Tensor, dims: Any) -> Described:
     return ("sum", func.name(), shapes, _name(x.dtype), "", False)
 
 
-def _sum(func: Any, args: Any, made: Any) -> list[Described]:
+def _sum(func: Any, args: Any, result: Any) -> list[Described]:
     x = args[0]
     if not x.is_meta or not x.dim():
         return []
     return [_summed(func, x, args[1] if len(args) > 1 else None)]
 
 
-def _loss(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe a loss whose kernel writes the loss of every item before it is summed."""
+def _loss(func: Any, args: Any, result: Any) -> list[Described]:
+    """Describe a loss whose kernel writes the loss of each item and then sums."""
     x = args[0]
-    if not x.is_meta or made.dim() or not x.dim():
+    if not x.is_meta or result.dim() or not x.dim():
         return []
     name, dtype = func.name(), _name(x.dtype)
     shape = tuple(x.shape)
@@ -85,14 +85,14 @@ def _loss(func: Any, args: Any, made: Any) -> list[Described]:
     return [("loss", name, (shape, strides, axes), dtype, "", False)]
 
 
-def _sum_of_loss(func: Any, args: Any, made: Any) -> list[Described]:
+def _sum_of_loss(func: Any, args: Any, result: Any) -> list[Described]:
     """Describe the sum of a loss whose items are written to the result's own storage."""
     x = args[0]
-    return [] if made.dim() or not x.is_meta or not x.dim() else [_summed(func, x, None)]
+    return [] if result.dim() or not x.is_meta or not x.dim() else [_summed(func, x, None)]
 
 
-def _dropout_state(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe the random generator of recurrent layers that drop something out."""
+def _dropout_state(func: Any, args: Any, result: Any) -> list[Described]:
+    """Describe the random generator of recurrent layers with dropout."""
     x, dropout, train = args[0], args[11], args[12]
     if not (x.is_meta and train and dropout > 0):
         return []
@@ -103,18 +103,18 @@ _IN_ORDER = re.compile(
     r"aten::(.*_pool|reflection_pad|.*upsample.*_backward|native_(layer|group)_norm|col2im|im2col"
     r"|_(log_)?softmax$)"
 )
-"""Operators whose kernels read what is contiguous. All others step through memory by strides."""
+"""Operators whose kernels need contiguous operands. All others support strides."""
 _FACTORS = {
     aten.mm.default: (0, 1),
     aten.bmm.default: (0, 1),
     aten.addmm.default: (1, 2),
     aten.baddbmm.default: (1, 2),
 }
-"""Factors of products of matrices."""
+"""Indices of the factors of matrix products."""
 
 
 def copied_bytes(func: Any, args: Any) -> list[int]:
-    """Bytes of the contiguous copies that a kernel makes before its results.
+    """Bytes of each contiguous copy that a kernel makes before its results.
 
     The copies are alive until the operator returns.
     """
@@ -124,7 +124,7 @@ def copied_bytes(func: Any, args: Any) -> list[int]:
         copied = [args[place] for place in _FACTORS[func] if not _is_matrix(args[place])]
     elif func in _COPIED:
         copied = _COPIED[func](args)
-    elif func is aten.index.Tensor:  # numbers of the items that masks tell
+    elif func is aten.index.Tensor:  # indices of the items that masks select
         return [8 * mask.numel() * mask.dim() for mask in masks_in(func, args)]
     elif _is_in_order(func):
         copied = _out_of_order(args)
@@ -141,15 +141,15 @@ def _is_in_order(func: Any) -> bool:
 def _out_of_order(args: Any) -> list[torch.Tensor]:
     """Operands that are not contiguous in the memory format of the input.
 
-    That is the second of an operator for gradients, else the first.
+    The input is the second operand of an operator for gradients, else the first.
     """
-    read = [x for x in args[:2] if isinstance(x, torch.Tensor) and x.dim() > 1]
-    order = suggest_memory_format(read[-1]) if read else torch.contiguous_format
-    return [x for x in read if not x.is_contiguous(memory_format=order)]
+    operands = [x for x in args[:2] if isinstance(x, torch.Tensor) and x.dim() > 1]
+    order = suggest_memory_format(operands[-1]) if operands else torch.contiguous_format
+    return [x for x in operands if not x.is_contiguous(memory_format=order)]
 
 
 def _is_matrix(x: torch.Tensor) -> bool:
-    """True if cuBLAS can step through the rows or through the columns of a factor."""
+    """True if cuBLAS supports the strides of a factor."""
     (rows, columns), (by_row, by_column) = x.shape[-2:], x.stride()[-2:]
     return (by_column == 1 and by_row >= max(1, columns)) or (
         by_row == 1 and by_column >= max(1, rows)
@@ -157,7 +157,7 @@ def _is_matrix(x: torch.Tensor) -> bool:
 
 
 def _of_batch_norm_backward(args: Any) -> list[torch.Tensor]:
-    """Gradient that cuDNN reads: of images, with weights, in training."""
+    """Gradient that cuDNN reads, for images with weights in training."""
     has_cudnn = args[2] is not None and args[7] and args[0].dim() > 2
     return _out_of_order((args[0],)) if has_cudnn else []
 
@@ -173,13 +173,13 @@ def _of_convolution_backward(args: Any) -> list[torch.Tensor]:
 
 
 def _not_ordered(
-    read: list[torch.Tensor], x: torch.Tensor, weight: torch.Tensor
+    operands: list[torch.Tensor], x: torch.Tensor, weight: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Operands that are not in the memory format in which a convolution works."""
+    """Operands that are not in the memory format of a convolution."""
     order = torch.contiguous_format
     if _last(x, weight):
         order = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-    return [each for each in read if not each.is_contiguous(memory_format=order)]
+    return [each for each in operands if not each.is_contiguous(memory_format=order)]
 
 
 def _of_attention_backward(args: Any) -> list[torch.Tensor]:
@@ -187,13 +187,13 @@ def _of_attention_backward(args: Any) -> list[torch.Tensor]:
 
 
 def passing_bytes(func: Any, args: Any) -> list[tuple[str, int]]:
-    """Buffers that a kernel takes after its results: (name, bytes), or -1 bytes to free one."""
+    """Buffers that a kernel allocates after its results, as (name, bytes); -1 bytes frees one."""
     passing = _PASSING.get(func)
     return [] if passing is None or not args[0].is_meta else passing(args)
 
 
 def _efficient_backward(args: Any) -> list[tuple[str, int]]:
-    """Buffers of the memory-efficient kernel; the query's gradient is padded to tiles of 64."""
+    """Buffers of the memory-efficient kernel, with the query's gradient padded to tiles of 64."""
     query = args[1]
     batch, heads, queries, width = query.shape
     rows = batch * heads * queries
@@ -206,15 +206,15 @@ def _efficient_backward(args: Any) -> list[tuple[str, int]]:
 
 
 def _flash_backward(args: Any) -> list[tuple[str, int]]:
-    """Buffer of the query's gradient in single precision, and of sums of its rows."""
+    """Buffer of the query's gradient in single precision, with sums of its rows."""
     query = args[1]
     batch, heads, queries, width = query.shape
     rows = batch * heads * queries
     return [("gradient", 4 * rows * width + 4 * rows + 512)]
 
 
-def _by_cublas(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe an operator on matrices that multiplies some with cuBLAS."""
+def _by_cublas(func: Any, args: Any, result: Any) -> list[Described]:
+    """Describe an operator that multiplies matrices with cuBLAS."""
     x = args[0]
     if not x.is_meta:
         return []
@@ -222,31 +222,31 @@ def _by_cublas(func: Any, args: Any, made: Any) -> list[Described]:
 
 
 def _times(times: int, place: int = 0) -> Callable[[Any], list[tuple[str, int]]]:
-    """Function for a buffer of so many times an operand."""
+    """Function for a buffer of a multiple of an operand."""
     return lambda args: [("items", times * args[place].numel() * args[place].element_size())]
 
 
 def _cdist_items(args: Any) -> torch.Tensor:
     """Gradient of a distance for each column, before it is summed over the other operand."""
     x, distances = args[1], args[4]
-    made: torch.Tensor = x.new_empty((*distances.shape, x.shape[-1]))
-    return made
+    items: torch.Tensor = x.new_empty((*distances.shape, x.shape[-1]))
+    return items
 
 
 def _as_integers(args: Any) -> list[torch.Tensor]:
-    """Operand of a sum as integers of 8 bytes, of which masks and other integers are made."""
+    """Operand of a sum as integers of 8 bytes, to which masks and other integers are converted."""
     x = args[0]
     is_exact = not (x.is_floating_point() or x.is_complex())
     return [x.new_empty(x.shape, dtype=torch.int64)] if is_exact and x.element_size() < 8 else []
 
 
 def _roll(args: Any) -> list[tuple[str, int]]:
-    """Result of the first axis, where several are rolled one after the other."""
+    """Result of rolling the first axis, if several axes are rolled one after the other."""
     return _times(1)(args) if len(args) > 2 and len(args[2]) > 1 else []
 
 
 def _complex_result(args: Any) -> list[tuple[str, int]]:
-    """Complex result of which the real part is copied to that of an operator such as abs."""
+    """Complex buffer whose real part is the result of an operator such as abs."""
     x = args[0]
     return [("complex", x.numel() * x.element_size())] if x.is_complex() else []
 
@@ -279,7 +279,7 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
         ),
         _by_cublas,
     ),
-    aten._cdist_backward.default: lambda func, args, made: [
+    aten._cdist_backward.default: lambda func, args, result: [
         _summed(func, _cdist_items(args), [-2])
     ],
     aten._cudnn_rnn.default: _dropout_state,
@@ -299,14 +299,14 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 }
 
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
-    # Probabilities of paths from the end, next to those from the beginning.
+    # Probabilities of paths from the end, in addition to those from the beginning.
     aten._ctc_loss_backward.default: _times(1, 6),
     aten._ctc_loss_backward.Tensor: _times(1, 6),
-    # Powers of a matrix and products of them, five each at a time; one alone is copied, and so is
-    # its result. The norm decides, and a small one takes less.
+    # Five powers of a matrix and five products of them at a time. A single matrix and its result
+    # are also copied. The number depends on the norm: a small norm needs less.
     aten.linalg_matrix_exp.default: lambda args: _times(12 if args[0].dim() == 2 else 10)(args),
     aten.linalg_inv_ex.default: _times(2),
-    # Copies, and workspaces of cuSOLVER as 8 matrices of 256 x 128 took them.
+    # Copies, and workspaces of cuSOLVER as measured for 8 matrices of 256 x 128.
     aten._linalg_svd.default: _times(4),
     aten.linalg_qr.default: _times(3),
     aten._linalg_eigh.default: _times(1),
@@ -316,7 +316,7 @@ _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     aten.roll.default: _roll,
     aten.abs.default: _complex_result,
     aten.angle.default: _complex_result,
-    # The product of the gradient and the result, which the kernel reads.
+    # Product of the gradient and the result, which the kernel reads.
     aten._softmax_backward_data.default: _times(1),
     aten._cudnn_rnn_backward.default: recurrent.taken_by_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
@@ -326,18 +326,18 @@ _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
 IN_PARTS = frozenset({aten.convolution_backward.default})
 """Operators that use a workspace after each result, before they allocate the next."""
 
-_NOT_ON_DEVICE = {
+_ON_DEVICE = {
     aten.log_sigmoid_forward.default: 1,
-    # The other two are the state of the random generator, on the host if nothing is dropped out.
+    # The other two are the state of the random generator, which is on the host without dropout.
     aten._scaled_dot_product_efficient_attention.default: 2,
 }
 
 
-def results_of(func: Any, made: tuple[Any, ...]) -> tuple[Any, ...]:
+def results_of(func: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """Results that take memory on the device, in order of allocation."""
     if func is aten.native_dropout.default:
-        return made[::-1]
-    return made[: _NOT_ON_DEVICE.get(func, len(made))]
+        return results[::-1]
+    return results[: _ON_DEVICE.get(func, len(results))]
 
 
 def _options(

@@ -1,4 +1,4 @@
-"""Recorder of what code allocates when it runs on tensors without data."""
+"""Recorder of the allocations of code that runs on tensors without data."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class Replay(AllocationLog):
     Parameters
     ----------
     workspaces : Workspaces, optional
-        Memory that operators take beside their results; by default a stated allowance.
+        Memory that operators take in addition to their results; by default a stated allowance.
     capability : Capability, optional
         Replayed device; by default one of compute capability 9.0.
     lines : bool
         Whether to look up the user's line of each allocation.
     draws : str
-        Random numbers on the host, one of `host_draws.PATHS`; "" leaves the generators as they are.
+        Random numbers on the host, one of `host_draws.PATHS`, or "" to leave the generators
+        unchanged.
 
     Examples
     --------
@@ -90,13 +91,13 @@ class Replay(AllocationLog):
         self._stack.enter_context(cuda_autocast())
         self._stack.enter_context(self._modules.hooked())
         if not torch.cuda.is_available():
-            # device="cuda" means the replayed device, which needs no initialization.
+            # device="cuda" is the replayed device, which is not initialized.
             self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init"))
         for name in ("to", "cuda"):
             own = self._to_meta.method(getattr(torch.nn.Module, name), name)
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
-        for of in (torch, torch.Tensor):
-            self._stack.enter_context(mock.patch.object(of, "istft", _istft(of.istft)))
+        for owner in (torch, torch.Tensor):
+            self._stack.enter_context(mock.patch.object(owner, "istft", _istft(owner.istft)))
         for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
             check = _finite(getattr(math, name), answer)
             self._stack.enter_context(mock.patch.object(math, name, check))
@@ -122,22 +123,22 @@ class Replay(AllocationLog):
         return False
 
     def model(self, model: torch.nn.Module, *, is_on_meta: bool = False) -> torch.nn.Module:
-        """Copy a model without data and count its weights from now on.
+        """Copy a model without data, and count its weights from now on.
 
         Parameters
         ----------
         model : torch.nn.Module
-            The real model; it is not changed.
+            Real model, which is not changed.
         is_on_meta : bool
-            Whether the model has no data already and may be used itself.
+            Whether the model is on the meta device and may be used itself.
         """
         with self.paused():
-            made = model if is_on_meta else meta_copy(model)
-        self._generators.add_those_of(made)
-        for path, module in made.named_modules():
+            meta = model if is_on_meta else meta_copy(model)
+        self._generators.add_those_of(meta)
+        for path, module in meta.named_modules():
             self._modules.watch(module, path)
-            # Module by module, in the order in which weights are allocated on a device: that
-            # decides which of them share a segment of the allocator.
+            # Module by module, the order in which weights are allocated on a device. It decides
+            # which of them share a segment of the allocator.
             own = (*module.named_parameters(path, False), *module.named_buffers(path, False))
             for name, tensor in own:
                 if tensor.device.type == "meta":
@@ -145,40 +146,40 @@ class Replay(AllocationLog):
                     if hasattr(tensor, "host_value"):
                         self._mode.values.remember(tensor, tensor.host_value)
                     self.count(tensor, "weights", name)
-        return made
+        return meta
 
     def input(self, value: Any, *, is_counted: bool = True) -> Any:
-        """Make an input without data and count it from now on.
+        """Make an input without data, and count it from now on.
 
         Parameters
         ----------
         value : tensor, Spec, or any nesting of them in containers
-            Values of real tensors are read only where code decides by those of integers; other
-            objects are returned as they are.
+            Values of real tensors are read only if code decides by integers. Other objects are
+            returned unchanged.
         is_counted : bool
-            False if something else accounts for it.
+            False if the input is counted elsewhere.
         """
 
         def convert(item: Any) -> Any:
             if not isinstance(item, Spec | torch.Tensor):
                 return item
-            made = item.empty() if isinstance(item, Spec) else without_data(item)
+            meta = item.empty() if isinstance(item, Spec) else without_data(item)
             if is_counted:
-                self._mode.values.remember(made, item if isinstance(item, torch.Tensor) else None)
-                self.count(made, "input", "")
+                self._mode.values.remember(meta, item if isinstance(item, torch.Tensor) else None)
+                self.count(meta, "input", "")
             else:
-                self.leave_out(made)
-            return made
+                self.leave_out(meta)
+            return meta
 
         with self.paused():
             return map_leaves(convert, value)
 
     def watch_draws(self, function: Any) -> None:
-        """Watch the generators on the host that a function names."""
+        """Watch the generators on the host that a function refers to."""
         self._generators.add_those_of(function)
 
     def trace(self) -> Trace:
-        """Trace of what was recorded so far."""
+        """Trace of the recording so far."""
         storages = tuple(self._storages)
         return Trace(
             storages,
@@ -194,7 +195,7 @@ class Replay(AllocationLog):
 
 
 def _item(real: Any, mode: StorageDispatchMode) -> Any:
-    """Make a `Tensor.item` that returns a number which is not known where code may print it."""
+    """Make a `Tensor.item` that may return an `UnknownNumber`."""
 
     def item(tensor: torch.Tensor) -> Any:
         if not tensor.is_meta or tensor.numel() != 1:
@@ -205,7 +206,7 @@ def _item(real: Any, mode: StorageDispatchMode) -> Any:
 
 
 def _finite(real: Any, answer: bool) -> Any:
-    """Make a function of ``math`` that takes a number which is not known to be finite."""
+    """Make a function of ``math`` that treats an `UnknownNumber` as finite."""
 
     def check(number: Any) -> bool:
         return answer if isinstance(number, UnknownNumber) else bool(real(number))
@@ -214,7 +215,7 @@ def _finite(real: Any, answer: bool) -> Any:
 
 
 def _istft(real: Any) -> Any:
-    """Make a function whose frame tells that istft looks at its window, which is valid."""
+    """Make a function whose frame marks that istft checks its window, which is valid."""
 
     def istft(*args: Any, **kwargs: Any) -> Any:
         return real(*args, **kwargs)

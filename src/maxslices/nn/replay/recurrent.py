@@ -1,8 +1,8 @@
 """Recurrent layers as cuDNN runs them: all layers and time steps in one operator.
 
-torch takes cuDNN for ``nn.RNN``, ``nn.LSTM`` and ``nn.GRU`` on CUDA, and a loop over time steps
-elsewhere. What is allocated follows ``ATen/native/cudnn/RNN.cpp``: contiguous copies of what is
-batch first, the results, a workspace, and what the backward pass needs, in one buffer ("reserve").
+torch uses cuDNN for ``nn.RNN``, ``nn.LSTM`` and ``nn.GRU`` on CUDA, and a loop over time steps
+elsewhere. Allocations follow ``ATen/native/cudnn/RNN.cpp``: contiguous copies of operands with the
+batch first, the results, a workspace, and a buffer for the backward pass ("reserve").
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ aten = torch.ops.aten
 
 
 class Cell(NamedTuple):
-    """One of cuDNN's recurrent cells. Counts are numbers for each unit of a layer."""
+    """One of cuDNN's recurrent cells. Counts are per unit of a layer."""
 
     mode: int
-    """Number of the mode in cuDNN."""
+    """cuDNN's number of the mode."""
     gates: int
-    """Matrix products of a time step, each of the hidden size."""
+    """Matrix products per time step, each of the hidden size."""
     kept: int
-    """Numbers of a time step that a layer keeps for the backward pass."""
+    """Numbers per time step that a layer keeps for the backward pass."""
     small: tuple[int, int]
-    """Largest hidden sizes, forward and backward, of the kernels that torch chooses for few units:
-    ``use_rnn_persist_small_h`` in its source."""
+    """Largest hidden sizes, forward and backward, for which torch chooses kernels for few units
+    (``use_rnn_persist_small_h`` in its source)."""
     states: int = 1
-    """States from step to step."""
+    """Number of states passed from step to step."""
     of_layer: tuple[int, int] = (1, 1)
-    """Numbers of a layer, forward and backward, whatever the number of time steps."""
+    """Numbers per layer, forward and backward, independent of the number of time steps."""
     of_small: int = 9
-    """Numbers of a time step that the backward kernels for few units take more."""
+    """Additional numbers per time step in the backward kernels for few units."""
 
 
 CELLS = {
@@ -43,22 +43,22 @@ CELLS = {
     "lstm": Cell(2, 4, 5, (192, 128), 2, (6, 3), 12),
     "gru": Cell(3, 3, 6, (192, 128), 1, (3, 1), 14),
 }
-"""Cells by torch's name. An LSTM keeps its four gates and the cell's state, a GRU six numbers."""
+"""Cells by torch's name. An LSTM keeps its four gates and the cell state, a GRU six numbers."""
 STREAM_BYTES = 8 * 2**20
-"""Workspace of cuBLAS for each layer and direction."""
+"""Workspace of cuBLAS per layer and direction."""
 MOST_STEPS = 256
-"""Time steps of which the gates are computed at once, of one direction."""
+"""Most time steps whose gates are computed at once, for one direction."""
 ALIGNED_BYTES = 9 * 1024
-"""Room for aligning the parts of a workspace: up to 8.4 kB were measured."""
+"""Allowance for the alignment of the parts of a workspace: up to 8.4 kB were measured."""
 _BY_MODE = {cell.mode: cell for cell in CELLS.values()}
 
 
 class Sizes(NamedTuple):
-    """Sizes of a call of a recurrent layer, and what cuDNN asks for it.
+    """Sizes of a call of a recurrent layer, and its memory in cuDNN.
 
-    The formulas are those of 16,000 answers of ``cudnnGetRNNTempSpaceSizes`` (cuDNN 9.19, an H100),
-    which runs no kernel. They hold for each to 0.1 %, but
-    where a bound is simpler: up to 0.3 of the workspace too high for many sequences of few steps.
+    The formulas were fitted to 16,000 answers of ``cudnnGetRNNTempSpaceSizes`` (cuDNN 9.19, an
+    H100), which runs no kernel. They are exact to 0.1 %, except for simpler bounds that are up to
+    30 % too high for many sequences of few steps.
     """
 
     cell: Cell
@@ -74,30 +74,30 @@ class Sizes(NamedTuple):
     weights: int
     """Numbers in the matrices of all weights."""
     is_packed: bool = False
-    """Whether sequences have lengths of their own: cuDNN makes no padded copies then."""
+    """Whether sequences differ in length. cuDNN then makes no padded copies."""
     has_dropout: bool = False
     projected: int = 0
-    """Units of a projection; 0 without one."""
+    """Units of the projection, or 0 without one."""
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of a number."""
+        """Bytes per number."""
         return self.dtype.itemsize
 
     @property
     def _both(self) -> int:
-        """1 for both directions, which take more copies of a sequence; else 0."""
+        """1 for both directions, which need more copies of a sequence, else 0."""
         return self.directions - 1
 
     def reserve_bytes(self) -> int:
-        """Bytes kept for the backward pass: of each layer, sequences between them, what is dropped.
+        """Bytes kept for the backward pass: states of the layers, and sequences between them.
 
-        One bit tells whether a number was dropped out.
+        With dropout, one bit per number is added.
         """
         units = self.items * self.hidden * self.directions
         between = self.layers - 1
         n_bytes = self.item_bytes * units * (self.cell.kept * self.layers + between)
-        if self.projected:  # an H100, 2026-11-28: the state before the projection, and after it
+        if self.projected:  # states before and after the projection (H100, 2026-11-28)
             one = self.items * self.directions * (self.hidden + self.projected)
             n_bytes += self.item_bytes * one * self.layers
         masks = units * self.directions * between // 8 if self.has_dropout else 0
@@ -105,21 +105,22 @@ class Sizes(NamedTuple):
 
     def forward_bytes(self, train: bool) -> int:
         """Workspace of the forward pass."""
-        found = self._forward(self.has_small_kernel(0), train)
-        return max(found, self._backward(self.has_small_kernel(0))) if train else found
+        is_small = self.has_small_kernel(0)
+        forward = self._forward(is_small, train)
+        return max(forward, self._backward(is_small)) if train else forward
 
     def backward_bytes(self) -> int:
-        """Workspace of each half of the backward pass: gradients of the input and of weights."""
+        """Workspace of each half of the backward pass (gradients of input, then of weights)."""
         is_small = self.has_small_kernel(1)
         return max(self._forward(is_small, True), self._backward(is_small))
 
     def has_small_kernel(self, which: int) -> bool:
-        """True if torch chooses the kernels for few units: 0 forward, 1 backward."""
+        """True if torch chooses the kernels for few units, forward (0) or backward (1)."""
         has_kernel = self.dtype in (torch.float32, torch.float16) and not self.is_packed
         return has_kernel and self.hidden <= self.cell.small[which]
 
     def _forward(self, is_small: bool, train: bool) -> int:
-        """Gates, and input and output with padding."""
+        """Bytes of the gates, and of input and output with padding."""
         cell, many = self.cell, self.directions
         of_layer = many * cell.of_layer[0] + 4 * self._both + is_small
         gates = many * cell.gates + 4 * self._both
@@ -137,7 +138,7 @@ class Sizes(NamedTuple):
         return self._bytes(of_layer, numbers)
 
     def _backward(self, is_small: bool) -> int:
-        """Gradients of input and output, with padding, and of the layers on the way."""
+        """Bytes of gradients of input and output, with padding, and of the layers between."""
         cell, many = self.cell, self.directions
         of_layer = many * cell.of_layer[1] + 4 * self._both + is_small
         widest = max(self.width, self.hidden)
@@ -155,8 +156,8 @@ class Sizes(NamedTuple):
     def _between(self, is_small: bool) -> int:
         """Items between the layers of one direction.
 
-        Layers run at once, each some time steps behind the one above it: 8, or more of a small
-        batch.
+        Layers run at the same time, each some time steps behind the layer above: 8, or more for a
+        small batch.
         """
         if self.layers == 1 or is_small:
             return self.items * min(2, self.layers)
@@ -164,7 +165,7 @@ class Sizes(NamedTuple):
         return min(self.items, (self.layers + 1) * steps * self.batch)
 
     def _bytes(self, of_layer: int, numbers: int) -> int:
-        """Bytes of a workspace: cuBLAS' parts, weights, parts of layers and of time steps."""
+        """Bytes of a workspace from its parts: cuBLAS, weights, layers and time steps."""
         numbers += self.weights + self.layers * of_layer * self.batch * self.hidden
         numbers += self.items * self.directions * self.projected
         streams = self.layers * self.directions * STREAM_BYTES
@@ -208,7 +209,7 @@ def _run_padded(
 
 
 def forward(func: Any, args: Any, kwargs: Any) -> Any:
-    """Results of cuDNN's operator: output, last states, what is kept, and no copy of weights."""
+    """Results of cuDNN's operator: output, last states, the reserve, and no copy of weights."""
     x, hx, cx = args[0], args[4], args[5]
     hidden, projected, _, batch_first, _, train = args[7:13]
     sizes = sizes_of(args)
@@ -219,16 +220,16 @@ def forward(func: Any, args: Any, kwargs: Any) -> Any:
         steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
         output = x.new_empty((steps, batch, width))
         output = output.transpose(0, 1) if batch_first else output
-    nothing = x.new_empty(0)
-    kept = sizes.reserve_bytes() if train else 0
+    empty = x.new_empty(0)
+    reserve = sizes.reserve_bytes() if train else 0
     return (
-        output, torch.empty_like(hx), nothing if cx is None else torch.empty_like(cx),
-        x.new_empty(kept, dtype=torch.uint8), nothing.new_empty(0),
+        output, torch.empty_like(hx), empty if cx is None else torch.empty_like(cx),
+        x.new_empty(reserve, dtype=torch.uint8), empty.new_empty(0),
     )  # fmt: skip
 
 
 def backward(func: Any, args: Any, kwargs: Any) -> Any:
-    """Gradients of input, states and weights, those of the weights in one buffer."""
+    """Gradients of input, states and weights, with those of the weights in one buffer."""
     x, weights, _, _, hx, cx = args[:6]
     train, mask = args[16], args[21]
     if not train:
@@ -245,7 +246,7 @@ def backward(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _turned(x: torch.Tensor, batch_first: bool) -> tuple[int, ...]:
-    """Strides of a tensor that is contiguous with the time steps first."""
+    """Strides of a tensor that is contiguous with time first."""
     if not batch_first or x.dim() < 3:
         return tuple(torch.empty(x.shape, device="meta").stride())
     batch, _, width = x.shape
@@ -253,9 +254,9 @@ def _turned(x: torch.Tensor, batch_first: bool) -> tuple[int, ...]:
 
 
 def sizes_of(args: Any) -> Sizes:
-    """Sizes of a call of ``_cudnn_rnn`` or of its gradient, by its arguments."""
+    """Sizes of a call of ``_cudnn_rnn`` or of its gradient, from its arguments."""
     x, weights = args[0], args[1]
-    # The gradient has the output and its three gradients before the mode.
+    # The gradient's arguments have the output and its three gradients before the mode.
     at = 6 if isinstance(args[6], int) else 10
     mode, hidden, projected, layers, batch_first = args[at : at + 5]
     dropout, _, bidirectional, batch_sizes = args[at + 5 : at + 9]
@@ -269,38 +270,38 @@ def sizes_of(args: Any) -> Sizes:
 
 
 def copied_by_forward(args: Any) -> list[torch.Tensor]:
-    """Contiguous input and workspace, alive during the call."""
+    """Contiguous input and workspace, which are alive during the call."""
     workspace = args[0].new_empty(sizes_of(args).forward_bytes(args[12]), dtype=torch.uint8)
     return [*_turned_copy(args[0], args[10]), workspace]
 
 
 def taken_by_backward(args: Any) -> list[tuple[str, int]]:
-    """Buffers beside the results: name and bytes.
+    """Buffers in addition to the results, as (name, bytes).
 
-    The gradient of the output is copied for the first half, in which the input's is made; those of
-    the weights, which are counted as a result, take its place in the second.
+    The gradient of the output is copied for the first half, which computes the gradient of the
+    input. In the second half, gradients of the weights take its place. They count as a result.
     """
     x, weights, hx, output, gradient = args[0], args[1], args[4], args[6], args[7]
     batch_first, sizes = args[14], sizes_of(args)
-    copied = _turned_copy(output if gradient is None else gradient, batch_first)
+    copies = _turned_copy(output if gradient is None else gradient, batch_first)
     weight_bytes = sum(w.nbytes for w in weights) if args[21][3] else 0
     absent = [state for state in (args[8], args[9])[: sizes.cell.states] if state is None]
-    taken = [
+    buffers = [
         ("input", sum(each.nbytes for each in _turned_copy(x, batch_first))),
-        ("gradient", max(0, sum(each.nbytes for each in copied) - weight_bytes)),
+        ("gradient", max(0, sum(each.nbytes for each in copies) - weight_bytes)),
         ("gradients of states", len(absent) * hx.nbytes),
         ("workspace", sizes.backward_bytes()),
     ]
-    return [(name, n_bytes) for name, n_bytes in taken if n_bytes]
+    return [(name, n_bytes) for name, n_bytes in buffers if n_bytes]
 
 
 def _turned_copy(x: torch.Tensor, batch_first: bool) -> list[torch.Tensor]:
-    """Operand, if it is copied to be contiguous with the time steps first."""
+    """Operand, if it must be copied to be contiguous with time first."""
     turned = x.transpose(0, 1) if batch_first and x.dim() == 3 else x
     return [] if turned.is_contiguous() else [turned]
 
 
 def flops(x: Any, weights: Any, *_: Any, **__: Any) -> int:
-    """Floating-point operations of a call, by the shapes of its operands."""
+    """Floating-point operations of a call, from the shapes of its operands."""
     items = math.prod(x[:-1])
     return sum(2 * items * math.prod(shape) for shape in weights if len(shape) == 2)

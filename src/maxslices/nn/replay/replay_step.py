@@ -1,4 +1,4 @@
-"""The loop of a step: inference, or training with loss and optimizer, replayed or run for real."""
+"""Loop over steps of inference or training, replayed or run on a device."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from .trace import Category, Trace
 from .workspaces import Workspaces
 
 Mode = Literal["inference", "forward", "training"]
-"""Forward pass without gradients; forward pass with gradients; steps of training."""
+"""Forward pass without gradients, forward pass with gradients, or training steps."""
 _STATE: Category = "optimizer state"
 MODES: tuple[Mode, ...] = ("inference", "forward", "training")
 MOST_STEPS = 4
-"""Steps of training that are replayed at most."""
+"""Most training steps that are replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoop:
     """A loop over the steps of a model.
 
-    The same code is replayed on tensors without data and run on a device, so that both let go of
-    their tensors at the same places.
+    The same code is replayed on tensors without data and run on a device, so both delete their
+    tensors at the same places.
     """
 
     mode: Mode = "inference"
     loss: Callable[..., torch.Tensor] | None = None
-    """``loss(output, *targets)``; by default the model's own, or the sum of its output."""
+    """``loss(output, *targets)``; by default the model's own loss, or the sum of its output."""
     amp: torch.dtype | None = None
-    """Lower precision of autocast around forward pass and loss; None without it."""
+    """Lower precision of autocast around forward pass and loss, or None without autocast."""
     keep_output: bool = True
-    """Whether the output of a step stays alive until that of the next replaces it."""
+    """Whether the output of a step stays alive until the next output replaces it."""
     accumulate: int = 1
     """Forward and backward passes whose gradients are added before the optimizer's step."""
     step: Callable[..., Any] | None = None
-    """``step(model, optimizer, *inputs)``, a training step in place of the usual one."""
+    """``step(model, optimizer, *inputs)``, which replaces the usual training step."""
 
     def run(
         self,
         model: Callable[..., Any],
-        given: Any,
+        inputs: Any,
         targets: Sequence[Any],
         optimizer: torch.optim.Optimizer | None,
-        turns: Iterable[int],
+        steps: Iterable[int],
         record: Replay | None = None,
     ) -> None:
         """Run or replay steps.
@@ -64,36 +64,36 @@ class StepLoop:
         Parameters
         ----------
         model : torch.nn.Module or callable
-            In the mode in which it is to run.
-        given : (tuple, dict)
-            Arguments of the model in order, and by keyword.
+            Model in its train or eval mode.
+        inputs : (tuple, dict)
+            Positional and keyword arguments of the model.
         targets : sequence of tensor
-            Tensors that the loss compares the output with.
+            Targets of the loss.
         optimizer : torch.optim.Optimizer, optional
-            An optimizer of the model's parameters.
-        turns : iterable
-            One item for each step.
+            Optimizer of the model's parameters.
+        steps : iterable
+            Iterable with one item per step.
         record : Replay, optional
-            Replay whose stages and categories are set; None for a real run.
+            Replay whose stages and categories are set, or None for a real run.
         """
-        alive: list[Any] = [None, None, None]  # output, loss and batch, until those of the next
+        alive: list[Any] = [None, None, None]  # output, loss and batch, until the next step
         if self.step is not None and record is not None:
             _watch(optimizer, record)
-        for _ in turns:
+        for _ in steps:
             if self.mode != "training":
-                self._predict(model, given, record, alive)
+                self._predict(model, inputs, record, alive)
                 continue
             if self.step is not None:
-                self._own_step(model, given, optimizer, record, alive)
+                self._own_step(model, inputs, optimizer, record, alive)
                 continue
             owner: Any = model if optimizer is None else optimizer
             owner.zero_grad()
             closure = None
             if optimizer is not None and _takes_closure(optimizer):
-                closure = partial(self._closure, model, given, targets, record, alive)
+                closure = partial(self._closure, model, inputs, targets, record, alive)
             else:
                 for _ in range(self.accumulate):
-                    self._pass(model, given, targets, record, alive)
+                    self._pass(model, inputs, targets, record, alive)
             if optimizer is not None:
                 with _stage(record, "step", "temporary"):
                     call = _call_step if record is None else _replay_step
@@ -102,34 +102,34 @@ class StepLoop:
                     record.categorize(tree_leaves(list(optimizer.state.values())), _STATE)
         alive.clear()
 
-    def _predict(self, model: Any, given: Any, record: Replay | None, alive: list[Any]) -> None:
-        alive[2] = copy_containers(given)
+    def _predict(self, model: Any, inputs: Any, record: Replay | None, alive: list[Any]) -> None:
+        alive[2] = copy_containers(inputs)
         guard = torch.no_grad() if self.mode == "inference" else nullcontext()
-        with guard, self._casting(given, record), _stage(record, "forward", "activations"):
+        with guard, self._autocast(inputs, record), _stage(record, "forward", "activations"):
             alive[0] = model(*alive[2][0], **alive[2][1])
         if not self.keep_output:
             alive[0] = None
 
     def _closure(
-        self, model: Any, given: Any, targets: Any, record: Replay | None, alive: list[Any]
+        self, model: Any, inputs: Any, targets: Any, record: Replay | None, alive: list[Any]
     ) -> Any:
-        """Compute loss and gradients, as an optimizer calls it that does so itself."""
+        """Compute loss and gradients, for an optimizer that takes a closure."""
         model.zero_grad()
         for _ in range(self.accumulate):
-            self._pass(model, given, targets, record, alive)
+            self._pass(model, inputs, targets, record, alive)
         return alive[1]
 
     def _pass(
         self,
         model: Any,
-        given: Any,
+        inputs: Any,
         targets: Sequence[Any],
         record: Replay | None,
         alive: list[Any],
     ) -> None:
         """Run the forward and the backward pass of a batch."""
-        alive[2] = copy_containers(given)
-        with self._casting(given, record):
+        alive[2] = copy_containers(inputs)
+        with self._autocast(inputs, record):
             with _stage(record, "forward", "activations"):
                 alive[0] = model(*alive[2][0], **alive[2][1])
             with _stage(record, "loss", "activations"):
@@ -141,7 +141,7 @@ class StepLoop:
                 _require_scalar(alive[1])
                 if not self.keep_output:
                     alive[0] = None
-        with _stage(record, "backward", "temporary"), _outliving_named(model):
+        with _stage(record, "backward", "temporary"), _check_graph(model):
             alive[1].backward()
         if record is not None:
             record.categorize((p.grad for p in model.parameters()), "gradients")
@@ -149,24 +149,24 @@ class StepLoop:
     def _own_step(
         self,
         model: Any,
-        given: Any,
+        inputs: Any,
         optimizer: torch.optim.Optimizer | None,
         record: Replay | None,
         alive: list[Any],
     ) -> None:
         assert self.step is not None
-        alive[2] = copy_containers(given)
-        with _stage(record, "forward", "activations"), _outliving_named(model):
+        alive[2] = copy_containers(inputs)
+        with _stage(record, "forward", "activations"), _check_graph(model):
             alive[1] = self.step(model, optimizer, *alive[2][0], **alive[2][1])
         if record is not None:
             record.categorize((p.grad for p in model.parameters()), "gradients")
             for each in optimizers_in(optimizer):
                 record.categorize(tree_leaves(list(each.state.values())), _STATE)
 
-    def _casting(self, given: Any, record: Replay | None) -> AbstractContextManager[Any]:
+    def _autocast(self, inputs: Any, record: Replay | None) -> AbstractContextManager[Any]:
         if self.amp is None:
             return nullcontext()
-        kind = "cuda" if record is not None else tensors_in(given)[0].device.type
+        kind = "cuda" if record is not None else tensors_in(inputs)[0].device.type
         return torch.autocast(kind, dtype=self.amp)
 
 
@@ -194,46 +194,46 @@ def replay(
     Parameters
     ----------
     target : torch.nn.Module or callable
-        A model, which is never changed, or a function on tensors.
+        Model, which is not changed, or a function on tensors.
     *inputs, **keywords : Any
-        Arguments of the call: `Spec` or real tensors, which are not read; other objects are passed
-        on.
+        Arguments of the call: `Spec` or real tensors, whose values are not read. Other objects are
+        passed unchanged.
     mode : {"inference", "forward", "training"}
-        Step to replay. A model is used in the train or eval mode that it is in.
+        Step to replay. The model's train or eval mode is not changed.
     loss, keep_output
         As for `StepLoop`.
     targets : sequence of tensor or Spec
-        Tensors that the loss compares the output with; counted as input.
+        Targets of the loss, which count as input.
     optimizer : torch.optim.Optimizer, class or callable, optional
-        An optimizer of the model's parameters, or a class or function that makes one from a list
-        of them. None: gradients are computed and not used.
+        Optimizer of the model's parameters, or a class or function that makes one from a list of
+        parameters. Without one, gradients are computed and not used.
     steps : int, optional
-        Forward passes, or steps of training; by default one and two. The second step has the state
-        of the optimizer, and the second pass the workspaces that the first has left. Of two steps
-        or more, others follow while each leaves more in memory than the one before, up to
-        `MOST_STEPS`: some models train more of their parameters later.
+        Number of forward passes (by default one), or of training steps (by default two). From the
+        second on, a step has the state of the optimizer, and a pass has the workspaces that the
+        first has left. With two or more training steps, others follow while each leaves more in
+        memory than the step before, up to `MOST_STEPS`, since some models train more of their
+        parameters later.
     amp : torch.dtype or bool, optional
-        Lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True means
-        float16.
+        Lower precision of ``torch.autocast("cuda")`` around forward pass and loss. True is float16.
     workspaces, capability, lines, draws
         As for `Replay`.
     is_on_meta : bool
-        Whether the model is on the meta device already and may be used itself.
+        Whether the model is on the meta device and may be used itself.
     watch : callable, optional
-        Called with the replay and the copy of the model before it runs, to add hooks.
+        Called with the replay and the copy of the model before it runs, for example to add hooks.
     loop : StepLoop, optional
-        In place of `mode`, `loss`, `keep_output` and `amp`.
+        Replaces `mode`, `loss`, `keep_output` and `amp`.
 
     Returns
     -------
     Trace
-        Allocations and frees, with the marks "model", "input", and for each step those of
-        "forward", "loss", "backward" and "step" that it has.
+        Allocations and frees, with the marks "model" and "input", and for each step the marks of
+        its stages: "forward", "loss", "backward" and "step".
 
     Raises
     ------
     DataDependentError
-        If the code reads values of a tensor, naming its line.
+        If the code reads values of a tensor. The message has the line.
     TraceError
         If the code cannot be replayed for another reason.
     """
@@ -255,38 +255,38 @@ def replay(
         if loop.mode == "training" and run is target and not isinstance(target, torch.nn.Module):
             raise TraceError("training needs a torch.nn.Module, not a function")
         record.mark("model")
-        given = record.input(inputs), record.input(keywords)
-        wanted = record.input(tuple(targets))
+        own_inputs = record.input(inputs), record.input(keywords)
+        own_targets = record.input(tuple(targets))
         record.mark("input")
-        made, n_steps = None, 1
+        own_optimizer, n_steps = None, 1
         if loop.mode == "training" and isinstance(target, torch.nn.Module):
             assert isinstance(run, torch.nn.Module)
             real = {id(a): b for a, b in zip(target.parameters(), run.parameters(), strict=True)}
-            made, n_steps = optimizer_for(optimizer, real, run.parameters()), 2
+            own_optimizer, n_steps = optimizer_for(optimizer, real, run.parameters()), 2
         n_steps = n_steps if steps is None else steps
-        turns = range(n_steps) if made is None else _until_alike(record, n_steps)
-        loop.run(run, given, wanted, made, turns, record)
+        turns = range(n_steps) if own_optimizer is None else _until_no_growth(record, n_steps)
+        loop.run(run, own_inputs, own_targets, own_optimizer, turns, record)
     return record.trace()
 
 
-def _until_alike(record: Replay, least: int) -> Iterator[int]:
-    """Yield steps until one leaves no more in memory than the one before."""
-    left: list[int] = []
-    while len(left) < least or (1 < len(left) < MOST_STEPS and left[-1] > left[-2]):
-        yield len(left)
-        left.append(record.alive_bytes)
+def _until_no_growth(record: Replay, least: int) -> Iterator[int]:
+    """Yield steps until one leaves no more in memory than the step before."""
+    sizes: list[int] = []
+    while len(sizes) < least or (1 < len(sizes) < MOST_STEPS and sizes[-1] > sizes[-2]):
+        yield len(sizes)
+        sizes.append(record.alive_bytes)
 
 
 def precision(amp: Any) -> torch.dtype | None:
-    """Lower precision of autocast; True is float16.
+    """Lower precision of autocast. True is float16.
 
     Raises
     ------
     UsageError
-        If it is something else.
+        If `amp` is invalid.
     """
     if amp not in (None, False, True, torch.float16, torch.bfloat16):
-        raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
+        raise UsageError(f"amp must be torch.float16 or torch.bfloat16, not {amp!r}")
     return torch.float16 if amp is True else amp or None
 
 
@@ -295,13 +295,13 @@ def _stage(record: Replay | None, name: str, category: Any) -> AbstractContextMa
 
 
 def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """True if a step of an optimizer computes the loss itself, as LBFGS does."""
+    """True if a step of an optimizer needs a closure, as for LBFGS."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _call_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> None:
-    """Take a step of an optimizer, without the wrapper of a learning rate scheduler."""
+    """Run a step of an optimizer, without the wrapper of a learning rate scheduler."""
     step: Any = type(optimizer).step
     if closure is None:
         step(optimizer)
@@ -315,9 +315,9 @@ def _replay_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | 
     Raises
     ------
     DataDependentError
-        If it reads values of tensors.
+        If the step reads values of tensors.
     TraceError
-        If it raises.
+        If the step raises another error.
     """
     name = type(optimizer).__name__
     try:
@@ -328,18 +328,18 @@ def _replay_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | 
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError, TraceError) as error:
         if isinstance(translated(error, None) or error, DataDependentError):
             raise DataDependentError(
-                f"a step of {name} needs values of tensors, so what it allocates cannot be known "
-                "without running it: name another optimizer with as much state, or give "
-                "optimizer_state_bytes"
+                f"a step of {name} needs values of tensors, so its memory cannot be predicted. "
+                "Pass another optimizer with as much state, or optimizer_state_bytes"
             ) from error
-        raise TraceError(f"a step of {name} does not run: {first_line(error)}") from error
+        raise TraceError(f"a step of {name} failed: {first_line(error)}") from error
 
 
 def _lbfgs_step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any]) -> None:
-    """Allocate what a step of LBFGS does once its history is full, which a few steps do.
+    """Allocate the memory of a step of LBFGS with a full history.
 
-    Where it stops iterating depends on values. The history is ``history_size`` differences of
-    gradients and as many of parameters; the last gradient and the direction are kept beside it.
+    The number of iterations of a real step depends on values, and the history is full after a few
+    steps. It has ``history_size`` differences of gradients and as many of parameters. The last
+    gradient and the direction are also kept.
     """
     group = optimizer.param_groups[0]
     first, *_ = group["params"]
@@ -357,16 +357,16 @@ def _lbfgs_step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any]) -> Non
     state["d"] = direction.mul(1.0)
     state.setdefault("prev_flat_grad", gradient)
     if group["line_search_fn"] is not None:
-        kept = [p.clone() for p in group["params"]]
+        parameters = [p.clone() for p in group["params"]]
         gradients = [newer.clone() for _ in range(2)]
-        del kept, gradients
+        del parameters, gradients
     del difference, direction
 
 
 class StatedState(torch.optim.Optimizer):
-    """Optimizer of which only the size of its state is known.
+    """Optimizer with a state of a stated size.
 
-    Its first step allocates that much; no step changes parameters.
+    The first step allocates the state. No step changes parameters.
     """
 
     def __init__(self, params: Any, n_bytes: int) -> None:
@@ -375,7 +375,7 @@ class StatedState(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Allocate the state, if that was not done."""
+        """Allocate the state in the first step."""
         first = self.param_groups[0]["params"][0]
         if not self.state[first]:
             self.state[first]["state"] = torch.empty(
@@ -384,11 +384,11 @@ class StatedState(torch.optim.Optimizer):
 
 
 def _watch(optimizer: Any, record: Replay) -> None:
-    """Have the steps of optimizers in a step of the user's own recorded as a stage."""
+    """Record the optimizer steps inside a user's training step as stages."""
     for each in optimizers_in(optimizer):
 
         def step(closure: Any = None, *, _of: Any = each) -> None:
-            _of._opt_called = True  # a learning rate scheduler looks for this
+            _of._opt_called = True  # checked by learning rate schedulers
             with record.stage("step", "temporary"):
                 _replay_step(_of, closure)
 
@@ -397,8 +397,8 @@ def _watch(optimizer: Any, record: Replay) -> None:
 
 
 @contextmanager
-def _outliving_named(model: Any) -> Iterator[None]:
-    """Name the tensors of an earlier step whose graph a backward pass met again."""
+def _check_graph(model: Any) -> Iterator[None]:
+    """Report the tensors of an earlier step if a backward pass reaches their graph again."""
     try:
         yield
     except RuntimeError as error:
@@ -406,8 +406,8 @@ def _outliving_named(model: Any) -> Iterator[None]:
         if not names:
             raise
         raise TraceError(
-            f"{', '.join(names)} outlived the step with its graph, so the backward pass of the "
-            "next step runs through both: detach it at the end of a step, such as "
+            f"{', '.join(names)} outlived the step with its graph, so the next backward pass runs "
+            "through both steps. Detach it at the end of a step: "
             f"model.{names[0]} = model.{names[0]}.detach()"
         ) from error
 
@@ -419,8 +419,8 @@ def _with_graph(model: Any) -> list[str]:
     return [
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()
-        for name, held in {**vars(module), **module._buffers}.items()
-        if not name.startswith("_") and any(t.grad_fn is not None for t in tensors_in(held))
+        for name, value in {**vars(module), **module._buffers}.items()
+        if not name.startswith("_") and any(t.grad_fn is not None for t in tensors_in(value))
     ]
 
 
@@ -430,14 +430,14 @@ def _require_scalar(loss: Any) -> None:
     Raises
     ------
     TraceError
-        If it is no tensor of one number, or depends on no parameter.
+        If the loss is not a tensor of one number, or does not depend on a parameter.
     """
     if not isinstance(loss, torch.Tensor):
-        given = f"a {type(loss).__name__}" if loss is not None else "nothing"
+        problem = f"a {type(loss).__name__}" if loss is not None else "nothing"
     elif loss.numel() != 1:
-        given = f"a tensor of {'x'.join(map(str, loss.shape))}: average it"
+        problem = f"a tensor of {'x'.join(map(str, loss.shape))}: average it"
     elif not loss.requires_grad:
-        given = "a tensor that depends on no parameter that is trained"
+        problem = "a tensor that does not depend on a trainable parameter"
     else:
         return
-    raise TraceError(f"the loss must return a tensor of one number, not {given}")
+    raise TraceError(f"the loss must return a tensor of one number, not {problem}")

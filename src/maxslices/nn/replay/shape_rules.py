@@ -1,8 +1,8 @@
 """Cache of the shapes, strides and dtypes that operators return for tensors without data.
 
-On the meta device torch runs many operators in Python code that takes a millisecond a call: norms,
-activations and their gradients. A network calls the same operators on the same shapes repeatedly,
-so later results are made from the cached shape, strides and dtype.
+On the meta device, torch runs many operators in Python code that takes a millisecond per call:
+norms, activations and their gradients. A network calls the same operators repeatedly with the same
+shapes, so later results are created from the cached shape, strides and dtype.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch.utils._pytree import tree_leaves
 aten = torch.ops.aten
 
 _MOST = 8192
-"""Cached calls, after which the cache is cleared. It bounds memory where a process replays many
-models: a step of training of ResNet50 takes 120 entries, one of ViT-B/16 175."""
+"""Number of cached calls at which the cache is cleared, which bounds its memory. A training step of
+ResNet50 takes 120 entries, and one of ViT-B/16 175."""
 
 _Description = tuple[torch.Size, tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
 _Results = tuple[type, tuple[_Description | None, ...]]
-"""Type of the result: a tensor, a tuple or a list; and a description of each tensor."""
+"""Type of the result (tensor, tuple or list), and a description of each tensor."""
 
-_known: dict[Any, _Results] = {}
+_cache: dict[Any, _Results] = {}
 _makes_new: dict[Any, bool] = {}
 
 
@@ -36,11 +36,11 @@ _FACTORS = {
     aten.addmv.default: (1, 2),
     aten.mv.default: (0, 1),
 }
-"""Operands of one dtype, which devices require and the meta device does not."""
+"""Operands that must have one dtype on a device, but not on the meta device."""
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator, or make its result from the cache.
+    """Run an operator, or create its result from the cache.
 
     Raises
     ------
@@ -51,10 +51,11 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         one, other = (args[place].dtype for place in _FACTORS[func])
         if one != other:
             raise RuntimeError(
-                f"{func.name()} is given {one} and {other}: give inputs the dtype of the weights"
+                f"{func.name()} has operands of {one} and {other}. Pass inputs with the dtype of "
+                "the weights"
             )
     if func._schema.is_mutable:
-        # Optimizers change long lists of tensors at once; without data there is nothing to do.
+        # Optimizers change long lists of tensors at once. Without data nothing changes.
         if _is_for_each(func) and _all_meta(args):
             return None
         return func(*args, **kwargs)
@@ -65,16 +66,16 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     key = _key(func, args, kwargs)
     if key is None:
         return func(*args, **kwargs)
-    known = _known.get(key)
-    if known is None:
-        made = func(*args, **kwargs)
+    cached = _cache.get(key)
+    if cached is None:
+        result = func(*args, **kwargs)
         if func is aten.convolution.default:
-            (made,) = _in_cudnn_format([made], *args[:2])
+            (result,) = _in_cudnn_format([result], *args[:2])
         elif func is aten.convolution_backward.default:
-            made = (*_in_cudnn_format(made[:2], *args[1:3]), made[2])
-        _remember(key, made, args)
-        return made
-    kind, described = known
+            result = (*_in_cudnn_format(result[:2], *args[1:3]), result[2])
+        _remember(key, result, args)
+        return result
+    kind, described = cached
     tensors = [
         None
         if each is None
@@ -85,31 +86,30 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def _is_for_each(func: Any) -> bool:
-    """True if an operator acts on each item of lists alone, as optimizers use them."""
+    """True if an operator acts on each item of lists separately, as in optimizers."""
     return bool(func._schema.name.startswith("aten::_foreach_"))
 
 
 def _each_item(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Operands for each item: lists of one."""
+    """Yield the operands for each item, as lists of one."""
     for place in range(len(args[0])):
         yield tuple(
             item[place : place + 1] if isinstance(item, list | tuple) else item for item in args
         )
 
 
-def _in_cudnn_format(made: Any, x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
+def _in_cudnn_format(results: Any, x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
     """Results of a convolution, channels last if its input or its weight is, as on CUDA.
 
-    On the meta device versions of torch differ: results are never channels last, or gradients
-    never are, or they also are where the incoming gradient is.
+    Versions of torch differ in the memory format of results on the meta device.
     """
     orders = {suggest_memory_format(x), suggest_memory_format(weight)} - {torch.contiguous_format}
     order = orders.pop() if orders else torch.contiguous_format
-    return [each if each is None else each.to(memory_format=order) for each in made]
+    return [each if each is None else each.to(memory_format=order) for each in results]
 
 
 def _is_fresh(func: Any) -> bool:
-    """True if an operator returns new tensors only, and no lists but one for each item of one."""
+    """True if an operator returns new tensors only, and lists only if it acts on each item."""
     fresh = _makes_new.get(func)
     if fresh is None:
         returned = func._schema.returns
@@ -126,7 +126,7 @@ def _all_meta(args: Iterable[Any]) -> bool:
 
 
 def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Cache key of a call; None if its results cannot be cached."""
+    """Cache key of a call, or None if its results cannot be cached."""
     parts: list[Any] = [func, torch.get_default_dtype()]
     has_tensor = False
     for name, item in (*enumerate(args), *kwargs.items()):
@@ -147,7 +147,7 @@ def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                     parts.append(each)
                 else:
                     return None
-        else:  # 1, 1.0 and True are equal as keys
+        else:  # the type too, since 1, 1.0 and True are equal as keys
             parts.append((name, type(item), item))
     try:
         key = tuple(parts)
@@ -157,12 +157,12 @@ def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return key if has_tensor else None
 
 
-def _remember(key: Any, made: Any, args: tuple[Any, ...]) -> None:
-    """Cache results if they are plain tensors, each with a storage of its own."""
-    kind = torch.Tensor if isinstance(made, torch.Tensor) else type(made)
-    tensors = (made,) if kind is torch.Tensor else tuple(made)
-    given = tree_leaves(args)
-    seen = {a.untyped_storage()._cdata for a in given if isinstance(a, torch.Tensor)}
+def _remember(key: Any, result: Any, args: tuple[Any, ...]) -> None:
+    """Cache results if they are plain tensors, each with its own storage."""
+    kind = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
+    tensors = (result,) if kind is torch.Tensor else tuple(result)
+    operands = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor)]
+    seen = {operand.untyped_storage()._cdata for operand in operands}
     described: list[_Description | None] = []
     for each in tensors:
         if each is None:
@@ -178,6 +178,6 @@ def _remember(key: Any, made: Any, args: tuple[Any, ...]) -> None:
             return
         seen.add(storage._cdata)
         described.append((shape, strides, dtype))
-    if len(_known) >= _MOST:
-        _known.clear()
-    _known[key] = kind, tuple(described)
+    if len(_cache) >= _MOST:
+        _cache.clear()
+    _cache[key] = kind, tuple(described)

@@ -1,8 +1,8 @@
 """Step for any number of images from a few replays, and the largest number that fits.
 
-Where the events are the same for every number of images, each storage grows along a straight line:
-two replays give the lines and a third confirms them, and one more the largest number that is found.
-Otherwise each number is replayed.
+If the events are the same for all numbers of images, the size of each storage is a linear function
+of the number. Two replays give the functions, a third confirms them, and one more confirms the
+largest number. Otherwise each number is replayed.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ class Scaled:
     first, second : Trace
         The same step at two numbers.
     at : (int, int)
-        The numbers.
+        Both numbers.
 
     Raises
     ------
     ValueError
-        If the traces differ in their events, or two sizes are not on a line with whole numbers.
+        If the traces differ in their events, or a size is not a linear function with integer
+        coefficients.
     """
 
     def __init__(self, first: Trace, second: Trace, at: tuple[int, int]) -> None:
         if not _alike(first, second):
-            raise ValueError("the two steps are not made of the same events")
+            raise ValueError("the events of the two steps differ")
         run = at[1] - at[0]
         self._trace = second
         self._lines = [
             _line(a.n_bytes, b.n_bytes, at[0], run)
             for a, b in zip(first.storages, second.storages, strict=True)
         ]
-        # Most calls are like others: the workspaces of a kind are looked up once.
+        # Most calls occur repeatedly: the workspaces of a kind are looked up once.
         calls: dict[tuple[OperatorCall, tuple[tuple[_Line, ...], ...]], int] = {}
         self._which = [
             calls.setdefault(_scaled_call(a, b, at[0], run), len(calls))
             for a, b in zip(first.calls, second.calls, strict=True)
         ]
         self._calls = list(calls)
-        # A number is simulated within several limits in turn.
+        # A number is simulated within several limits, one after the other.
         self._by_event = lru_cache(maxsize=1)(self._requests_by_event)
 
     def sizes(self, n: int) -> list[int]:
@@ -63,17 +64,16 @@ class Scaled:
 
     def shapes(self, n: int) -> list[tuple[tuple[int, ...], ...]]:
         """Shapes of all calls of operators for n images."""
-        made = [call.shapes for call in self.calls(n)]
-        return [made[which] for which in self._which]
+        shapes = [call.shapes for call in self.calls(n)]
+        return [shapes[which] for which in self._which]
 
     def call_workspaces(self, n: int) -> list[tuple[Workspace, ...]]:
         """Workspaces of all calls for n images."""
-        workspaces = self._trace.workspaces
-        made = [workspaces.for_call(call) for call in self.calls(n)]
-        return [made[which] for which in self._which]
+        by_kind = [self._trace.workspaces.for_call(call) for call in self.calls(n)]
+        return [by_kind[which] for which in self._which]
 
     def calls(self, n: int) -> list[OperatorCall]:
-        """Calls of operators for n images, one of each kind."""
+        """One call of each kind of operator call for n images."""
         return [
             call._replace(shapes=tuple(tuple(a + b * n for a, b in shape) for shape in shapes))
             for call, shapes in self._calls
@@ -81,17 +81,17 @@ class Scaled:
 
     def requests(self, n: int) -> list[tuple[int, int]]:
         """Requests to the allocator for n images."""
-        return [each for made in self._by_event(n) for each in made]
+        return [request for requests in self._by_event(n) for request in requests]
 
     def _requests_by_event(self, n: int) -> list[Sequence[AllocatorRequest]]:
         return list(self._trace.requests_by_event(self.sizes(n), self.call_workspaces(n)))
 
     def is_steady(self, n: int, allocator: CachingAllocator) -> bool:
-        """True if n images run with an allocator, step after step."""
+        """True if steps of n images run repeatedly with an allocator."""
         return steady(self._trace, allocator, self._by_event(n)).runs
 
     def matches_replay(self, trace: Trace, n: int) -> bool:
-        """True if a replay for n images has the events and sizes that the lines give."""
+        """True if a replay for n images has the computed events and sizes."""
         return (
             _alike(self._trace, trace)
             and self.sizes(n) == [storage.n_bytes for storage in trace.storages]
@@ -100,14 +100,14 @@ class Scaled:
 
 
 def largest_path(trace: Trace, paths: Sequence[Trace]) -> Trace:
-    """Trace of a step that draws random numbers on the host: the largest of the paths it may take.
+    """Largest trace of a step whose path depends on random numbers drawn on the host.
 
     Parameters
     ----------
     trace : Trace
-        Replay with the numbers that came.
+        Replay with the current states of the generators.
     paths : sequence of Trace
-        Replays with other numbers. If all are like the first, the numbers decide nothing.
+        Replays with other numbers. If all equal the first, the path does not depend on them.
     """
     sizes = [storage.n_bytes for storage in trace.storages]
     if all(_alike(trace, path) and sizes == [s.n_bytes for s in path.storages] for path in paths):
@@ -115,9 +115,10 @@ def largest_path(trace: Trace, paths: Sequence[Trace]) -> Trace:
     peaks = [path.allocated_bytes for path in paths]
     largest = paths[peaks.index(max(peaks))]
     note = (
-        f"the step draws random numbers on the host ({', '.join(trace.drawn_from)}) that decide "
-        f"what it allocates: of {len(paths)} paths, which take {format_bytes(min(peaks))} to "
-        f"{format_bytes(max(peaks))}, this is the largest; others are assumed to take no more"
+        f"the step draws random numbers on the host ({', '.join(trace.drawn_from)}), which decide "
+        f"its memory. This is the largest of {len(paths)} paths, which take "
+        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}. Other paths are assumed to be "
+        "smaller"
     )
     return replace(largest, notes=(*largest.notes, note))
 
@@ -136,10 +137,10 @@ def _kind(call: OperatorCall) -> tuple[object, ...]:
 
 
 def _line(at_first: int, at_second: int, first: int, run: int) -> _Line:
-    """Constant and slope of the line through two sizes."""
+    """Constant and slope of the linear function through two sizes."""
     slope, rest = divmod(at_second - at_first, run)
     if rest:
-        raise ValueError(f"{at_first} and {at_second} bytes are not on a line of whole bytes")
+        raise ValueError(f"{at_first} and {at_second} bytes do not have an integer slope")
     return at_first - slope * first, slope
 
 
@@ -154,17 +155,16 @@ def _scaled_call(
 
 
 _KEPT = 64
-"""Numbers of images whose traces are cached; where each number is replayed, a search by bisection
-asks for fewer."""
-APART = 64
-"""Numbers up to half above the first gap are tried, 1 / 64 of the number apart."""
+"""Numbers of images whose traces are cached. A search by bisection needs fewer."""
+GAP_STEPS = 64
+"""Numbers up to 1.5 times the first answer are tried in steps of 1 / 64 of it."""
 PARTS = (0.0, 0.5)
-"""Parts of the workspaces of convolutions with which the largest number must run too: cuDNN takes
-another kernel where one finds no room, of which nothing is known but that it takes less."""
+"""Parts of the workspaces of convolutions with which the largest number must run too. If a
+workspace does not fit, cuDNN uses another kernel, whose workspace is only known to be smaller."""
 MARGIN_BYTES = LARGE_SEGMENT_BYTES
-"""Part of the limit that `StepFamily.largest` leaves: one more segment, for memory of libraries
-that a replay does not see; of a small limit, a hundredth. Batches that were expected to leave 3 to
-18 MiB of some GB were seen to fail."""
+"""Part of the limit that `StepFamily.largest` leaves free: one segment, or 1 % of a small limit,
+for memory of libraries that a replay does not see. Batches that were predicted to leave 3 to 18 MiB
+of some GB failed."""
 
 
 class StepFamily:
@@ -175,10 +175,10 @@ class StepFamily:
     make : callable
         ``make(n)`` returns the `Trace` for n images.
     at : tuple of int
-        Numbers that are replayed: two for the lines and one to confirm them. Not 1, since
-        operators treat a batch of one differently.
+        Numbers that are replayed: two for the linear functions and one to confirm them. Not 1,
+        since operators treat a batch of one differently.
     most : int
-        Numbers above are not replayed: a model may refuse them.
+        Largest number that is replayed, since a model may refuse larger ones.
     """
 
     def __init__(
@@ -192,13 +192,13 @@ class StepFamily:
         self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
         traces = [self.trace(n) for n in at if n <= most] or [self.trace(1)]
         self.notes = traces[0].notes
-        """What was not replayed exactly."""
+        """Remarks on what the replay assumes."""
         self.workspaces = traces[0].workspaces
-        """Workspaces that all numbers are replayed with."""
+        """Workspaces of all replays."""
         self._confirmed = max(at)
-        """Largest number of which a replay was as the lines tell."""
+        """Largest number for which a replay confirmed the linear functions."""
         self.scaled: Scaled | None = None
-        """Lines of all sizes; None if each number must be replayed."""
+        """Linear functions of all sizes, or None if each number must be replayed."""
         if len(traces) < len(at):
             return
         try:
@@ -210,11 +210,11 @@ class StepFamily:
 
     @property
     def is_linear(self) -> bool:
-        """Whether every number follows from the lines."""
+        """Whether sizes are linear functions of the number of images."""
         return self.scaled is not None
 
     def with_workspaces(self, workspaces: Workspaces) -> StepFamily:
-        """Family with other workspaces; nothing is replayed again."""
+        """Family with other workspaces, without new replays."""
         return StepFamily(lambda n: self.trace(n).with_workspaces(workspaces), self._at, self._most)
 
     def calls(self, n: int) -> Iterable[OperatorCall]:
@@ -238,7 +238,7 @@ class StepFamily:
         return allocator.peak_allocated_bytes
 
     def needed_bytes(self, n: int) -> int:
-        """Smallest limit, to 2 MiB, from which on n images run."""
+        """Smallest limit, to 2 MiB, within which n images run."""
         return self._needed(n)
 
     def _find_needed(self, n: int) -> int:
@@ -248,14 +248,14 @@ class StepFamily:
         return least_limit(requests, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
     def fits(self, n: int, limit_bytes: int) -> bool:
-        """True if n images run when the allocator may hold no more than `limit_bytes`.
+        """True if n images run when the allocator may hold at most `limit_bytes`.
 
-        A convolution whose workspace finds no room uses another kernel.
+        A convolution whose workspace does not fit uses another kernel.
         """
         return CachingAllocator(limit_bytes).run(self.requests(n))
 
     def is_steady(self, n: int, limit_bytes: int) -> bool:
-        """True if n images run within a limit step after step, not only in the replayed steps."""
+        """True if steps of n images run repeatedly within a limit, beyond the replayed steps."""
         return self._settle(n, CachingAllocator(limit_bytes))
 
     def _settle(self, n: int, allocator: CachingAllocator) -> bool:
@@ -265,60 +265,62 @@ class StepFamily:
 
     @quick_collections()
     def largest(self, limit_bytes: int, at_most: int = 2**20) -> int:
-        """Largest number that runs within a limit; 0 if not even one does.
+        """Largest number that runs within a limit, or 0.
 
-        It must run within the limit and within `MARGIN_BYTES` less, in all later steps too. Where
-        blocks happen to be of the same size, a number may run though some smaller ones do not. So
-        if lines give each number, larger ones are tried too. These must run whatever the
-        workspaces of convolutions are: in full, by half, and without them.
+        It must run within the limit and within `MARGIN_BYTES` less, in all later steps too. If
+        blocks happen to have the same size, a number may run although smaller ones do not. So
+        larger numbers are tried too if sizes are linear. These must run with full workspaces of
+        convolutions, with half of each, and without them.
         """
         limits = _limits(limit_bytes)
 
         def runs(n: int) -> bool:
             return all(self.is_steady(n, limit) for limit in limits)
 
-        def runs_surely(n: int) -> bool:
-            # the quickest to fail comes first
-            return self.fits(n, limits[0]) and runs(n) and _run_anyhow(self.requests(n), limits)
+        def runs_always(n: int) -> bool:
+            # the quickest check first
+            return (
+                self.fits(n, limits[0]) and runs(n) and _fit_any_workspace(self.requests(n), limits)
+            )
 
         if at_most < 2 or not runs(2):
-            # One image needs a replay of its own, which is done only if no larger number fits.
+            # A single image needs its own replay, which runs only if no larger number fits.
             return int(at_most >= 1 and runs(1))
         low, high = 2, 4
         while high <= at_most and runs(high):
             low, high = high, 2 * high
-        found = last_true(runs, low, min(high, at_most + 1))
+        largest = last_true(runs, low, min(high, at_most + 1))
         if self.scaled is None:
-            return found
-        apart = max(1, found // APART)
-        top = min(at_most, found + found // 2)
-        above = next((n for n in range(top, found, -apart) if runs_surely(n)), 0)
+            return largest
+        step = max(1, largest // GAP_STEPS)
+        top = min(at_most, largest + largest // 2)
+        above = next((n for n in range(top, largest, -step) if runs_always(n)), 0)
         if above:
-            found = last_true(runs_surely, above, min(above + apart, top + 1))
-        if found > self._confirmed:
-            # A model may take another way from some number of images on.
-            if not self.scaled.matches_replay(self.trace(found), found):
+            largest = last_true(runs_always, above, min(above + step, top + 1))
+        if largest > self._confirmed:
+            # A model may take another path from some number of images on.
+            if not self.scaled.matches_replay(self.trace(largest), largest):
                 self.scaled = None
                 self._needed.cache_clear()
                 return self.largest(limit_bytes, at_most)
-            self._confirmed = found
-        return found
+            self._confirmed = largest
+        return largest
 
 
 def fits_any_workspace(trace: Trace, limit_bytes: int) -> bool:
-    """True if a step runs within a limit as `StepFamily.largest` requires it."""
+    """True if a step runs within a limit by the criteria of `StepFamily.largest`."""
     limits = _limits(limit_bytes)
-    lasts = all(steady(trace, CachingAllocator(limit)).runs for limit in limits)
-    return lasts and _run_anyhow(trace.requests(), limits)
+    is_steady = all(steady(trace, CachingAllocator(limit)).runs for limit in limits)
+    return is_steady and _fit_any_workspace(trace.requests(), limits)
 
 
 def _limits(limit_bytes: int) -> tuple[int, int]:
-    """Limits within which a step must run: the given one, and one that leaves a margin."""
+    """Limits within which a step must run: without and with a margin."""
     return limit_bytes - min(MARGIN_BYTES, limit_bytes // 100), limit_bytes
 
 
-def _run_anyhow(requests: Sequence[AllocatorRequest], limits: Sequence[int]) -> bool:
-    """True if requests run with each of `PARTS` of the workspaces that may fail."""
+def _fit_any_workspace(requests: Sequence[AllocatorRequest], limits: Sequence[int]) -> bool:
+    """True if requests fit with each of `PARTS` of the optional workspaces."""
     reduced = [
         [(key, int(part * n) if key < 0 < n else n) for key, n in requests] for part in PARTS
     ]

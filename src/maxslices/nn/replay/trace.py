@@ -1,10 +1,10 @@
 """Trace of a replayed step: allocations, frees and calls in order, and their peak.
 
-Plain Python: reading a `Trace`, scaling it and simulating an allocator on it need no torch.
+This module does not import torch, and neither does scaling a `Trace` or simulating an allocator.
 
-Where a step needs nearly the whole limit, the allocator gives unused memory back and takes it from
-the device again, in every step or in the first ones only; and in a later step blocks may lie so
-that the workspace of a convolution finds no room. So more steps are simulated than were replayed:
+If a step needs nearly the whole limit, the allocator returns unused memory and takes it from the
+device again, in all steps or in the first ones only. In a later step, the layout of blocks may
+leave no space for the workspace of a convolution. So more steps are simulated than were replayed:
 the last step is repeated, with the storages alive at its end in place of those at its beginning.
 """
 
@@ -42,23 +42,23 @@ class Storage:
     """Memory of one or more tensors."""
 
     n_bytes: int
-    """Bytes asked for, not rounded."""
+    """Requested bytes, not rounded."""
     category: Category
-    """Purpose it is held for."""
+    """Purpose of the memory."""
     op: str = ""
-    """Operator that made it, such as "aten.convolution"; empty for weights and inputs."""
+    """Operator that allocated it, such as "aten.convolution"; "" for weights and inputs."""
     module: str = ""
-    """Dotted path of the module that ran then, or the name of a weight; "" is the model itself."""
+    """Dotted path of the module that allocated it, or name of a weight; "" is the model itself."""
     line: str = ""
-    """Line of the user's code, "file:line", where it is known."""
+    """Line of the user's code as "file:line", or ""."""
     stage: str = ""
     """Stage of the step, such as "forward"."""
     born: int = -1
     """Index of the event that allocates it."""
     died: int | None = None
-    """Index of the event that frees it; None if it outlives the trace."""
+    """Index of the event that frees it, or None if it outlives the trace."""
     shape: tuple[int, ...] = ()
-    """Shape of the tensor that it was first seen in."""
+    """Shape of its first tensor."""
     dtype: str = ""
     """Dtype of that tensor, such as "float32"."""
 
@@ -67,13 +67,13 @@ class ReplayEvent(NamedTuple):
     """Event of a trace."""
 
     kind: Literal["alloc", "free", "call", "mark"]
-    """A call is that of an operator which may need a workspace, after its result is allocated."""
+    """A "call" is a call of an operator that may need a workspace, after allocating its result."""
     which: int
     """Index in `Trace.storages` for alloc and free, in `Trace.calls`, or in `Trace.marks`."""
 
 
 class StageMark(NamedTuple):
-    """Named moment: the end of a stage, or one that the user marked."""
+    """Named moment: the end of a stage, or a mark set by the user."""
 
     name: str
     event: int
@@ -92,7 +92,7 @@ class ModuleCall(NamedTuple):
     end: int
     """Index of the first event after it."""
     stage: str
-    """Stage of the step: "forward", or "backward" where the module is recomputed."""
+    """Stage of the step: "forward", or "backward" if the module is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ class ReplayPeak:
     stage: str
     """Stage of the event."""
     op: str
-    """Operator that ran, if known."""
+    """Operator that ran, or ""."""
     module: str
     """Module that ran."""
     alive: tuple[Storage, ...]
-    """Storages, largest first; workspaces are among them."""
+    """Storages including workspaces, largest first."""
 
     def by_category(self) -> dict[str, int]:
         """Bytes of every category, in the order of `CATEGORIES`."""
@@ -128,35 +128,36 @@ class ReplayPeak:
 
 
 DEVIATIONS = 2
-"""Standard deviations by which ends may exceed the simulated ones. Of 460 steps on an H100 18 were
-predicted more than 0.2 % too low so, without a device."""
+"""Standard deviations by which block tails may exceed the simulated ones. Without a device, 18 of
+460 steps on an H100 were then predicted more than 0.2 % too low."""
 WITH_DEVICE = 200
-"""Where all workspaces are measured, ends may exceed the simulated ones by 1 / 200 of the peak."""
+"""If all workspaces are measured, block tails may exceed the simulated ones by 1 / 200 of the
+peak."""
 
 
 def block_tail_slack_bytes(trace: Trace) -> int:
-    """Unused ends of blocks at the peak.
+    """Bound of the unused tails of blocks at the peak.
 
-    A block of more than 1 MiB that is used again has an end of 0 to 1 MiB. Which blocks are follows
-    from where all lie, down to the order in which a program lets go of its tensors. So the sum of
-    the ends is a random number: of k ends that are anything from 0 to 1 MiB, with k from Poisson's
-    distribution, the variance is 2 / 3 MiB of the mean. The mean is the simulated sum and 1 MiB,
-    and no block has more than one end.
+    A reused block of more than 1 MiB has an unused tail of 0 to 1 MiB. The reuse of blocks depends
+    on the layout of all blocks, and so on the order in which a program deletes its tensors. The sum
+    of the tails is therefore treated as a random number. For k tails with uniform sizes from 0 to
+    1 MiB, and k from a Poisson distribution, the variance is 2 / 3 MiB times the mean. The mean is
+    the simulated sum plus 1 MiB. No block has more than one tail.
     """
-    found = trace.allocated_bytes - trace.peak_bytes
-    blocks = sum(storage.n_bytes > SMALL_BYTES for storage in trace.peak.alive)
-    more = DEVIATIONS * math.isqrt(2 * (found + MIB) * MIB // 3)
+    simulated = trace.allocated_bytes - trace.peak_bytes
+    n_blocks = sum(storage.n_bytes > SMALL_BYTES for storage in trace.peak.alive)
+    margin = DEVIATIONS * math.isqrt(2 * (simulated + MIB) * MIB // 3)
     if trace.workspaces.origin != STATED:
-        more = min(more, trace.peak_bytes // WITH_DEVICE)
-    return found + max(0, min(blocks * MIB - found, more))
+        margin = min(margin, trace.peak_bytes // WITH_DEVICE)
+    return simulated + max(0, min(n_blocks * MIB - simulated, margin))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """Events of a replayed step.
 
-    Byte counts are those of the device's allocator: each storage is rounded up to 512 bytes, and
-    workspaces are included with the sizes that `workspaces` gives.
+    Byte counts are those of the device's allocator. Each storage is rounded up to 512 bytes, and
+    workspaces are included with their sizes from `workspaces`.
     """
 
     storages: tuple[Storage, ...]
@@ -164,17 +165,17 @@ class Trace:
     calls: tuple[OperatorCall, ...]
     """Operators that may need a workspace."""
     marks: tuple[StageMark, ...]
-    """Ends of stages, and the user's marks, in order."""
+    """Ends of stages and marks of the user, in order."""
     events: tuple[ReplayEvent, ...]
     """Allocations, frees, calls and marks, in order."""
     modules: tuple[ModuleCall, ...] = ()
-    """Calls of modules, in the order in which they began."""
+    """Calls of modules, ordered by their beginning."""
     workspaces: Workspaces = field(default_factory=Workspaces.none)
-    """Memory that operators need beside their results."""
+    """Memory that operators need in addition to their results."""
     duration_s: float = 0.0
     """Duration of the replay."""
     notes: tuple[str, ...] = ()
-    """What was not replayed exactly."""
+    """Remarks on what the replay assumes."""
     drawn_from: tuple[str, ...] = ()
     """Generators on the host from which the step drew random numbers."""
 
@@ -183,12 +184,12 @@ class Trace:
         return f"<Trace of {len(self.storages)} storages, {peak}>"
 
     def with_workspaces(self, workspaces: Workspaces) -> Trace:
-        """Trace with other workspaces; nothing is replayed again."""
+        """Trace with other workspaces, without a new replay."""
         return replace(self, workspaces=workspaces)
 
     @cached_property
     def in_use_bytes(self) -> list[int]:
-        """Bytes in use after each event; for a call, while it runs."""
+        """Bytes in use after each event, or during it for a call."""
         return list(self._usage())
 
     @cached_property
@@ -200,7 +201,7 @@ class Trace:
         sizes = [round_to_granule(storage.n_bytes) for storage in self.storages]
         in_use, kept = 0, set[str]()
         for kind, index in self.events:
-            passing = 0
+            temporary = 0
             if kind == "alloc":
                 in_use += sizes[index]
             elif kind == "free":
@@ -208,11 +209,11 @@ class Trace:
             elif kind == "call":
                 for workspace in self.call_workspaces[index]:
                     if not workspace.kept_as:
-                        passing += round_to_granule(workspace.n_bytes)
+                        temporary += round_to_granule(workspace.n_bytes)
                     elif workspace.kept_as not in kept:
                         kept.add(workspace.kept_as)
                         in_use += round_to_granule(workspace.n_bytes)
-            yield in_use + passing
+            yield in_use + temporary
 
     @property
     def peak_bytes(self) -> int:
@@ -238,23 +239,23 @@ class Trace:
         kept: dict[str, Storage] = {}
         for position, (kind, index) in enumerate(self.events[: event + 1]):
             for workspace in self.call_workspaces[index] if kind == "call" else ():
-                made = _as_storage(workspace.n_bytes, self.calls[index], event)
+                storage = _as_storage(workspace.n_bytes, self.calls[index], event)
                 if workspace.kept_as:
-                    kept.setdefault(workspace.kept_as, made)
+                    kept.setdefault(workspace.kept_as, storage)
                 elif position == event:
-                    alive.append(made)
+                    alive.append(storage)
         alive += kept.values()
         alive.sort(key=lambda storage: -storage.n_bytes)
         kind, index = self.events[event]
-        at_work: Storage | OperatorCall | None = None
+        source: Storage | OperatorCall | None = None
         if kind != "mark":
-            at_work = self.calls[index] if kind == "call" else self.storages[index]
+            source = self.calls[index] if kind == "call" else self.storages[index]
         return ReplayPeak(
             self.in_use_bytes[event],
             event,
             self.stage_at(event),
-            at_work.op if at_work else "",
-            at_work.module if at_work else "",
+            source.op if source else "",
+            source.module if source else "",
             tuple(alive),
         )
 
@@ -277,29 +278,29 @@ class Trace:
         Parameters
         ----------
         mark : str
-            Name of the mark, of which the first counts.
+            Name of the mark. The first mark of that name counts.
 
         Raises
         ------
         KeyError
-            If there is none, naming the marks that exist.
+            If the mark does not exist. The message lists all marks.
         """
         return self.in_use_bytes[self._marked(mark).event]
 
     def _marked(self, mark: str) -> StageMark:
-        found = [m for m in self.marks if m.name == mark]
-        if not found:
-            known = ", ".join(dict.fromkeys(m.name for m in self.marks))
-            raise KeyError(f"no mark {mark!r}; there are: {known}")
-        return found[0]
+        matching = [m for m in self.marks if m.name == mark]
+        if not matching:
+            names = ", ".join(dict.fromkeys(m.name for m in self.marks))
+            raise KeyError(f"no mark {mark!r}. The marks are: {names}")
+        return matching[0]
 
     def bytes_after(self, call: ModuleCall) -> int:
-        """Bytes in use when a module's forward has returned."""
+        """Bytes in use after a module's forward has returned."""
         return self.in_use_bytes[call.end - 1] if call.end else 0
 
     def requests(self) -> list[AllocatorRequest]:
         """Requests to the allocator, workspaces included."""
-        return [each for made in self.requests_by_event() for each in made]
+        return [request for requests in self.requests_by_event() for request in requests]
 
     def requests_by_event(
         self,
@@ -311,32 +312,32 @@ class Trace:
         Parameters
         ----------
         sizes : sequence of int, optional
-            Bytes of the storages, in place of their own.
+            Replacement for the sizes of the storages.
         call_workspaces : sequence of tuple of Workspace, optional
-            Workspaces of the calls, in place of their own.
+            Replacement for the workspaces of the calls.
         """
-        taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
-        needed = self.call_workspaces if call_workspaces is None else call_workspaces
-        next_key, kept = len(taken) + 1, set[str]()
+        n_bytes = [s.n_bytes for s in self.storages] if sizes is None else sizes
+        workspaces = self.call_workspaces if call_workspaces is None else call_workspaces
+        next_key, kept = len(n_bytes) + 1, set[str]()
         for kind, index in self.events:
             if kind == "alloc":
-                yield ((index, taken[index]),)
+                yield ((index, n_bytes[index]),)
             elif kind == "free":
                 yield ((index, -1),)
             elif kind == "call":
-                made: list[AllocatorRequest] = []
-                passing: list[AllocatorRequest] = []
-                for workspace in needed[index]:
+                allocations: list[AllocatorRequest] = []
+                frees: list[AllocatorRequest] = []
+                for workspace in workspaces[index]:
                     if workspace.kept_as in kept:
                         continue
                     key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
-                    made.append((key, workspace.n_bytes))
+                    allocations.append((key, workspace.n_bytes))
                     if workspace.kept_as:
                         kept.add(workspace.kept_as)
                     else:
-                        passing.append((key, -1))
+                        frees.append((key, -1))
                     next_key += 1
-                yield [*made, *reversed(passing)]
+                yield [*allocations, *reversed(frees)]
             else:
                 yield ()
 
@@ -349,16 +350,16 @@ class Trace:
 
     @cached_property
     def handed_out_bytes(self) -> list[int]:
-        """Bytes handed out after each event; for a call, while it runs."""
-        return [allocated for allocated, _ in self._followed[0]]
+        """Bytes handed out after each event, or during it for a call."""
+        return [allocated for allocated, _ in self._simulated_events[0]]
 
     @cached_property
     def held_bytes(self) -> list[int]:
-        """Bytes that the allocator holds after each event: ``torch.cuda.memory_reserved``."""
-        return [held for _, held in self._followed[0]]
+        """Bytes that the allocator holds after each event (``torch.cuda.memory_reserved``)."""
+        return [held for _, held in self._simulated_events[0]]
 
     @cached_property
-    def _followed(self) -> tuple[list[tuple[int, int]], CachingAllocator]:
+    def _simulated_events(self) -> tuple[list[tuple[int, int]], CachingAllocator]:
         """Bytes handed out and held after each event, and the allocator at the end."""
         allocator = CachingAllocator()
         at: list[tuple[int, int]] = []
@@ -372,12 +373,12 @@ class Trace:
 
     @cached_property
     def after_deletion(self) -> tuple[int, int, int]:
-        """What stays when model, optimizer and all results are deleted.
+        """Bytes that remain after model, optimizer and all results are deleted.
 
-        Bytes handed out, which are workspaces that libraries keep, and bytes that the allocator
-        holds, before and after ``torch.cuda.empty_cache()``.
+        First the bytes handed out, which are workspaces kept by libraries. Then the bytes that the
+        allocator holds, before and after ``torch.cuda.empty_cache()``.
         """
-        allocator = self._followed[1]
+        allocator = self._simulated_events[1]
         for index in range(len(self.storages)):
             allocator.free(index)
         held = allocator.reserved_bytes
@@ -392,7 +393,7 @@ class Trace:
 
     @property
     def allocated_bytes(self) -> int:
-        """Most bytes handed out in any step: ``torch.cuda.max_memory_allocated`` to the byte.
+        """Most bytes handed out in any step (``torch.cuda.max_memory_allocated``, exactly).
 
         Exceeds `peak_bytes` by the remainders of blocks that the allocator does not split: up to
         1 MiB for each of the larger blocks.
@@ -401,22 +402,22 @@ class Trace:
 
     @property
     def reserved_bytes(self) -> int:
-        """Most bytes that the allocator holds: ``torch.cuda.max_memory_reserved``."""
+        """Most bytes that the allocator holds (``torch.cuda.max_memory_reserved``)."""
         return self._simulated.peak_reserved_bytes
 
     def fits(self, limit_bytes: int) -> bool:
-        """True if the step runs when the allocator may hold no more than `limit_bytes`.
+        """True if the step runs when the allocator may hold at most `limit_bytes`.
 
-        A convolution whose workspace finds no room uses another kernel.
+        A convolution whose workspace does not fit uses another kernel.
         """
         return CachingAllocator(limit_bytes).run(self.requests())
 
     @cached_property
     def needed_bytes(self) -> int:
-        """Smallest limit, to 2 MiB, from which on the step runs (see `fits`).
+        """Smallest limit, to 2 MiB, within which the step runs (see `fits`).
 
-        Lies between `allocated_bytes` and `reserved_bytes`: before the allocator fails, it gives
-        unused segments back.
+        It lies between `allocated_bytes` and `reserved_bytes`, because the allocator returns unused
+        segments before it fails.
         """
         return least_limit(self.requests(), self.allocated_bytes, self.reserved_bytes)
 
@@ -426,13 +427,13 @@ def _as_storage(n_bytes: int, call: OperatorCall, event: int) -> Storage:
 
 
 N_STEPS = 10
-"""Steps that are simulated at most. On an H200 two plans for ResNet50 ran out of memory in the
-fourth and the sixth step, as simulated."""
+"""Most steps that are simulated. On an H200, two plans for ResNet50 ran out of memory in the fourth
+and sixth step, as simulated."""
 N_FIRST = 3
-"""First steps, which are left out of the average: some limits cost time in these alone."""
-N_CALM = 2
-"""Consecutive steps without memory from the device after which the simulation ends: blocks then lie
-as in the step before, and so in every later one."""
+"""First steps, which the average excludes: some limits cost time only in these."""
+N_STEADY = 2
+"""Consecutive steps without memory from the device after which the simulation ends. The layout of
+blocks is then the same in all later steps."""
 
 
 class Counts(NamedTuple):
@@ -447,9 +448,9 @@ class Steady:
     """Steps under a limit, after the first ones."""
 
     runs: bool
-    """Whether every request finds room that the allocator's `run` requires."""
+    """Whether every request that must not fail fits."""
     taken_bytes: float = 0.0
-    """Average bytes that a step takes from the device, having given them back before."""
+    """Average bytes per step that were returned to the device and taken again."""
 
 
 def steady(
@@ -462,18 +463,18 @@ def steady(
     Parameters
     ----------
     trace : Trace
-        Of two steps or more of training, or two passes of inference.
+        At least two training steps, or two passes of inference.
     allocator : CachingAllocator or ExpandableAllocator
-        A new one, with a limit.
+        New allocator with a limit.
     requests : iterable of sequence of AllocatorRequest, optional
-        Requests of each event, in place of the trace's own: those of another number of images.
+        Requests of each event that replace those of the trace, for another number of images.
     """
     taken: list[int] = []
     for counts in islice(each_step(trace, allocator, requests), N_STEPS):
         if counts is None:
             return Steady(False)
         taken.append(counts.taken_bytes)
-        if not any(taken[-N_CALM:]):
+        if not any(taken[-N_STEADY:]):
             return Steady(True)
     taken = taken[min(N_FIRST, len(taken) - 1) :]
     return Steady(True, sum(taken) / len(taken))
@@ -484,20 +485,20 @@ def each_step(
     allocator: CachingAllocator | ExpandableAllocator,
     requests: Iterable[Sequence[AllocatorRequest]] | None = None,
 ) -> Iterator[Counts | None]:
-    """Yield the counts of each step, endlessly; None as the last if one finds no room.
+    """Yield the counts of each step, without end, or None as the last if a step does not fit.
 
-    The last step is repeated if the storages alive at its two ends have the same sizes, apart from
-    those that stay. Otherwise only the replayed steps are simulated.
+    The last step is repeated if the storages alive at its beginning and its end have the same
+    sizes. Otherwise only the replayed steps are simulated.
     """
     ends = [mark.event for mark in trace.marks if mark.name == trace.marks[-1].name]
     if len(ends) < 2:
         ends = [len(trace.events)] * 2
     each_event = list(trace.requests_by_event() if requests is None else requests)
     following = _following(trace, *ends[-2:])
-    asked = [*chain.from_iterable(each_event[: ends[-2]])]
+    step_requests = [*chain.from_iterable(each_event[: ends[-2]])]
     for turn in count():
         retries, taken_bytes = allocator.retries, allocator.taken_bytes
-        if not allocator.run(asked):
+        if not allocator.run(step_requests):
             yield None
             return
         yield Counts(allocator.retries - retries, allocator.taken_bytes - taken_bytes)
@@ -506,7 +507,7 @@ def each_step(
                 return
             allocator.rename(following)
         else:
-            asked = [*chain.from_iterable(each_event[ends[-2] : ends[-1]])]
+            step_requests = [*chain.from_iterable(each_event[ends[-2] : ends[-1]])]
 
 
 def _following(trace: Trace, begin: int, end: int) -> dict[int, int] | None:
@@ -520,7 +521,7 @@ def _following(trace: Trace, begin: int, end: int) -> dict[int, int] | None:
     Returns
     -------
     dict or None
-        Older index by newer index; None if the sizes differ.
+        Older index by newer index, or None if the sizes differ.
     """
     old, new = [], []
     for index, storage in enumerate(trace.storages):

@@ -1,8 +1,8 @@
-"""Workspaces: memory that operators take beside their results, which a replay cannot see.
+"""Workspaces: memory that operators take in addition to their results, which a replay cannot see.
 
-cuBLAS keeps a workspace for each thread that multiplies matrices. cuDNN takes one for the duration
-of a convolution; its size follows from the kernel that its heuristics choose, and is the same every
-time for the same shapes. `measured_workspaces` has both from a device.
+cuBLAS keeps a workspace for each thread that multiplies matrices. cuDNN takes a workspace during a
+convolution. Its size depends on the kernel that cuDNN's heuristics choose, and is always the same
+for the same shapes. `measured_workspaces` measures both on a device.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_THREADS = 512
 WARP = 32
 """Threads of a warp, on every device that torch supports."""
 THREADS_PER_MULTIPROCESSOR = 2048
-"""Threads that a multiprocessor holds at once on compute capability 8.0 and 9.0."""
+"""Concurrent threads of a multiprocessor on compute capability 8.0 and 9.0."""
 LEAST_VALUES, MOST_VALUES = 16, 256
-"""Items that a thread adds at least, and at most before the work is split over blocks
+"""Least items that a thread adds, and most items before the work is split over blocks
 (``min_values_per_thread`` and ``max_values_per_thread`` in ``setReduceConfig``)."""
 
 
@@ -35,16 +35,16 @@ def reduction_bytes(
     item_bytes: int,
     multiprocessors: int,
 ) -> tuple[int, int]:
-    """Bytes of the buffer and of the counters of a sum; (0, 0) if it needs none.
+    """Bytes of the buffer and of the counters of a sum, or (0, 0).
 
     Parameters
     ----------
     shape, strides : tuple of int
         Shape and strides of the operand, in items.
     reduced : tuple of int
-        1 for each axis that is summed over, 0 for the others.
+        1 for each axis that is summed over, else 0.
     item_bytes : int
-        Bytes of an item of the operand. Sums take 4 bytes, or 8 for double precision.
+        Bytes per item of the operand. Sums have 4 bytes, or 8 in double precision.
     multiprocessors : int
         Multiprocessors of the device.
     """
@@ -86,7 +86,7 @@ def reduction_bytes(
 
 
 def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Axes (length, stride) by rising stride, those contiguous with each other merged."""
+    """Axes (length, stride) by increasing stride, with contiguous neighbours merged."""
     merged: list[tuple[int, int]] = []
     for n, stride in sorted((a for a in axes if a[0] != 1), key=lambda axis: axis[1]):
         if merged and merged[-1][0] * merged[-1][1] == stride:
@@ -97,7 +97,7 @@ def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _vector(length: int, strides: list[int]) -> int:
-    """Neighbouring results that a thread computes."""
+    """Number of neighbouring results that a thread computes."""
     vector = 4
     while vector > 1 and any(n % vector for n in (length, *strides)):
         vector //= 2
@@ -119,25 +119,25 @@ Kind = Literal[
     "dropout state",
     "Fourier transform",
 ]
-"""Kind of operator. Gradients are those of a convolution; a loss is computed for each item and
-then summed; a dropout state is that of cuDNN's random generator, for recurrent layers; a Fourier
+"""Kind of operator. Gradients are those of a convolution. A loss is computed for each item and then
+summed. A dropout state belongs to cuDNN's random generator for recurrent layers. A Fourier
 transform is one plan of cuFFT."""
 
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
 """Kinds whose workspaces are measured."""
 
 CUBLAS_BYTES = 32 * MIB
-"""Workspace that torch gives cuBLAS for each thread on compute capability 9."""
+"""Workspace that torch allocates for cuBLAS per thread on compute capability 9."""
 CUBLASLT_BYTES = MIB
-"""Workspace that torch gives cublasLt, which multiplies and adds a bias in one kernel."""
+"""Workspace that torch allocates for cublasLt, which multiplies and adds a bias in one kernel."""
 DROPOUT_BYTES = 1024 * 48
-"""State of cuDNN's random generator for each multiprocessor: 1024 generators of 48 bytes (an H200,
-cuDNN 9.19, 2026-11-26). torch makes it once, and keeps it."""
+"""State of cuDNN's random generator per multiprocessor: 1024 generators of 48 bytes (H200, cuDNN
+9.19, 2026-11-26). torch creates it once and keeps it."""
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
 
 STATED = "stated allowance"
-"""Origin of sizes that were not measured on the device in use."""
+"""Origin of sizes that were not measured on the device."""
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8}
 
@@ -149,17 +149,17 @@ class OperatorCall(NamedTuple):
     op: str
     """Operator, such as "aten.convolution"."""
     shapes: tuple[tuple[int, ...], ...]
-    """Shapes of input, weight and output of a convolution; of the factors of a matrix product; of
-    shape, strides and axes (1 where it is summed over) of a sum; transforms and the lengths of
-    their axes, on the real side."""
+    """Shapes of input, weight and output of a convolution, or of the factors of a matrix product.
+    For a sum: shape, strides, and 1 for each axis that is summed over. For a Fourier transform:
+    number of transforms, and the lengths of their axes on the real side."""
     dtype: str
     """Dtype of the input, such as "float32"."""
     options: str = ""
-    """Stride, padding, dilation and groups of a convolution, as one text; kind of a transform."""
+    """Stride, padding, dilation and groups of a convolution as one text, or kind of a transform."""
     channels_last: bool = False
     """Whether the data are stored with channels last."""
     in_backward: bool = False
-    """Whether autograd's engine runs it: in another thread, with workspaces of its own."""
+    """Whether autograd's engine runs it, in another thread with its own workspaces."""
     module: str = ""
     line: str = ""
     stage: str = ""
@@ -176,12 +176,12 @@ class OperatorCall(NamedTuple):
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def anywhere(self) -> OperatorCall:
-        """Call without its place in the model, which does not change its workspaces."""
+        """Call without its location in the model, on which workspaces do not depend."""
         return self._replace(module="", line="", stage="")
 
     @property
     def signature(self) -> str:
-        """All that determines the size of the workspace, except the batch."""
+        """Text of all properties that determine the size of the workspace, except the batch."""
         parts = [self.kind, self.dtype, *("x".join(map(str, s[1:])) for s in self.shapes[:1])]
         parts += ["x".join(map(str, s)) for s in self.shapes[1:2]]
         parts += [self.options, "channels last" if self.channels_last else "channels first"]
@@ -189,42 +189,42 @@ class OperatorCall(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Memory that an operator takes beside its results."""
+    """Memory that an operator takes in addition to its results."""
 
     n_bytes: int
     kept_as: str = ""
-    """Name under which it stays allocated; empty if it is freed with the call."""
+    """Name under which it stays allocated, or "" if it is freed with the call."""
 
 
 Points = tuple[tuple[int, int], ...]
-"""Pairs (batch, bytes), by rising batch."""
+"""Pairs (batch, bytes), by increasing batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Workspaces:
-    """Sizes of workspaces on one kind of device, with certain versions of the libraries."""
+    """Sizes of workspaces on one kind of device with certain versions of the libraries."""
 
     origin: str
-    """Where the sizes come from: "none", `STATED` or "measured on ..."."""
+    """Origin of the sizes: "none", `STATED` or "measured on ..."."""
     cublas_bytes: int = 0
-    """Bytes that cuBLAS keeps for each thread that multiplies matrices."""
+    """Bytes that cuBLAS keeps per thread that multiplies matrices."""
     table: Mapping[str, Points] = field(default_factory=dict)
     """Measured bytes at batches, by `OperatorCall.signature`."""
     cublaslt_bytes: int = 0
-    """Bytes that cublasLt keeps for each thread that multiplies and adds a bias."""
+    """Bytes that cublasLt keeps per thread that multiplies and adds a bias."""
     multiprocessors: int = 0
-    """Multiprocessors of the device, by which sums take buffers; 0 leaves these out."""
+    """Multiprocessors of the device, which determine the buffers of sums. 0 omits the buffers."""
     convolution_rule: bool = False
-    """Whether a convolution that is not in the table has the room of `convolution_bytes`."""
+    """Whether convolutions that are not in the table have the workspace of `convolution_bytes`."""
 
     @classmethod
     def none(cls) -> Workspaces:
-        """No workspaces: operators need no memory beside their results."""
+        """No workspaces: operators need memory only for their results."""
         return cls("none")
 
     @classmethod
     def allowance(cls) -> Workspaces:
-        """Allowance where nothing was measured: the sizes of an H200."""
+        """Allowance without measurements: the sizes of an H200."""
         return cls(STATED, CUBLAS_BYTES, {}, CUBLASLT_BYTES, MULTIPROCESSORS, True)
 
     def for_call(self, call: OperatorCall) -> tuple[Workspace, ...]:
@@ -249,21 +249,20 @@ class Workspaces:
             shape, strides, axes = call.shapes
             if call.kind == "loss":
                 workspaces.append(Workspace(item * math.prod(shape)))
-            found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
-            workspaces += [Workspace(n_bytes) for n_bytes in found]
+            buffers = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
+            workspaces += [Workspace(n_bytes) for n_bytes in buffers]
         return tuple(workspace for workspace in workspaces if workspace.n_bytes)
 
     def for_calls(self, calls: Iterable[OperatorCall]) -> list[tuple[Workspace, ...]]:
-        """Workspaces of many calls; those of calls that are alike are found once."""
-        known: dict[OperatorCall, tuple[Workspace, ...]] = {}
-        found = []
+        """Workspaces of many calls, computed once for equal calls."""
+        by_call: dict[OperatorCall, tuple[Workspace, ...]] = {}
+        rows = []
         for call in calls:
-            like = call.anywhere()
-            workspaces = known.get(like)
-            if workspaces is None:
-                workspaces = known[like] = self.for_call(call)
-            found.append(workspaces)
-        return found
+            key = call.anywhere()
+            if key not in by_call:
+                by_call[key] = self.for_call(call)
+            rows.append(by_call[key])
+        return rows
 
     def for_op(self, call: OperatorCall) -> int:
         """Workspace of a convolution, or of a gradient of one."""
@@ -279,22 +278,22 @@ class Workspaces:
         )  # fmt: skip
 
     def missing(self, calls: Iterable[OperatorCall]) -> list[OperatorCall]:
-        """One call of each signature and batch that is not in the table."""
-        found = {(call.signature, call.batch): call for call in calls if call.kind in CONVOLUTIONS}
+        """One call for each signature and batch that is not in the table."""
+        unique = {(call.signature, call.batch): call for call in calls if call.kind in CONVOLUTIONS}
         return [
             call
-            for (signature, batch), call in found.items()
+            for (signature, batch), call in unique.items()
             if batch not in dict(self.table.get(signature, ()))
         ]
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Workspaces:
-        """Read sizes from the plain values of their fields, as JSON has them.
+        """Create from the plain values of the fields, as stored in JSON.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            If `plain` is something else.
+            If `plain` is invalid.
         """
         table = {
             str(key): tuple((int(batch), int(size)) for batch, size in points)
@@ -311,7 +310,7 @@ class Workspaces:
 
 
 def between(points: Points, batch: int) -> int:
-    """Bytes at a batch, on a line between the nearest points; beyond them, in proportion."""
+    """Interpolate the bytes at a batch linearly. Beyond the last point they are proportional."""
     right = bisect_left(points, (batch, 0))
     if right == 0:
         return points[0][1]

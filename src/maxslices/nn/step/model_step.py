@@ -20,7 +20,7 @@ from ..replay.meta_copy import meta_copy, optimizer_for, optimizers_in
 from ..replay.nested import leaves, map_leaves, tensors_in
 from ..replay.replay_step import Mode, StepLoop
 from ..replay.step_family import largest_path
-from ..replay.trace import N_CALM
+from ..replay.trace import N_STEADY
 from ..replay.trace import N_STEPS as MOST_STEPS
 from . import OPTIMIZERS
 from .call_inputs import called, is_sized
@@ -263,7 +263,7 @@ def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
         yield turn
         before, taken = taken, taken_bytes()
         calm = calm + 1 if taken == before else 0
-        if calm == N_CALM:
+        if calm == N_STEADY:
             return
 
 
