@@ -113,7 +113,7 @@ def test_a_dtype_of_torch_alone_is_named():
 
 @needs_torch
 def test_a_tensor_elsewhere_is_named():
-    with pytest.raises(TypeError, match="a tensor on meta; its data are on the CPU"):
+    with pytest.raises(TypeError, match="a tensor on meta, but its data are on the CPU"):
         call_method(described(lambda data: data.to("meta")), np.ones((1, 2, 3)), {}, CPU)
 
 

@@ -33,7 +33,7 @@ def test_a_device_that_is_not_there_is_told(monkeypatch):
         select_backend("cuda")
     install(monkeypatch, n_devices=2)
     assert select_backend("cuda:1").name == "cuda:1"
-    with pytest.raises(DeviceError, match="no device cuda:2: there are 2; use --device cpu"):
+    with pytest.raises(DeviceError, match="no device cuda:2: CuPy finds 2; use --device cpu"):
         select_backend("cuda:2")
 
 

@@ -104,12 +104,12 @@ def test_frames_are_tensors_and_side_results_are_on_the_host(gpu):
 def test_what_cupy_cannot_have_is_refused(gpu):
     with pytest.raises(TypeError, match=r"torch.bfloat16, which CuPy lacks: .*\.float\(\)"):
         call(lambda tensor: tensor.to(torch.bfloat16))
-    with pytest.raises(TypeError, match="tensor on cpu; its data are on cuda:0"):
+    with pytest.raises(TypeError, match="tensor on cpu, but its data are on cuda:0"):
         call(lambda tensor: torch.zeros(3))
     assert call(lambda tensor: 5) == 5
 
 
 def test_a_torch_without_a_gpu_is_told(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="finds no GPU, though CuPy does"):
+    with pytest.raises(DeviceError, match="finds no GPU, although CuPy does"):
         call(lambda tensor: tensor)

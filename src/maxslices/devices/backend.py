@@ -1,4 +1,4 @@
-"""Devices by their names, and arrays that they can copy."""
+"""Select devices by name, and check arrays for copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_device_name(device: str) -> str:
     Raises
     ------
     UsageError
-        If it is none of auto, cpu, cuda and cuda:N.
+        If it is not auto, cpu, cuda or cuda:N.
     """
     is_known = isinstance(device, str) and (device in ("auto", "cpu") or _DEVICE.fullmatch(device))
     if not is_known:
@@ -32,20 +32,20 @@ def check_device_name(device: str) -> str:
 
 
 def select_backend(device: str = "auto") -> Backend:
-    """Backend of a device.
+    """Select the backend of a device.
 
     Parameters
     ----------
     device : str
-        "cpu", "cuda" (the first GPU), "cuda:N", or "auto": the first GPU if CuPy finds one, else
-        the CPU.
+        "cpu", "cuda" (the first GPU), "cuda:N", or "auto": the first GPU if CuPy finds one,
+        otherwise the CPU.
 
     Raises
     ------
     UsageError
-        If the name is none of these.
+        If the name is invalid.
     DeviceError
-        If there is no such device.
+        If the device does not exist.
     """
     check_device_name(device)
     if device == "cpu":
@@ -57,7 +57,7 @@ def select_backend(device: str = "auto") -> Backend:
 
 
 def device_name(backend: Backend) -> str:
-    """Name of the device: "cpu", or the GPU's, such as "NVIDIA H200"."""
+    """Name of the device: "cpu", or the name of the GPU, such as "NVIDIA H200"."""
     if backend.kind == "cpu":
         return "cpu"
     number = int(backend.name.partition(":")[2] or 0)
@@ -73,7 +73,7 @@ def _gpu_name(number: int) -> str:
 
 
 def is_copyable(array: Any) -> bool:
-    """True if a 3D array has gaps along its first axis only, so that one copy moves it."""
+    """True if a 3D array can be copied at once: only its first axis may have gaps."""
     _, rows, columns = array.shape
     size = array.dtype.itemsize
     strides = array.strides
@@ -85,7 +85,7 @@ def is_copyable(array: Any) -> bool:
 
 
 def as_block(memory: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """View of the beginning of an array of bytes as an array of a shape and dtype."""
+    """View the beginning of an array of bytes as an array of a shape and dtype."""
     dtype = np.dtype(dtype)
     n_bytes = int(np.prod(shape)) * dtype.itemsize
     return memory[:n_bytes].view(dtype).reshape(shape)

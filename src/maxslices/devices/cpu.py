@@ -1,4 +1,4 @@
-"""The interface between the runner and a device, and the CPU: NumPy arrays in host memory."""
+"""The interface between the runner and devices, and its implementation for the CPU with NumPy."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from ..tuning.heap import LARGE_BYTES, malloc_frugal, malloc_release, malloc_ret
 from .cuda_copies import CopyEngine
 
 AVAILABLE_SHARE = 0.8
-"""Part of the available memory that a run uses by default. The rest is left to the page cache, from
-which the scan is read and through which the result is written; the share was chosen, not
-measured."""
+"""Share of the available memory that a run uses by default. The rest is for the page cache, through
+which the scan is read and the result is written. The share was chosen, not measured."""
 
 
 class Backend:
-    """A device with its array library; what it does is here as for arrays in host memory."""
+    """A device with its array library. The methods of this base class are for host memory."""
 
     name: str
     """"cpu" or "cuda:N"."""
     kind: Device
     """"cpu" or "cuda"."""
     modules_bytes: int
-    """Part of `reserved_bytes` for kernels and libraries that methods load onto the device."""
+    """Part of `reserved_bytes` for kernels and libraries that methods load."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Device memory beside arrays: the context and what is loaded into it."""
+        """Device memory other than arrays: the context and its libraries."""
         return 0
 
     def free_bytes(self) -> int:
-        """Budget of a run if the user gives none."""
+        """Default budget of a run."""
         raise NotImplementedError
 
     def limited(self, budget_bytes: int) -> AbstractContextManager[None]:
@@ -45,12 +44,12 @@ class Backend:
         Parameters
         ----------
         budget_bytes : int
-            Limit, beside what is in use already.
+            Limit, in addition to the memory already in use.
         """
         raise NotImplementedError
 
     def to_device(self, block: np.ndarray) -> Any:
-        """Array of the device with the values of a block."""
+        """Copy a block to the device."""
         return block
 
     def to_host(self, block: Any) -> np.ndarray:
@@ -58,27 +57,27 @@ class Backend:
         return np.ascontiguousarray(block)
 
     def copy_engine(self) -> CopyEngine | None:
-        """Copies to the device and back that overlap with computing; None if it is the host."""
+        """Engine for copies that overlap with computing; None for the host."""
         return None
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """Array of the device with arbitrary values."""
+        """Array on the device with arbitrary values."""
         return np.empty(shape, dtype)
 
     def host_empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Array of the host that the device copies from and to at full speed."""
+        """Array on the host that the device copies from and to at full speed."""
         return np.empty(shape, dtype)
 
     def contiguous(self, block: Any) -> Any:
-        """A C-contiguous block of the device: the block itself, or a copy."""
+        """C-contiguous block on the device: the block itself, or a copy."""
         return np.ascontiguousarray(block)
 
     def overlap(self, first: Any, second: Any) -> bool:
-        """True if two arrays of the device may share memory."""
+        """True if two arrays on the device may share memory."""
         return np.may_share_memory(first, second)
 
     def retain_freed(self, largest_bytes: int) -> None:
-        """Retain freed memory for the next block until `release`, unless the device does anyway.
+        """Retain freed memory for the next block until `release`, if the device does not itself.
 
         Parameters
         ----------
@@ -90,11 +89,11 @@ class Backend:
         """Drop cached FFT plans that hold memory of the device."""
 
     def release(self) -> None:
-        """Give back memory that caches and pools hold but do not use."""
+        """Free unused memory of caches and pools."""
 
 
 class CpuBackend(Backend):
-    """NumPy on the host; see `Backend`."""
+    """NumPy on the host. See `Backend`."""
 
     name = "cpu"
     kind: Device = "cpu"
@@ -102,13 +101,13 @@ class CpuBackend(Backend):
     _retains = False
 
     def free_bytes(self) -> int:
-        """Four fifths of the host memory that is available now, within all limits on it."""
+        """Four fifths of the available host memory, within all limits."""
         limits = [limit.free_bytes for limit in memory_limits()]
         return int(min([available_bytes(), *limits]) * AVAILABLE_SHARE)
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Give back what is freed; on a host the plan keeps to the budget."""
+        """Return freed memory to the system. On a host the plan ensures the budget."""
         with malloc_frugal():
             try:
                 yield
@@ -116,12 +115,12 @@ class CpuBackend(Backend):
                 self.release()
 
     def retain_freed(self, largest_bytes: int) -> None:
-        """Retain large arrays in the heap when they are freed, if blocks have such."""
+        """Retain freed large arrays in the heap, if blocks have large arrays."""
         if not self._retains and largest_bytes >= LARGE_BYTES:
             self._retains = malloc_retain()
 
     def release(self) -> None:
-        """Give back what the heap retains."""
+        """Free the memory that the heap retains."""
         if self._retains:
             self._retains = False
             malloc_release()

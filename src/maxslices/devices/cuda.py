@@ -1,4 +1,4 @@
-"""A GPU: CuPy arrays in its default memory pool, the limit of that pool, and CUDA's context."""
+"""Backend for GPUs: CuPy's default memory pool, its limit, and CUDA's context."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from .torch_shared_pool import cached_bytes, release_cache
 
 @contextmanager
 def limited_pool(cupy: Any, budget_bytes: int) -> Iterator[None]:
-    """Limit the current device's pool to what it has in use plus a budget.
+    """Limit the current device's pool to the memory in use plus a budget.
 
-    An allocator that is not the pool's stays, and the limit with it: that of a method's own, or
-    one shared with torch. So does one inside `cupy.cuda.using_allocator`, which CuPy does not
-    let anything override.
+    Only the allocator of the pool itself is replaced. A method's own allocator, one shared with
+    torch, and one inside `cupy.cuda.using_allocator` stay in use.
     """
     pool = cupy.get_default_memory_pool()
     limit_before, allocator_before = pool.get_limit(), cupy.cuda.get_allocator()
     allocator = None
     if allocator_before == pool.malloc:
-        allocator = _patient(pool, cupy.cuda.memory.OutOfMemoryError)
+        allocator = _retrying(pool, cupy.cuda.memory.OutOfMemoryError)
         with suppress(ValueError):
             cupy.cuda.set_allocator(allocator)
     pool.free_all_blocks()
@@ -45,17 +44,17 @@ def limited_pool(cupy: Any, budget_bytes: int) -> Iterator[None]:
             cupy.cuda.set_allocator(allocator_before)
 
 
-def _patient(pool: Any, refusal: type[Exception]) -> Callable[[int], Any]:
-    """The pool's function that allocates, tried again after what is unused was given back."""
+def _retrying(pool: Any, refusal: type[Exception]) -> Callable[[int], Any]:
+    """The pool's allocation function, which frees unused memory and tries again if it fails."""
 
     def malloc(n_bytes: int) -> Any:
-        for give_back in (pool.free_all_blocks, collect, None):
+        for free_unused in (pool.free_all_blocks, collect, None):
             try:
                 return pool.malloc(n_bytes)
             except refusal:
-                if give_back is None:
+                if free_unused is None:
                     raise
-            give_back()
+            free_unused()
 
     def collect() -> None:
         gc.collect()  # arrays in reference cycles
@@ -66,12 +65,12 @@ def _patient(pool: Any, refusal: type[Exception]) -> Callable[[int], Any]:
 
 
 FREE_SHARE = 0.95
-"""Part of the free device memory that a run uses by default. The rest is a
-margin for what other programs and libraries take meanwhile; it was chosen, not measured."""
+"""Share of the free device memory that a run uses by default. The rest is a margin for other
+programs and libraries. The share was chosen, not measured."""
 
 
 class CudaBackend(Backend):
-    """CuPy on one GPU; see `Backend`.
+    """CuPy on one GPU. See `Backend`.
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ class CudaBackend(Backend):
     Raises
     ------
     DeviceError
-        If CuPy is not installed, or there is no such device.
+        If CuPy is not installed, or the device does not exist.
     """
 
     kind: Device = "cuda"
@@ -97,8 +96,8 @@ class CudaBackend(Backend):
                 "cuda12, as nvidia-smi says), or use --device cpu"
             ) from None
         if number >= n_devices:
-            there = f"there are {n_devices}" if n_devices else "CuPy finds no GPU here"
-            raise DeviceError(f"no device cuda:{number}: {there}; use --device cpu")
+            devices = f"CuPy finds {n_devices}" if n_devices else "CuPy finds no GPU here"
+            raise DeviceError(f"no device cuda:{number}: {devices}; use --device cpu")
         self._cupy = cupy
         self._device = cupy.cuda.Device(number)
         self._engine: CopyEngine | None = None
@@ -106,11 +105,11 @@ class CudaBackend(Backend):
 
     @property
     def reserved_bytes(self) -> int:
-        """Device memory for CUDA's context and what is loaded into it."""
+        """Device memory for CUDA's context and its libraries."""
         return _reserved_bytes(self._cupy, self._device.id)
 
     def free_bytes(self) -> int:
-        """Most of the device's free memory, counting what pools could give back as free."""
+        """Most of the device's free memory, including unused memory of pools."""
         with self._device:
             free, _ = self._cupy.cuda.runtime.memGetInfo()
             pool = self._cupy.get_default_memory_pool()
@@ -119,12 +118,12 @@ class CudaBackend(Backend):
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Make the device current, and limit the pool to what it has in use plus a budget."""
+        """Make the device current, and limit the pool to the memory in use plus a budget."""
         with quick_collections(), self._device, limited_pool(self._cupy, budget_bytes):
             try:
                 yield
             finally:
-                with suppress(RuntimeError):  # if the device failed, the first error says so
+                with suppress(RuntimeError):  # after a failure, the first error is raised
                     self.release()
 
     def to_device(self, block: np.ndarray) -> Any:
@@ -160,10 +159,10 @@ class CudaBackend(Backend):
         return bool(self._cupy.may_share_memory(first, second))
 
     def forget_plans(self) -> None:
-        """Take all plans out of CuPy's cache of FFT plans.
+        """Remove all plans from CuPy's cache of FFT plans.
 
-        Its method ``clear`` collects garbage as well, also where there are no plans: 20 ms each
-        time where httomolibgpu was imported meanwhile (H200, 2026-11-27).
+        Its method ``clear`` also collects garbage, even if the cache is empty. This takes 20 ms if
+        httomolibgpu is imported (H200, 2026-11-27).
         """
         cache = self._cupy.fft.config.get_plan_cache()
         for key in [key for key, _ in cache]:
@@ -178,9 +177,10 @@ class CudaBackend(Backend):
 
 @cache
 def _reserved_bytes(cupy: Any, number: int) -> int:
-    """Device memory to set aside for context and modules, as found when first asked for.
+    """Device memory to reserve for context and modules, measured at the first call.
 
-    What other programs use cannot be told from the context, so it counts up to the largest one.
+    The memory of other programs cannot be distinguished from the context, so the measurement is
+    limited to the largest context.
     """
     with cupy.cuda.Device(number):
         free, total = map(int, cupy.cuda.runtime.memGetInfo())  # makes the context, if needed

@@ -2,10 +2,11 @@
 
 A GPU copies from and to pinned memory by itself.
 
-Memory in large pages is touched by several threads and then registered, which takes 0.04 s a GiB;
-CUDA's own allocation takes 0.35. With the latter a run from plain to plain memory takes 85 %
-longer, and httomo's pipeline with its result saved 29 %. In small pages the run from plain to plain
-memory takes 17 % longer, touched by one thread 16 % (H200, 2026-11-22).
+Pinned memory is allocated in large pages, touched by several threads, and then registered. This
+takes 0.04 s for 1 GiB, and CUDA's own allocation 0.35 s. With the latter a run from pageable to
+pageable memory takes 85 % longer, and httomo's pipeline with its result saved 29 %. With small
+pages, a run from pageable to pageable memory takes 17 % longer, and if one thread touches the pages
+16 % (H200, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ from ..system.threads import parallel_copy, parallel_for
 from .out_of_memory import is_out_of_memory
 
 _PAGE_BYTES = 4096
-"""Smallest page of the systems that CUDA supports: writing one byte in each makes all pages."""
+"""Smallest page of the systems that CUDA supports. Writing a byte in each one allocates all
+pages."""
 _PORTABLE = 1
-"""Pinned for all GPUs, not just the current one (``cudaHostRegisterPortable``)."""
+"""Flag for memory that is pinned for all GPUs (``cudaHostRegisterPortable``)."""
 _THREADS = 8
-"""Threads that touch pages: 0.04 s a GiB (H200 with 16 cores, 2026-11-21)."""
+"""Number of threads that touch pages: 0.04 s for 1 GiB (H200 with 16 cores, 2026-11-21)."""
 _PART_BYTES = 2**24
-"""Bytes that a thread touches at one time: a staging buffer of 100 MB has some for each thread."""
+"""Bytes that a thread touches at a time, so that a staging buffer of 100 MB occupies all
+threads."""
 
 
 class _Pinned:
-    """An anonymous mapping, in large pages if the system has them, registered with CUDA."""
+    """An anonymous mapping that is registered with CUDA, in large pages if the system has them."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         import cupy
@@ -59,13 +62,13 @@ class _Pinned:
         }
 
     def __del__(self) -> None:
-        # At the end of the process CUDA may be gone, and the system frees all of it anyway.
+        # At the end of the process CUDA may be unloaded, and the system frees the memory.
         if hasattr(self, "_address") and not sys.is_finalizing():
             self._runtime.hostUnregister(self._address)
 
 
 def _touch(memory: NDArray[np.uint8]) -> None:
-    """Make all pages, by several threads at once."""
+    """Allocate all pages of a mapping with several threads."""
     parts = range(0, memory.size, _PART_BYTES)
 
     def touch(start: int) -> None:
@@ -86,10 +89,10 @@ def count_devices() -> int:
         import cupy
     except ImportError:
         return 0
-    except OSError as error:  # CuPy makes its folder when imported, in a home that may not exist
+    except OSError as error:  # CuPy creates a folder at import, in a home that may not exist
         raise DeviceError(
-            f"CuPy cannot be used ({error}): set CUPY_CACHE_DIR to a folder that can be written "
-            "to, for compiled kernels, or use --device cpu"
+            f"CuPy cannot be used ({error}): set CUPY_CACHE_DIR to a writable folder for compiled "
+            "kernels, or use --device cpu"
         ) from None
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
@@ -100,9 +103,8 @@ def count_devices() -> int:
 def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDArray[Any]:
     """Array of arbitrary values in pinned memory, if there is a GPU.
 
-    A GPU copies from and to such an array by itself, at the full speed of the link and while it
-    computes. A scan in such an array, and a result that is written to one, are not copied on the
-    host. The memory is freed with the array.
+    A GPU copies from and to such an array at the full speed of the link and while it computes. A
+    scan or a result in such an array is not copied on the host. The memory is freed with the array.
 
     Parameters
     ----------
@@ -119,7 +121,7 @@ def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDAr
     Raises
     ------
     MemoryError
-        If there is not as much memory, or the system does not allow so much to be pinned.
+        If there is not enough memory, or the system does not allow to pin it.
     """
     if not count_devices():
         return np.empty(shape, dtype)
@@ -128,13 +130,13 @@ def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDAr
 
 
 def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Array of arbitrary values in pinned memory, on a machine with a GPU; see `pinned_empty`."""
+    """Array of arbitrary values in pinned memory on a machine with a GPU. See `pinned_empty`."""
     import cupy
 
     try:
         return np.asarray(_Pinned(shape, dtype))
     except (OSError, cupy.cuda.runtime.CUDARuntimeError) as error:
-        if not is_out_of_memory(error):  # an earlier failure of the device may show only here
+        if not is_out_of_memory(error):  # CUDA may report an earlier failure of the device here
             raise
         n_bytes = math.prod(shape) * dtype.itemsize
         raise MemoryError(f"cannot pin {n_bytes} bytes of host memory: {error}") from None
@@ -147,7 +149,7 @@ _PINNED = 1
 
 
 class DeviceEvent:
-    """A point in a GPU's queue of work, which it reaches some time later."""
+    """A point in a GPU's queue of work."""
 
     def __init__(self, event: Any, origin: Any, origin_s: float) -> None:
         self.event = event
@@ -158,7 +160,7 @@ class DeviceEvent:
         self.event.synchronize()
 
     def time_s(self) -> float:
-        """Time at which it was reached, in seconds of `time.perf_counter`; not before that."""
+        """Time at which it was reached, in seconds of `time.perf_counter`."""
         import cupy
 
         return self._origin_s + float(cupy.cuda.get_elapsed_time(self._origin, self.event)) / 1e3
@@ -167,11 +169,10 @@ class DeviceEvent:
 class CopyEngine:
     """Copies of one GPU that overlap with each other and with computing.
 
-    The arrays of a copy must stay unchanged until the event at its end is reached.
+    The arrays of a copy must not change until the event at its end is reached.
 
-    Methods compute on CUDA's default stream, as for any caller, so that a library's work on a
-    stream of its own still comes in order. The copies have streams that the default stream does not
-    wait for.
+    Methods compute on CUDA's default stream, which keeps the order with libraries that use streams
+    of their own. Copies use streams that the default stream does not wait for.
 
     Parameters
     ----------
@@ -194,12 +195,12 @@ class CopyEngine:
             self._origin_s = time.perf_counter()
 
     def staging(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Pinned memory; from any thread."""
+        """Allocate pinned memory. Any thread may call this."""
         with self._device:
             return pinned((n_bytes,), np.dtype(np.uint8))
 
     def is_direct(self, array: NDArray[Any]) -> bool:
-        """True if an array is in pinned memory, its first byte and its last."""
+        """True if the first and the last byte of an array are in pinned memory."""
         if array.size == 0:
             return False
         attributes = self._cupy.cuda.runtime.pointerGetAttributes
@@ -207,22 +208,22 @@ class CopyEngine:
         return all(attributes(address).type == _PINNED for address in (low, high - 1))
 
     def buffer(self, n_bytes: int) -> Any:
-        """Bytes from CuPy's pool."""
+        """Allocate bytes from CuPy's pool."""
         return self._cupy.empty(n_bytes, np.uint8)
 
     def send(
         self, host: NDArray[Any], buffer: Any, after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Queue a copy to the device; from any thread.
+        """Queue a copy to the device. Any thread may call this.
 
         Parameters
         ----------
         host : ndarray
             3D, with gaps along the first axis only.
         buffer : device array
-            Of the same shape and dtype, C-contiguous.
+            C-contiguous, of the same shape and dtype.
         after : DeviceEvent
-            The copy begins after it, when the buffer is free.
+            The copy begins after this event, when the buffer is free.
 
         Returns
         -------
@@ -235,7 +236,7 @@ class CopyEngine:
     def fetch(
         self, data: Any, host: NDArray[Any], after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Queue a copy to the host; from any thread.
+        """Queue a copy to the host. Any thread may call this.
 
         Parameters
         ----------
@@ -244,7 +245,7 @@ class CopyEngine:
         host : ndarray
             Of the same shape and dtype, with gaps along the first axis only.
         after : DeviceEvent
-            The copy begins after it, when the data are computed.
+            The copy begins after this event, when the data are computed.
 
         Returns
         -------
@@ -255,20 +256,20 @@ class CopyEngine:
         return self._copy(self._out, target, source, _DEVICE_TO_HOST, after)
 
     def record(self) -> DeviceEvent:
-        """Event after all computing that was queued so far."""
+        """Event after all work that is queued so far."""
         return self._record(self._compute)
 
     def wait(self, event: DeviceEvent) -> None:
-        """Let all computing that is queued from now on wait for an event."""
+        """Let all work that is queued from now on wait for an event."""
         self._compute.wait_event(event.event)
 
     def upload(self, host: NDArray[Any]) -> Any:
         """Copy a C-contiguous array of the host to the device at the speed of the link.
 
-        A pinned array is copied while the host goes on. Any other goes through pieces of pinned
-        memory, one filled by threads while another is copied. With CuPy's own copy httomo's
-        pipeline with its result in pinned memory takes 8 % longer, and a run from plain to plain
-        memory 21 % (H200, 2026-11-22; the latter within the spread).
+        Pinned arrays are copied asynchronously. Other arrays are copied through pieces of pinned
+        memory, one of which is filled by threads while another one is copied. With CuPy's own copy
+        httomo's pipeline with its result in pinned memory takes 8 % longer, and a run from pageable
+        to pageable memory 21 % (H200, 2026-11-22, the latter within the spread).
         """
         data = self._cupy.empty(host.shape, host.dtype)
         if host.ndim == 3 and self.is_direct(host):
@@ -291,7 +292,7 @@ class CopyEngine:
                 place = target[start : start + part.size].reshape(part.size, 1, 1)
                 _, end = self.send(piece[: part.size].reshape(part.size, 1, 1), place, after)
                 used.append((piece, end))
-        finally:  # no piece may be freed while it is copied from, even after an error
+        finally:  # also after an error, no piece may be freed during its copy
             for _, end in used:
                 end.synchronize()
         return data

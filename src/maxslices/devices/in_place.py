@@ -1,4 +1,4 @@
-"""Decide whether methods can use slices, or a device can copy them, where they lie."""
+"""Find out whether slices can be used in place, or copied by a device directly."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def slices_in_place(
     holder : object
         A source or a store to read from, or a store or a sink to write to.
     backend : Backend
-        The device. On the CPU methods use the slices themselves, C-contiguous and read-only;
-        another device copies from them or to them.
+        The device. On the CPU methods use the slices themselves, C-contiguous and read-only. Other
+        devices copy from them or to them.
     slice_dim : int
         0 for projections, 1 for sinograms.
     start, stop : int
@@ -34,7 +34,7 @@ def slices_in_place(
     Returns
     -------
     ndarray or None
-        None if the slices have to go through other memory.
+        None if the slices must be copied through other memory.
     """
     engine = backend.copy_engine()
     if engine is None:
@@ -46,7 +46,7 @@ def slices_in_place(
 def slices_to_copy(
     holder: object, engine: CopyEngine, slice_dim: int, start: int, stop: int
 ) -> NDArray[Any] | None:
-    """View of slices that a device copies from or to, or None; see `slices_in_place`."""
+    """View of slices that a device can copy from or to, or None. See `slices_in_place`."""
     window = _window(holder, slice_dim, start, stop)
     if window is None or not is_copyable(window) or not engine.is_direct(window):
         return None
@@ -58,6 +58,6 @@ def _window(holder: object, slice_dim: int, start: int, stop: int) -> NDArray[An
 
 
 def is_direct(array: np.ndarray, backend: Backend) -> bool:
-    """True if a device copies from and to an array at full speed; always on the CPU."""
+    """True if a device copies from and to an array at full speed, always on the CPU."""
     engine = backend.copy_engine()
     return engine is None or engine.is_direct(array)

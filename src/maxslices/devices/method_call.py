@@ -1,8 +1,8 @@
-"""Call a method with arrays of the library that it is written for.
+"""Call methods with arrays of the library that they use.
 
-Methods for NumPy and CuPy are given the arrays themselves. A method for torch is given tensors that
-share the arrays' memory, on the backend's current stream, and its result becomes an array in the
-same way. Nothing is copied but read-only arrays, for which torch has no tensors.
+Methods for NumPy and CuPy receive the arrays themselves. Methods for torch receive tensors that
+share the memory of the arrays, on the backend's current stream, and their result becomes an array
+in the same way. Only read-only arrays are copied, because torch has no read-only tensors.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ def call_method(
     data : array
         The block, axes (angles, detector_y, detector_x): NumPy on the CPU, CuPy on a GPU.
     parameters : mapping
-        Its parameters and what the runner supplies. Flats and darks become tensors as the data
-        do; angles stay a NumPy array.
+        Its parameters, including those that the runner supplies. Flats and darks become tensors
+        like the data. Angles stay a NumPy array.
     backend : Backend
         The device.
 
     Returns
     -------
     array or values
-        An array of the backend, or side results; arrays among these are on the host.
+        An array of the backend, or side results. Arrays in side results are on the host.
 
     Raises
     ------
     DeviceError
         If the method's library is not installed, or finds no GPU.
     TypeError
-        If torch has no tensors of the data's dtype, or the backend has no arrays of the result's
-        dtype or device.
+        If torch lacks the dtype of the data, or the backend lacks the dtype or device of the
+        result.
     RuntimeError
-        If the method calls `sys.exit` or `os._exit`, which would end the program without a message,
-        or raises another exception that is not an `Exception`.
+        If the method calls `sys.exit` or `os._exit`, which would end the program silently, or
+        raises another exception that is not an `Exception`.
 
     Notes
     -----
-    A method that changes the working directory finds it put back: the results may have a relative
-    path. A child process that the method forks and that returns from the method ends there: a copy
-    of this process has none of its threads, and would wait for them without end.
+    The working directory is restored after the call, because the results may have a relative path.
+    If the method forks and the child process returns from the method, the child ends here: it has
+    none of the threads of this process, and would wait for them forever.
     """
     folder = _working_directory()
     try:
@@ -81,15 +81,15 @@ def call_method(
 
 _end_process = os._exit
 _callers: list[int] = []
-"""Threads that are in a call now, by their numbers."""
+"""Identifiers of the threads that are in a call."""
 _counting = threading.Lock()
 
 
 @contextmanager
 def _in_one_process() -> Iterator[None]:
-    """Keep a call in this process: it cannot end it, and no child of it goes on here.
+    """Prevent a call from ending this process, and end child processes that return from the call.
 
-    Other threads still can, as that of a worker which ends with the process that started it.
+    Other threads can still end the process, such as the one of a worker whose parent has ended.
     """
     global _end_process
     process, thread = os.getpid(), threading.get_ident()
@@ -115,7 +115,7 @@ def _in_one_process() -> Iterator[None]:
 
 
 def _working_directory() -> str | None:
-    """The working directory; None if somebody removed it."""
+    """The working directory, or None if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -123,19 +123,19 @@ def _working_directory() -> str | None:
 
 
 def require_libraries(methods: Iterable[MethodMeta]) -> bool:
-    """Import the libraries that methods need besides NumPy and CuPy.
+    """Import the libraries that methods need other than NumPy and CuPy.
 
     Returns
     -------
     bool
-        True if there is such a library.
+        True if a method needs another library.
 
     Raises
     ------
     DeviceError
-        If it is not installed. The message names the first method that needs it.
+        If a library is not installed, naming the first method that needs it.
     """
-    found = False
+    needs_torch = False
     for meta in methods:
         if meta.array_module is None:
             continue
@@ -145,5 +145,5 @@ def require_libraries(methods: Iterable[MethodMeta]) -> bool:
             )
         import torch  # noqa: F401 - before any measurement, which would count the import
 
-        found = True
-    return found
+        needs_torch = True
+    return needs_torch

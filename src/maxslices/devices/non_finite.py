@@ -1,4 +1,4 @@
-"""NaN and infinite values in the results of methods, counted on the device that has them."""
+"""Count NaN and infinite values in the results of methods, on the device of the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 class NonFiniteCount:
     """Counts NaN and infinite values in the results of several methods.
 
-    On a GPU a kernel reads each result once, at the speed of its memory, and nothing waits for it.
+    On a GPU a kernel reads each result once at the speed of memory, asynchronously.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class NonFiniteCount:
         self._on_device: Any = None
 
     def look(self, index: int, data: Any) -> None:
-        """Count in a result of the method `index`; what is not of floats has no such values."""
+        """Count in a result of the method `index`. Only floats have such values."""
         if data.dtype.kind != "f" or data.dtype.itemsize < 4 or not data.size:
             return
         if isinstance(data, np.ndarray):
@@ -36,11 +36,11 @@ class NonFiniteCount:
         _kernel()(data, index, self._on_device)
 
     def add(self, totals: NDArray[np.int64]) -> None:
-        """Add what was counted elsewhere."""
+        """Add counts of another process."""
         self._on_host += totals
 
     def totals(self) -> NDArray[np.int64]:
-        """Numbers of NaN and of infinite values, shape (methods, 2); waits for the device."""
+        """Numbers of NaN and of infinite values, shape (methods, 2). This waits for the device."""
         if self._on_device is None:
             return self._on_host
         counted: NDArray[np.int64] = self._on_device.get().astype(np.int64)
@@ -50,20 +50,20 @@ class NonFiniteCount:
 def _count(data: NDArray[Any]) -> NDArray[np.int64]:
     """Numbers of NaN and of infinite values.
 
-    The sum of squares tells whether there can be any: with BLAS it reads 33 GB/s, where
-    `numpy.isfinite` reads 5 (two cores, float32, 2026-11-23).
+    They are counted only if the sum of squares is not finite. BLAS computes it at 33 GB/s, and
+    `numpy.isfinite` reads 5 GB/s (two cores, float32, 2026-11-23).
     """
-    found = np.zeros(2, np.int64)
+    counts = np.zeros(2, np.int64)
     with np.errstate(all="ignore"):  # squares of large values
         for frame in data:
             values = frame.reshape(-1)
             if not np.isfinite(np.dot(values, values)):
-                found += np.count_nonzero(np.isnan(values)), np.count_nonzero(np.isinf(values))
-    return found
+                counts += np.count_nonzero(np.isnan(values)), np.count_nonzero(np.isinf(values))
+    return counts
 
 
 def _zeros(shape: tuple[int, ...]) -> Any:
-    """Zeros on the current device, outside of CuPy's pool, whose memory is planned to the byte."""
+    """Zeros on the current device, outside of CuPy's pool, whose memory is planned exactly."""
     import cupy
 
     memory = cupy.cuda.Memory(int(np.prod(shape)) * 8)

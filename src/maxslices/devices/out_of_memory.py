@@ -1,7 +1,7 @@
-"""Recognise errors of CuPy, torch, CUDA's libraries and ASTRA that mean that memory ran out.
+"""Recognise out-of-memory errors of CuPy, torch, CUDA's libraries and ASTRA.
 
-They share no error class, so their messages are matched. Messages that other faults have too
-(``CUFFT_INTERNAL_ERROR``, ``CUDA error 11``) do not count.
+They have no common class, so their messages are matched. Messages of other faults
+(``CUFFT_INTERNAL_ERROR``, ``CUDA error 11``) are not matched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..core.author_code import text_of
 from ..system.threads import NO_LOCK, NO_THREAD
 
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")
-"""Packages whose errors may be recognised by messages that are common elsewhere."""
+"""Packages whose errors are also matched by less specific messages."""
 _SHORTAGE = re.compile(
     r"CUDA error:? (?:2: )?out of memory"  # torch and the runtime; ASTRA's log
     r"|CUDA out of memory"  # torch
@@ -27,21 +27,21 @@ _SHORTAGE = re.compile(
 _ONLY_OF_LIBRARIES = re.compile(
     r"\bout of memory\b|\w_ALLOC_FAILED|Failed to allocate [\dx]+ GPU (?:buffer|array)"
 )
-_UNSAID = re.compile(
+_UNEXPLAINED = re.compile(
     "error return without exception set|returned NULL without setting an exception"
 )
-"""What CPython says of C code that failed and did not say why: under a limit of the address space,
-of h5py's and its own (`compile`) when they found no memory."""
-_UNLOADED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
-"""What the system's loader says of a library for which it finds no memory."""
+"""Messages of CPython for C code that failed without an exception. Under a limit of the address
+space, h5py and `compile` fail like this when they run out of memory."""
+_NOT_LOADED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
+"""Messages of the system's loader when it runs out of memory for a library."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True if an exception means that memory ran out, on a GPU or on the host.
 
-    NumPy and CuPy's pool raise `MemoryError`. A plain `RuntimeError`, which torch raises for the
-    libraries it calls, counts only with an unmistakable message. Errors of other classes and
-    packages never count by their message.
+    NumPy and CuPy's pool raise `MemoryError`. torch raises a plain `RuntimeError` for the libraries
+    that it calls, which is recognised only by an unambiguous message. The messages of errors of
+    other classes and packages are not matched.
     """
     if isinstance(error, MemoryError):
         return True
@@ -49,11 +49,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     text, kind = text_of(error), type(error)
     if isinstance(error, ImportError):
-        return _UNLOADED.search(text) is not None
+        return _NOT_LOADED.search(text) is not None
     if kind is RuntimeError and text in (NO_THREAD, NO_LOCK):
         return True
     if kind is SystemError:
-        return _UNSAID.search(text) is not None
+        return _UNEXPLAINED.search(text) is not None
     of_library = kind.__module__.partition(".")[0] in _LIBRARIES
     if of_library and kind.__name__ == "OutOfMemoryError":
         return True

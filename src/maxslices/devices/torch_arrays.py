@@ -1,4 +1,4 @@
-"""Arrays as torch tensors on the same device, and back: NumPy's on the CPU, CuPy's by DLPack."""
+"""Convert arrays to torch tensors on the same device and back: of NumPy, or of CuPy with DLPack."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..errors import DeviceError
 from ..measure.torch_cpu_memory import counted, until_freed
 
 _FRAMES = ("flats", "darks")
-"""Parameters that become tensors as the data do. Angles stay a NumPy array."""
+"""Parameters that become tensors like the data. Angles stay a NumPy array."""
 _SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}
-"""Exchanged by DLPack as the signed types of their size: not every torch accepts these."""
+"""Types that some versions of torch lack. DLPack exchanges them as signed types."""
 
 
 def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any], kind: Device) -> Any:
-    """Call a torch method on arrays of a device; see `maxslices.devices.call_method`."""
+    """Call a torch method on arrays of a device. See `maxslices.devices.call_method`."""
     is_cuda = kind == "cuda"
     to_tensor = _from_cupy if is_cuda else _from_numpy
     to_array, to_side_result = (_to_cupy, _to_host) if is_cuda else (_to_numpy, _to_numpy)
@@ -47,8 +47,8 @@ def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any], kind: Devic
 def _from_numpy(array: Any) -> torch.Tensor:
     """Tensor that shares an array's memory.
 
-    Read-only arrays are copied, because torch would write to them. So are arrays with another byte
-    order or negative strides, because torch has no such tensors.
+    Read-only arrays are copied, because torch could write to them. Arrays with another byte order
+    or negative strides are copied, because torch does not support them.
     """
     array = np.asarray(array)
     shared = (
@@ -63,17 +63,17 @@ def _from_numpy(array: Any) -> torch.Tensor:
 
 
 def _to_numpy(result: Any) -> Any:
-    """NumPy array that shares a tensor's memory; anything else unchanged.
+    """NumPy array that shares a tensor's memory. Other objects are returned unchanged.
 
     Raises
     ------
     TypeError
-        If NumPy has no such dtype, or the tensor is not on the CPU.
+        If NumPy lacks the dtype, or the tensor is not on the CPU.
     """
     if not isinstance(result, torch.Tensor):
         return result
     if result.device.type != "cpu":
-        raise TypeError(f"it returned a tensor on {result.device}; its data are on the CPU")
+        raise TypeError(f"it returned a tensor on {result.device}, but its data are on the CPU")
     result = result.detach().resolve_conj().resolve_neg()
     is_torchs_own = result.untyped_storage().resizable()  # not if it shares an array's memory
     try:
@@ -87,7 +87,7 @@ def _to_numpy(result: Any) -> Any:
 
 @contextmanager
 def _current_stream() -> Iterator[None]:
-    """Make CuPy's current device and stream torch's current ones.
+    """Make CuPy's current device and stream the current ones of torch.
 
     Raises
     ------
@@ -96,14 +96,14 @@ def _current_stream() -> Iterator[None]:
     """
     if not torch.cuda.is_available():
         raise DeviceError(
-            f"torch {torch.__version__} finds no GPU, though CuPy does: install a torch with CUDA, "
+            f"torch {torch.__version__} finds no GPU, although CuPy does: install torch with CUDA, "
             "or use --device cpu"
         )
     import cupy
 
     number, pointer = int(cupy.cuda.Device().id), int(cupy.cuda.get_current_stream().ptr)
     with torch.cuda.device(number):
-        if pointer in (0, 1):  # the default stream, by its old and its newer name
+        if pointer in (0, 1):  # the two numbers of the default stream
             stream = torch.cuda.default_stream(number)
         else:
             external: Any = torch.cuda.ExternalStream
@@ -121,12 +121,12 @@ def _from_cupy(array: Any) -> torch.Tensor:
 
 
 def _to_cupy(result: Any) -> Any:
-    """CuPy array that shares a tensor's memory; anything else unchanged.
+    """CuPy array that shares a tensor's memory. Other objects are returned unchanged.
 
     Raises
     ------
     TypeError
-        If CuPy has no such dtype, or the tensor is on another device.
+        If CuPy lacks the dtype, or the tensor is on another device.
     """
     import cupy
 
@@ -134,7 +134,7 @@ def _to_cupy(result: Any) -> Any:
         return result
     if result.device.type != "cuda" or result.device.index != torch.cuda.current_device():
         raise TypeError(
-            f"it returned a tensor on {result.device}; its data are on "
+            f"it returned a tensor on {result.device}, but its data are on "
             f"cuda:{torch.cuda.current_device()}"
         )
     result = result.detach().resolve_conj().resolve_neg()

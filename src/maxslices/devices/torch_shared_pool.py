@@ -1,8 +1,8 @@
-"""Share one allocator between CuPy and torch: CuPy's arrays come from torch's memory.
+"""Share one allocator between CuPy and torch.
 
-Two pools would each keep what the other lacks. The shared one is torch's caching allocator, because
-CuPy takes memory from any function, while torch's allocator cannot be replaced once it is in use.
-torch's statistics then count both, peak included.
+With two pools, each would keep memory that the other one lacks. The shared one is torch's caching
+allocator, because CuPy can allocate with any function, but torch's allocator cannot be replaced
+once it is in use. torch's statistics then count both, including the peak.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..system.process_state import torch_on_gpu
 def shared_allocator(budget_bytes: int) -> Iterator[None]:
     """Let CuPy allocate from torch's allocator on the current device, within one budget for both.
 
-    A limit that torch has already stays in force if it is lower. Arrays that CuPy's pool has handed
-    out before stay where they are. Inside `cupy.cuda.using_allocator`, which CuPy does not let
-    anything override, both allocators stay apart.
+    A lower limit of torch stays in force. Existing arrays stay in CuPy's pool. Inside
+    `cupy.cuda.using_allocator` the allocators are not shared, because CuPy does not allow to
+    replace its allocator there.
     """
     import cupy
     import torch
@@ -46,13 +46,13 @@ def shared_allocator(budget_bytes: int) -> Iterator[None]:
 
 
 def _share(torch: Any, number: int) -> float:
-    """Share of a device's memory that torch may use; all of it if this torch does not say."""
+    """Share of a device's memory that torch may use, or 1 if torch is too old to report it."""
     getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # since torch 2.8
     return 1.0 if getter is None else float(getter(number))
 
 
 def _allocator(cupy: Any, torch: Any) -> Any:
-    # torch's public function calls this after looking up the device, which takes 50 us.
+    # torch's public function calls this one after looking up the device, which takes 50 us.
     raw_alloc = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
 
     def allocate(n_bytes: int, number: int) -> int:
@@ -77,14 +77,14 @@ def _allocator(cupy: Any, torch: Any) -> Any:
 
 
 def release_cache() -> None:
-    """Give back what torch's allocator holds but has not handed out, if torch is imported."""
+    """Free unused memory of torch's allocator, if torch is imported."""
     torch = torch_on_gpu()
     if torch is not None:
         torch.cuda.empty_cache()
 
 
 def cached_bytes() -> int:
-    """Bytes that torch's allocator holds on the current device but has not handed out."""
+    """Bytes of unused memory of torch's allocator on the current device."""
     torch = torch_on_gpu()
     if torch is None:
         return 0
