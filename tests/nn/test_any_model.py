@@ -1,4 +1,4 @@
-"""Models that are called in other ways than with one tensor, and return other things than one."""
+"""Models with several arguments or results, or called by keyword or by another method."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.inner, self.outer = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, given):
-        x = given.tokens + self.outer(functional.gelu(self.inner(self.norm(given.tokens))))
-        return Features(x, given.mask)
+    def forward(self, features):
+        x = features.tokens + self.outer(functional.gelu(self.inner(self.norm(features.tokens))))
+        return Features(x, features.mask)
 
 
 class Transformer(nn.Module):
-    """Called by keywords; returns a mapping with logits, features and, given labels, a loss."""
+    """Called by keywords. Returns a mapping with logits, features and, with labels, a loss."""
 
     def __init__(self):
         super().__init__()
@@ -78,16 +78,16 @@ class Transformer(nn.Module):
     def forward(self, input_ids, attention_mask=None, labels=None):
         if attention_mask is not None and attention_mask.all():
             attention_mask = None
-        given = Features(self.embed(input_ids), attention_mask)
+        features = Features(self.embed(input_ids), attention_mask)
         for block in self.blocks:
-            given = block(given)
-        x = given.tokens
-        if given.mask is not None:
-            x = x * given.mask[..., None].to(x.dtype)
-        made = Output(logits=self.head(x), features=x)
+            features = block(features)
+        x = features.tokens
+        if features.mask is not None:
+            x = x * features.mask[..., None].to(x.dtype)
+        output = Output(logits=self.head(x), features=x)
         if labels is not None:
-            made["loss"] = functional.cross_entropy(made.logits.flatten(0, 1), labels.flatten())
-        return made
+            output["loss"] = functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+        return output
 
     def score(self, input_ids):
         """Return a tensor: a method of its own."""
@@ -125,21 +125,25 @@ class Segments(nn.Module):
 TOKENS = Spec((16, 128), torch.long)
 
 
-def test_containers_are_gone_through_and_rebuilt():
+def test_containers_are_traversed_and_rebuilt():
     value = Output(a=Features(1, (2, UserDict(b=3))), c=[4])
     assert list(leaves(value)) == [1, 2, 3, 1, 4]
-    made = map_leaves(lambda n: n + 1, value)
-    assert list(leaves(made)) == [2, 3, 4, 2, 5]
-    assert [type(each) for each in (made, made.a, made.a.mask[1])] == [Output, Features, UserDict]
+    output = map_leaves(lambda n: n + 1, value)
+    assert list(leaves(output)) == [2, 3, 4, 2, 5]
+    assert [type(each) for each in (output, output.a, output.a.mask[1])] == [
+        Output,
+        Features,
+        UserDict,
+    ]
     assert list(leaves(value)) == [1, 2, 3, 1, 4]  # the given one is as it was
-    assert [field.name for field in fields(made.a)] == ["tokens", "mask", "n"]
+    assert [field.name for field in fields(output.a)] == ["tokens", "mask", "n"]
 
 
-def test_results_of_parts_are_put_together_where_that_makes_a_whole():
-    made = concat_outputs(
+def test_results_of_parts_are_concatenated():
+    output = concat_outputs(
         [Output(a=Features(torch.full((2, 3), part), None)) for part in (1.0, 2.0)]
     )
-    assert made.a.tokens.tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+    assert output.a.tokens.tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
     for part in (torch.tensor(1.0), object()):
         with pytest.raises(RuntimeError):
             concat_outputs([(part,), (part,)])
@@ -148,7 +152,7 @@ def test_results_of_parts_are_put_together_where_that_makes_a_whole():
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])
-def test_inputs_by_keyword_take_what_the_same_inputs_by_place_take(kind):
+def test_inputs_by_keyword_need_the_same_memory_as_by_position(kind):
     model = Transformer()
     mask = torch.ones(16, 128, dtype=torch.bool)
     named = memory_report(
@@ -161,7 +165,7 @@ def test_inputs_by_keyword_take_what_the_same_inputs_by_place_take(kind):
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_what_a_step_puts_into_its_batch_the_next_does_not_find(mode):
+def test_a_step_does_not_see_changes_of_its_batch_by_the_step_before(mode):
     class Fills(nn.Linear):
         def forward(self, batch):
             assert batch.keys() == {"x"}
@@ -174,20 +178,20 @@ def test_what_a_step_puts_into_its_batch_the_next_does_not_find(mode):
     run_step(Fills(64, 64), [{"x": torch.ones(64, 64)}], StepLoop(mode))
 
 
-def test_a_mask_given_by_its_shape_is_not_left_out_and_that_is_said():
+def test_a_mask_known_by_its_shape_counts_and_is_noted():
     model = Transformer()
     shape = memory_report(model, {"input_ids": TOKENS, "attention_mask": TOKENS}, "forward")
     ones = torch.ones(16, 128, dtype=torch.long)
     full = memory_report(model, {"input_ids": TOKENS, "attention_mask": ones}, "forward")
     half = ones.clone()
     half[0, 3:] = 0
-    given = memory_report(model, {"input_ids": TOKENS, "attention_mask": half}, "forward")
-    assert shape.allocated_bytes == given.allocated_bytes > full.allocated_bytes
+    masked = memory_report(model, {"input_ids": TOKENS, "attention_mask": half}, "forward")
+    assert shape.allocated_bytes == masked.allocated_bytes > full.allocated_bytes
     assert "only the shape is given" in " ".join(str(shape).split())
-    assert not given.trace.notes
+    assert not masked.trace.notes
 
 
-def test_a_size_is_never_taken_from_values_that_nobody_gave():
+def test_sizes_never_come_from_unknown_values():
     def cut(x, lengths):
         return x[:, : int(lengths.max())] * 2
 
@@ -262,10 +266,10 @@ def test_a_buffer_of_one_number_decides_as_in_the_model():
 
 
 def test_a_loss_that_the_model_computed_is_the_loss():
-    made = Transformer()(torch.zeros(2, 3, dtype=torch.long), labels=torch.zeros(2, 3).long())
-    assert default_loss(made) is made.loss
-    made.pop("loss")
-    torch.testing.assert_close(default_loss(made), made.logits.sum() + made.features.sum())
+    output = Transformer()(torch.zeros(2, 3, dtype=torch.long), labels=torch.zeros(2, 3).long())
+    assert default_loss(output) is output.loss
+    output.pop("loss")
+    torch.testing.assert_close(default_loss(output), output.logits.sum() + output.features.sum())
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy])
@@ -275,18 +279,18 @@ def test_a_loss_of_torch_takes_the_maps_that_are_returned_by_name(loss):
     def by_hand(output, target):
         return loss(output["out"], target)
 
-    found = memory_report(model, (4, 3, 32, 32), loss=loss, workspaces=NONE)
+    actual = memory_report(model, (4, 3, 32, 32), loss=loss, workspaces=NONE)
     same = memory_report(
         model, (4, 3, 32, 32), loss=by_hand, targets=Spec((4, 32, 32), torch.long), workspaces=NONE
     )
-    assert found.allocated_bytes == same.allocated_bytes
+    assert actual.allocated_bytes == same.allocated_bytes
     two = memory_report(Segments(True), (4, 3, 32, 32), loss=loss, workspaces=NONE)
-    assert two.allocated_bytes > found.allocated_bytes
+    assert two.allocated_bytes > actual.allocated_bytes
     picked = memory_report(Segments(True), (4, 3, 32, 32), loss=by_hand, workspaces=NONE)
-    assert found.allocated_bytes < picked.allocated_bytes < two.allocated_bytes * 2
+    assert actual.allocated_bytes < picked.allocated_bytes < two.allocated_bytes * 2
 
 
-def test_a_loss_that_finds_no_tensor_says_what_to_give():
+def test_a_loss_without_a_tensor_is_an_error_with_advice():
     model = Calls(lambda m, x: {"nested": {"x": m.layer(x)}}, layer=nn.Linear(4, 4))
     with pytest.raises(
         ModelArgumentError, match=r"returns 'nested' \(4x4\).*a loss that picks one"
@@ -337,7 +341,7 @@ def test_a_method_is_called_in_place_of_forward():
     assert [part.path for part in report.parts] == ["", "layer"]
     same = memory_report(
         model, ((4, 8), 2.0), "training", workspaces=NONE,
-        prediction_function=lambda made, x, scale: made.encode(x, scale),
+        prediction_function=lambda output, x, scale: output.encode(x, scale),
     )  # fmt: skip
     assert report.allocated_bytes == same.allocated_bytes
     with pytest.raises(ModelArgumentError, match="has no forward; its own methods are encode"):
@@ -359,8 +363,8 @@ def test_a_model_of_mappings_and_dataclasses_is_reduced_and_its_gradients_stay(l
 
     def gradients():
         model.zero_grad()
-        made = model(**{**inputs, "input_ids": ids[:, :50], "attention_mask": mask[:, :50]})
-        value = default_loss(made) if loss is None else loss(made["logits"], targets)
+        output = model(**{**inputs, "input_ids": ids[:, :50], "attention_mask": mask[:, :50]})
+        value = default_loss(output) if loss is None else loss(output["logits"], targets)
         value.backward()
         return [p.grad.clone() for p in model.parameters()]
 
@@ -368,8 +372,8 @@ def test_a_model_of_mappings_and_dataclasses_is_reduced_and_its_gradients_stay(l
     _, summary = reduce_memory(model, inputs, budget, loss=loss, optimizer="sgd")
     assert summary.fits
     assert summary.rewrites
-    for found, grad in zip(gradients(), wanted, strict=True):
-        torch.testing.assert_close(found, grad, rtol=1e-10, atol=1e-12)
+    for actual, grad in zip(gradients(), wanted, strict=True):
+        torch.testing.assert_close(actual, grad, rtol=1e-10, atol=1e-12)
     restore(model, summary)
 
 
@@ -382,14 +386,14 @@ def test_a_whole_model_called_by_keyword_runs_in_parts_of_its_batch():
 
     def run():
         model.zero_grad()
-        made = model(input_ids=ids, attention_mask=mask)
-        default_loss(made).backward()
-        return [made.logits, *(p.grad.clone() for p in model.parameters())]
+        output = model(input_ids=ids, attention_mask=mask)
+        default_loss(output).backward()
+        return [output.logits, *(p.grad.clone() for p in model.parameters())]
 
     wanted = run()
     apply_rewrites(model, {"": Rewrite("checkpoint", (), 2)})
-    for found, each in zip(run(), wanted, strict=True):
-        torch.testing.assert_close(found, each, rtol=1e-10, atol=1e-12)
+    for actual, each in zip(run(), wanted, strict=True):
+        torch.testing.assert_close(actual, each, rtol=1e-10, atol=1e-12)
 
 
 def test_a_batch_is_found_for_a_method_and_for_maps_by_name():
@@ -400,7 +404,7 @@ def test_a_batch_is_found_for_a_method_and_for_maps_by_name():
 
 
 @pytest.mark.parametrize("less_mib", [1, 6, 40])
-def test_a_budget_that_nothing_reaches_is_told_and_not_an_index_error(less_mib):
+def test_a_budget_that_nothing_reaches_is_a_clear_error(less_mib):
     model, x = nn.Linear(3000, 3000), (4, 3000)  # weights alone: nothing to compute again
     needed = memory_report(model, x, "training", "adam").needed_bytes
     with pytest.raises(TooLargeError, match="a card of"):

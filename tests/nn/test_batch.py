@@ -1,4 +1,4 @@
-"""The largest batch: predicted, bounded, verified by one step; wrong arguments."""
+"""The largest batch: its prediction, bounds, verification by a step, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def fits(model, n, mode="inference", **options):
     ("mode", "optimizer"), [("inference", None), ("training", None), ("training", "adam")]
 )
 def test_the_largest_fits_and_a_twentieth_more_does_not(mode, optimizer):
-    found = max_batch_size(
+    size = max_batch_size(
         Small(), (64, 64), memory=MEMORY, safety_factor=1, mode=mode, optimizer=optimizer
     )
-    made = {"adam": torch.optim.Adam, None: None}[optimizer]
-    assert fits(Small(), int(found), mode, optimizer=made)
-    assert not fits(Small(), int(1.05 * found) + 1, mode, optimizer=made)
-    assert found.result.predicted == found
-    assert found.result.limit_bytes == LIMIT
-    assert not found.result.is_verified
+    optimizer_class = {"adam": torch.optim.Adam, None: None}[optimizer]
+    assert fits(Small(), int(size), mode, optimizer=optimizer_class)
+    assert not fits(Small(), int(1.05 * size) + 1, mode, optimizer=optimizer_class)
+    assert size.result.predicted == size
+    assert size.result.limit_bytes == LIMIT
+    assert not size.result.is_verified
 
 
 def test_a_safety_factor_leaves_memory_and_never_less_than_its_part_of_the_batch():
-    found = max_batch_size(Small(), (64, 64), memory=MEMORY)
-    assert int(0.9 * found.result.predicted) <= found <= found.result.predicted
+    size = max_batch_size(Small(), (64, 64), memory=MEMORY)
+    assert int(0.9 * size.result.predicted) <= size <= size.result.predicted
     less = max_batch_size(Small(), (64, 64), memory=MEMORY, safety_factor=0.5)
-    assert less < 0.7 * found
+    assert less < 0.7 * size
     large = max_batch_size(Small(), (512, 512), memory=MEMORY)
     assert large >= max(1, int(0.9 * large.result.predicted))
 
 
-def test_the_bound_is_warned_of_and_returned_as_it_is():
+def test_the_bound_is_returned_with_a_warning():
     with pytest.warns(UserWarning, match="max_batch_size=7"):
-        found = max_batch_size(Small(), (64, 64), memory=MEMORY, max_batch_size=7)
-    assert found == 7
-    assert found.result.at_bound
+        size = max_batch_size(Small(), (64, 64), memory=MEMORY, max_batch_size=7)
+    assert size == 7
+    assert size.result.at_bound
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 40])
@@ -90,14 +90,14 @@ def test_a_batch_of_one_that_does_not_fit_is_an_error():
     assert isinstance(caught.value, RuntimeError)
 
 
-def test_what_does_not_fit_is_said_to_need_more_than_there_is():
-    model = torch.nn.Conv2d(1, 1, 1)  # a few kB, of which the allocator makes a block of 2 MiB
+def test_the_stated_need_exceeds_the_stated_memory():
+    model = torch.nn.Conv2d(1, 1, 1)  # a few kB, for which the allocator reserves 2 MiB
     for find, size in ((max_batch_size, (8, 8)), (max_patch_shape, 2)):
         with pytest.raises(TooLargeError, match=r"it needs 2\.10 MB, and there are 1\.00 MB"):
             find(model, size, in_channels=1, memory=CONTEXT_BYTES + 10**6)
 
 
-def test_what_fits_with_less_work_area_is_not_said_to_take_more_than_there_is():
+def test_a_batch_that_fits_with_less_workspace_is_explained():
     result = max_batch_size(Small(), (64, 64), memory=MEMORY).result
     assert "if there is room" not in str(result)
     squeezed = replace(result, limit_bytes=result.allocated_bytes - 1)
@@ -126,11 +126,11 @@ def test_the_model_is_left_alone():
 
 
 def test_the_answer_is_an_int_that_survives_pickling():
-    found = max_batch_size(Small(), (64, 64), memory=MEMORY)
-    again = pickle.loads(pickle.dumps(found))
-    assert (again, again.result) == (found, found.result)
-    assert list(range(100))[: min(found, 3)] == [0, 1, 2]
-    assert f"Batch size {found} for inference" in str(found.result)
+    size = max_batch_size(Small(), (64, 64), memory=MEMORY)
+    again = pickle.loads(pickle.dumps(size))
+    assert (again, again.result) == (size, size.result)
+    assert list(range(100))[: min(size, 3)] == [0, 1, 2]
+    assert f"Batch size {size} for inference" in str(size.result)
 
 
 @pytest.mark.parametrize(
@@ -207,28 +207,28 @@ def device(monkeypatch):
 
 
 def test_one_real_step_verifies_the_answer(device):
-    found = max_batch_size(Small(), (64, 64))
-    assert device.tried == [found]
-    assert found.result.is_verified
-    assert found.result.measured.size == found
+    size = max_batch_size(Small(), (64, 64))
+    assert device.tried == [size]
+    assert size.result.is_verified
+    assert size.result.measured.size == size
 
 
 @pytest.mark.parametrize("part", [0.8, 0.97, 0.99, 1, 1.01, 1.04])
 def test_without_a_factor_the_largest_that_runs_is_found_to_within_one(device, part):
     device.most = int(part * max_batch_size(Small(), (64, 64)).result.predicted)
     del device.tried[:]
-    found = max_batch_size(Small(), (64, 64), safety_factor=1)
-    assert device.most - 1 <= found <= device.most
-    assert found == found.result.measured.size
-    assert found == max(t.size for t in found.result.tried if t.fits)
+    size = max_batch_size(Small(), (64, 64), safety_factor=1)
+    assert device.most - 1 <= size <= device.most
+    assert size == size.result.measured.size
+    assert size == max(t.size for t in size.result.tried if t.fits)
     assert len(device.tried) == len(set(device.tried)) < 16
 
 
 def test_a_step_that_fails_is_followed_by_smaller_ones(device):
     device.most = 0.97 * max_batch_size(Small(), (64, 64))
-    found = max_batch_size(Small(), (64, 64))
-    assert device.most - 2 <= found <= device.most
-    assert found == max(t.size for t in found.result.tried if t.fits)
+    size = max_batch_size(Small(), (64, 64))
+    assert device.most - 2 <= size <= device.most
+    assert size == max(t.size for t in size.result.tried if t.fits)
     device.most = 0
     with pytest.raises(TooLargeError):
         max_batch_size(Small(), (64, 64))
@@ -244,7 +244,7 @@ def test_a_step_that_fails_is_followed_by_smaller_ones(device):
         lambda model: reduce_memory(model, (2, 3), "2GB"),
     ],
 )
-def test_what_is_no_model_is_named(find, model):
+def test_an_argument_other_than_a_model_is_named(find, model):
     with pytest.raises(ModelArgumentError, match=r"not a (NoneType|int|type)") as caught:
         find(model)
     assert isinstance(caught.value, ValueError)
@@ -281,11 +281,11 @@ def test_workspaces_are_measured_at_the_number_that_is_predicted(device, monkeyp
         return Workspaces("a card", table=table), 0.1
 
     monkeypatch.setattr(size_search, "measured_workspaces", measured_workspaces)
-    found = max_batch_size(Small(), (64, 64), keep_output=False)
-    assert found.result.predicted == measured[-1] > 40
+    size = max_batch_size(Small(), (64, 64), keep_output=False)
+    assert size.result.predicted == measured[-1] > 40
     assert len(set(measured)) == len(measured) > 1
-    assert found.result.calibration_s == pytest.approx(0.1 * len(measured))
-    assert found.result.workspaces == "a card"
+    assert size.result.calibration_s == pytest.approx(0.1 * len(measured))
+    assert size.result.workspaces == "a card"
 
 
 class WideFromNine(torch.nn.Module):
@@ -309,7 +309,7 @@ def test_the_largest_batch_is_replayed_itself():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_the_input_has_the_dtype_of_the_model(dtype):
-    """Of float32 it was, and 1.9 times as many were said to fit into a model in float64."""
+    """With an input of float32, a model in float64 was predicted to fit 1.9 times as many."""
     model = torch.nn.Conv2d(2, 8, 3).to(dtype)
     arguments = {"memory": "1GB", "max_batch_size": 20_000}
     assert max_batch_size(model, (64, 64), **arguments) == max_batch_size(
@@ -325,7 +325,7 @@ def test_the_input_has_the_dtype_of_the_model(dtype):
         (torch.nn.Linear(9, 4), (1, 3, 9)),
     ],
 )
-def test_an_input_of_another_dtype_than_the_weights_is_told(model, shape):
+def test_an_input_of_another_dtype_than_the_weights_is_an_error(model, shape):
     for dtype in (torch.float16, torch.float64):
         with pytest.raises(MaxslicesError, match="Pass inputs with the dtype of the weights"):
             max_batch_size(model, Spec(shape, dtype), memory="1GB")

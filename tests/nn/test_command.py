@@ -1,4 +1,4 @@
-"""``maxslices nn`` from its arguments to what it prints; what is imported, and when."""
+"""``maxslices nn`` from its arguments to its output, and its imports."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ def test_inputs_have_names_and_a_method_may_be_called(cli):
 def test_a_step_is_reduced(cli):
     status, out, err = cli("reduce own_networks:deep --input 16x1x256x256 --memory 1GB --json")
     assert (status, err) == (0, "")
-    found = json.loads(out)
-    assert found["fits"] is True
-    assert found["peak_after_bytes"] < found["peak_before_bytes"]
-    assert all(isinstance(text, str) for text in found["rewrites"].values())
+    figures = json.loads(out)
+    assert figures["fits"] is True
+    assert figures["peak_after_bytes"] < figures["peak_before_bytes"]
+    assert all(isinstance(text, str) for text in figures["rewrites"].values())
 
 
 def test_figures_of_searches_are_printed_as_json(cli):
@@ -164,7 +164,7 @@ def test_a_batch_of_inputs_by_name_and_of_one_without_a_channel_axis(cli):
     assert json.loads(named)["found"] == json.loads(placed)["found"] > 1
 
 
-def test_a_model_that_looks_at_its_weights_is_made_for_real(cli):
+def test_a_model_that_reads_its_weights_is_built_with_data(cli):
     status, out, _ = cli("report own_networks:Decides --input 4x4")
     assert status == 0
     assert out.startswith("Decides: inference")
@@ -182,13 +182,13 @@ def test_a_report_and_the_largest_batch_agree_and_name_the_safety_factor(cli):
     shared = "own_networks:network --memory 3GB"
     _, out, _ = cli(f"batch {shared} --channels 1 --patch 256x256")
     largest = int(re.search(r"predicted +(\d+) at most; safety factor 0.9", out)[1])
-    found = int(re.search(r"Batch size (\d+)", out)[1])
+    batch = int(re.search(r"Batch size (\d+)", out)[1])
     _, out, _ = cli(f"report {shared} --input {largest}x1x256x256")
     assert "\nFits: " in out
     assert "above the safety factor of 0.9" in out
     assert "\nDoes not fit: " in cli(f"report {shared} --input {largest + 1}x1x256x256")[1]
-    assert found < largest
-    _, out, _ = cli(f"report {shared} --input {found - 1}x1x256x256 --safety-factor 0.95")
+    assert batch < largest
+    _, out, _ = cli(f"report {shared} --input {batch - 1}x1x256x256 --safety-factor 0.95")
     assert "within the safety factor of 0.95" in out
 
 
@@ -268,7 +268,7 @@ SHORT = {
         ("reduce OWN:network --input 4x1x512x512 --memory 605MB", "no plan fits"),
     ],
 )
-def test_what_is_wrong_is_one_line(cli, text, message):
+def test_an_error_is_one_line(cli, text, message):
     for name, whole in SHORT.items():
         text = text.replace(name, whole)
     status, out, err = cli(text)
@@ -278,7 +278,7 @@ def test_what_is_wrong_is_one_line(cli, text, message):
     assert err.count("\n") == 1
 
 
-def test_a_model_that_reads_numbers_is_made_for_real(cli):
+def test_a_model_that_reads_numbers_is_built_with_data(cli):
     status, out, _ = cli("report own_networks:counted --input 1x1x8x8")
     assert status == 0
     assert out.startswith("Dropout: inference")
@@ -290,7 +290,7 @@ def python(code):
     ).stdout.strip()
 
 
-def test_torch_is_imported_when_a_function_is_asked_for():
+def test_torch_is_imported_on_the_first_access_of_a_function():
     code = "import sys, maxslices.nn; print('torch' in sys.modules); maxslices.nn.memory_report"
     assert python(f"{code}; print('torch' in sys.modules)").split() == ["False", "True"]
     assert python("import sys, maxslices; print('maxslices.nn' in sys.modules)") == "False"
@@ -298,7 +298,7 @@ def test_torch_is_imported_when_a_function_is_asked_for():
     assert python(f"{code}; print('torch' in sys.modules)").splitlines()[-1] == "False"
 
 
-def test_without_torch_it_is_said_what_to_install():
+def test_without_torch_the_error_names_the_extra_to_install():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import maxslices.nn\n"
@@ -308,7 +308,7 @@ def test_without_torch_it_is_said_what_to_install():
     assert python(code) == "maxslices.nn.max_batch_size needs torch: pip install 'maxslices[torch]'"
 
 
-def test_a_torch_that_cannot_be_imported_is_told(tmp_path):
+def test_a_damaged_torch_is_a_clear_error(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('no libtorch.so')")
     done = subprocess.run(

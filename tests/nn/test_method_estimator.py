@@ -75,13 +75,13 @@ def test_an_elementwise_method_needs_input_and_output():
     assert traced(doubled.meta, times=2).model().bytes(64) == 3 * 64 * slice_bytes
 
 
-def test_what_fits_is_asked_of_the_allocator():
-    found = traced(doubled.meta, times=2)
-    model = found.model()
+def test_the_model_agrees_with_the_allocator():
+    replayed = traced(doubled.meta, times=2)
+    model = replayed.model()
     for available in (17 * MIB, 64 * MIB, 100 * MIB + 1, 333 * MIB):
         n = model.max_slices(available, limit=1000)
-        assert found.family.fits(n, available)
-        assert not found.family.fits(n + 2, available)
+        assert replayed.family.fits(n, available)
+        assert not replayed.family.fits(n + 2, available)
 
 
 def test_a_model_never_decreases():
@@ -93,17 +93,17 @@ def test_a_model_never_decreases():
 def test_the_network_of_a_method_stays_where_it_is():
     for each in (denoised, unmoved):
         before = [p.detach().clone() for p in network().parameters()]
-        found = traced(each.meta)
+        replayed = traced(each.meta)
         assert network()[0].weight.device.type == "cpu"
         assert all(torch.equal(a, b) for a, b in zip(before, network().parameters(), strict=True))
-        weights = [s for s in found.family.trace(2).storages if s.category == "weights"]
+        weights = [s for s in replayed.family.trace(2).storages if s.category == "weights"]
         assert sum(s.n_bytes for s in weights) == 4 * sum(p.numel() for p in network().parameters())
-    assert any("test_method_estimator.py" in note for note in found.notes)
+    assert any("test_method_estimator.py" in note for note in replayed.notes)
 
 
 def test_the_result_is_described():
-    found = traced(normalized.meta, dtype="uint16")
-    assert (found.output_dtype, found.output_dims) == ("float32", (256, 256))
+    replayed = traced(normalized.meta, dtype="uint16")
+    assert (replayed.output_dtype, replayed.output_dims) == ("float32", (256, 256))
 
 
 def test_workspaces_are_part_of_the_model():
@@ -113,8 +113,8 @@ def test_workspaces_are_part_of_the_model():
 
 
 def test_flats_are_not_counted():
-    found = traced(normalized.meta, dtype="uint16")
-    storages = found.family.trace(2).storages
+    replayed = traced(normalized.meta, dtype="uint16")
+    storages = replayed.family.trace(2).storages
     assert [(s.dtype, s.shape) for s in storages][:3] == [
         ("uint16", (2, 256, 256)),
         ("float32", (2, 256, 256)),
@@ -149,23 +149,23 @@ def test_a_torch_method_without_an_estimator_is_traced_where_there_is_no_device(
     assert choice.output_dtype == np.float32
 
 
-def test_workspaces_are_those_of_a_device_that_is_here(monkeypatch):
+def test_workspaces_are_measured_on_a_device_of_this_machine(monkeypatch):
     measured = dataclasses.replace(Workspaces.allowance(), origin="measured on a stub")
-    asked = []
+    measurements = []
 
     def measured_workspaces(calls, device):
-        asked.append(([call.kind for call in calls], device))
+        measurements.append(([call.kind for call in calls], device))
         return measured, 0.1
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("maxslices.nn.method_estimator.measured_workspaces", measured_workspaces)
     backend = SimpleNamespace(name="cuda:1", kind="cuda")
     choice = chosen(denoised.meta, backend=backend, forced="replayed")
-    assert asked == [(["convolution", "convolution"], torch.device("cuda:1"))]
+    assert measurements == [(["convolution", "convolution"], torch.device("cuda:1"))]
     assert "workspaces measured on a stub" in choice.why
 
 
-def test_a_plan_says_where_workspaces_are_known_from():
+def test_a_plan_names_the_source_of_workspaces():
     request = ModelRequest(denoised.meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
     choice = ModelResolver("cuda").resolve(request)
     step = SimpleNamespace(name=denoised.meta.name, why=choice.why, estimator=choice.origin)

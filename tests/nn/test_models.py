@@ -39,7 +39,7 @@ def models():
         ("ResNet18UNet", 14_321_937),
     ],
 )
-def test_they_have_as_many_parameters(models, name, parameters):
+def test_copies_of_networks_have_as_many_parameters(models, name, parameters):
     with torch.device("meta"):
         model = getattr(models, name)()
     assert sum(p.numel() for p in model.parameters()) == parameters
@@ -47,10 +47,10 @@ def test_they_have_as_many_parameters(models, name, parameters):
 
 def test_the_stages_of_the_encoder_are_those_that_were_printed(models):
     trace = replay(models.Encoder(), Spec((4, 1, 256, 256)), mode="forward", workspaces=NONE)
-    found = [trace.bytes_at("model"), trace.bytes_at("input")]
-    found += [trace.bytes_after(call) for call in trace.modules if call.module in tuple("abcd")]
+    sizes = [trace.bytes_at("model"), trace.bytes_at("input")]
+    sizes += [trace.bytes_after(call) for call in trace.modules if call.module in tuple("abcd")]
     printed = [17.9, 18.9, 274.91, 450.91, 538.91, 582.92]
-    assert [n / 2**20 for n in found] == pytest.approx(printed, abs=0.01)
+    assert [n / 2**20 for n in sizes] == pytest.approx(printed, abs=0.01)
 
 
 def test_the_basic_unet_takes_what_was_printed_and_the_larger_model_a_fifth(models):
@@ -64,7 +64,7 @@ def test_the_basic_unet_takes_what_was_printed_and_the_larger_model_a_fifth(mode
 @pytest.mark.parametrize(
     ("name", "measured"), [("BasicUNet", 1788.64), ("ResNet18UNet", 376.1953125)]
 )
-def test_what_torch_says_after_the_forward_pass_is_known(models, name, measured):
+def test_memory_after_the_forward_pass_is_predicted(models, name, measured):
     """The allocator leaves up to 1 MiB of a part unsplit: seen on an H200."""
     trace = replay(getattr(models, name)(), Spec((4, 1, 256, 256)), mode="forward")
     assert trace.allocated_at("forward") / 2**20 == pytest.approx(measured, abs=0.005)

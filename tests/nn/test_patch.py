@@ -1,4 +1,4 @@
-"""The largest patch: multiples, axes that grow alone, volumes, bounds."""
+"""The largest patch: multiples, single axes, volumes and bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fits(shape, model=None):
 
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_the_largest_multiple_fits_and_the_next_does_not(ndim):
-    found = max_patch_shape(
+    shape = max_patch_shape(
         Small(ndim),
         ndim,
         min_divisible=(8,) * ndim,
@@ -34,16 +34,16 @@ def test_the_largest_multiple_fits_and_the_next_does_not(ndim):
         safety_factor=1,
         max_scale_factor=999,
     )
-    assert len(set(found)) == 1
-    assert found[0] % 8 == 0
-    assert fits(found)
-    assert not fits(tuple(n + 8 for n in found))
+    assert len(set(shape)) == 1
+    assert shape[0] % 8 == 0
+    assert fits(shape)
+    assert not fits(tuple(n + 8 for n in shape))
 
 
 def test_the_depth_of_the_model_gives_the_divisor():
-    found = max_patch_shape(Small(3), 3, memory=MEMORY, safety_factor=1)
-    assert found[0] % 2 == 0
-    assert not fits(tuple(n + 2 for n in found))
+    shape = max_patch_shape(Small(3), 3, memory=MEMORY, safety_factor=1)
+    assert shape[0] % 2 == 0
+    assert not fits(tuple(n + 2 for n in shape))
 
 
 def test_a_factor_is_of_the_memory_and_does_not_halve_a_small_multiple():
@@ -67,29 +67,29 @@ def test_axes_that_grow_alone_make_it_larger():
 
 
 def test_a_patch_stays_within_the_volume():
-    found = max_patch_shape(Small(3), 3, memory=MEMORY, volume=(15, 1000, 1000))
-    assert found[0] == 16
-    assert found[1] > 64
+    shape = max_patch_shape(Small(3), 3, memory=MEMORY, volume=(15, 1000, 1000))
+    assert shape[0] == 16
+    assert shape[1] > 64
     small = max_patch_shape(Small(3), 3, memory=MEMORY, volume=(15, 33, 20))
     assert small == (16, 34, 20)
 
 
 def test_training_begins_where_norms_have_more_than_one_value():
-    found = max_patch_shape(Small(3), 3, memory=MEMORY, mode="training", optimizer="adam")
-    assert found[0] > 8
+    shape = max_patch_shape(Small(3), 3, memory=MEMORY, mode="training", optimizer="adam")
+    assert shape[0] > 8
 
 
-def test_the_bound_is_warned_of():
+def test_the_bound_is_reached_with_a_warning():
     with pytest.warns(UserWarning, match="max_scale_factor=4"):
-        found = max_patch_shape(Small(2), 2, memory=MEMORY, max_scale_factor=4)
-    assert found == (8, 8)
+        shape = max_patch_shape(Small(2), 2, memory=MEMORY, max_scale_factor=4)
+    assert shape == (8, 8)
 
 
-def test_the_answer_is_a_tuple_that_says_how_it_was_found():
-    found = max_patch_shape(Small(2), 2, memory=MEMORY, min_divisible=(64, 64))
-    assert isinstance(found, tuple)
-    assert (1, 1, *found)[2:] == found
-    assert f"Patch shape {found[0]}x{found[1]} for inference" in str(found.result)
+def test_the_answer_is_a_tuple_with_the_log_of_its_search():
+    shape = max_patch_shape(Small(2), 2, memory=MEMORY, min_divisible=(64, 64))
+    assert isinstance(shape, tuple)
+    assert (1, 1, *shape)[2:] == shape
+    assert f"Patch shape {shape[0]}x{shape[1]} for inference" in str(shape.result)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_the_smallest_that_does_not_fit_is_an_error():
 def test_the_smallest_patch_is_found_by_trying():
     valid = torch.nn.Sequential(*(torch.nn.Conv2d(1, 1, 3) for _ in range(5)))
     with pytest.warns(UserWarning, match="max_scale_factor=12"):
-        found = max_patch_shape(valid, 2, memory=MEMORY, max_scale_factor=12)
-    assert found == (12, 12)
+        shape = max_patch_shape(valid, 2, memory=MEMORY, max_scale_factor=12)
+    assert shape == (12, 12)
 
 
-def test_a_model_that_no_patch_suits_is_told_what_to_give():
+def test_a_model_that_no_patch_fits_is_an_error_with_advice():
     flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(224 * 224, 2))
     with pytest.raises(
         MaxslicesError,
@@ -150,16 +150,16 @@ class Levels(torch.nn.Module):
 
 
 def test_channels_and_divisors_are_found_by_trying():
-    found = max_patch_shape(Levels(), 2, memory=MEMORY, safety_factor=1)
-    assert found[0] % 8 == 0
-    assert found.result.allocated_bytes > 0.8 * LIMIT
+    shape = max_patch_shape(Levels(), 2, memory=MEMORY, safety_factor=1)
+    assert shape[0] % 8 == 0
+    assert shape.result.allocated_bytes > 0.8 * LIMIT
     assert max_batch_size(Levels(), (64, 64), memory=MEMORY) > 1
     with pytest.raises(MaxslicesError, match="does not run on images of 63x64 with 3, 4, 1"):
         max_batch_size(Levels(), (63, 64), memory=MEMORY)
 
 
 def test_the_search_goes_up_to_the_memory():
-    found = max_patch_shape(Small(2), 2, memory=CONTEXT_BYTES + 10**10, safety_factor=1)
-    assert found[0] > 128 * 2
-    assert found.result.allocated_bytes > 0.8 * 10**10  # the rest lies between blocks
-    assert not found.result.at_bound
+    shape = max_patch_shape(Small(2), 2, memory=CONTEXT_BYTES + 10**10, safety_factor=1)
+    assert shape[0] > 128 * 2
+    assert shape.result.allocated_bytes > 0.8 * 10**10  # the rest lies between blocks
+    assert not shape.result.at_bound

@@ -28,7 +28,7 @@ def run(model, shape=(2, 1, 16, 16), mode="inference", optimizer=None, loss=None
 
 
 class Counted(Small):
-    """Counts its calls, and those of all its copies."""
+    """Counts calls of itself and of all its copies."""
 
     calls: ClassVar[list[bool]] = []
 
@@ -46,7 +46,7 @@ def test_as_many_steps_run_as_are_replayed(options):
     del Counted.calls[:]
     model = Counted()
     run(model, **options)
-    # Two halves of each of two passes; or two steps, after a replay that finds the targets' shape.
+    # Two halves of each of two passes, or two steps after a replay for the targets' shape.
     assert Counted.calls == ([False] * 4 if "function" in options else [True] * 3)
     assert model.training
 
@@ -55,12 +55,12 @@ def test_as_many_steps_run_as_are_replayed(options):
     ("taken", "steps"),
     [([3, 3, 3], 2), ([0, 5, 5, 5], 3), ([0, 5, 7, 7, 9, 9, 9, 12], 6), (range(99), 10)],
 )
-def test_real_steps_go_on_until_two_take_no_memory_from_the_device(taken, steps):
+def test_real_steps_end_after_two_that_take_no_memory_from_the_device(taken, steps):
     taken = iter(taken)
     assert len(list(until_calm(lambda: next(taken)))) == steps
 
 
-def test_the_real_model_and_its_optimizer_stay_as_they_are():
+def test_the_real_model_and_its_optimizer_are_unchanged():
     model = Small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     before = [p.clone() for p in model.parameters()]
@@ -69,17 +69,17 @@ def test_the_real_model_and_its_optimizer_stay_as_they_are():
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_what_the_model_raises_is_raised():
+def test_errors_of_the_copy_are_raised():
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
         run(Small(), (2, 1, 15, 16))
 
 
 def test_a_copy_without_data_becomes_zeros_that_share_what_was_shared():
-    made = meta_copy(Tied())
-    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
-    materialize(made, CPU, optimizer)
-    assert made.first.weight is made.second.weight
-    assert [p is made.first.weight for p in optimizer.param_groups[0]["params"]] == [True]
-    assert made.order.tolist() == [0] * 8
-    run_step(made, (torch.ones(2, 8),), StepLoop("training"), optimizer)
-    assert made.first.weight.grad is not None
+    copy = meta_copy(Tied())
+    optimizer = torch.optim.SGD(copy.parameters(), lr=0.1)
+    materialize(copy, CPU, optimizer)
+    assert copy.first.weight is copy.second.weight
+    assert [p is copy.first.weight for p in optimizer.param_groups[0]["params"]] == [True]
+    assert copy.order.tolist() == [0] * 8
+    run_step(copy, (torch.ones(2, 8),), StepLoop("training"), optimizer)
+    assert copy.first.weight.grad is not None

@@ -90,7 +90,7 @@ def test_ranges_of_layers_and_rewrites_inside_others_change_nothing(case, plan):
     assert not any("forward" in m.__dict__ for m in other.modules())
 
 
-def test_runs_that_overlap_or_are_not_there_are_refused(case):
+def test_ranges_that_overlap_or_do_not_exist_are_refused(case):
     model, _x = case
     plain = Rewrite("checkpoint")
     with pytest.raises(ValueError, match="overlaps"):
@@ -200,14 +200,14 @@ def test_less_memory_costs_more_time():
     assert costs == sorted(costs)
 
 
-def test_what_fits_is_left_as_it_is():
+def test_a_model_that_fits_is_unchanged():
     model = deep()
     _, summary = reduce_memory(model, SPEC, "40GB")
     assert not summary.rewrites
     assert summary.peak_before_bytes == summary.peak_after_bytes
 
 
-def test_an_infeasible_budget_names_the_smallest_that_would_do():
+def test_the_error_for_an_infeasible_budget_names_the_smallest_sufficient_one():
     model = deep()
     with pytest.raises(
         TooLargeError, match=r"smallest found needs .* for tensors.* held by .* between"

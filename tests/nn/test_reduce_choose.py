@@ -100,7 +100,7 @@ def test_a_choice_stays_within_its_limit_and_costs_less_than_checkpoints_of_all_
     assert sack.cost(rows) <= sack.cost(blocks) or sack.peak(blocks) > limit
 
 
-def test_runs_are_groups_of_layers():
+def test_ranges_are_groups_of_layers():
     model = network()
     paths = {run.path for run in ranges_of(model)}
     assert {"0.0[0:3]", "0.0[3:6]", "0[0:2]"} <= paths
@@ -109,7 +109,7 @@ def test_runs_are_groups_of_layers():
     assert range_at("0.0") is None
 
 
-def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
+def test_tensors_freed_right_after_a_range_do_not_count_as_kept():
     # The result of a norm is freed when ReLU has made its own: that is after the run's end.
     layers = [nn.Conv2d(8, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU()]
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
@@ -123,7 +123,7 @@ def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_parts_of_a_convolution_are_put_together(parts):
+def test_expected_peaks_include_the_concatenation_of_parts(parts):
     # In the backward pass that is where the peak is: gradients of all parts of its argument, and
     # that of the whole.
     model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.GELU(), nn.Conv2d(64, 4, 3, padding=1))
@@ -162,14 +162,14 @@ ALL = {"": 9.0, "0": 6.0, "0.0": 1.0, "0.1": 2.0, "0.2": 3.0, "1": 2.0, "2": 1.0
 NONE = dict.fromkeys(ALL, 0.0)
 
 
-def test_a_step_is_as_long_as_what_was_measured_of_its_modules():
+def test_a_step_takes_as_long_as_the_measured_modules():
     on_device, _ = step_times(ForwardTimes(DeviceRates(), ALL, NONE))
     assert on_device.step_s() == pytest.approx((1 + BACKWARD) * 9.0)
     on_host, _ = step_times(ForwardTimes(DeviceRates(), NONE, ALL))
     assert on_host.step_s() == pytest.approx((1 + HOST_BACKWARD) * 9.0)
 
 
-def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_kept_of():
+def test_recomputation_takes_the_forward_pass_up_to_the_last_kept_tensor():
     of_step, options = step_times(ForwardTimes(DeviceRates(), ALL, NONE))
     block = candidate(options, "0")
     # Its last layer keeps its argument, which is there before that layer is run again.
@@ -177,7 +177,7 @@ def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_k
     assert of_step.added_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
 
 
-def test_where_the_host_is_behind_its_time_counts():
+def test_the_slower_of_host_and_device_counts():
     times = ForwardTimes(DeviceRates(checkpoint_s=0.5, again_s=0.01), NONE, ALL)
     of_step, options = step_times(times)
     block = candidate(options, "0")
@@ -189,7 +189,7 @@ def test_where_the_host_is_behind_its_time_counts():
     assert hidden.added_s([block]) < 0.1 * again
 
 
-def test_what_is_inside_costs_the_host_more():
+def test_nested_checkpoints_cost_the_host_more():
     of_step, options = step_times(ForwardTimes(DeviceRates(checkpoint_s=0.5), NONE, ALL))
     outer, inner = candidate(options, "0"), candidate(options, "0[0:2]")
     both = of_step.added_s([outer, inner])

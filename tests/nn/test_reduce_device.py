@@ -71,7 +71,7 @@ def test_steps_are_run_on_a_copy_within_the_limit(fractions):
         assert b.grad is None
 
 
-def test_where_memory_runs_out_nothing_is_found_and_the_limit_is_taken_back(fractions):
+def test_out_of_memory_returns_none_and_resets_the_limit(fractions):
     class Greedy(nn.Conv2d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -81,7 +81,7 @@ def test_where_memory_runs_out_nothing_is_found_and_the_limit_is_taken_back(frac
     assert fractions == [1.0, (4300 + HELD) / TOTAL, 1.0]
 
 
-def test_spans_of_modules_lie_inside_of_those_around_them():
+def test_spans_of_modules_are_nested():
     network = model()
     spans = times.record_spans(network, count().__next__)
     network(torch.zeros(SPEC.shape))
@@ -100,7 +100,7 @@ def blocks_of_layers() -> nn.Sequential:
 
 @pytest.fixture
 def device(monkeypatch):
-    """A device that is not there: what runs on it is told by the test."""
+    """A device that does not exist, whose runs are answered by the test."""
     place = torch.device("cuda", 0)
     monkeypatch.setattr(reduction, "device_of", lambda *_: place)
     monkeypatch.setattr(
@@ -116,7 +116,7 @@ def device(monkeypatch):
         rates = DeviceRates.stated(None)
         times = {path: 1e-3 for path, _ in step.model.named_modules()} | {"": 8e-3}
         host = dict.fromkeys(times, 0.0002) | {"": 2e-3}
-        return ForwardTimes(rates, times, host, "told by a test")
+        return ForwardTimes(rates, times, host, "by a test")
 
     monkeypatch.setattr(search, "measure_times", measure_times)
     ran = []
@@ -153,7 +153,7 @@ def test_the_fastest_of_several_plans_is_taken(device):
     assert ran[0][:2] == ({}, None)
     assert len(limited) == len(ran) - 1 >= 2
     assert len({str(plan) for plan, _, _ in limited}) >= 2  # and they differ
-    # The last was the fastest, by what the test told: that one is left in the model.
+    # The last run was the fastest, so its plan stays in the model.
     assert summary.measured_after_bytes == limited[-1][2] == summary.peak_after_bytes
     rewritten = {path for path, m in network.named_modules() if "forward" in m.__dict__}
     assert rewritten == set(limited[-1][0])
@@ -197,7 +197,7 @@ def test_parts_of_a_batch_have_the_workspaces_that_the_device_measures_for_them(
     limit = int(0.85 * whole.peak_bytes) + CONTEXT_BYTES
     _, summary = reduce_memory(OneStage(), spec, limit)
     assert any(rewrite.parts > 1 for rewrite in summary.rewrites.values())
-    # Parts with the workspace of the whole batch were predicted 37 % above what they take.
+    # With the workspace of the whole batch, parts were predicted 37 % too high.
     assert summary.peak_after_bytes == summary.measured_after_bytes
 
 
@@ -210,7 +210,7 @@ def test_a_plan_that_runs_out_of_memory_is_passed_over(device):
     assert summary.measured_after_bytes in [size for _, limit, size in ran[2:] if limit]
 
 
-def test_where_no_plan_runs_the_model_is_left_as_it_was(device):
+def test_a_model_is_unchanged_if_no_plan_runs(device):
     run, _ran = device
     run.answer = lambda *_: None
     network = blocks_of_layers()

@@ -51,14 +51,14 @@ def model() -> nn.Sequential:
         ("exhaustive", (None, None, None, False), (4, 1, 1)),
     ],
 )
-def test_profiles_stand_for_levels_and_rounds_where_none_are_given(profile, explicit, expected):
+def test_profiles_set_levels_and_rounds_unless_they_are_explicit(profile, explicit, expected):
     assert options_of(profile, explicit, True, [])[:3] == expected
 
 
 @pytest.mark.parametrize(
     ("prefer", "profile"), [("speed", "safe"), ("balanced", "balanced"), ("memory", "memory")]
 )
-def test_preferences_stand_for_profiles_and_budgets(prefer, profile):
+def test_preferences_set_profiles_and_budgets(prefer, profile):
     _, summary = memory_optimization(
         model(), Block, SPEC, prefer=prefer, memory="20GB", return_summary=True
     )
@@ -73,7 +73,7 @@ def test_without_inputs_a_profile_falls_back_to_checkpoints_and_a_level_is_refus
 
 
 @pytest.mark.parametrize("option", ["profile", "prefer", "checkpoint_budget"])
-def test_unknown_names_are_refused_with_those_that_there_are(option):
+def test_unknown_names_are_refused_with_the_valid_ones(option):
     with pytest.raises(ModelArgumentError, match="balanced"):
         memory_optimization(model(), Block, SPEC, **{option: "fast"})
 
@@ -87,7 +87,7 @@ def test_budgets_bound_how_many_are_checkpointed(budget, most, ratio, expected):
     assert how_many(7, budget, most, ratio) == expected
 
 
-def test_checkpoints_are_given_first_to_what_saves_most():
+def test_modules_that_save_most_are_checkpointed_first():
     _, summary = memory_optimization(
         model(), Block, SPEC, level=1, max_gc_wrapped_modules=1, return_summary=True
     )
@@ -128,7 +128,7 @@ def test_a_target_ends_the_search_or_is_an_error():
     "name", ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK",
              "MV2_COMM_WORLD_LOCAL_RANK"],
 )  # fmt: skip
-def test_the_device_is_told_by_the_launcher(monkeypatch, name):
+def test_the_launcher_chooses_the_device(monkeypatch, name):
     for other in run_on_device.RANK_VARIABLES:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -140,7 +140,7 @@ def test_the_device_is_told_by_the_launcher(monkeypatch, name):
         resolve_device()
 
 
-def test_what_takes_batch_statistics_is_not_split_in_time():
+def test_modules_with_batch_statistics_are_not_split_in_time():
     pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
     from spikingjelly.activation_based import functional, layer, neuron
 
@@ -169,7 +169,7 @@ class Weighted(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "split"])
-def test_arguments_that_are_no_sequences_are_not_cut(kind):
+def test_arguments_other_than_sequences_are_not_split(kind):
     x, table = torch.randn(4, 8, requires_grad=True), torch.randn(4, 8)
     model = Weighted()
     expected = model(x, table)

@@ -1,6 +1,6 @@
-"""Rewritten modules have the gradients and the state of the modules as they were.
+"""Rewritten modules have the gradients and the state of the original ones.
 
-Each model has one idiom that made recomputation wrong.
+Each model has one idiom that once made recomputation wrong.
 """
 
 from __future__ import annotations
@@ -74,23 +74,23 @@ def seeded() -> None:
 
 @pytest.mark.parametrize("kind", ["checkpoint", "selective"])
 @pytest.mark.parametrize("make", RECOMPUTED)
-def test_each_block_computed_again_changes_nothing(make, kind):
+def test_recomputing_each_block_changes_nothing(make, kind):
     model = make()
     assert difference(model, {path: Rewrite(kind) for path in blocks_of(model)}) == ""
 
 
 @pytest.mark.parametrize("make", RECOMPUTED)
-def test_blocks_computed_again_inside_of_the_model_change_nothing(make):
+def test_recomputing_blocks_inside_a_checkpoint_changes_nothing(make):
     model = make()
     rewrites = {path: Rewrite("checkpoint") for path in ["", *blocks_of(model)]}
     assert difference(model, rewrites) == ""
 
 
-def test_comparisons_share_random_numbers_and_take_none_of_the_programs():
+def test_comparisons_share_random_numbers_and_leave_the_generators_unchanged():
     model = own.host_draws()
     check = GradientCheck(ModelStep(model, "training"), [INPUT])
     rewrites = {path: Rewrite("checkpoint") for path in blocks_of(model)}
-    for _ in range(3):  # in single precision; in double, if that differs; with that one again
+    for _ in range(3):  # in single precision, in double precision, and again
         before = HostDraws()
         assert check.difference(rewrites) is None
         with before.again():
@@ -191,14 +191,14 @@ def test_kept_results_serve_one_backward_pass_and_an_error_says_so():
 
 
 @pytest.mark.parametrize("rewrites", [AGAIN, {"": Rewrite("checkpoint", (), 2)}])
-def test_torch_func_of_a_reduced_model_is_an_error_with_the_way_out(rewrites):
+def test_torch_func_of_a_reduced_model_is_an_error_with_advice(rewrites):
     assert gradients_by(by_torch_func, {})
     with pytest.raises(RewriteError, match=r"inside of torch\.func.*`restore`"):
         gradients_by(by_torch_func, rewrites)
 
 
 def test_the_state_of_several_steps_is_that_of_the_unreduced_model():
-    # The first call learns what changes; the others rely on it.
+    # The first call records the changes, and later calls rely on it.
     states = []
     for rewrites in ({}, {path: Rewrite("checkpoint") for path in blocks_of(own.quantizes())}):
         torch.manual_seed(0)
@@ -211,7 +211,7 @@ def test_the_state_of_several_steps_is_that_of_the_unreduced_model():
 
 
 class Seldom(nn.Module):
-    """Changes a buffer in train mode, or where it is told to."""
+    """Changes a buffer in train mode, or always."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Seldom(nn.Module):
         return (y - self.mean).square()
 
 
-def test_what_changes_in_train_mode_alone_is_restored_there():
+def test_buffers_that_change_only_in_train_mode_are_restored():
     states = []
     for rewrites in ({}, {"": Rewrite("checkpoint")}):
         torch.manual_seed(0)
@@ -267,19 +267,19 @@ def test_a_buffer_that_never_changed_before_is_an_error_once():
         (lambda: own.hands_on(own.Uncopied), "the Uncopied that it was given is changed"),
     ],
 )
-def test_what_is_changed_after_it_was_used_is_an_error_and_never_a_wrong_gradient(make, reason):
+def test_changes_after_the_first_pass_are_errors_and_never_wrong_gradients(make, reason):
     model = make()
     assert reason in difference(model, {path: Rewrite("checkpoint") for path in blocks_of(model)})
 
 
-def test_an_object_that_stays_as_it_is_may_be_given_to_a_block():
+def test_an_unchanged_object_may_be_an_argument_of_a_block():
     model = own.hands_on(own.Holder)
     model.blocks = model.blocks[:1]
     model.forward = lambda x: model.blocks[0](own.Holder({"x": x * 1, "scale": x.mean()}))
     assert difference(model, {"blocks.0": Rewrite("checkpoint")}) == ""
 
 
-def test_inside_of_parts_too_an_argument_that_is_changed_in_place_is_an_error():
+def test_an_argument_changed_in_place_is_an_error_inside_parts_too():
     # Autograd does not compare the versions of what another checkpoint keeps.
     model = own.adds()
     rewrites = {"": Rewrite("checkpoint", (), 2)}
@@ -330,7 +330,7 @@ class FromTheThirdStep(nn.Module):
     [("buffer", "mean"), ("parameter", "body.0.weight"), ("attribute", "n"),
      ("norm", "the statistics of norm"), ("tracked", "the statistics of tracked")],
 )  # fmt: skip
-def test_what_changes_at_a_later_step_alone_is_an_error_in_parts(kind, what, named):
+def test_state_that_changes_only_at_a_later_step_is_an_error_in_parts(kind, what, named):
     model = FromTheThirdStep(what)
     apply_rewrites(model, {"": Rewrite(kind, (), 2)})
     for _ in range(2):
@@ -353,7 +353,7 @@ class Table(nn.Module):
         return (x * self.table).sin()
 
 
-def test_a_constant_that_the_first_part_makes_is_none_of_these():
+def test_a_constant_that_the_first_part_computes_is_allowed():
     model, x = Table(), torch.randn(INPUT.shape, requires_grad=True)
     apply_rewrites(model, {"": Rewrite("checkpoint", (), 2)})
     assert torch.equal(model(x), Table()(x))
@@ -376,7 +376,7 @@ def reader() -> nn.Module:
 LENGTHS = torch.tensor([64, 12, 40, 7] * 8)
 
 
-def test_lengths_that_were_given_reach_every_part_of_the_search():
+def test_values_of_lengths_are_used_in_the_whole_search():
     model, inputs = reader(), (Spec((32, 64, 32)), LENGTHS)
     step = ModelStep(model, "training", torch.optim.SGD)
     needed = step.trace(inputs, Workspaces.allowance()).needed_bytes
@@ -433,7 +433,7 @@ class Remembers(nn.Module):
         return (y - self.mean).square()
 
 
-def test_a_plan_that_changes_gradients_is_not_handed_over(monkeypatch):
+def test_a_plan_that_changes_gradients_is_not_returned(monkeypatch):
     # Without the restored state, checkpoints of these blocks are wrong.
     monkeypatch.setattr(BlockState, "restored", lambda *_: nullcontext())
     model = nn.Sequential(*(Remembers() for _ in range(4)))
@@ -467,7 +467,7 @@ def test_kept_results_that_are_overwritten_do_not_end_the_search():
         small_plan(own.overwrites(), 0.8, means=("selective",))
 
 
-def test_levels_leave_out_what_changes_gradients(monkeypatch):
+def test_levels_omit_rewrites_that_change_gradients(monkeypatch):
     monkeypatch.setattr(BlockState, "restored", lambda *_: nullcontext())
     model = nn.Sequential(*own.averages(), *own.drops())
     kinds = type(model[0]), nn.Sequential

@@ -41,7 +41,7 @@ def test_a_search_is_over_after_its_replays():
         with pytest.raises(TooLargeError, match="smallest found"):
             reduce_memory(deep(), SPEC, memory(0.03), max_replays=max_replays)
     _, summary = reduce_memory(deep(), SPEC, memory(0.6), max_replays=6)
-    assert summary.n_replays <= 6 + 2  # those of the unreduced step are no search
+    assert summary.n_replays <= 6 + 2  # plus those of the unreduced step
     with pytest.raises(ModelArgumentError, match="max_replays is 1 or more, not 0"):
         reduce_memory(deep(), SPEC, memory(0.5), max_replays=0)
 

@@ -38,7 +38,7 @@ def network(kind: str = "LIFNode", norm: bool = True) -> nn.Sequential:
         n_in = width
     model = nn.Sequential(*blocks, layer.MaxPool2d(2), layer.Conv2d(n_in, 4, 3))
     functional.set_step_mode(model, "m")
-    if not norm:  # so that there are spikes
+    if not norm:  # larger weights make neurons fire
         with torch.no_grad():
             for p in model.parameters():
                 p.mul_(5)
@@ -73,7 +73,7 @@ def test_layouts_come_back():
 
 
 @pytest.mark.parametrize("name", ["bit", "boolean", "uint8"])
-def test_what_would_be_lost_is_an_error(name):
+def test_values_that_cannot_be_restored_are_an_error(name):
     with pytest.raises(RuntimeError, match=name):
         compressor_named(name).pack(torch.tensor([0.0, 1.0, 0.5]))
 
@@ -152,7 +152,7 @@ def test_layers_of_single_steps_refuse():
     assert not refuses_time_split(network())
 
 
-def test_zeros_alone_are_no_spikes():
+def test_inputs_of_zeros_alone_do_not_count_as_spikes():
     # What never fires in the trials may fire in training, with other values than 0 and 1.
     class Silent(nn.Module):
         def __init__(self) -> None:

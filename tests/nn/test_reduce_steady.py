@@ -1,4 +1,4 @@
-"""What a limit adds to steps that go on: as it was on a card, and in the search for a plan."""
+"""Retries of the allocator in later steps: as measured on a card, and in the search for a plan."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def traces(model):
 @pytest.mark.parametrize(
     ("name", "limit"), [(name, mib) for name in ("every_block", "plan") for mib in H200[name]]
 )
-def test_memory_is_given_back_in_those_steps_in_which_it_was(traces, name, limit):
+def test_memory_is_returned_in_the_same_steps_as_measured(traces, name, limit):
     measured = H200[name][limit]
     steps = each_step(traces[name], ExpandableAllocator(int(limit) * MIB))
     assert [counts.retries for counts in islice(steps, len(measured))] == measured
@@ -77,7 +77,7 @@ def test_memory_is_given_back_in_those_steps_in_which_it_was(traces, name, limit
 
 @pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
 @pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
-def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, optimizer):
+def test_repeating_the_second_step_equals_replaying_more_steps(model, kind, optimizer):
     spec, workspaces = Spec((24, 3, 160, 160)), Workspaces.none()
     two, six = (
         replayed(model, blocks_of(model), spec, workspaces, steps, optimizer) for steps in (2, 6)
@@ -100,27 +100,27 @@ def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, o
 
 
 def reduced(monkeypatch, later: Steady, part: float = 0.6):
-    """Summary of a reduced model whose later steps are as given."""
+    """Reduce a model with the stated later steps, and return the summary."""
     monkeypatch.setattr(search, "steady", lambda *_: later)
     return reduce_memory(deep(), SPEC, memory(part), means=("checkpoint",))[1]
 
 
-def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
+def test_retries_of_the_allocator_add_to_the_time_of_a_step(monkeypatch):
     calm = reduced(monkeypatch, Steady(True))
     held_up = reduced(monkeypatch, Steady(True, 10**9))
     more_s = 10**9 / 227e9
     assert held_up.predicted_added_s >= calm.predicted_added_s + more_s
-    # Plans that leave more room are looked for.
+    # The search goes down to plans that leave more memory free.
     assert held_up.n_replays > calm.n_replays
 
 
-def test_what_does_not_go_on_does_not_fit(monkeypatch):
+def test_a_plan_that_fails_in_a_later_step_does_not_fit(monkeypatch):
     monkeypatch.setattr(search, "later_bytes", lambda _trace, limit: limit + 1)
     with pytest.raises(TooLargeError, match="no plan fits"):
         reduced(monkeypatch, Steady(False))
 
 
-def test_such_a_limit_has_room_for_all_of_a_block_in_segments_that_grow(monkeypatch):
+def test_expandable_segments_need_room_for_a_whole_block(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     kept = [("b", 3.3), ("a", -1.0), ("c", 27.5), ("d", 0.33), ("e", 13.2), ("c", -1.0)]
     again = [("a", 44.0), ("b", -1.0), ("e", -1.0), ("d", -1.0), *kept]

@@ -37,7 +37,7 @@ def report():
     )
 
 
-def test_what_is_apart_is_all_there_is(report):
+def test_categories_add_up_to_the_peak(report):
     assert sum(report.categories.values()) == report.allocated_bytes
     assert report.allocated_bytes == report.trace.allocated_bytes  # not the tensors' sum
     assert report.reserved_bytes >= report.allocated_bytes
@@ -77,7 +77,7 @@ def test_parts_hold_what_the_forward_pass_leaves(report):
     assert parts["last"].gradients_bytes == 2 * 512
 
 
-def test_what_holds_most_of_all_is_looked_into():
+def test_the_largest_part_is_replaced_by_its_children():
     report = memory_report(nn.Sequential(Small(), nn.Identity()), (4, 1, 64, 64))
     assert {"0.down", "0.pool", "0.inner", "0.last", "1"} <= {part.path for part in report.parts}
     assert report.holders[0].path in ("0", "0.down", "")
@@ -182,7 +182,7 @@ def test_torch_s_own_viewer_reads_a_snapshot(report, tmp_path):
 
 
 class Shared(nn.Module):
-    """Two blocks with one layer in common, the second of which holds most."""
+    """Two blocks with one layer in common. The second block holds most."""
 
     def __init__(self):
         super().__init__()

@@ -38,8 +38,8 @@ class Branches(nn.Module):
 def test_torch_em_s_names_are_the_same_functions():
     assert fits.compute_max_batch_size is fits.max_batch_size
     assert fits.compute_max_patch_shape is fits.max_patch_shape
-    found = fits.compute_max_batch_size(Small(), (64, 64), memory="700MB")
-    assert found == fits.max_batch_size(Small(), (64, 64), memory="700MB")
+    size = fits.compute_max_batch_size(Small(), (64, 64), memory="700MB")
+    assert size == fits.max_batch_size(Small(), (64, 64), memory="700MB")
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_torch_em_s_names_are_the_same_functions():
     ],
 )
 def test_torch_em_s_arguments_are_the_first_and_without_a_bound_memory_decides(search, arguments):
-    given = inspect.signature(search).parameters
-    assert [*given][: len(arguments.split())] == arguments.split()
-    assert (given["safety_factor"].default, given["dtype"].default) == (0.9, None)
-    assert all(given[name].default is None for name in given if name.startswith("max_"))
+    parameters = inspect.signature(search).parameters
+    assert [*parameters][: len(arguments.split())] == arguments.split()
+    assert (parameters["safety_factor"].default, parameters["dtype"].default) == (0.9, None)
+    assert all(parameters[name].default is None for name in parameters if name.startswith("max_"))
 
 
-def test_a_table_has_what_is_counted_by_hand():
+def test_a_table_agrees_with_counts_by_hand():
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)))
     rows = {row.path: row for row in layer_table(model, (2, 3, 16, 16)).rows}
     assert list(rows) == ["", "0", "1", "1.0", "1.1"]
@@ -131,7 +131,7 @@ def test_every_card_has_a_source_and_less_than_is_sold():
         assert all(0.97 * size < card.memory_bytes / 2**30 <= size for size in sold)
 
 
-def test_a_card_that_is_not_known_is_an_error_with_those_that_are():
+def test_an_unknown_card_is_an_error_with_similar_names():
     with pytest.raises(ModelArgumentError, match=r"RTX 4090.*or pass an amount"):
         card_named("RTX 4095")
     with pytest.raises(ModelArgumentError, match="V100 32GB or V100 16GB"):
@@ -154,6 +154,6 @@ def test_memopt_is_called_as_its_users_write_it(capsys):
     assert capsys.readouterr().out.startswith("Peak ")
 
 
-def test_a_module_says_itself_into_which_parts_it_is_split():
+def test_a_module_names_the_parts_into_which_it_is_split():
     assert layers_of(Branches()) == ["first.0", "first.1", "second"]
     assert layers_of(nn.Sequential(nn.ReLU(), nn.GELU())) == ["0", "1"]

@@ -66,7 +66,7 @@ def test_the_longest_of_random_paths_is_reported(draws):
     assert "draws random numbers" in str(report)
 
 
-def test_a_generator_of_the_model_s_own_is_seen():
+def test_the_model_s_own_generator_is_noticed():
     class Own(Dropping):
         def __init__(self):
             super().__init__(None)
@@ -235,7 +235,7 @@ def test_a_loss_may_pick_one_of_several_outputs(key, channels):
     assert report.categories["input"] == expected
 
 
-def test_a_loss_of_several_outputs_is_told_their_keys():
+def test_the_error_for_several_outputs_names_their_keys():
     def loss(output, target):
         return (output["fine"].mean() - output["coarse"].mean() + target.mean()) ** 2
 
@@ -255,15 +255,15 @@ def test_gradients_of_several_batches_are_added():
 
 
 def test_a_closure_computes_the_loss_and_lbfgs_keeps_its_history():
-    def made(parameters):
+    def lbfgs(parameters):
         return torch.optim.LBFGS(parameters, history_size=7)
 
     model = nn.Linear(100, 100)
     n_bytes = sum(p.nbytes for p in model.parameters())
-    report = memory_report(model, (4, 100), "training", made, workspaces=NONE)
+    report = memory_report(model, (4, 100), "training", lbfgs, workspaces=NONE)
     state = report.categories["optimizer state"]
     assert 2 * 7 * n_bytes <= state <= (2 * 7 + 3) * (n_bytes + 512)
-    real = made(model.parameters())
+    real = lbfgs(model.parameters())
     same = memory_report(model, (4, 100), "training", real, workspaces=NONE)
     assert same.allocated_bytes == report.allocated_bytes
     assert not real.state
@@ -283,20 +283,20 @@ def pair():
 
 
 def step(models, optimizers, noise, real):
-    made = models["maker"](noise)
-    loss = models["judge"](made.detach()).mean() - models["judge"](real).mean()
+    generated = models["maker"](noise)
+    loss = models["judge"](generated.detach()).mean() - models["judge"](real).mean()
     optimizers["judge"].zero_grad()
     loss.backward()
     optimizers["judge"].step()
     optimizers["maker"].zero_grad()
-    (-models["judge"](made).mean()).backward()
+    (-models["judge"](generated).mean()).backward()
     optimizers["maker"].step()
 
 
 def test_several_models_are_trained_in_one_step():
     models, optimizers = pair()
-    given = ((32, 8), (32, 64))
-    report = memory_report(models, given, "training", optimizers, step=step, workspaces=NONE)
+    arguments = ((32, 8), (32, 64))
+    report = memory_report(models, arguments, "training", optimizers, step=step, workspaces=NONE)
     states = 2 * sum(-(-p.nbytes // 512) * 512 for p in models.parameters())
     assert report.categories["weights"] == states // 2
     assert states <= report.categories["optimizer state"] <= states + 4 * 512
@@ -315,11 +315,11 @@ def test_a_learning_rate_scheduler_may_be_among_the_optimizers():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     rates = []
 
-    def scheduled(model, given, x):
+    def scheduled(model, arguments, x):
         model(x).sum().backward()
-        given[0].step()
-        given[1].step()
-        rates.append(given[0].param_groups[0]["lr"])
+        arguments[0].step()
+        arguments[1].step()
+        rates.append(arguments[0].param_groups[0]["lr"])
 
     report = memory_report(model, (4, 8), "training", (optimizer, scheduler), step=scheduled)
     assert report.categories["optimizer state"] > 0
@@ -328,11 +328,11 @@ def test_a_learning_rate_scheduler_may_be_among_the_optimizers():
     assert scheduler.last_epoch == 0
 
 
-def test_a_step_of_one_s_own_runs_as_it_is_replayed():
+def test_a_custom_step_runs_as_it_is_replayed():
     models, optimizers = pair()
     before = [p.detach().clone() for p in models.parameters()]
-    given = (torch.rand(32, 8), torch.rand(32, 64))
-    run_step(models, given, StepLoop("training", step=step), optimizers)
+    arguments = (torch.rand(32, 8), torch.rand(32, 64))
+    run_step(models, arguments, StepLoop("training", step=step), optimizers)
     moved = [bool((a != b).any()) for a, b in zip(before, models.parameters(), strict=True)]
     assert moved == [True, True, True, False]  # the judge's bias has no gradient
 

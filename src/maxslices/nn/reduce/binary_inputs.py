@@ -96,14 +96,14 @@ def names_of_compressors(
     names = {
         path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
     }
-    asked: dict[str, Any] = {
+    requested: dict[str, Any] = {
         path: module.x_compressor
         for path, module in model.named_modules()
         if getattr(module, "x_compressor", None) is not None
     }
-    asked.update(compressors or {})
+    requested.update(compressors or {})
     modules = dict(model.named_modules())
-    for path, spec in asked.items():
+    for path, spec in requested.items():
         if path not in modules:
             raise ModelArgumentError(f"compressors: the model has no module {path!r}")
         name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)

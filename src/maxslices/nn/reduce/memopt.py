@@ -232,7 +232,7 @@ def options_of(
     ----------
     profile : str, optional
         One of `PROFILES`.
-    given : tuple
+    explicit : tuple
         Fields of `LevelOptions`, or None for those of the profile.
     has_inputs : bool
         Whether there are inputs to replay.
@@ -341,7 +341,7 @@ class _Levels:
         )
 
     def checkpoint(
-        self, paths: list[str], n: int, names: Mapping[str, tuple[str, ...]], asked: set[str]
+        self, paths: list[str], n: int, names: Mapping[str, tuple[str, ...]], requested: set[str]
     ) -> None:
         """Level 1: checkpoint the n modules that save most at the peak."""
         summary = self.summary
@@ -354,7 +354,7 @@ class _Levels:
             its = names.get(path, ())
             self.rewrites[path] = Rewrite("checkpoint", its if set(its) - {"none"} else ())
             is_asked = (
-                path in asked or getattr(self.modules[path], "x_compressor", None) is not None
+                path in requested or getattr(self.modules[path], "x_compressor", None) is not None
             )
             n_bits = its.count("bit")
             if is_asked:

@@ -103,7 +103,7 @@ def _forward_s(
     """Device and host times of the forward passes of each module: the shortest of some runs."""
     model = step.meta_copy()
     materialize(model, device)
-    given = real_tensors(tuple(inputs), device)
+    tensors = real_tensors(tuple(inputs), device)
 
     def mark() -> tuple[float, torch.cuda.Event]:
         event = torch.cuda.Event(enable_timing=True)
@@ -113,7 +113,7 @@ def _forward_s(
     def run() -> float:
         began = time.perf_counter()
         with torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp)):
-            model(*given)
+            model(*tensors)
         host_s = time.perf_counter() - began
         torch.cuda.synchronize(device)
         return host_s
@@ -302,9 +302,9 @@ def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
     """Floating-point operations of each module's forward pass, children included."""
     with Replay(workspaces=Workspaces.none(), lines=False) as record:
         model = record.model(step.meta_copy(), is_on_meta=True)
-        given = record.input(tuple(inputs))
+        tensors = record.input(tuple(inputs))
         with torch.set_grad_enabled(step.mode != "inference"):
-            counted = module_flops(model, lambda: model(*given))
+            counted = module_flops(model, lambda: model(*tensors))
     flops = {}
     for path, by_op in counted.items():
         convolutions = sum(n for op, n in by_op.items() if "convolution" in str(op))
