@@ -1,4 +1,4 @@
-"""What an array takes on a device: more than its bytes."""
+"""Bytes that allocators reserve for arrays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def estimate(shape, names, block, **kwargs):
 
 
 def test_each_array_is_rounded_up():
-    # 700 x 1500 pixels: 69 frames are no multiple of 512 bytes, in uint16 and in float32.
+    # 700 x 1500 pixels: the bytes of 69 frames are not a multiple of 512, in uint16 and in float32.
     shape, up = (1200, 700, 1500), lambda n: -(-n // 512) * 512
     pixels = 69 * 700 * 1500
     arrays = [up(2 * pixels)] * 2 + [up(4 * pixels)] * 3
@@ -61,7 +61,7 @@ def test_torchs_allocator_leaves_pieces_whole():
 
 @pytest.mark.parametrize(("block", "measured"), [(64, 66060288), (180, 111542272), (7, 5341184)])
 def test_a_run_with_torch_stays_within_its_estimate(block, measured):
-    """What was measured on an H200: blocks of 15 MiB took 16."""
+    """Peaks were measured on an H200, where blocks of 15 MiB took 16 MiB."""
     names = ["to_float", "by_cupy", "by_torch"]
     estimated = estimate((180, 96, 640), names, block)
     assert measured <= estimated <= measured + 8 * MIB

@@ -28,9 +28,9 @@ def table(degrees):
     ],
 )
 def test_a_stage_that_turns_one_way_stores_projections_in_order(degrees):
-    found = table(degrees)
-    assert found.in_order
-    np.testing.assert_array_equal(found.order, np.arange(len(degrees)))
+    angles = table(degrees)
+    assert angles.in_order
+    np.testing.assert_array_equal(angles.order, np.arange(len(degrees)))
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_a_stage_that_turns_one_way_stores_projections_in_order(degrees):
         np.r_[0:180:4, 181:360:4, 362:540:4, 543:720:4],
     ],
 )
-def test_other_orders_are_told_apart(degrees):
-    found = table(degrees)
-    assert not found.in_order
-    assert (np.diff(found.positions) >= 0).all()
+def test_other_orders_are_recognised(degrees):
+    angles = table(degrees)
+    assert not angles.in_order
+    assert (np.diff(angles.positions) >= 0).all()
     np.testing.assert_allclose(
-        np.diff((degrees[found.order] - degrees[found.order[0]]) % 360), np.diff(found.positions)
+        np.diff((degrees[angles.order] - degrees[angles.order[0]]) % 360), np.diff(angles.positions)
     )
 
 

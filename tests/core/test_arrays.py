@@ -32,7 +32,7 @@ def test_other_dims_and_slices_along_each_axis(slice_dim, other_dims, cut):
 
 
 @pytest.mark.parametrize("slice_dim", [-1, 3, None, "0"])
-def test_a_slice_dim_that_is_none_is_refused(slice_dim):
+def test_an_invalid_slice_dim_is_refused(slice_dim):
     with pytest.raises(UsageError, match="slice_dim must be 0, 1 or 2"):
         SPEC.other_dims(slice_dim)
     with pytest.raises(UsageError, match="the axis of slices must be one of 0, 1, 2, not"):
@@ -42,7 +42,7 @@ def test_a_slice_dim_that_is_none_is_refused(slice_dim):
 @pytest.mark.parametrize(
     "shape", [(), (5, 7), (5, 7, 11, 13), (0, 7, 11), (-5, 7, 11), (5.5, 7, 11), "5x7x11", 5, None]
 )
-def test_a_shape_that_is_none_is_refused(shape):
+def test_an_invalid_shape_is_refused(shape):
     with pytest.raises(UsageError, match="three dims"):
         ArraySpec(shape, "float32")
 
@@ -50,7 +50,7 @@ def test_a_shape_that_is_none_is_refused(shape):
 @pytest.mark.parametrize(
     "dtype", ["float33", None, "U5", object, [("a", "f4")], "datetime64[s]", 1.5]
 )
-def test_a_dtype_that_is_none_of_numbers_is_refused(dtype):
+def test_a_dtype_that_is_not_numeric_is_refused(dtype):
     with pytest.raises(UsageError, match="dtype"):
         ArraySpec((5, 7, 11), dtype)
 
@@ -79,6 +79,6 @@ def test_shapes_are_read(text):
         "9" * 5000 + "x1x1",
     ],
 )
-def test_texts_that_are_no_shape_are_refused(text):
+def test_text_that_is_not_a_shape_is_refused(text):
     with pytest.raises(UsageError, match="is not a shape"):
         parse_shape(text)

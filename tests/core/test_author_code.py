@@ -1,4 +1,4 @@
-"""Lines of an author's code, as messages name them."""
+"""Positions in an author's code, as in messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = os.path.relpath(__file__)
 
 
 def line_of(text):
-    """Number of the first line of this file that begins so."""
+    """Number of the first line of this file that begins with a text."""
     lines = Path(__file__).read_text().splitlines()
     return next(n for n, line in enumerate(lines, 1) if line.strip().startswith(text))
 
@@ -45,12 +45,12 @@ def caught(function, *arguments):
     return raised.value
 
 
-def test_what_a_library_raises_counts_for_the_line_that_called_it():
+def test_an_error_of_a_library_is_located_at_the_line_that_called_it():
     error = caught(outer, np.zeros((2, 3)))
     assert raised_at(error, outer) == f" ({HERE}:{line_of('return np.concatenate')})"
 
 
-def test_a_wrong_call_counts_for_the_definition():
+def test_an_error_of_the_arguments_is_located_at_the_definition():
     def call():
         raise TypeError("missing argument")
 
@@ -73,12 +73,12 @@ def test_where_functions_are_defined(function, begin):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (ValueError("no good"), "ValueError: no good"),
         (RuntimeError("first line\n  and second\n"), "RuntimeError: first line and second"),
         (AssertionError(), "AssertionError"),
     ],
 )
-def test_what_was_raised_is_told_in_one_line(error, said):
-    assert what_raised(error) == said
+def test_an_error_is_described_in_one_line(error, text):
+    assert what_raised(error) == text

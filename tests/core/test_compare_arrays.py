@@ -1,4 +1,4 @@
-"""One comparison of two arrays, right for every kind of value."""
+"""Comparing two arrays, for every kind of value."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ DTYPES = ["bool", "u1", "i2", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
         ([True, False], [True, True], 1),
     ],
 )
-def test_values_that_are_special(expected, got, largest):
-    found = compare_arrays(np.array(expected), np.array(got))
-    assert found.largest == largest
-    assert (found.n_different > 0) == (found.where is not None) == (largest > 0)
+def test_special_values(expected, got, largest):
+    difference = compare_arrays(np.array(expected), np.array(got))
+    assert difference.largest == largest
+    assert (difference.n_different > 0) == (difference.where is not None) == (largest > 0)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_integers_are_compared_exactly(dtype, one, other):
         lambda dtype: arrays.arrays(dtype, st.tuples(*[st.integers(0, 4)] * 3))
     )
 )
-def test_an_array_equals_itself_and_no_array_with_another_value(array):
+def test_an_array_differs_from_every_array_with_another_value(array):
     assert compare_arrays(array, array.copy()).n_different == 0
     if array.size:
         other = array.copy()
@@ -66,8 +66,8 @@ def test_an_array_equals_itself_and_no_array_with_another_value(array):
         with np.errstate(over="ignore"):
             other[place] = 1 if array[place] != 1 else 0
         for axis in range(3):
-            found = compare_arrays(array, other, axis)
-            assert (found.n_different, found.where) == (1, place)
+            difference = compare_arrays(array, other, axis)
+            assert (difference.n_different, difference.where) == (1, place)
 
 
 @pytest.mark.parametrize(

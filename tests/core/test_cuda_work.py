@@ -1,4 +1,4 @@
-"""Work memory of CuPy's calls beside peaks that were measured on an H200 (2026-11-28, CUDA 13)."""
+"""Work memory of CuPy's calls, compared with peaks measured on an H200 (2026-11-28, CUDA 13)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rounded(n_bytes: float) -> int:
 
 def peak_bytes(call: str, dtype: str, shape: list[int], result_bytes: int) -> int:
     n_values, itemsize = math.prod(shape), np.dtype(dtype).itemsize
-    if call.startswith(("median", "percentile")):  # the copy outweighs the result
+    if call.startswith(("median", "percentile")):  # the copy is larger than the result
         if call == "percentile0":  # its copy has that axis last
             shape = [*shape[1:], shape[0]]
         quantiles = 512 * call.startswith("percentile")
@@ -45,18 +45,18 @@ def peak_bytes(call: str, dtype: str, shape: list[int], result_bytes: int) -> in
 
 
 @pytest.mark.parametrize("call", sorted({row[0] for row in ROWS}))
-def test_measured_calls_take_no_more_than_the_rules_say_and_not_much_less(call):
+def test_measured_calls_take_slightly_less_than_estimated(call):
     for name, dtype, shape, result_bytes, measured in ROWS:
         if name != call:
             continue
-        said = peak_bytes(name, dtype, shape, result_bytes)
+        estimated = peak_bytes(name, dtype, shape, result_bytes)
         data = 0 if call in FACTORS else math.prod(shape) * np.dtype(dtype).itemsize
-        assert measured <= said, (dtype, shape)
+        assert measured <= estimated, (dtype, shape)
         if math.prod(shape) >= 1_000_000:
-            assert data + measured >= 0.95 * (data + said), (dtype, shape)
+            assert data + measured >= 0.95 * (data + estimated), (dtype, shape)
 
 
-def test_a_ledger_frees_the_work_of_a_sort_and_needs_none_on_a_cpu():
+def test_work_memory_of_sorts_is_freed_and_zero_on_a_cpu():
     for device, work in (("cuda", sort_bytes((30, 400), "float32", 0)), ("cpu", 0)):
         with Ledger(device) as m:
             data = m.alloc((30, 400), "float32")
@@ -65,10 +65,10 @@ def test_a_ledger_frees_the_work_of_a_sort_and_needs_none_on_a_cpu():
         assert m.in_use_bytes == data.n_bytes
 
 
-def test_nothing_is_sorted_without_work():
+def test_empty_arrays_need_no_work_memory():
     assert sort_bytes((0, 5), "uint16") == scan_bytes(0) == 0
 
 
-def test_an_axis_that_is_not_there_is_refused():
+def test_a_missing_axis_is_refused():
     with pytest.raises(UsageError, match="no axis 2"):
         sort_bytes((3, 4), "uint16", axis=2)

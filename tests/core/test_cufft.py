@@ -1,8 +1,7 @@
-"""The work areas that the rule gives, against those measured.
+"""Estimated work areas of cuFFT, compared with measured ones.
 
-The bytes are those that CuPy 14.2 (CUDA 13) gave to the work areas of cuFFT's plans on an
-NVIDIA H200, 2026-11-21, in multiples of 512.
-"""
+They were measured with CuPy 14.2 (CUDA 13) on an NVIDIA H200, 2026-11-21, in multiples of 512
+bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ PLANS = [
         (Path(__file__).parent / "cufft_plans.json").read_text()
     )
 ]
-"""Plans that were measured: kind, precision, dims, batch, bytes. c2r plans had the same as r2c."""
+"""Measured plans: kind, precision, dims, batch, bytes. c2r plans took the same as r2c."""
 
 
 def rounded(n_bytes: int) -> int:
@@ -34,17 +33,17 @@ def estimated(kind, precision, dims, batch):
 
 
 def is_close(estimate, measured):
-    """Return whether at most 2 % or 2 KiB are too much."""
+    """Return whether an estimate exceeds the measurement by at most 2 % or 2 KiB."""
     return estimate <= measured * 1.02 + 2048
 
 
-def test_no_work_area_is_larger_than_the_rule_gives():
+def test_no_measured_work_area_is_larger_than_estimated():
     too_small = [(*plan, n) for *plan, n in PLANS if estimated(*plan) < n]
     assert len(PLANS) > 1100
     assert not too_small
 
 
-def test_the_rule_is_close_for_all_but_few_complex_plans_that_it_gives_one_array():
+def test_estimates_are_close_except_for_a_few_complex_plans():
     far = [(*plan, n) for *plan, n in PLANS if not is_close(estimated(*plan), n)]
     assert len(far) <= 0.033 * len(PLANS)
     for kind, precision, dims, batch, n_bytes in far:
@@ -71,7 +70,7 @@ def test_padded_detectors(precision, dims, batch, n_bytes):
     assert n_bytes <= estimate <= n_bytes + 2048
 
 
-def test_rows_of_a_multiple_of_11_beside_a_real_transform():
+def test_rows_of_a_multiple_of_11_in_a_real_transform():
     measured = 30_370_000  # 30.36 MB: H200, CuPy 14.2, 2026-11-27
     assert measured <= estimated("r2c", "f4", (253, 500), 60) <= 1.01 * measured
     assert estimated("c2c", "f4", (253, 500), 60) == 0

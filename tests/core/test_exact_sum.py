@@ -1,4 +1,4 @@
-"""Sums whose bits do not depend on how the values are cut."""
+"""Sums that are bitwise independent of how the values are cut."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_terms_are_the_exact_sum_and_parts_add_up_to_it(values, at):
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
+    ("values", "total"),
     [([1e308, 1e308], math.inf), ([math.inf, 1.0], math.inf), ([math.inf, -math.inf], math.nan)],
 )
-def test_sums_beyond_the_range_end(values, found):
-    np.testing.assert_equal(exact_terms(np.array(values)), (found,))
+def test_sums_beyond_the_range_are_infinite_or_nan(values, total):
+    np.testing.assert_equal(exact_terms(np.array(values)), (total,))

@@ -39,7 +39,7 @@ def test_precision_follows_cupy_which_transforms_integers_in_double(dtype, items
     assert ledger.kept_bytes == rounded(13 * 1280 * itemsize)
 
 
-def test_ffts_cost_nothing_on_the_cpu_and_none_for_empty_arrays():
+def test_ffts_on_the_cpu_and_of_empty_arrays_need_no_memory():
     cpu, cuda = Ledger("cpu"), Ledger("cuda")
     cpu.fft((13, 2560), "float32", (1,), "r2c")
     cuda.fft((0, 2560), "float32", (1,), "r2c")
@@ -48,7 +48,7 @@ def test_ffts_cost_nothing_on_the_cpu_and_none_for_empty_arrays():
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_fft_that_cannot_be_is_refused(device):
+def test_an_invalid_fft_is_refused(device):
     with pytest.raises(ValueError, match="'r2r'"):
         Ledger(device).fft((13, 7), "float32", (1,), "r2r")
     with pytest.raises(IndexError):
@@ -57,7 +57,7 @@ def test_an_fft_that_cannot_be_is_refused(device):
         Ledger(device).fft((13, 7), "float32", ())
 
 
-def test_the_peak_is_what_was_alive_at_once():
+def test_the_peak_is_the_most_memory_in_use_at_once():
     m = Ledger("cpu")
     first = m.alloc((2, 3, 5), "uint16")  # 60
     second = m.alloc((7, 11), "float32")  # 308
@@ -96,7 +96,7 @@ def test_an_allocation_is_freed_once():
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("call", "error", "message"),
     [
         (lambda m: m.alloc_bytes(1.5), TypeError, "an int of bytes, not 1.5"),
         (lambda m: m.alloc_bytes("3"), TypeError, "an int of bytes, not '3'"),
@@ -106,8 +106,8 @@ def test_an_allocation_is_freed_once():
         (lambda m: m.alloc_bytes(-12), ValueError, "-12 bytes"),
     ],
 )
-def test_an_allocation_is_a_whole_number_of_bytes(call, error, said):
-    with pytest.raises(error, match=said):
+def test_an_allocation_is_a_whole_number_of_bytes(call, error, message):
+    with pytest.raises(error, match=message):
         call(Ledger("cpu"))
 
 
@@ -124,14 +124,14 @@ def test_products_of_numpy_dims_do_not_overflow(device):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:0", None])
-def test_a_ledger_knows_two_devices(device):
+def test_a_ledger_refuses_other_devices(device):
     with pytest.raises(UsageError, match="'cuda' or 'cpu'"):
         Ledger(device)
 
 
 @from_ledger
 def needs(m, shape, dtype, *, factor=1, slice_dim=None):
-    """Count input, result, and a bit that depends on everything told."""
+    """Count input, result, and bytes that depend on all arguments."""
     m.alloc(shape, dtype)
     m.alloc(shape, "float32")
     m.alloc_bytes(factor * (1009 if slice_dim else 997) * (1 if m.device == "cpu" else 3))
@@ -148,13 +148,13 @@ def test_a_ledger_estimator_gives_its_model(slice_dim, device, extra):
     assert n_slices == (7, None)
 
 
-def test_a_ledger_estimator_takes_what_it_names():
+def test_a_ledger_estimator_receives_the_parameters_that_it_names():
     assert needs(0, (16, 32), "uint16", 10**6, "cpu", factor=5, other=3)[0] == (
         (10**6 - 5 * 997) // 3072
     )
 
 
-def test_a_parameter_named_as_the_ledgers_own_arguments_is_left_out():
+def test_a_parameter_named_like_an_argument_of_the_ledger_is_not_passed():
     @from_ledger
     def everything(m, shape, dtype, **kwargs):
         m.alloc_bytes(1 + kwargs["size"])
@@ -163,7 +163,7 @@ def test_a_parameter_named_as_the_ledgers_own_arguments_is_left_out():
 
 
 @pytest.mark.parametrize(("device", "kept_bytes"), [("cpu", 1009), ("cuda", 1024)])
-def test_what_stays_after_the_call_counts_from_there_on(device, kept_bytes):
+def test_kept_memory_stays_in_use(device, kept_bytes):
     ledger = Ledger(device)
     before = ledger.alloc_bytes(5 * 512)
     ledger.keep(1009)
@@ -173,7 +173,7 @@ def test_what_stays_after_the_call_counts_from_there_on(device, kept_bytes):
 
 
 @pytest.mark.parametrize("given", [None, 3, int])
-def test_what_is_no_function_is_no_ledger(given):
+def test_a_ledger_must_be_a_function(given):
     with pytest.raises(
         RegistrationError, match="a ledger must be a function of m, shape and dtype"
     ):
@@ -191,9 +191,9 @@ def twice(m, shape, dtype, *, extra=0):
 def test_a_model_is_of_any_dims_along_any_axis(shape):
     for axis in range(-len(shape), len(shape)):
         model = twice.model(shape, "uint16", axis, "cpu", extra=11)
-        others = np.prod(shape) // shape[axis]
-        assert model.bytes(3) == 2 * 3 * others * 2 + 11
-        assert model.max_slices(2 * 3 * others * 2 + 11) == 3
+        n_others = np.prod(shape) // shape[axis]
+        assert model.bytes(3) == 2 * 3 * n_others * 2 + 11
+        assert model.max_slices(2 * 3 * n_others * 2 + 11) == 3
 
 
 def test_the_largest_chunk_fits_and_a_larger_one_of_its_shape_does_not():
@@ -215,11 +215,11 @@ def test_a_chunk_is_never_larger_than_the_array_nor_smaller_than_one():
 
 
 @pytest.mark.parametrize(
-    ("axis", "said"),
+    ("axis", "message"),
     [(3, "3 dims has no axis 3"), (-4, "no axis -4"), ((0, -3), "different"), ((), "different")],
 )
-def test_axes_that_an_array_has_not_are_refused(axis, said):
-    with pytest.raises(UsageError, match=said):
+def test_invalid_axes_are_refused(axis, message):
+    with pytest.raises(UsageError, match=message):
         twice.model((131, 37, 17), "float32", axis)
 
 

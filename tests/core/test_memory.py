@@ -87,58 +87,58 @@ def test_bytes_never_decrease(model, slices):
 
 @pytest.mark.parametrize("available", [10**9, 10**10, 140 * 10**9])
 def test_a_nearly_straight_line_is_inverted_in_a_few_calls(available):
-    asked = []
+    queries = []
 
     def bytes_at(n: int) -> int:
-        asked.append(n)
+        queries.append(n)
         chunk = min(n, 16)
         return -(-n * 22_118_411 // 512) * 512 + -(-chunk * 88_473_601 // 512) * 512
 
     n = MemoryModel(bytes_at).max_slices(available)
-    calls = len(asked)
+    calls = len(queries)
     assert bytes_at(n) <= available < bytes_at(n + 1)
     assert calls <= 8
 
 
 @pytest.mark.parametrize("fixed", [0, 10**6])
-def test_a_ledger_that_counts_slice_by_slice_is_not_asked_about_many_more_than_fit(fixed):
-    asked = []
+def test_a_ledger_is_called_for_few_more_slices_than_fit(fixed):
+    queries = []
 
     @from_ledger
     def needs(m, shape, dtype):
-        asked.append(shape[0])
+        queries.append(shape[0])
         assert shape[0] <= 10_000
         m.alloc_bytes(fixed)
         for _ in range(shape[0]):
             m.alloc(shape[1:], dtype)
 
     assert needs(0, (10, 20), "float32", fixed + 800 * 1000 + 799, device="cpu") == (1000, None)
-    assert max(asked) <= 4 * 1001
+    assert max(queries) <= 4 * 1001
 
 
 @given(sizes, slopes, st.integers(1, 10**4))
-def test_an_inverted_estimator_asks_little(fixed, step, n):
-    asked = []
+def test_an_inverted_estimator_is_called_rarely(fixed, step, n):
+    queries = []
     model = MemoryModel.from_max_slices(
-        lambda available: asked.append(available) or max(0, available - fixed) // step
+        lambda available: queries.append(available) or max(0, available - fixed) // step
     )
     assert model.bytes(n) == fixed + n * step
-    assert len(asked) <= 12 + 5 * 60
-    assert min(asked) >= 1
-    assert max(asked) <= max(2**20, 16 * (fixed + n * step))
+    assert len(queries) <= 12 + 5 * 60
+    assert min(queries) >= 1
+    assert max(queries) <= max(2**20, 16 * (fixed + n * step))
 
 
 @pytest.mark.parametrize("most", [0, 1, 100])
 def test_an_estimator_that_stops_growing_ends(most):
-    asked = []
+    queries = []
     model = MemoryModel.from_max_slices(
-        lambda available: asked.append(available) or min(most, available // 1000)
+        lambda available: queries.append(available) or min(most, available // 1000)
     )
     assert model.bytes(most) == 1000 * most
     assert model.bytes(most + 1) == UNREACHABLE_BYTES
     assert model.max_slices(10**15) == most
-    assert len(asked) < 1500
-    assert max(asked) <= MAX_BYTES
+    assert len(queries) < 1500
+    assert max(queries) <= MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_piecewise_model_goes_through_its_points(points, expected):
 
 
 @pytest.mark.parametrize("points", [[], [(0, 5)], [(-1, 5)], [(2, -5)]])
-def test_points_that_cannot_be_are_refused(points):
+def test_invalid_points_are_refused(points):
     with pytest.raises(ValueError, match="point"):
         MemoryModel.piecewise(points)
 
@@ -170,7 +170,7 @@ def test_numpy_integers_do_not_overflow():
     assert model.max_slices(np.int64(2**62)) == 2**22 - 1
 
 
-def test_the_maximum_counts_what_the_others_keep():
+def test_the_maximum_includes_memory_kept_by_other_models():
     first = MemoryModel(lambda n: 100 * n, lambda n: 7 * n)
     second = MemoryModel(lambda n: 90 * n, lambda n: 31 * n)
     both = MemoryModel.maximum([first, second])
@@ -179,7 +179,7 @@ def test_the_maximum_counts_what_the_others_keep():
     assert MemoryModel.maximum([]).bytes(5) == 0
 
 
-def test_a_sum_adds_peaks_and_what_is_kept():
+def test_a_sum_adds_peaks_and_kept_memory():
     total = MemoryModel(lambda n: 2 * n, lambda n: n) + MemoryModel.linear(3, 5)
     assert total.bytes(7) == 14 + 3 + 35
     assert total.kept_bytes(7) == 7
@@ -188,7 +188,7 @@ def test_a_sum_adds_peaks_and_what_is_kept():
         total + 5
 
 
-def test_a_halo_widens_up_to_what_there_is():
+def test_a_halo_is_limited_to_the_array():
     model = MemoryModel(lambda n: 10 * n, lambda n: n).widened(4, total=9)
     assert [model.bytes(n) for n in (1, 5, 8, 9, 12)] == [50, 90, 90, 90, 120]
     assert model.kept_bytes(2) == 6

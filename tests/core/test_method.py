@@ -29,7 +29,7 @@ def plain(data, *, strength: float = 1.0):
 
 
 def counting_frames(seen):
-    """Estimators of both kinds that note the frames of maxslices between this file and them."""
+    """Estimators of both kinds that record the frames of maxslices between this file and them."""
 
     def note():
         frames = traceback.extract_stack()[:-2]
@@ -100,20 +100,20 @@ def test_an_estimator_that_reads_nbytes_plans_and_runs():
 
 
 def recorder(slice_dim, other_dims, dtype, available_memory, **kwargs):
-    given.append((slice_dim, other_dims, dtype, available_memory, kwargs))
+    received.append((slice_dim, other_dims, dtype, available_memory, kwargs))
     return 1, dtype
 
 
-given: list[tuple] = []
+received: list[tuple] = []
 
 
 @pytest.fixture(autouse=True)
 def _forget():
-    given.clear()
+    received.clear()
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("arguments", "message"),
     [
         (
             {"available_memory": 16e9},
@@ -129,27 +129,27 @@ def _forget():
         ({"strenght": 2.0}, "plain has no parameter 'strenght'; did you mean strength"),
     ],
 )
-def test_a_wrong_question_is_not_the_estimators_fault(asked, message):
+def test_invalid_arguments_are_refused_before_the_estimator_is_called(arguments, message):
     usual = {"slice_dim": 0, "other_dims": (10, 20), "dtype": "f4", "available_memory": 14450}
     with pytest.raises((UsageError, ParameterError), match=message):
-        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(**usual | asked)
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(**usual | arguments)
 
 
 def test_parameters_are_merged_over_the_defaults():
     def example(data, size=3, *, mode: str = "reflect", angles, flats=None): ...
 
     declare(example, calc_max_slices=recorder).meta.calc_max_slices(1, (5, 7), "u2", 99, size=5)
-    assert given == [
+    assert received == [
         (1, (5, 7), np.dtype("uint16"), 99, {"size": 5, "mode": "reflect", "flats": None})
     ]
 
 
 def test_the_arguments_of_an_estimator_may_be_given_by_name():
-    asked = {"slice_dim": 1, "other_dims": (5, 7), "dtype": "u2", "available_memory": 99}
+    arguments = {"slice_dim": 1, "other_dims": (5, 7), "dtype": "u2", "available_memory": 99}
     ledger = from_ledger(lambda m, shape, dtype: m.alloc(shape, dtype))
     for estimator in (estimate, ledger):
         meta = declare(plain, calc_max_slices=estimator).meta
-        assert meta.calc_max_slices(**asked) == meta.calc_max_slices(*asked.values())
+        assert meta.calc_max_slices(**arguments) == meta.calc_max_slices(*arguments.values())
         assert meta.calc_max_slices(1, (5, 7), "u2", available_memory=99, device="cpu")
 
 
@@ -190,10 +190,10 @@ def test_the_device_reaches_only_an_estimator_that_names_it():
     assert meta.calc_max_slices(0, (5, 7), "u2", 99, device="cpu")[0] == 1
     assert meta.calc_max_slices(0, (5, 7), "u2", 99)[0] == 2
     declare(plain, calc_max_slices=recorder).meta.calc_max_slices(0, (5, 7), "u2", 9, device="cpu")
-    assert given[0][4] == {"strength": 1.0}
+    assert received[0][4] == {"strength": 1.0}
 
 
-def test_a_ledger_is_told_device_and_parameters():
+def test_a_ledger_receives_device_and_parameters():
     @from_ledger
     def needs(m, shape, dtype, strength):
         m.alloc_bytes(shape[0] * (int(strength) if m.device == "cpu" else 5000))
@@ -214,7 +214,7 @@ def test_a_method_with_a_device_parameter_of_its_own_keeps_it():
         m.alloc(shape, dtype)
 
     declare(network, calc_max_slices=recorder).meta.calc_max_slices(0, (5, 7), "u2", 99)
-    assert given[0][4] == {"device": "cuda:1"}
+    assert received[0][4] == {"device": "cuda:1"}
     meta = declare(network, calc_max_slices=needs).meta
     assert meta.calc_max_slices(0, (16, 16), "u2", 5120, device="cuda:0")[0] == 10
 
@@ -269,7 +269,7 @@ def test_a_method_without_an_estimator_says_so():
 
 
 def to_uint8(slice_dim, other_dims, dtype, available_memory, *, strength):
-    """Give the dtype; the only parameter that it is given is the one that it names."""
+    """Return the dtype. This estimator receives only the parameter that it names."""
     return 1, np.uint8(strength)
 
 
@@ -304,7 +304,7 @@ def test_a_wrong_halo_is_refused_when_it_is_declared_or_returned(halo):
         declare(plain, halo=lambda: halo).meta.halo_slices()
 
 
-def test_output_dims_are_told_the_slice_dim_and_parameters():
+def test_output_dims_receive_the_slice_dim_and_parameters():
     def resampled(other_dims, shape, slice_dim):
         return (shape[0], other_dims[1] + slice_dim)
 
@@ -350,7 +350,7 @@ def test_sample_slices_must_name_slices(named):
         (lambda data: data, r"lambda.*registry\.register"),
     ],
 )
-def test_a_method_that_could_not_be_called_is_refused(function, message):
+def test_a_method_that_cannot_be_called_is_refused(function, message):
     if "lambda" not in message and callable(function) and not isinstance(function, staticmethod):
         function.__name__ = "candidate"
     with pytest.raises(RegistrationError, match=message):
@@ -383,7 +383,7 @@ def five_positions(slice_dim, other_dims, dtype, available_memory, strength, /):
         ),
     ],
 )
-def test_an_estimator_that_cannot_work_is_refused_naming_both(estimator, message):
+def test_an_invalid_estimator_is_refused_with_its_name(estimator, message):
     registry = Registry()
     with pytest.raises(RegistrationError, match=message) as caught:
         method("projection", calc_max_slices=estimator, registry=registry)(plain)
@@ -417,7 +417,7 @@ def test_an_estimator_that_cannot_work_is_refused_naming_both(estimator, message
         ({"pattern": plain}, r"plain: .* as in @method\('all'\)"),
     ],
 )
-def test_other_declarations_that_cannot_work_are_refused(declaration, message):
+def test_other_invalid_declarations_are_refused(declaration, message):
     with pytest.raises(RegistrationError, match=message):
         declare(plain, **declaration)
 
@@ -448,7 +448,7 @@ class Rigid:
         return data
 
 
-def test_what_cannot_take_attributes_is_registered_all_the_same():
+def test_a_callable_without_attributes_is_registered():
     rigid = Rigid()
     rigid.__name__ = "rigid"
     registry = Registry()

@@ -54,7 +54,7 @@ ARRAY = np.ones(3)
     ],
     ids=str,
 )
-def test_values_are_held_against_annotations(annotation, right, wrong):
+def test_values_are_checked_against_annotations(annotation, right, wrong):
     assert [value for value in right if not matches(annotation, value)] == []
     assert [value for value in wrong if matches(annotation, value)] == []
 
@@ -139,8 +139,8 @@ def test_values_as_yaml_gives_them_are_right(text):
     ],
 )
 def test_wrong_parameters_are_named(text, fault):
-    (found,) = faults_of(text)
-    assert found.startswith(fault)
+    (reported,) = faults_of(text)
+    assert reported.startswith(fault)
 
 
 def test_every_fault_is_found_and_says_which_parameter():

@@ -1,4 +1,4 @@
-"""Methods on their way to other processes."""
+"""Pickling methods for other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maxslices import Registry, registry
 HTTOMO = "httomolibgpu.prep.normalize.minus_log"
 
 
-def test_a_method_of_a_package_goes_by_its_name():
+def test_a_method_of_a_package_is_pickled_by_name():
     meta = registry.get("minus_log")
     text = pickle.dumps(meta)
     assert len(text) < 200
@@ -20,7 +20,7 @@ def test_a_method_of_a_package_goes_by_its_name():
 
 
 @pytest.mark.skipif(HTTOMO not in registry, reason="httomolibgpu is not installed")
-def test_a_method_of_httomo_goes_without_an_import_of_its_package():
+def test_pickling_a_method_of_httomo_does_not_import_its_package():
     meta = registry.get(HTTOMO)
     before = set(sys.modules)
     assert pickle.loads(pickle.dumps(meta)) is meta
@@ -31,15 +31,15 @@ def _negated(data):
     return -data
 
 
-def test_a_method_of_ones_own_goes_as_it_is():
+def test_a_method_outside_of_packages_is_pickled_by_value():
     meta = Registry().register(_negated, pattern="projection")
-    found = pickle.loads(pickle.dumps(meta))
-    assert found is not meta
-    assert found.function is _negated
-    assert found.full_name == meta.full_name
+    copy = pickle.loads(pickle.dumps(meta))
+    assert copy is not meta
+    assert copy.function is _negated
+    assert copy.full_name == meta.full_name
 
 
-def test_a_process_without_the_package_says_what_it_misses():
+def test_a_process_without_the_package_names_it():
     text = pickle.dumps(registry.get("minus_log")).replace(b"minus_log", b"minus_lag")
     with pytest.raises(ImportError, match=r"unknown method '.*minus_lag'.*everywhere"):
         pickle.loads(text)

@@ -42,7 +42,7 @@ def test_a_registry_is_a_collection(filled):
     assert filled["median_filter"] is filled.get("median_filter", "first.lab")
 
 
-def test_methods_of_one_name_are_told_apart(filled):
+def test_methods_with_the_same_name_need_their_module(filled):
     with pytest.raises(
         UnknownMethodError,
         match=r"several methods are named 'minus_log': "
@@ -70,7 +70,7 @@ def test_methods_of_one_name_are_told_apart(filled):
         ("", None, "unknown method ''"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(filled, name, module, message):
+def test_an_unknown_name_is_refused_with_similar_names(filled, name, module, message):
     with pytest.raises(UnknownMethodError) as caught:
         filled.get(name, module)
     assert message in str(caught.value)
@@ -81,7 +81,7 @@ def test_an_empty_registry_says_that_nothing_is_installed():
         Registry()["minus_log"]
 
 
-def test_code_of_others_is_registered_unchanged():
+def test_a_function_of_another_package_is_registered_unchanged():
     from scipy.ndimage import gaussian_filter
 
     own = Registry()
@@ -172,8 +172,8 @@ class EntryPoint(SimpleNamespace):
 @pytest.fixture
 def entry_points(monkeypatch):
     def install(**actions):
-        found = [EntryPoint(name=name, action=action) for name, action in actions.items()]
-        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found)
+        installed = [EntryPoint(name=name, action=action) for name, action in actions.items()]
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: installed)
 
     return install
 
@@ -202,14 +202,14 @@ def test_a_package_that_fails_is_named_and_the_others_are_there(
         raise error
 
     entry_points(bad=fail, good=lambda: own.register(minus_log, pattern="all"))
-    said = (
+    warning = (
         "^bad may lack methods other than median_filter"
         if registers_first
         else "methods of bad are"
     )
-    with pytest.warns(UserWarning, match=rf"{said}.*{type(error).__name__}: {error}"):
+    with pytest.warns(UserWarning, match=rf"{warning}.*{type(error).__name__}: {error}"):
         assert len(own) == 1 + registers_first
-    with pytest.raises(UnknownMethodError, match=rf"'xyz'.*{said.removeprefix('^')}"):
+    with pytest.raises(UnknownMethodError, match=rf"'xyz'.*{warning.removeprefix('^')}"):
         own["xyz"]
 
 

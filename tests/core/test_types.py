@@ -1,4 +1,4 @@
-"""What a type checker knows of a decorated function."""
+"""Types of decorated functions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_the_line_of_the_readme_is_typed(tmp_path):
     )
     assert run.stderr == ""
     lines = run.stdout.splitlines()[:-1]
-    said = [line.partition("typed.py:")[2].partition(": ")[2] for line in lines]
-    assert said[0] == 'note: Revealed type is "int"'
-    assert said[1] == 'note: Revealed type is "str"'
-    assert 'Unexpected keyword argument "lvl"' in said[2]
-    assert len([text for text in said if text.startswith("error")]) == 1
+    messages = [line.partition("typed.py:")[2].partition(": ")[2] for line in lines]
+    assert messages[0] == 'note: Revealed type is "int"'
+    assert messages[1] == 'note: Revealed type is "str"'
+    assert 'Unexpected keyword argument "lvl"' in messages[2]
+    assert len([text for text in messages if text.startswith("error")]) == 1

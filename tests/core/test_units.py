@@ -51,7 +51,7 @@ def test_amounts_of_memory_are_read_exactly(text, n_bytes):
         (None, "write a number with a unit"),
     ],
 )
-def test_what_is_no_amount_of_memory_is_refused(text, message):
+def test_an_invalid_amount_of_memory_is_refused(text, message):
     with pytest.raises(UsageError, match=message):
         parse_bytes(text)
 

@@ -50,7 +50,7 @@ class Pool:
 
 
 class Plans(dict):
-    """CuPy's cache of FFT plans, which yields pairs; its method ``clear`` collects garbage."""
+    """CuPy's cache of FFT plans, which yields pairs. Its method ``clear`` collects garbage."""
 
     def __iter__(self):
         return iter(list(self.items()))

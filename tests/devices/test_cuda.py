@@ -22,13 +22,13 @@ def cupy(monkeypatch, tmp_path):
     return install(monkeypatch, n_devices=2)
 
 
-def test_free_is_what_the_device_and_its_pool_have(cupy):
+def test_free_memory_includes_unused_memory_of_the_pool(cupy):
     reserved = 100_000 + MODULES_BYTES
     assert CudaBackend(1).free_bytes() == int(100_700 * FREE_SHARE) + reserved
     assert set(cupy.entered) == {1, None}
 
 
-def test_the_pool_is_limited_to_what_is_in_use_and_the_budget(cupy):
+def test_the_pool_is_limited_to_memory_in_use_and_the_budget(cupy):
     cupy.pool.limit = 77
     with CudaBackend(1).limited(5000):
         assert cupy.pool.limit == 300 + 5000
@@ -38,10 +38,8 @@ def test_the_pool_is_limited_to_what_is_in_use_and_the_budget(cupy):
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_so(
-    cupy, monkeypatch
-):
-    calls = []  # the number of what is left out also falls as other threads free some of it
+def test_objects_are_unfrozen_by_the_context_that_froze_them(cupy, monkeypatch):
+    calls = []  # the number of frozen objects also falls if other threads free some
     for name in ("freeze", "unfreeze"):
         do = getattr(gc, name)
         monkeypatch.setattr(gc, name, lambda name=name, do=do: [calls.append(name), do()])
@@ -57,7 +55,7 @@ def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatch):
+def test_objects_frozen_by_python_itself_are_ignored(monkeypatch):
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # from the beginning, Python 3.12
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
@@ -68,7 +66,7 @@ def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatc
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
+def test_objects_are_unfrozen_if_limiting_the_pool_fails(cupy):
     def fails():
         raise CUDARuntimeError("cudaErrorIllegalAddress")
 
@@ -79,7 +77,7 @@ def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
     assert gc.get_freeze_count() == before
 
 
-def test_memory_is_pinned_for_all_devices_and_given_back_while_python_runs(cupy, monkeypatch):
+def test_memory_is_pinned_for_all_devices_and_unpinned_before_python_ends(cupy, monkeypatch):
     calls = []
     cupy.cuda.runtime.hostRegister = lambda address, n_bytes, flags: calls.append((n_bytes, flags))
     cupy.cuda.runtime.hostUnregister = lambda address: calls.append("unregistered")
@@ -93,24 +91,24 @@ def test_memory_is_pinned_for_all_devices_and_given_back_while_python_runs(cupy,
     assert calls == [(60, 1), (40, 1)]
 
 
-def test_large_pinned_memory_is_there_when_it_is_registered(cupy):
-    mincore, found = ctypes.CDLL(None).mincore, []
+def test_all_pages_of_pinned_memory_exist_before_registration(cupy):
+    mincore, n_pages = ctypes.CDLL(None).mincore, []
 
     def register(address, n_bytes, flags):
         pages = np.zeros(-(-n_bytes // 4096), np.uint8)
         place = ctypes.c_void_p(address), ctypes.c_size_t(n_bytes)
         assert mincore(*place, pages.ctypes.data_as(ctypes.c_void_p)) == 0
-        found.append(int((pages & 1).sum()))
+        n_pages.append(int((pages & 1).sum()))
 
     cupy.cuda.runtime.hostRegister = register
     cupy.cuda.runtime.hostUnregister = lambda address: None
     array = pinned_empty((9, 2**20), np.float32)
     small = pinned_empty(5, np.uint8)
-    assert found == [array.nbytes // 4096, 1]
+    assert n_pages == [array.nbytes // 4096, 1]
     assert small.shape == (5,)
 
 
-def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkeypatch):
+def test_an_upload_without_memory_waits_for_copies_in_progress(cupy, monkeypatch):
     waited = []
 
     class Event:
@@ -155,7 +153,7 @@ class FakeArray(np.ndarray):
         return SimpleNamespace(ptr=self.ctypes.data)
 
 
-def test_the_first_error_of_a_device_that_fails_is_told(cupy):
+def test_the_first_error_of_a_failing_device_is_raised(cupy):
     def fails():
         raise CUDARuntimeError("cudaErrorIllegalAddress")
 
@@ -170,20 +168,20 @@ def test_the_first_error_of_a_device_that_fails_is_told(cupy):
 
 
 def unused_after(cupy, n_bytes):
-    """Fill the pool, and free all of it but what was in use before."""
+    """Fill the pool, and free everything that was not in use before."""
     before = cupy.pool.in_use
     cupy.allocator(n_bytes)
     cupy.pool.in_use = before
 
 
-def test_unused_blocks_are_given_back_for_a_request_beyond_the_limit(cupy):
+def test_unused_blocks_are_freed_for_a_request_beyond_the_limit(cupy):
     with CudaBackend(0).limited(1000):
         unused_after(cupy, 600)
         assert cupy.allocator(1000) == 1000
         assert cupy.pool.held == 300 + 1000
 
 
-def test_garbage_is_collected_for_it(cupy):
+def test_garbage_is_collected_for_a_request_beyond_the_limit(cupy):
     class Block:
         def __init__(self):
             self.cycle = self
@@ -198,7 +196,7 @@ def test_garbage_is_collected_for_it(cupy):
         assert cupy.allocator(1000) == 1000
 
 
-def test_what_is_beyond_the_limit_in_any_case_is_refused(cupy):
+def test_a_request_beyond_the_limit_is_refused(cupy):
     with CudaBackend(0).limited(1000):
         cupy.allocator(400)
         with pytest.raises(OutOfMemoryError):
@@ -206,7 +204,7 @@ def test_what_is_beyond_the_limit_in_any_case_is_refused(cupy):
         assert cupy.allocator(600) == 600
 
 
-def test_the_allocator_is_put_back(cupy):
+def test_the_allocator_is_restored(cupy):
     before = cupy.allocator
     with CudaBackend(0).limited(1000):
         with CudaBackend(0).limited(500):
@@ -216,7 +214,7 @@ def test_the_allocator_is_put_back(cupy):
     assert cupy.allocator == before
 
 
-def test_an_allocator_that_is_not_the_pools_stays(cupy):
+def test_an_allocator_other_than_the_pool_is_not_replaced(cupy):
     def own(n_bytes):
         return -n_bytes
 
@@ -226,7 +224,7 @@ def test_an_allocator_that_is_not_the_pools_stays(cupy):
     assert cupy.allocator is own
 
 
-def test_one_that_was_set_meanwhile_stays(cupy):
+def test_an_allocator_that_was_set_meanwhile_is_kept(cupy):
     def own(n_bytes):
         return -n_bytes
 
@@ -236,16 +234,16 @@ def test_one_that_was_set_meanwhile_stays(cupy):
 
 
 @pytest.mark.parametrize(
-    ("text", "raised", "said"),
+    ("text", "raised", "message"),
     [
         ("cudaErrorMemoryAllocation: out of", MemoryError, "cannot pin 60 bytes of host memory"),
         ("cudaErrorIllegalAddress: an illegal", CUDARuntimeError, "^cudaErrorIllegalAddress"),
     ],
 )
-def test_memory_that_cannot_be_pinned_is_told_from_a_device_that_failed(cupy, text, raised, said):
+def test_a_failure_to_pin_differs_from_a_failure_of_the_device(cupy, text, raised, message):
     def refuse(address, n_bytes, flags):
         raise CUDARuntimeError(text)
 
     cupy.cuda.runtime.hostRegister = refuse
-    with pytest.raises(raised, match=said):
+    with pytest.raises(raised, match=message):
         pinned((3, 5), np.dtype("float32"))

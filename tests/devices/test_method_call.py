@@ -1,4 +1,4 @@
-"""Methods for torch are given tensors on the arrays' memory; on a CPU, and without torch."""
+"""Calls of methods on a CPU, with and without torch."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def torch():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(None, "sys.exit(None)"), ("no scan", "sys.exit('no scan')")]
+    ("code", "message"), [(None, "sys.exit(None)"), ("no scan", "sys.exit('no scan')")]
 )
-def test_a_method_that_ends_the_program_is_an_error_of_its_own(code, said):
+def test_a_method_that_exits_is_an_error(code, message):
     meta = describe(lambda data: sys.exit(code), pattern="all", name="tried")
-    with pytest.raises(RuntimeError, match=re.escape(said)):
+    with pytest.raises(RuntimeError, match=re.escape(message)):
         call_method(meta, np.ones((2, 3, 4)), {}, CPU)
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_copied(torch, dtype):
 
 @needs_torch
 @pytest.mark.parametrize(
-    "made",
+    "change",
     [
         lambda a: a[::-1],
         lambda a: a.astype(">f4"),
@@ -72,25 +72,25 @@ def test_nothing_is_copied(torch, dtype):
     ],
     ids=["backwards", "other byte order", "read-only"],
 )
-def test_what_torch_cannot_share_is_copied(made):
-    data = made(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+def test_arrays_that_torch_cannot_share_are_copied(change):
+    data = change(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     result = call_method(described(lambda data: data.add_(1)), data, {}, CPU)
     np.testing.assert_array_equal(result, data + 1)
     assert not np.shares_memory(result, data)
 
 
 def test_frames_become_tensors_and_angles_do_not(torch):
-    given = {"flats": np.ones((2, 3, 4)), "darks": None, "angles": np.zeros(5), "level": 2.0}
+    parameters = {"flats": np.ones((2, 3, 4)), "darks": None, "angles": np.zeros(5), "level": 2.0}
     seen = {}
 
     def keep(data, flats, darks, angles, level):
         seen.update(flats=flats, darks=darks, angles=angles, level=level)
         return data
 
-    call_method(described(keep), np.ones((5, 3, 4)), given, CPU)
+    call_method(described(keep), np.ones((5, 3, 4)), parameters, CPU)
     assert isinstance(seen["flats"], torch.Tensor)
     assert seen["darks"] is None
-    assert seen["angles"] is given["angles"]
+    assert seen["angles"] is parameters["angles"]
     assert seen["level"] == 2.0
 
 
@@ -124,7 +124,7 @@ def test_a_dtype_of_numpy_alone_is_named():
         call_method(described(lambda data: data), np.ones((1, 2, 3), np.longdouble), {}, CPU)
 
 
-def test_without_torch_the_message_says_what_to_install(monkeypatch):
+def test_missing_torch_is_reported_with_how_to_install_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     meta = described(lambda data: data)
     with pytest.raises(DeviceError, match=r"^tried needs torch.*pip install 'maxslices\[torch\]'"):
@@ -138,7 +138,7 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch):
         )
 
 
-def test_torch_is_not_imported_for_methods_that_do_without(monkeypatch):
+def test_torch_is_not_imported_for_methods_without_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
     assert not require_libraries([describe(lambda data: data, pattern="all", name="tried")])
 
@@ -165,8 +165,8 @@ def _two(slice_dim, other_dims, dtype, available_memory, device="cuda"):
     return available_memory // (other_dims[0] * other_dims[1] * 12), np.float32
 
 
-def test_a_method_that_changes_the_working_directory_finds_it_put_back(tmp_path, monkeypatch):
-    """It put results with a relative path into another folder."""
+def test_the_working_directory_is_restored_after_a_method(tmp_path, monkeypatch):
+    """Otherwise results with a relative path go to another folder."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
@@ -182,7 +182,7 @@ def test_a_method_that_changes_the_working_directory_finds_it_put_back(tmp_path,
 
 
 @needs_fork
-def test_a_child_that_a_method_forks_ends_where_the_method_ends(tmp_path):
+def test_a_forked_child_ends_at_the_end_of_the_method(tmp_path):
     def forks(data, how):
         if os.fork() == 0 and how == "raises":
             raise ValueError("in the child")
@@ -194,7 +194,7 @@ def test_a_child_that_a_method_forks_ends_where_the_method_ends(tmp_path):
         try:
             call_method(meta, np.ones((1, 2, 3)), {"how": how}, CPU)
         finally:
-            if os.getpid() != here:  # what the test is about; and nothing of pytest goes on there
+            if os.getpid() != here:  # the child must not run the rest of pytest
                 log.touch()
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
@@ -202,7 +202,7 @@ def test_a_child_that_a_method_forks_ends_where_the_method_ends(tmp_path):
 
 
 def test_a_method_that_would_end_the_process_is_an_error():
-    """With os._exit(0) the status of an unfinished run was that of a finished one."""
+    """With os._exit(0) an unfinished run had the status of a finished one."""
     before = os._exit
 
     def ends(data):

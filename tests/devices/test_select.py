@@ -1,4 +1,4 @@
-"""Backends by name, with CuPy missing, or finding no GPU."""
+"""Selecting backends by name, without CuPy or without a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_auto_is_the_cpu_without_cupy_and_without_a_gpu(monkeypatch):
     assert select_backend("auto").name == "cuda:0"
 
 
-def test_a_device_that_is_not_there_is_told(monkeypatch):
+def test_a_missing_device_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(
         DeviceError, match=r"pip install 'maxslices\[cuda13\]' .*, or use --device cpu"
@@ -37,7 +37,7 @@ def test_a_device_that_is_not_there_is_told(monkeypatch):
         select_backend("cuda:2")
 
 
-def test_a_home_that_cupy_cannot_make_its_folder_in_is_told(tmp_path, monkeypatch):
+def test_a_home_that_cupy_cannot_write_to_is_reported(tmp_path, monkeypatch):
     (tmp_path / "cupy.py").write_text("import os; os.makedirs('/dev/null/.cupy')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
@@ -52,7 +52,7 @@ def test_other_names_are_refused(name):
         select_backend(name)
 
 
-def test_planning_for_a_card_needs_its_memory_or_the_card(monkeypatch):
+def test_planning_for_a_gpu_needs_its_memory_or_the_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     pipeline = Pipeline.from_steps(["negate"], fakes)
     scan = ArraySpec((20, 30, 40), "float32")

@@ -29,17 +29,17 @@ class OnDevice(torch.Tensor):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """The devices and streams that torch was told to work on, in order."""
-    told = SimpleNamespace(entered=[], pointer=0)
+    """The devices and streams that torch used, in order."""
+    calls = SimpleNamespace(entered=[], pointer=0)
 
     @contextmanager
     def entered(what):
-        told.entered.append(what)
+        calls.entered.append(what)
         yield
-        told.entered.append(None)
+        calls.entered.append(None)
 
     cupy = fake_cupy.install(monkeypatch)
-    cupy.cuda.get_current_stream = lambda: SimpleNamespace(ptr=told.pointer)
+    cupy.cuda.get_current_stream = lambda: SimpleNamespace(ptr=calls.pointer)
     cupy.dtype = np.dtype
     cupy.from_dlpack = lambda tensor: tensor.as_subclass(torch.Tensor).numpy()
     stand_ins = {
@@ -55,7 +55,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(
         torch_arrays, "from_dlpack", lambda array: torch.from_numpy(array).as_subclass(OnDevice)
     )
-    return told
+    return calls
 
 
 def call(function, data=DATA, parameters=None, **declaration):
@@ -94,14 +94,14 @@ def test_frames_are_tensors_and_side_results_are_on_the_host(gpu):
     def both(tensor, flats):
         return (tensor + flats).sum(), 7
 
-    found = call(both, parameters={"flats": DATA}, side_results=("a", "b"), combine=tuple)
-    assert found == (2 * DATA.sum(), 7)
-    assert type(found[0]) is np.ndarray
+    results = call(both, parameters={"flats": DATA}, side_results=("a", "b"), combine=tuple)
+    assert results == (2 * DATA.sum(), 7)
+    assert type(results[0]) is np.ndarray
     one = call(lambda tensor: tensor.sum(), side_results=("a",), combine=tuple)
     assert type(one) is np.ndarray
 
 
-def test_what_cupy_cannot_have_is_refused(gpu):
+def test_tensors_that_cupy_cannot_represent_are_refused(gpu):
     with pytest.raises(TypeError, match=r"torch.bfloat16, which CuPy lacks: .*\.float\(\)"):
         call(lambda tensor: tensor.to(torch.bfloat16))
     with pytest.raises(TypeError, match="tensor on cpu, but its data are on cuda:0"):
@@ -109,7 +109,7 @@ def test_what_cupy_cannot_have_is_refused(gpu):
     assert call(lambda tensor: 5) == 5
 
 
-def test_a_torch_without_a_gpu_is_told(gpu, monkeypatch):
+def test_torch_without_a_gpu_is_reported(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="finds no GPU, although CuPy does"):
         call(lambda tensor: tensor)

@@ -13,7 +13,7 @@ from maxslices.devices.torch_shared_pool import cached_bytes, release_cache, sha
 
 @pytest.fixture
 def libraries(monkeypatch):
-    """The calls that were made, in order, and the allocator that CuPy has."""
+    """The calls in order, and the allocator of CuPy."""
     state = SimpleNamespace(happened=[], allocator="the pool's", refuses=False)
 
     class Allocator:
@@ -69,7 +69,7 @@ def test_a_budget_beyond_the_device_is_all_of_it(libraries):
         assert libraries.happened[-1] == 1.0
 
 
-def test_a_limit_that_torch_had_is_kept_and_put_back(libraries):
+def test_an_earlier_limit_of_torch_is_kept_and_restored(libraries):
     sys.modules["torch"].cuda.get_per_process_memory_fraction = lambda number: 0.35
     with shared_allocator(300):
         assert libraries.happened[-1] == 0.35
@@ -79,13 +79,13 @@ def test_a_limit_that_torch_had_is_kept_and_put_back(libraries):
     assert libraries.happened[-1] == 0.35
 
 
-def test_an_allocator_that_cupy_keeps_stays(libraries):
+def test_an_allocator_that_cupy_does_not_replace_is_kept(libraries):
     libraries.refuses = True
     with shared_allocator(300):
         assert libraries.allocator == "the pool's"
 
 
-def test_the_cache_is_what_is_held_and_not_handed_out(libraries):
+def test_the_cache_is_the_unused_memory(libraries):
     assert cached_bytes() == 40
     release_cache()
     assert libraries.happened == ["emptied"]

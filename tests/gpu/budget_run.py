@@ -26,7 +26,7 @@ def twice(values):
 
 
 def main(budget_bytes):
-    """Print what was planned and measured."""
+    """Print planned and measured numbers."""
     scan = pinned_empty(SHAPE, np.uint16)  # 2.5 GB
     scan[...] = np.arange(SHAPE[2], dtype=np.uint16)
     registry = Registry()
@@ -38,14 +38,14 @@ def main(budget_bytes):
     report = run(scan, pipeline, out, device="cuda", memory=budget_bytes, block="max")
     np.testing.assert_array_equal(out[::300], scan[::300].astype(np.float32))
     (section,) = report.sections
-    said = {
+    numbers = {
         "reserved_bytes": report.plan.reserved_bytes,
         "estimated_bytes": section.estimated_bytes,
         "measured_bytes": section.measured_bytes,
         "n_splits": section.n_splits,
         "block": section.block,
     }
-    print(json.dumps(said))
+    print(json.dumps(numbers))
 
 
 if __name__ == "__main__":

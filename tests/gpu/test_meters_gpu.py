@@ -112,7 +112,7 @@ def test_work_areas_of_ffts_are_counted_and_caches_may_be_cleared_inside(cupy):
     cupy.fft.config.get_plan_cache().clear()
 
 
-def test_a_recorded_peak_has_what_was_alive(cupy):
+def test_a_recorded_peak_lists_its_allocations(cupy):
     with measure_peak("cuda", record=(10, 0)) as peak:
         data = cupy.ones((10, 100, 100), cupy.float32)
         doubled = data * 2

@@ -22,10 +22,10 @@ def test_values_are_those_of_numpy(dtype, cut):
     if dtype.startswith("float"):
         data[0, 4:8, 5] = np.nan, np.inf, -np.inf, -1.0
         flats[0, 4, 5:8], darks[0, 5, 5:7] = (np.nan, np.inf, 0.0), (np.nan, np.inf)
-    for given in (darks, None):
-        host = data[cut], flats[cut], None if given is None else given[cut]
+    for dark_frames in (darks, None):
+        host = data[cut], flats[cut], None if dark_frames is None else dark_frames[cut]
         device = [
-            None if each is None else cupy.asarray(each)[cut] for each in (data, flats, given)
+            None if each is None else cupy.asarray(each)[cut] for each in (data, flats, dark_frames)
         ]
         with np.errstate(all="ignore"):
             wanted = dark_flat_field_correction(*host, upper_bound=1.5)

@@ -23,16 +23,16 @@ def fill(cupy):
     return cupy.empty(70 * MB, "uint8")
 
 
-def test_what_is_unused_is_given_back_before_a_request_is_refused():
+def test_unused_memory_is_freed_before_a_request_is_refused():
     import cupy
 
     backend = select_backend("cuda")
     with backend.limited(100 * MB):
-        del (found := [fill(cupy)])[0]
+        del (arrays := [fill(cupy)])[0]
         with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
             cupy.empty(101 * MB, "uint8")
         assert cupy.empty(99 * MB, "uint8").nbytes == 99 * MB
-        assert not found
+        assert not arrays
 
 
 def test_peaks_and_sequences_are_those_without_a_limit():

@@ -1,4 +1,4 @@
-"""Probing on a GPU: what fits, found within the memory that a plan has."""
+"""Probing on a GPU within the memory of a plan."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def padded(data):
     """Pad the block to a multiple of 16 slices: memory goes up in steps."""
     import cupy
 
-    room = cupy.zeros((-(-len(data) // 16) * 16, *data.shape[1:]), np.float32)
-    room[: len(data)] = data
-    return room[: len(data)] + data
+    padded_block = cupy.zeros((-(-len(data) // 16) * 16, *data.shape[1:]), np.float32)
+    padded_block[: len(data)] = data
+    return padded_block[: len(data)] + data
 
 
 def needs(name, n):
@@ -45,7 +45,7 @@ def needs(name, n):
 
 
 @pytest.mark.parametrize("method", [three, padded])
-def test_what_fits_is_found(method):
+def test_the_number_of_slices_that_fit_is_found(method):
     import cupy
 
     meta = describe(method, pattern="projection", name=method.__name__, module="tests")
@@ -55,10 +55,10 @@ def test_what_fits_is_found(method):
     pool = cupy.get_default_memory_pool()
     before = pool.get_limit(), pool.used_bytes()
     with measure_peak("cuda") as peak:
-        found = probe(request, backend, available_bytes=ROOM_BYTES)
-    print(method.__name__, found.answer, "of", right, peak.cupy_held_bytes, found.notes)
-    assert 0.98 * right <= found.answer <= right
-    model = found.model()
+        probed = probe(request, backend, available_bytes=ROOM_BYTES)
+    print(method.__name__, probed.answer, "of", right, peak.cupy_held_bytes, probed.notes)
+    assert 0.98 * right <= probed.answer <= right
+    model = probed.model()
     for n in (1, 7, right // 2, right):
         assert model.bytes(n) >= needs(method.__name__, n) - 2**20
     assert peak.cupy_held_bytes <= ROOM_BYTES

@@ -1,4 +1,4 @@
-"""The runner on a real GPU: the same bits whatever the block, within budgets, short of memory."""
+"""The runner on a real GPU: equal results for all blocks, budgets, and too little memory."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def between(monkeypatch):
 
 @pytest.mark.parametrize("where", ["device", "memory", "scratch file"])
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
-def test_bits_depend_on_neither_block_nor_place(between, tmp_path, where, block):
+def test_results_are_bitwise_independent_of_block_and_place(between, tmp_path, where, block):
     between(where)
     shape = SHAPE if block > 1 else (40, 24, 640)
     scan = data(shape)
@@ -110,7 +110,7 @@ def test_bits_depend_on_neither_block_nor_place(between, tmp_path, where, block)
         assert section.measured_bytes <= section.estimated_bytes
 
 
-def test_pinned_arrays_are_used_as_they_are():
+def test_pinned_arrays_are_used_without_staging():
     scan = pinned_empty(SHAPE, np.uint16)
     scan[...] = data()
     out = pinned_empty(SHAPE, np.float32)
@@ -196,17 +196,17 @@ def test_the_budget_is_kept_and_used_by_a_program_with_its_context(budget):
         while child.poll() is None:
             lowest = min(lowest, cupy.cuda.runtime.memGetInfo()[0])
             time.sleep(0.001)
-        said = json.loads(child.stdout.read())
+        numbers = json.loads(child.stdout.read())
     finally:
         child.kill()
         child.wait()
         child.stdout.close()
     used = before - lowest
-    print(f"budget {budget}, used {used}; {said}")
-    assert said["n_splits"] == 0
-    assert said["measured_bytes"] <= said["estimated_bytes"]
+    print(f"budget {budget}, used {used}; {numbers}")
+    assert numbers["n_splits"] == 0
+    assert numbers["measured_bytes"] <= numbers["estimated_bytes"]
     assert used <= budget
-    if said["reserved_bytes"] == UNMEASURED_RESERVE_BYTES:
+    if numbers["reserved_bytes"] == UNMEASURED_RESERVE_BYTES:
         pytest.skip("other programs use this GPU, so the size of a context is not known")
     assert used >= 0.9 * budget
 
@@ -215,12 +215,12 @@ def test_fft_plans_that_a_method_asks_for_are_made_once_a_block_size():
     import cupy
     from cupyx.scipy.fftpack import get_fft_plan
 
-    made = []
+    plans = []
 
     def smooth(data):
         spectrum = data.astype(np.complex64)
-        made.append(get_fft_plan(spectrum, axes=(1, 2)))
-        with made[-1]:
+        plans.append(get_fft_plan(spectrum, axes=(1, 2)))
+        with plans[-1]:
             spectrum = cupy.fft.fft2(spectrum, axes=(1, 2))
             spectrum[:, 20:-20] = 0
             return cupy.ascontiguousarray(cupy.fft.ifft2(spectrum, axes=(1, 2)).real)
@@ -229,8 +229,8 @@ def test_fft_plans_that_a_method_asks_for_are_made_once_a_block_size():
     registry.register(smooth, pattern="projection", calc_max_slices=two)
     data = np.random.default_rng(3).random((64, 32, 80), np.float32)
     result = run(data, Pipeline.from_steps(["smooth"], registry), device="cuda", block=8).result
-    assert len(made) == 8
-    assert len({id(plan) for plan in made}) == 1
+    assert len(plans) == 8
+    assert len({id(plan) for plan in plans}) == 1
     spectrum = np.fft.fft2(data)
     spectrum[:, 20:-20] = 0
     assert np.abs(result - np.fft.ifft2(spectrum).real).max() < 1e-5

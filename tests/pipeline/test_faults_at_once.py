@@ -1,4 +1,4 @@
-"""Faults are reported together, each with line, column, a mark below it, and what is allowed."""
+"""Faults are reported together, each with line, column, a mark below it, and the valid choices."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ FIND = """\
 
 
 def faults(text: str) -> list[tuple[int, int, str]]:
-    """Line, column and first line of each fault; each mark is held against its column."""
+    """Line, column and message of each fault. Each mark is checked against its column."""
     with pytest.raises(PipelineError) as caught:
         _read(text)
     lines = str(caught.value).splitlines()
     written = text.splitlines()
-    found = []
+    reported = []
     for number, line in enumerate(lines):
-        place, _, said = line.strip().partition(": ")
+        place, _, message = line.strip().partition(": ")
         name, *where = place.split(":")
-        if name != "p.yaml" or not said or len(where) != 2:
+        if name != "p.yaml" or not message or len(where) != 2:
             continue
         row, column = map(int, where)
         shown, mark = lines[number + 1], lines[number + 2]
         assert shown.strip() == written[row - 1].strip()
         assert shown[mark.index("^")] == written[row - 1][column - 1]
-        found.append((row, column, said))
-    return found
+        reported.append((row, column, message))
+    return reported
 
 
 def _read(text):
@@ -85,19 +85,19 @@ def _read(text):
 
 
 FAULTY_STEPS = {
-    "method that is not there": (
+    "unknown method": (
         LOADER + "- method: smoothe\n  module_path: lab.prep\n  parameters: {}\n",
         (7, 3, "did you mean smooth?"),
     ),
-    "module that is not there": (
+    "unknown module": (
         LOADER + "- method: smooth\n  module_path: lab.perp\n  parameters: {}\n",
         (8, 3, "but lab.prep has"),
     ),
-    "parameter that is not there": (
+    "unknown parameter": (
         LOADER + "- method: smooth\n  module_path: lab.prep\n  parameters:\n    levl: 3\n",
         (10, 5, "did you mean level?"),
     ),
-    "parameter of the loader that is not there": (
+    "unknown parameter of the loader": (
         LOADER + "    preveiw: null\n- method: smooth\n",
         (7, 5, "did you mean preview?"),
     ),
@@ -117,15 +117,15 @@ FAULTY_STEPS = {
         "- method: smooth\n  parameters:\n    name: REQUIRED\n",
         (3, 5, "a placeholder: write your value (str), or leave it out to use 'gauss'"),
     ),
-    "reference to no step": (
+    "reference to an unknown step": (
         FIND + "- method: smooth\n  parameters:\n    level: ${{center.side_outputs.centre}}\n",
         (9, 5, "'center'"),
     ),
-    "reference to no side output": (
+    "reference to an unknown side output": (
         FIND + "- method: smooth\n  parameters:\n    level: ${{centring.side_outputs.cor}}\n",
         (9, 5, "whose side_outputs are: centre"),
     ),
-    "side output that is none": (
+    "unknown side output": (
         FIND.replace("cor:", "core:"),
         (6, 5, "no side result 'core'; it has: cor"),
     ),
@@ -185,7 +185,7 @@ def test_a_fault_is_reported_with_its_line_and_column(case):
 def test_all_faults_are_reported_in_the_order_of_the_file(cases):
     steps = [text for text, _ in cases.values() if not text.startswith(LOADER)]
     steps = [text.replace("centring", f"c{i}") for i, text in enumerate(steps)]
-    first = "parameter of the loader that is not there"
+    first = "unknown parameter of the loader"
     n_loader = int(first in cases)
     text = cases[first][0] if n_loader else ""
     reported = faults(text + "".join(steps))
@@ -193,7 +193,7 @@ def test_all_faults_are_reported_in_the_order_of_the_file(cases):
     assert reported == sorted(reported)
 
 
-def test_the_check_goes_on_inside_a_loader_and_behind_a_sweep():
+def test_faults_in_the_loader_and_after_a_sweep_are_found():
     text = (
         "- method: standard_tomo\n  parameters:\n    data_pth: a\n    preview:\n"
         "      detector_y: {start: middle, stop: 4}\n"
@@ -203,21 +203,21 @@ def test_the_check_goes_on_inside_a_loader_and_behind_a_sweep():
     assert [row for row, _, _ in faults(text)] == [3, 5, 7, 9]
 
 
-def test_a_second_sweep_is_told_where_it_stands():
+def test_a_second_sweep_is_reported_with_its_position():
     text = (
         "- method: smooth\n  parameters: {level: !Sweep [1, 2]}\n"
         "- method: smooth\n  parameters: {name: !Sweep [a, b]}\n"
     )
-    ((row, column, said),) = faults(text)
+    ((row, column, message),) = faults(text)
     assert (row, column) == (4, 22)
-    assert "after smooth.level (p.yaml:2:23)" in said
+    assert "after smooth.level (p.yaml:2:23)" in message
 
 
-def test_values_are_refused_only_where_all_that_decide_are_known():
+def test_values_are_checked_only_if_all_relevant_ones_are_known():
     text = FIND + "- method: cut\n  parameters: {high: '${{centring.side_outputs.centre}}'}\n"
     assert _read(text).steps[1].meta.name == "cut"
-    ((_, _, said),) = faults("- method: cut\n")
-    assert "give low or high" in said
+    ((_, _, message),) = faults("- method: cut\n")
+    assert "give low or high" in message
 
 
 def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monkeypatch):
@@ -228,15 +228,17 @@ def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monk
         "- method: smooth\n  module_path: httomolib.misc.rescale\n"
         "- method: recon\n  module_path: tomopy.recon.algorithm\n"
     )
-    rows, _, said = zip(*faults(text), strict=True)
+    rows, _, message = zip(*faults(text), strict=True)
     assert rows == (2, 4)
-    assert "minus_log and 2 more steps are of httomolib and httomolibgpu and tomopy, but" in said[0]
-    assert "pip install 'maxslices[httomo]'" in said[0]
-    assert "leave out module_path to use another package (smooth)" in said[0]
+    assert (
+        "minus_log and 2 more steps are of httomolib and httomolibgpu and tomopy, but" in message[0]
+    )
+    assert "pip install 'maxslices[httomo]'" in message[0]
+    assert "leave out module_path to use another package (smooth)" in message[0]
 
 
-def test_a_loader_of_httomo_that_is_not_the_first_step_is_no_missing_package(monkeypatch):
+def test_a_late_loader_of_httomo_is_not_a_missing_package(monkeypatch):
     monkeypatch.setattr("maxslices.pipeline.check_steps.find_spec", lambda name: None)
     loader = "- method: standard_tomo\n  module_path: httomo.data.hdf.loaders\n"
-    _, (_, _, said) = faults("- method: smooth\n  parameters: {level: 0}\n" + loader)
-    assert "it can only be the first step" in said
+    _, (_, _, message) = faults("- method: smooth\n  parameters: {level: 0}\n" + loader)
+    assert "it can only be the first step" in message

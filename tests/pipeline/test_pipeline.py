@@ -1,4 +1,4 @@
-"""Steps held against the registered methods."""
+"""Checking steps against the registered methods."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_function_means_its_own_method_in_whatever_registry_it_is():
     def negate(data):
         return data
 
-    (made,) = Pipeline.from_steps([negate], fakes).steps
-    assert made.meta is negate.meta
+    (parsed,) = Pipeline.from_steps([negate], fakes).steps
+    assert parsed.meta is negate.meta
 
 
 FAULTS = {
@@ -126,7 +126,7 @@ def test_a_faulty_step_is_refused_in_one_line(case):
     assert "\n" not in message
 
 
-def test_a_name_alone_is_no_list_of_steps():
+def test_a_single_name_is_not_a_list_of_steps():
     with pytest.raises(PipelineError, match=r"not 'negate': write \[step, ...\]"):
         Pipeline.from_steps("negate", fakes)
 
@@ -139,28 +139,28 @@ def test_a_reference_to_a_faulty_step_is_not_a_second_fault():
 
 
 def test_references_are_found_with_and_without_spaces():
-    made = pipeline(FIND, step("scaled_by", centre="  ${{ c.side_outputs.axis }}"))
-    assert made.steps[1].references == (Reference("c", "axis"),)
-    assert str(made.steps[1].references[0]) == "${{c.side_outputs.axis}}"
-    assert made.steps[1].measured_parameters() == {"centre": None}
+    parsed = pipeline(FIND, step("scaled_by", centre="  ${{ c.side_outputs.axis }}"))
+    assert parsed.steps[1].references == (Reference("c", "axis"),)
+    assert str(parsed.steps[1].references[0]) == "${{c.side_outputs.axis}}"
+    assert parsed.steps[1].measured_parameters() == {"centre": None}
     with pytest.raises(UnknownReferenceError, match=r"step 2: scaled_by: centre is .* a run"):
-        made.steps[1].known_parameters()["centre"] + 1
+        parsed.steps[1].known_parameters()["centre"] + 1
 
 
-def test_the_loader_says_how_the_scan_is_read():
-    made = pipeline(step("standard_tomo", data_path="/entry/data"), "negate")
-    assert made.loader.data_path == "/entry/data"
-    assert [s.meta.name for s in made.steps] == ["negate"]
+def test_a_loader_step_sets_the_options_of_the_loader():
+    parsed = pipeline(step("standard_tomo", data_path="/entry/data"), "negate")
+    assert parsed.loader.data_path == "/entry/data"
+    assert [s.meta.name for s in parsed.steps] == ["negate"]
 
 
-def test_the_last_step_that_makes_data_is_saved_unless_said_otherwise():
+def test_the_last_step_that_makes_data_is_saved_by_default():
     assert [s.save_result for s in pipeline("negate", "negate").steps] == [False, True]
     assert not pipeline({"method": "negate", "save_result": False}).steps[0].save_result
     assert [s.save_result for s in pipeline("negate", "find_middle").steps] == [True, False]
     assert not any(s.save_result for s in pipeline("find_middle").steps)
 
 
-def test_a_step_that_saves_has_the_one_before_it_saved():
+def test_save_intermediate_data_saves_the_previous_step():
     saves = {"method": "save_intermediate_data", "module_path": "httomo.methods"}
     checked = pipeline("negate", FIND, saves, "negate")
     assert [each.save_result for each in checked.steps] == [True, False, True]

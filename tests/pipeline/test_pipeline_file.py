@@ -1,4 +1,4 @@
-"""Files that are not pipelines: each is refused in one line that names the place."""
+"""Reading pipeline files, and refusing invalid ones in a line with the position."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def read(tmp_path, text):
 
 
 def without_columns(error: PipelineError) -> str:
-    """Lines of a message that begin with a place, or have none; without columns and pointers."""
+    """Lines of a message, without columns and pointers."""
     lines = str(error).splitlines()
-    told = [line for line in lines if line.strip(" ^") and not line.startswith("    ")]
-    return re.sub(r"(p\.yaml:\d+):\d+:", r"\1:", "\n".join(told))
+    kept = [line for line in lines if line.strip(" ^") and not line.startswith("    ")]
+    return re.sub(r"(p\.yaml:\d+):\d+:", r"\1:", "\n".join(kept))
 
 
 def test_a_name_that_two_versions_of_yaml_read_differently_is_one_fault(tmp_path):
@@ -83,8 +83,8 @@ def test_values_that_two_versions_of_yaml_read_differently_are_refused(tmp_path,
     ],
 )
 def test_values_that_both_versions_read_alike_are_read(text, value):
-    found = parse_parameters([f"factor={text}"])["factor"]
-    assert (type(found), found) == (type(value), value)
+    parsed = parse_parameters([f"factor={text}"])["factor"]
+    assert (type(parsed), parsed) == (type(value), value)
 
 
 @pytest.mark.parametrize("text", [*TWO_VERSIONS, "plain", "1", "", "true", "a: b"])
@@ -200,7 +200,7 @@ def test_a_missing_file_is_named_with_the_nearest(tmp_path):
         Pipeline.from_file(tmp_path / "no" / "where.yaml", fakes)
 
 
-def test_a_link_to_nothing_is_told(tmp_path):
+def test_a_broken_link_is_reported(tmp_path):
     (tmp_path / "pipeline.yaml").symlink_to("nowhere.yaml")
     with pytest.raises(PipelineError, match=r"is a link to nowhere\.yaml, which does not"):
         Pipeline.from_file(tmp_path / "pipeline.yaml", fakes)
@@ -221,7 +221,7 @@ def test_anchors_aliases_and_merge_keys_are_read(tmp_path):
     assert [step.parameters["factor"] for step in pipeline.steps] == [2.5, 2.5, 3.5]
 
 
-def test_what_looks_like_a_date_is_text(tmp_path):
+def test_dates_are_text(tmp_path):
     text = "- method: scaled_by\n  parameters: {centre: 1, note: 2020-13-45}\n"
     assert read(tmp_path, text).steps[0].parameters["note"] == "2020-13-45"
 
@@ -230,7 +230,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
     assert read(tmp_path, b"\xef\xbb\xbf- method: negate\r\n  parameters: {}\r\n").steps
 
 
-def test_a_pipe_that_says_nothing_does_not_hang(tmp_path, monkeypatch):
+def test_a_silent_pipe_does_not_hang(tmp_path, monkeypatch):
     monkeypatch.setattr("maxslices.system.files.WAIT_S", 0.01)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "p.yaml").symlink_to("pipe")
@@ -249,7 +249,7 @@ def test_a_pipe_of_a_shell_is_read():
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/tty", "a\0b", "a\ud800b", "/", "p" * 300])
-def test_what_is_no_file_is_no_pipeline(path):
+def test_other_paths_than_files_are_refused(path):
     with pytest.raises(PipelineError, match="pipeline file"):
         Pipeline.from_file(path, fakes)
 

@@ -1,4 +1,4 @@
-"""A step whose data are not what it takes is warned about, with its line."""
+"""Warnings about steps whose data have the wrong quantity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where pipelines are cut."""
+"""Cutting pipelines into sections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CASES = {
         ["work", "neighbours", "neighbours"],
         [(S, 2, (2, 1)), (S, 1, (2, 1))],
     ),
-    "halo of zero is none": (
+    "halo of zero": (
         ["neighbours", {"method": "reaching", "parameters": {"reach": 0}}],
         [(P, 2, (2, 1))],
     ),

@@ -1,4 +1,4 @@
-"""Methods for tests: each allocates exactly what its ledger says, on the CPU."""
+"""Methods for tests. On the CPU each allocates exactly the bytes of its ledger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def work(data, copies: int = 2):
 
 
 def _average(data, slice_dim, before, after):
-    """Add the neighbours along slice_dim; beyond the edge is the edge itself."""
+    """Add the neighbours along slice_dim, with edges repeated."""
     moved = np.moveaxis(data, slice_dim, 0)
     out = np.empty_like(data)
     result = np.moveaxis(out, slice_dim, 0)
@@ -131,7 +131,7 @@ def turn(data, angles):
 
 @method("sinogram", calc_max_slices=two, registry=fakes)
 def scaled_by(data, centre: float, note: str | None = None):
-    """Multiply by what another step found."""
+    """Multiply by the side result of another step."""
     return data * data.dtype.type(centre)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of methods that work on several slices together."""
+"""Blocks of methods that process several slices together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLICE = 1200 * 2  # bytes of a slice of 30x40 uint16
 
 
 class Paired(ModelResolver):
-    """Says of each method that two slices are worked on together."""
+    """Resolver for which all methods process two slices together."""
 
     multiple, least = 2, 1
 
@@ -35,8 +35,8 @@ def planned(n_slices, block="auto", budget=10**9, halo=0, resolver=Paired):
     scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=True)
     steps = Pipeline.from_steps(["pairs"], registry)
     budgets = Budgets("cuda", budget, 10**9)
-    made = plan_pipeline(steps, scan, budgets, resolver(budgets.kind), block=block)
-    return made.sections[0]
+    plan = plan_pipeline(steps, scan, budgets, resolver(budgets.kind), block=block)
+    return plan.sections[0]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_blocks_are_even_where_memory_is_short(budget):
     assert section.block % 2 == 0
 
 
-def test_a_size_that_is_asked_for_is_taken_and_the_plan_says_what_it_does():
+def test_the_block_of_the_user_is_used_with_a_warning():
     section = planned(1000, block=31)
     assert section.block == 31
     assert "blocks that are not a multiple of 2 give another result" in section.why

@@ -1,4 +1,4 @@
-"""What a pipeline's loader says is in the plan: the preview, flats and darks that are made up."""
+"""Options of a pipeline's loader in plans: the preview, and replaced flats and darks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def scan(tmp_path):
 
 def test_a_shape_is_cut_to_the_preview():
     steps = [with_preview(detector_y="mid", angles={"stop": 900}), "minus_log"]
-    made = maxslices.plan(
+    plan = maxslices.plan(
         ArraySpec((1801, 2160, 2560), "uint16"), steps, device="cpu", memory="1GB"
     )
-    assert made.sections[0].output.shape == (900, 3, 2560)
-    assert "the preview leaves 900x3x2560 uint16 of 1801x2160x2560 uint16" in made.notes[-1]
+    assert plan.sections[0].output.shape == (900, 3, 2560)
+    assert "the preview leaves 900x3x2560 uint16 of 1801x2160x2560 uint16" in plan.notes[-1]
 
 
 def test_a_preview_beyond_the_shape_is_refused():
@@ -43,12 +43,12 @@ def test_a_preview_beyond_the_shape_is_refused():
         maxslices.plan(ArraySpec((20, 30, 40), "uint16"), steps, device="cpu", memory="1GB")
 
 
-def test_dummies_are_said_where_a_method_takes_them(scan):
+def test_replaced_frames_are_noted_if_a_method_takes_them(scan):
     report = maxslices.run(scan, [LOADER, "dark_flat_field_correction"], device="cpu")
     assert [note.split(": ")[0].rsplit(" ", 1)[1] for note in report.plan.notes] == ["ignored"] * 2
     assert "a frame of ones replaces them, as in httomo" in str(report.plan)
     np.testing.assert_allclose(report.result, 3)
-    assert not maxslices.run(scan, [LOADER, "minus_log"], device="cpu").plan.notes
+    assert not maxslices.run(scan, [LOADER, "median_filter"], device="cpu").plan.notes
 
 
 def test_without_a_loader_of_httomo_missing_flats_are_an_error(scan):
@@ -60,9 +60,9 @@ def test_without_a_loader_of_httomo_missing_flats_are_an_error(scan):
     assert len(maxslices.plan(scan, steps, device="cpu").notes) == 2
 
 
-def test_an_image_key_that_httomo_would_not_use_is_said(scan, caplog):
+def test_an_image_key_that_httomo_ignores_is_warned_about(scan, caplog):
     with h5py.File(scan, "a") as file:
         file["image_key"] = np.repeat([2, 0], [3, 9])
     assert maxslices.plan(scan, [LOADER, "minus_log"], device="cpu").sections[0].n_slices == 12
-    (told,) = caplog.messages
-    assert "but /image_key marks 3 of them as flats, darks or others" in told
+    (message,) = caplog.messages
+    assert "but /image_key marks 3 of them as flats, darks or others" in message

@@ -43,7 +43,7 @@ def cost(call_s, slice_s, halo=(0, 0)):
         (1e-2, 1e-4, AUTO_SLICES),  # waits for the link in any case
     ],
 )
-def test_a_call_takes_little_beside_its_slices(call_s, slice_s, block):
+def test_blocks_are_large_enough_for_the_fixed_time_of_calls(call_s, slice_s, block):
     assert wanted_block("auto", cost(call_s, slice_s)) == block
 
 
@@ -60,11 +60,11 @@ def test_each_share_of_a_worker_has_four_blocks_of_slow_calls(n_workers, block):
         (3.0, (1, 1), "1 h 03 min: 2.0 s for each of 100 blocks and 3.0 s for each of 1200 sl"),
     ],
 )
-def test_a_plan_says_what_takes_hours(slice_s, halo, note):
+def test_a_plan_notes_methods_that_take_hours(slice_s, halo, note):
     budgets = Budgets("cuda", 2**40, 2**40)
-    made = make_plan([cost(2.0, slice_s, halo)], budgets, scan="a scan", block=10)
-    assert len(made.notes) == bool(note)
-    assert note in "".join(made.notes)
+    plan = make_plan([cost(2.0, slice_s, halo)], budgets, scan="a scan", block=10)
+    assert len(plan.notes) == bool(note)
+    assert note in "".join(plan.notes)
 
 
 def probe(times):

@@ -1,4 +1,4 @@
-"""A plan is data: it can be written as JSON, read back, and carried out elsewhere."""
+"""Plans are written as JSON, read back, and carried out elsewhere."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PIPELINES = {
 def test_from_json_is_the_inverse_of_to_json(name, device, block):
     pipeline = Pipeline.from_steps(PIPELINES[name], fakes)
     size = parse_bytes("20MB")
-    made = plan_pipeline(pipeline, SCAN, Budgets(device, size, size), block=block)
-    again = Plan.from_json(made.to_json())
-    assert again == made
-    assert again.to_json() == made.to_json()
-    assert str(again) == str(made)
+    plan = plan_pipeline(pipeline, SCAN, Budgets(device, size, size), block=block)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.to_json() == plan.to_json()
+    assert str(again) == str(plan)
     assert isinstance(again.sections[0], SectionPlan)
     assert isinstance(again.sections[0].steps[0], StepPlan)
 
@@ -51,19 +51,19 @@ def a_plan():
 
 
 def without(*keys):
-    found = at = a_plan()
+    content = at = a_plan()
     for key in keys[:-1]:
         at = at[key]
     del at[keys[-1]]
-    return json.dumps(found)
+    return json.dumps(content)
 
 
 def with_value(value, *keys):
-    found = at = a_plan()
+    content = at = a_plan()
     for key in keys[:-1]:
         at = at[key]
     at[keys[-1]] = value
-    return json.dumps(found)
+    return json.dumps(content)
 
 
 def shaped(shape):
@@ -71,7 +71,7 @@ def shaped(shape):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "not JSON"),
         ("[" * 10_000, "not JSON"),
@@ -87,14 +87,14 @@ def shaped(shape):
         ('{"scan": "a", "scan": "b"}', "repeats the key 'scan'"),
     ],
 )
-def test_what_is_no_plan_is_told_in_a_line(text, said):
-    with pytest.raises(UsageError, match=said) as caught:
+def test_text_that_is_not_a_plan_is_refused_in_one_line(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
         Plan.from_json(text)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("steps", [], "steps must be a list of at least one"),
         ("slice_dim", 2, "slice_dim must be 0 or 1"),
@@ -112,24 +112,24 @@ def test_what_is_no_plan_is_told_in_a_line(text, said):
         ("kept_bytes", 1, "kept_bytes must be at most 0"),
     ],
 )
-def test_numbers_of_a_section_that_make_no_sense_are_refused(name, value, said):
-    with pytest.raises(UsageError, match=rf"plan.sections\[0\].{said}"):
+def test_inconsistent_numbers_of_a_section_are_refused(name, value, message):
+    with pytest.raises(UsageError, match=rf"plan.sections\[0\].{message}"):
         Plan.from_json(with_value(value, "sections", 0, name))
 
 
 def test_sections_that_do_not_follow_from_each_other_are_refused():
     pipeline = Pipeline.from_steps(PIPELINES["many"], fakes)
-    made = plan_pipeline(pipeline, SCAN, Budgets("cpu", 10**8, 10**8))
-    assert len(made.sections) > 1
-    first, *others = json.loads(made.to_json())["sections"]
-    for sections, said in (
+    plan = plan_pipeline(pipeline, SCAN, Budgets("cpu", 10**8, 10**8))
+    assert len(plan.sections) > 1
+    first, *later = json.loads(plan.to_json())["sections"]
+    for sections, message in (
         ([], "at least one section"),
-        ([*others], "index must be 0"),
+        ([*later], "index must be 0"),
         ([first, first], "index must be"),
-        ([first, others[0] | {"origin": "scan"}, *others[1:]], r"sections\[1\].origin must be"),
+        ([first, later[0] | {"origin": "scan"}, *later[1:]], r"sections\[1\].origin must be"),
     ):
-        value = json.loads(made.to_json()) | {"sections": sections}
-        with pytest.raises(UsageError, match=said):
+        value = json.loads(plan.to_json()) | {"sections": sections}
+        with pytest.raises(UsageError, match=message):
             Plan.from_json(json.dumps(value))
 
 
@@ -142,8 +142,8 @@ def of(steps):
 
 
 def planned(data=DATA, steps=STEPS, **kwargs):
-    made = maxslices.plan(data, of(steps), device="cpu", **kwargs)
-    return Plan.from_json(made.to_json())
+    plan = maxslices.plan(data, of(steps), device="cpu", **kwargs)
+    return Plan.from_json(plan.to_json())
 
 
 def holds_numbers(item):
@@ -156,9 +156,11 @@ def results(folder):
     import h5py
 
     with h5py.File(folder / "result.h5") as file:
-        found = []
-        file.visititems(lambda name, item: found.append(item[...]) if holds_numbers(item) else None)
-    return found
+        content = []
+        file.visititems(
+            lambda name, item: content.append(item[...]) if holds_numbers(item) else None
+        )
+    return content
 
 
 @pytest.mark.parametrize("block", ["auto", "max", 3])
@@ -179,7 +181,7 @@ def test_the_plan_of_a_report_is_carried_out_in_memory_again():
 
 
 @pytest.mark.parametrize(
-    ("data", "steps", "said"),
+    ("data", "steps", "message"),
     [
         (DATA[:, :16], STEPS, "projections of the scan is 31x16x13 uint16; the plan is for 31x17"),
         (DATA.astype("int32"), STEPS, "projections of the scan is 31x17x13 int32"),
@@ -202,8 +204,8 @@ def test_the_plan_of_a_report_is_carried_out_in_memory_again():
         (DATA, [{"method": "to_float", "save_result": True}, *STEPS[1:]], "save_result .* True"),
     ],
 )
-def test_a_plan_for_something_else_is_refused_with_the_difference(tmp_path, data, steps, said):
-    with pytest.raises(PlanError, match=said):
+def test_a_plan_for_something_else_is_refused_with_the_difference(tmp_path, data, steps, message):
+    with pytest.raises(PlanError, match=message):
         maxslices.run(data, of(steps), tmp_path / "out", plan=planned())
     assert not (tmp_path / "out").exists()
 
@@ -242,24 +244,24 @@ def edited(plan, **values):
 
 
 def test_sections_that_are_not_the_pipelines_are_refused(tmp_path):
-    for values, said in (
+    for values, message in (
         ({"halo": [1, 0]}, "sections are not those of the pipeline"),
         ({"destination": "nothing"}, "'nothing'; the pipeline saves a result"),
     ):
-        with pytest.raises(PlanError, match=said):
+        with pytest.raises(PlanError, match=message):
             maxslices.run(
                 DATA, of(STEPS[:1]), tmp_path, plan=edited(planned(steps=STEPS[:1]), **values)
             )
-    made = planned(steps=STEPS[:2])
-    value = json.loads(made.to_json())
+    plan = planned(steps=STEPS[:2])
+    value = json.loads(plan.to_json())
     value["sections"][0]["steps"][1]["method"] = "elsewhere.other"
     with pytest.raises(PlanError, match="sections are not those of the pipeline"):
         maxslices.run(DATA, of(STEPS[:2]), tmp_path, plan=Plan.from_json(json.dumps(value)))
 
 
-def test_a_plan_made_in_python_whose_numbers_make_no_sense_is_refused(tmp_path):
-    made = planned()
-    broken = replace(made, sections=(replace(made.sections[0], block=0), *made.sections[1:]))
+def test_an_inconsistent_plan_made_in_python_is_refused(tmp_path):
+    plan = planned()
+    broken = replace(plan, sections=(replace(plan.sections[0], block=0), *plan.sections[1:]))
     with pytest.raises(UsageError, match="block must be a number from 1"):
         maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=broken)
 
@@ -275,21 +277,21 @@ def test_a_plan_for_a_scan_in_memory_is_refused_for_one_that_is_read(tmp_path):
         maxslices.run(tmp_path / "scan.h5", of(STEPS), tmp_path / "out2", plan=planned())
 
 
-def test_a_package_that_was_missing_where_the_plan_was_made_says_nothing(tmp_path):
+def test_a_package_that_was_missing_when_planning_is_ignored(tmp_path):
     value = json.loads(planned().to_json())
     value["made_for"]["versions"]["cupy"] = None
     maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=Plan.from_json(json.dumps(value)))
 
 
 def test_a_plan_that_needs_more_than_is_free_is_refused(tmp_path, monkeypatch):
-    made = planned(memory="100MB")
+    plan = planned(memory="100MB")
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: 10_000)
     with pytest.raises(PlanError, match=r"needs .* of host memory, and 10.0 kB are free \(cpu\)"):
-        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
+        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=plan)
 
 
 @pytest.mark.parametrize("given", [{"memory": "1GB"}, {"block": 3}, {"estimator": "declared"}])
-def test_what_a_plan_holds_is_not_given_beside_it(given):
+def test_options_of_a_plan_cannot_be_passed_with_it(given):
     with pytest.raises(UsageError, match=f"{next(iter(given))} cannot be given with a plan"):
         maxslices.run(DATA, of(STEPS), plan=planned(), **given)
 
@@ -302,8 +304,8 @@ def test_where_the_result_goes_is_the_plans(tmp_path):
         maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=in_memory)
 
 
-def test_two_steps_of_one_method_are_told_apart():
+def test_two_steps_of_the_same_method_are_distinguished():
     pipeline = of(["negate", {"method": "negate"}, "work", "negate"])
-    made = plan_pipeline(pipeline, SCAN, Budgets("cpu", 10**8, 10**8))
-    assert [step.index for section in made.sections for step in section.steps] == [0, 1, 2, 3]
-    assert made.sections[0].limiting_step in (0, 1)
+    plan = plan_pipeline(pipeline, SCAN, Budgets("cpu", 10**8, 10**8))
+    assert [step.index for section in plan.sections for step in section.steps] == [0, 1, 2, 3]
+    assert plan.sections[0].limiting_step in (0, 1)

@@ -1,4 +1,4 @@
-"""Plans as arithmetic: nothing is run here."""
+"""Plans as arithmetic, without running anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPE = (101, 67, 53)
 FRAME, SINO = 67 * 53, 101 * 53
 MB = 10**6
 SHORT = PYTHON_BYTES + 430_000
-"""Budget with room for a few slices only."""
+"""Budget for a few slices only."""
 
 
 def scan(dtype="float32", **kwargs):
@@ -81,14 +81,14 @@ def test_the_limiting_method_is_the_one_with_the_highest_peak():
     assert planned("to_float", "negate", of=scan("uint8")).sections[0].limited_by == "negate"
 
 
-def test_between_sections_is_memory_if_it_costs_no_room_for_blocks():
+def test_arrays_between_sections_are_in_memory_if_blocks_stay_as_large():
     plan = planned("negate", "work", block="auto")
     assert [s.destination for s in plan.sections] == ["memory", "result"]
     assert plan.sections[0].host_bytes == plan.sections[0].estimated_bytes + 4 * 101 * FRAME
     assert plan.sections[1].available_bytes == 100 * MB - 4 * 101 * FRAME
 
 
-def test_between_sections_is_a_scratch_file_where_memory_is_short():
+def test_arrays_between_sections_are_in_scratch_files_if_memory_is_short():
     plan = planned("negate", "work", "negate", budget=SHORT)
     assert [s.destination for s in plan.sections] == ["scratch file", "scratch file", "result"]
     assert plan.scratch_bytes == 2 * 4 * 101 * FRAME
@@ -111,7 +111,7 @@ def test_a_result_in_memory_counts_against_the_budget():
     assert (section.destination, section.available_bytes) == ("memory", 100 * MB - whole)
 
 
-def test_nothing_is_kept_where_nothing_is_saved():
+def test_nothing_is_stored_if_nothing_is_saved():
     plan = planned({"method": "negate", "save_result": False})
     assert (plan.sections[0].destination, plan.result_bytes) == ("nothing", 0)
     assert not plan.sections[0].on_blocks
@@ -120,23 +120,23 @@ def test_nothing_is_kept_where_nothing_is_saved():
     assert planned("extremes").sections[0].on_blocks
 
 
-def test_one_slice_that_does_not_fit_says_which_method_what_it_needs_and_what_to_do():
+def test_a_slice_that_does_not_fit_is_reported_with_method_memory_and_remedy():
     many = {"method": "work", "parameters": {"copies": 200}}
     with pytest.raises(DoesNotFitError) as caught:
         planned("negate", many, budget=3 * MB)
-    # One at a time; and what a thread holds that writes a sinogram.
+    # One block at a time, and the buffer of a thread that writes a sinogram.
     needed = (202 + 1) * SINO * 4 + PYTHON_BYTES
     text = str(caught.value)
     assert text.startswith(
         f"work needs {needed / 1e6:.2f} MB for one sinogram of 101x53 float32, but 3.00 MB are "
         "available: allow --memory "
     )
-    asked = re.search(r"--memory ([\d.]+)MB", text)
-    assert 0 <= float(asked[1]) * MB - needed < 0.02 * MB
-    planned("negate", many, budget=round(float(asked[1]) * MB))
+    advised = re.search(r"--memory ([\d.]+)MB", text)
+    assert 0 <= float(advised[1]) * MB - needed < 0.02 * MB
+    planned("negate", many, budget=round(float(advised[1]) * MB))
 
 
-def test_the_section_that_lacks_most_is_told_first():
+def test_the_section_that_lacks_most_is_reported_first():
     small = {"method": "work", "parameters": {"copies": 100}}
     large = {"method": "reaching", "parameters": {"reach": 50}}
     with pytest.raises(DoesNotFitError, match=r"^reaching needs .* \(with a halo of 50\+50\)"):
@@ -149,7 +149,7 @@ def test_frames_that_do_not_fit_are_named():
         planned("flat_field", of=scan("uint16", flats=frames), budget=1 * MB)
 
 
-def test_a_block_asked_for_that_does_not_fit_says_which_does():
+def test_a_block_that_does_not_fit_is_reported_with_one_that_fits():
     with pytest.raises(DoesNotFitError, match=r"a block of 90 projections .* allow (\d+): use"):
         planned("negate", budget=SHORT, block=90)
 
@@ -163,17 +163,17 @@ def test_a_block_that_is_advised_fits_in_every_section():
 
 
 @pytest.mark.parametrize("block", [0, -1, True, "all", 2.5, None])
-def test_a_block_that_cannot_be_meant_is_refused(block):
+def test_an_invalid_block_is_refused(block):
     with pytest.raises(UsageError, match="'auto', 'max' or a positive number"):
         planned("negate", block=block)
 
 
-def test_a_card_needs_more_than_its_context():
+def test_the_budget_on_a_gpu_must_exceed_its_context():
     with pytest.raises(DoesNotFitError, match="not more than the 800 MB"):
         planned("negate", device="cuda", budget=700 * MB, reserved=800 * MB)
 
 
-def test_on_a_card_host_memory_bounds_the_block_too():
+def test_host_memory_limits_the_block_on_a_gpu_too():
     # Two blocks are read to and copied from, three halves of a result copied to and written.
     needed = PYTHON_BYTES + (2 * 10 + 3 * 5) * 4 * FRAME
     section = planned("negate", device="cuda", host=needed, block="max").sections[0]
@@ -184,7 +184,7 @@ def test_on_a_card_host_memory_bounds_the_block_too():
     assert section.max_block == 9
 
 
-def test_on_a_card_too_little_host_memory_is_told():
+def test_too_little_host_memory_of_a_gpu_run_is_reported():
     needed = format_bytes(PYTHON_BYTES + 3 * 4 * FRAME)
     with pytest.raises(
         DoesNotFitError, match=rf"needs {needed} of host memory, .* --host-memory [\d.]+MB"
@@ -192,7 +192,7 @@ def test_on_a_card_too_little_host_memory_is_told():
         planned("negate", device="cuda", host=10_000)
 
 
-def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_staging():
+def test_pinned_scans_and_results_need_no_staging():
     kwargs = {"device": "cuda", "block": 10, "result_in_memory": True}
     staged = planned("negate", **kwargs).sections[0]
     direct = planned("negate", of=scan(in_memory=True), result_is_direct=True, **kwargs)
@@ -201,7 +201,7 @@ def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_staging():
 
 
 def looking_at_fifty():
-    """Return a pipeline of a method that looks at fifty slices."""
+    """Return a pipeline of a method that samples fifty slices."""
     registry = Registry()
     registry.register(
         lambda data: 1.0, name="look", pattern="sinogram", calc_max_slices=one,
@@ -210,14 +210,14 @@ def looking_at_fifty():
     return Pipeline.from_steps(["look"], registry)
 
 
-def test_on_a_card_host_memory_includes_the_slices_that_a_method_sample_slices():
+def test_host_memory_includes_sampled_slices():
     pipeline = looking_at_fifty()
     plan = plan_pipeline(pipeline, scan(), Budgets("cuda", 100 * MB, 100 * MB), block=1)
     # They are read, and go to the device through staging memory of as much.
     assert plan.sections[0].host_bytes == PYTHON_BYTES + 2 * 50 * SINO * 4
 
 
-def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
+def test_spare_host_memory_keeps_a_part_of_a_scratch_file():
     whole, blocks = 4 * 101 * FRAME, {"block": 1, "device": "cuda", "budget": MB}
     budget = PYTHON_BYTES + whole // 2
     plan = planned("negate", "work", "negate", host=budget, **blocks)
@@ -225,7 +225,7 @@ def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
     assert [first.destination, second.destination] == ["scratch file", "scratch file"]
     staging = [(2 + 3) * 4 * FRAME, (2 + 3) * 4 * SINO]
     assert 0 < first.kept_bytes <= (budget - PYTHON_BYTES - max(staging)) * 3 // 4
-    assert 0 < second.kept_bytes < first.kept_bytes  # beside what the first keeps
+    assert 0 < second.kept_bytes < first.kept_bytes  # in addition to the first
     assert third.kept_bytes == 0
     for section, kept_bytes in (
         (first, first.kept_bytes),
@@ -236,13 +236,13 @@ def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
     assert planned("negate", "work", budget=SHORT + MB, block=1).sections[0].kept_bytes == 0
 
 
-def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
+def test_arrays_between_sections_stay_on_a_gpu_if_they_fit():
     whole = -(-4 * 101 * FRAME // 512) * 512
     plan = planned("negate", "work", device="cuda")
     assert [s.destination for s in plan.sections] == ["device", "result"]
     assert [s.stored_bytes for s in plan.sections] == [whole, whole]
     assert {s.available_bytes for s in plan.sections} == {100 * MB - whole}
-    # Else in the host's memory, which takes nothing from the device; else in a file.
+    # Otherwise in the host's memory, which takes nothing from the device, or in a file.
     plan = planned("negate", "work", device="cuda", budget=2 * MB, host=100 * MB)
     assert [s.destination for s in plan.sections] == ["memory", "result"]
     assert {s.available_bytes for s in plan.sections} == {2 * MB}
@@ -252,7 +252,7 @@ def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
 
 
 @pytest.mark.parametrize("name", ["flats", "angles"])
-def test_what_a_scan_lacks_is_told_before_anything_runs(name):
+def test_missing_data_of_a_scan_are_reported_before_the_run(name):
     step = {"flats": "flat_field", "angles": "turn"}[name]
     with pytest.raises(SourceError, match=f"a.nxs has no {name}, which {step} needs: set"):
         planned(step, of=scan(has_angles=False, name="a.nxs"))
@@ -264,7 +264,7 @@ def test_frames_of_another_shape_than_the_data_are_refused():
         planned(cropped(11), "flat_field", of=of)
 
 
-def test_a_failing_estimator_is_never_taken_for_too_little_memory():
+def test_a_failing_estimator_is_not_reported_as_too_little_memory():
     registry = Registry()
 
     @from_ledger
@@ -288,7 +288,7 @@ STEPS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=5)
     block=st.sampled_from(["auto", "max", 1, 5]),
     in_memory=st.booleans(),
 )
-def test_every_plan_keeps_to_its_budgets(steps, budget, device, block, in_memory):
+def test_every_plan_stays_within_its_budgets(steps, budget, device, block, in_memory):
     try:
         plan = planned(
             *steps, budget=budget, device=device, block=block, result_in_memory=in_memory
@@ -314,17 +314,17 @@ def test_every_plan_keeps_to_its_budgets(steps, budget, device, block, in_memory
     assert json.loads(plan.to_json()) == plan.to_dict()
 
 
-def test_parameters_that_json_lacks_become_text():
+def test_parameters_without_json_type_become_text():
     registry = Registry()
     registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=one)
     value = [np.float32(1.5), float("inf"), {"a": np.arange(2)}, (1, 2), object]
     steps = [{"method": "any", "parameters": {"value": value}}]
     plan = plan_pipeline(Pipeline.from_steps(steps, registry), scan(), Budgets("cpu", SHORT, SHORT))
-    found = json.loads(plan.to_json())["sections"][0]["steps"][0]["parameters"]["value"]
-    assert found == [1.5, "inf", {"a": [0, 1]}, [1, 2], "<class 'object'>"]
+    written = json.loads(plan.to_json())["sections"][0]["steps"][0]["parameters"]["value"]
+    assert written == [1.5, "inf", {"a": [0, 1]}, [1, 2], "<class 'object'>"]
 
 
-def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
+def test_long_names_are_not_truncated_and_lines_are_wrapped():
     registry, name = Registry(), "m" * 70
     registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=one)
     path = "/very/long" * 30 + "/scan.nxs"
@@ -337,7 +337,7 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_between_sections_is_never_more_than_half_of_the_memory():
+def test_arrays_between_sections_take_at_most_half_of_the_memory():
     whole, of = 16 * 101 * FRAME, scan("complex128")
     plan = planned("negate", "work", of=of, budget=2 * whole - 1, block=1)
     assert plan.sections[0].destination == "scratch file"
@@ -345,7 +345,7 @@ def test_between_sections_is_never_more_than_half_of_the_memory():
     assert plan.sections[0].destination == "memory"
 
 
-def test_the_slices_that_a_method_sample_slices_must_fit_together():
+def test_sampled_slices_must_fit_together():
     pipeline = looking_at_fifty()
     needed = 50 * SINO * 4 + PYTHON_BYTES
     plan = plan_pipeline(pipeline, scan(), Budgets("cpu", needed, needed), block=1)
@@ -354,7 +354,7 @@ def test_the_slices_that_a_method_sample_slices_must_fit_together():
         plan_pipeline(pipeline, scan(), Budgets("cpu", needed - 1, needed - 1), block=1)
 
 
-def test_an_estimator_that_speaks_of_cuda_alone_is_marked_on_the_cpu():
+def test_an_estimator_for_cuda_only_is_marked_on_the_cpu():
     registry = Registry()
 
     def estimate(slice_dim, other_dims, dtype, available_memory):

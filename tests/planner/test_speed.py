@@ -1,4 +1,4 @@
-"""What people wait for before anything runs, each in a fresh process, by what Python does."""
+"""Start-up time of common tasks, as the number of Python calls in a new process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ sys.setprofile(None)
 print(calls)
 """
 IMPORT_CALLS = 15_000
-"""7,000 calls, beside the 50,000 of NumPy."""
+"""7,000 calls, in addition to the 50,000 of NumPy."""
 HELP_CALLS = 150_000
 """115,000 calls, 0.26 s of a processor (Python 3.11, 2026-11-23)."""
 PLAN_CALLS = 1_000_000
@@ -45,7 +45,7 @@ PLAN_CALLS = 1_000_000
 
 
 def calls_of(code: str) -> int:
-    """Return how many Python functions a fresh process calls, those of its imports among them."""
+    """Return the number of calls of Python functions in a new process, including imports."""
     command = [sys.executable, "-c", COUNTED.format(code=code)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

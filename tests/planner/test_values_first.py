@@ -1,4 +1,4 @@
-"""Values of references that a plan depends on are found before it is made."""
+"""Values of references that a plan depends on are computed before planning."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def as_float(data, *, bits: int = 64):
 
 @method("projection", calc_max_slices=two, registry=registry)
 def add(data, *, value: float = 0.0):
-    """Add a value, on which no plan depends."""
+    """Add a value that has no influence on plans."""
     return data + np.float32(value)
 
 
@@ -119,13 +119,13 @@ DECIDED = {
 
 @pytest.mark.parametrize("first", [FIND, FIND_IN_ALL], ids=["of a few slices", "of all"])
 @pytest.mark.parametrize(("name", "parameter"), DECIDED.values(), ids=DECIDED)
-def test_a_run_is_that_with_the_value_given(name, parameter, first):
+def test_a_run_equals_one_with_the_value_as_a_parameter(name, parameter, first):
     options = {"device": "cpu", "memory": "6MB", "block": "max"}
-    found = run(DATA, steps(name, parameter, first=first), **options)
+    report = run(DATA, steps(name, parameter, first=first), **options)
     wanted = run(DATA, given(name, parameter), **options)
-    np.testing.assert_array_equal(found.result, wanted.result)
-    assert found.result.dtype == wanted.result.dtype
-    planned, right = found.plan.sections[-1], wanted.plan.sections[-1]
+    np.testing.assert_array_equal(report.result, wanted.result)
+    assert report.result.dtype == wanted.result.dtype
+    planned, right = report.plan.sections[-1], wanted.plan.sections[-1]
     assert planned.halo == right.halo
     assert planned.steps[-1].estimated_bytes == right.steps[-1].estimated_bytes
     assert planned.steps[-1].planned_values == {parameter: FOUND}
@@ -137,10 +137,10 @@ def test_the_slices_that_a_method_looks_at_are_those_of_the_value():
     assert report.side_results["value_at.value"] == DATA[FOUND, 0, 0]
 
 
-def test_nothing_runs_beforehand_for_a_value_that_no_plan_depends_on():
-    found = run(DATA, steps("add", "value"), device="cpu", memory="6MB")
-    assert found.plan.sections[0].steps[1].planned_values == {}
-    np.testing.assert_array_equal(found.result, DATA + np.float32(FOUND))
+def test_a_value_without_influence_on_the_plan_is_not_computed_first():
+    report = run(DATA, steps("add", "value"), device="cpu", memory="6MB")
+    assert report.plan.sections[0].steps[1].planned_values == {}
+    np.testing.assert_array_equal(report.result, DATA + np.float32(FOUND))
 
 
 def test_a_plan_without_a_run_takes_the_default_and_has_a_note():
@@ -157,7 +157,7 @@ def test_a_run_that_finds_another_value_refuses_a_plan():
         run(DATA, pipeline, plan=planned, device="cpu")
 
 
-def test_the_plan_of_a_run_serves_for_another():
+def test_the_plan_of_a_run_can_be_used_again():
     pipeline = steps("smooth", "size")
     first = run(DATA, pipeline, device="cpu", memory="6MB", block=8)
     again = run(DATA, pipeline, device="cpu", plan=Plan.from_json(first.plan.to_json()))
@@ -196,13 +196,13 @@ def test_a_sweep_finds_the_value_before_it_plans():
 
 @method("projection", calc_max_slices=two, registry=registry)
 def stops(data, first_slice):
-    """Fail in mid-run where the environment says so."""
+    """Fail during the run if an environment variable is set."""
     if first_slice >= 16 and "STOP" in os.environ:
         raise RuntimeError("stop")
     return data.copy()
 
 
-def test_a_stopped_run_goes_on_with_its_values(tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_with_its_values(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "scan.nxs", "w") as file:
         file["data"] = DATA
         file["image_key"] = np.zeros(len(DATA), int)
