@@ -87,7 +87,7 @@ def allocated(gpu):
 @pytest.mark.parametrize("origin", ["file", "pinned"])
 @pytest.mark.parametrize("result", ["folder", "array", "pinned array"])
 @pytest.mark.parametrize("memory", ["2GB", "9MB"])
-def test_every_allocation_beside_a_card_is_in_the_account(
+def test_every_allocation_of_a_gpu_run_is_accounted_for(
     on_fake_gpu, tmp_path, between, origin, result, memory
 ):
     pipeline = Pipeline.from_steps(["negate", "work", "negate"], fakes)
@@ -122,7 +122,7 @@ def test_halo_saved_results_and_flats_are_in_the_account(on_fake_gpu, tmp_path, 
 
 @pytest.mark.parametrize("between", ["device", "memory", "scratch file"])
 @pytest.mark.parametrize("in_turns", [False, True])
-def test_the_plan_adds_up_what_is_allocated(on_fake_gpu, tmp_path, between, in_turns):
+def test_plan_is_the_sum_of_allocations(on_fake_gpu, tmp_path, between, in_turns):
     with on_fake_gpu(between=between, in_turns=in_turns) as gpu:
         pipeline = Pipeline.from_steps(["negate", "work"], fakes)
         report = run(

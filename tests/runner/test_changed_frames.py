@@ -84,7 +84,7 @@ def test_a_method_changes_the_means_of_flats_and_darks_for_those_after_it():
         assert told[0][name].dtype == np.float32
 
 
-def test_the_frames_stay_what_they_are_for_those_before_it():
+def test_earlier_methods_get_unchanged_frames():
     run("tell", "plus", "tell")
     before, after = seen[-2:]
     np.testing.assert_array_equal(before["flats"], FLATS)
@@ -103,7 +103,7 @@ def test_a_method_for_the_frames_alone_leaves_the_data_and_sees_every_frame():
     np.testing.assert_array_equal(told[0]["flats"][0], FLATS.max(axis=0))
 
 
-def test_what_nobody_takes_afterwards_is_not_computed():
+def test_unused_frames_are_not_changed():
     report, _ = run("tell", "shorter")
     np.testing.assert_array_equal(report.result, DATA)
 
@@ -113,7 +113,7 @@ def test_frames_of_another_shape_are_an_error():
         run("shorter", "tell")
 
 
-def test_the_plan_counts_the_frames_as_they_are_given():
+def test_plan_counts_changed_frames():
     raw, _ = run("tell")
     changed, _ = run("plus", "tell")
     sections = raw.plan.sections[0], changed.plan.sections[0]

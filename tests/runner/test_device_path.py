@@ -106,7 +106,7 @@ def break_device(monkeypatch):
     ],
     ids=["at once", "later"],
 )
-def test_the_first_error_is_told_and_what_was_written_is_kept(
+def test_first_error_is_raised_and_finished_slices_are_kept(
     on_fake_gpu, break_device, tmp_path, says_so, said, monkeypatch
 ):
     def method(data):

@@ -76,7 +76,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_method_that_does_not_keep_its_word_is_named(tmp_path, case):
+def test_method_that_breaks_its_declaration_is_named(tmp_path, case):
     function, expected = WRONG[case]
     with pytest.raises(MethodError) as caught:
         run_function(function, tmp_path / "a" / "out")
@@ -95,7 +95,7 @@ def test_a_method_that_does_not_keep_its_word_is_named(tmp_path, case):
         (lambda data: np.ma.masked_less(data, 3), "a MaskedArray, whose mask would be lost"),
     ],
 )
-def test_what_is_no_data_is_told_when_it_is_measured(returned, said):
+def test_return_value_that_is_not_an_array_is_named_by_the_measurement(returned, said):
     registry = Registry()
     registry.register(returned, name="suspect", module="lab", pattern="all")
     with pytest.raises(EstimatorError) as caught:
@@ -104,7 +104,7 @@ def test_what_is_no_data_is_told_when_it_is_measured(returned, said):
     assert said in str(caught.value)
 
 
-def test_a_dtype_that_the_estimator_promised_is_said_to_be_its():
+def test_dtype_that_differs_from_the_estimators_is_named():
     def promises_double(slice_dim, other_dims, dtype, available_memory, device="cuda"):
         return available_memory // (2 * other_dims[0] * other_dims[1] * dtype.itemsize), "float64"
 
@@ -127,7 +127,7 @@ def test_a_dtype_that_the_estimator_promised_is_said_to_be_its():
 
 
 @pytest.mark.parametrize(("n", "which"), [(4, "projections 16 to 19"), (1, "projection 0")])
-def test_the_slices_that_failed_are_numbered(n, which):
+def test_failed_slices_are_numbered(n, which):
     def picky(data):
         return 1 / 0 if len(data) == n else data
 
@@ -135,12 +135,12 @@ def test_the_slices_that_failed_are_numbered(n, which):
         run_function(picky, block=8 if n > 1 else 1)
 
 
-def test_side_results_of_another_number_are_named():
+def test_wrong_number_of_side_results_is_named():
     with pytest.raises(MethodError, match="returned 1 side results; it declares 2: low, high"):
         run_function(lambda data: 1.0, side_results=("low", "high"), combine=lambda parts: parts[0])
 
 
-def test_a_combination_that_fails_is_named():
+def test_failed_combination_is_named():
     def combine(parts):
         raise KeyError("x")
 
@@ -150,7 +150,7 @@ def test_a_combination_that_fails_is_named():
 
 @pytest.mark.parametrize("pattern", ["projection", "sinogram"])
 @pytest.mark.parametrize("halo", [0, 2])
-def test_where_memory_runs_out_the_block_is_halved_and_nothing_is_lost(tmp_path, pattern, halo):
+def test_block_is_halved_when_memory_runs_out(tmp_path, pattern, halo):
     def hungry(data, slice_dim):
         if data.shape[slice_dim] > (5 if halo else 3):
             raise MemoryError("Unable to allocate 1. TiB")
@@ -166,7 +166,7 @@ def test_where_memory_runs_out_the_block_is_halved_and_nothing_is_lost(tmp_path,
     assert f"the block was halved {times}, from {total} to {section.smallest_block}" in str(report)
 
 
-def test_memory_that_runs_out_on_one_slice_ends_the_run(tmp_path):
+def test_out_of_memory_on_one_slice_ends_the_run(tmp_path):
     def hungry(data):
         raise MemoryError("Unable to allocate 1. TiB")
 
@@ -185,7 +185,7 @@ def run_fakes(out, *steps, **kwargs):
     return run(DATA, Pipeline.from_steps(steps or ["negate"], fakes), out, device="cpu", **kwargs)
 
 
-def test_a_folder_with_a_run_is_left_as_it_is_unless_overwriting_is_allowed(tmp_path):
+def test_finished_run_is_replaced_only_with_overwrite(tmp_path):
     first = run_fakes(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(StoreError, match=r"already contains a run .* --overwrite"):
@@ -200,7 +200,7 @@ def test_a_folder_with_a_run_is_left_as_it_is_unless_overwriting_is_allowed(tmp_
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
-def test_overwriting_never_removes_what_is_read(tmp_path, format):
+def test_overwrite_never_removes_the_scan(tmp_path, format):
     out = tmp_path / "out"
     result = run_fakes(out, format=format).files[0]
     pipeline = Pipeline.from_steps(["negate"], fakes)
@@ -217,13 +217,13 @@ def test_overwriting_never_removes_what_is_read(tmp_path, format):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', '{"files": [3]}'])
-def test_a_report_that_cannot_be_read_is_not_overwritten(tmp_path, text):
+def test_unreadable_report_is_not_overwritten(tmp_path, text):
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(StoreError, match="Remove the folder by hand"):
         run_fakes(tmp_path, overwrite=True)
 
 
-def test_a_taken_name_is_told_before_anything_runs(tmp_path):
+def test_taken_name_is_found_before_anything_runs(tmp_path):
     (tmp_path / "result.h5").write_text("mine")
     called = []
 
@@ -237,7 +237,7 @@ def test_a_taken_name_is_told_before_anything_runs(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["result.h5"]
 
 
-def test_a_folder_that_cannot_be_used_is_told_at_once(tmp_path, monkeypatch):
+def test_unusable_folder_is_rejected_at_once(tmp_path, monkeypatch):
     (tmp_path / "out").write_text("mine")
     for name in ("out", "out/deeper"):
         with pytest.raises(StoreError, match=r"out is a file: choose a folder"):
@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_used_is_told_at_once(tmp_path, monkeypatch):
         RunFolder(tmp_path / "new")
 
 
-def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
+def test_full_disk_leaves_nothing(tmp_path, monkeypatch):
     original, written = os.pwrite, []
 
     def full(fd, data, offset):
@@ -264,7 +264,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_room_for_its_report_is_resumed(tmp_path, monkeypatch):
+def test_run_without_space_for_its_report_resumes(tmp_path, monkeypatch):
     original = os.replace
 
     def full(source, target):
@@ -285,7 +285,7 @@ def test_a_run_without_room_for_its_report_is_resumed(tmp_path, monkeypatch):
     assert results_in(out) == {"result.h5"}
 
 
-def test_a_folder_that_is_gone_meanwhile_is_told(tmp_path):
+def test_folder_removed_during_the_run_is_named(tmp_path):
     def gone(data):
         shutil.rmtree(tmp_path / "deep", ignore_errors=True)
         return data + 1
@@ -295,7 +295,7 @@ def test_a_folder_that_is_gone_meanwhile_is_told(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_side_results_that_json_lacks_do_not_cost_the_run(tmp_path):
+def test_side_results_that_json_lacks_are_reported_as_text(tmp_path):
     report = run_function(
         lambda data: {"a": np.float32(1), "b": object()},
         tmp_path,
@@ -306,7 +306,7 @@ def test_side_results_that_json_lacks_do_not_cost_the_run(tmp_path):
     assert report.side_results["suspect.value"]["a"] == 1
 
 
-def test_all_results_together_need_room(tmp_path, monkeypatch):
+def test_space_for_all_results_is_checked(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     free = int(1.5 * DATA.nbytes) + 100_000
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))

@@ -22,7 +22,7 @@ from maxslices.runner.folder.journal import Journal, decode, encode
 from maxslices.runner.folder.unfinished_run import DoneSlices
 
 
-def test_what_cannot_be_noted_is_not_in_the_journal(tmp_path, monkeypatch):
+def test_failed_notes_leave_no_line(tmp_path, monkeypatch):
     journal = Journal.create(tmp_path / "journal", {})
 
     def full(_fd, _line):
@@ -49,9 +49,7 @@ def synced_at_once(monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no other file system")
-def test_the_file_system_of_scratch_files_is_synced_before_lines_are_called_safe(
-    tmp_path, synced_at_once
-):
+def test_file_system_of_scratch_files_is_synced_before_lines_are_safe(tmp_path, synced_at_once):
     noted = Journal.create(tmp_path / "journal", {})
     noted.syncs(Path("/dev/shm"))
     noted.syncs(tmp_path)
@@ -67,9 +65,7 @@ def test_the_file_system_of_scratch_files_is_synced_before_lines_are_called_safe
     assert n_before <= at  # a line is called safe once both are synced
 
 
-def test_data_that_cannot_be_put_on_disk_are_never_called_safe(
-    tmp_path, synced_at_once, monkeypatch
-):
+def test_lines_are_not_safe_after_a_failed_sync(tmp_path, synced_at_once, monkeypatch):
     calls = []
 
     def fail_once(fd):
@@ -113,7 +109,7 @@ def same(one, other):
 
 
 @given(VALUES)
-def test_a_value_comes_back_bit_for_bit_and_of_its_type(value):
+def test_encoded_values_keep_bits_and_type(value):
     assert same(decode(json.loads(json.dumps(encode(value)))), value)
 
 
@@ -124,13 +120,13 @@ class Array(np.ndarray):
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, [object()], np.array([object()]), np.zeros(2).view(Array), b"x"]
 )
-def test_what_cannot_be_written_down_is_said(value):
+def test_unsupported_value_is_rejected(value):
     with pytest.raises(TypeError, match="cannot be written to the journal"):
         encode(value)
 
 
 @given(st.sets(st.integers(0, 30)), st.randoms(use_true_random=False))
-def test_intervals_and_what_is_missing_are_those_of_a_set(wanted, random):
+def test_intervals_match_a_set(wanted, random):
     done, order = DoneSlices(), sorted(wanted)
     random.shuffle(order)
     for each in order:
@@ -143,14 +139,14 @@ def test_intervals_and_what_is_missing_are_those_of_a_set(wanted, random):
 
 
 @pytest.mark.parametrize("part", [(2, 2), (5, 4), (3, 6), (0, 3), (2, 9), (4, 5), (-1, 1)])
-def test_what_is_done_already_or_empty_is_refused(part):
+def test_empty_or_overlapping_interval_is_rejected(part):
     done = DoneSlices()
     done.add(2, 5)
     with pytest.raises(ValueError, match="slices"):
         done.add(*part)
 
 
-def test_blocks_of_intervals_do_not_cross_them():
+def test_blocks_stay_within_intervals():
     blocks = blocks_of([range(1, 4), range(7, 8)], 2, (1, 2), 9)
     assert [(b.start, b.stop, b.first, b.last) for b in blocks] == [
         (1, 3, 0, 5), (3, 4, 2, 6), (7, 8, 6, 9)

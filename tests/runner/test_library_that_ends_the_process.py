@@ -32,7 +32,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("signal", ["SIGABRT", "SIGSEGV"])
-def test_the_next_run_says_how_to_go_on_and_does(tmp_path, signal):
+def test_next_run_names_the_command_that_resumes(tmp_path, signal):
     data = np.random.default_rng(0).random((20, 3, 5), np.float32)
     np.save(tmp_path / "scan.npy", data)
     (tmp_path / "methods.py").write_text(METHODS)

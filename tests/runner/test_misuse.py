@@ -38,29 +38,29 @@ PLUS = Pipeline.from_steps(["plus"], methods)
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_a_value_that_cannot_be_used_says_what_to_give(options, said):
+def test_invalid_argument_names_valid_ones(options, said):
     with pytest.raises(UsageError, match=said.replace("(str)", r"\(str\)")):
         run(DATA, PLUS, **{"device": "cpu", **options})
 
 
 @pytest.mark.parametrize("scans", [None, 3, DATA, [DATA], [None]], ids=type)
-def test_scans_are_paths(tmp_path, scans):
+def test_scans_must_be_paths(tmp_path, scans):
     with pytest.raises(UsageError, match=r"scans are paths, not a .*: give a list of paths"):
         run_scans(scans, PLUS, tmp_path / "out")
 
 
-def test_steps_that_are_not_checked_are_no_pipeline():
+def test_unchecked_steps_are_rejected():
     with pytest.raises(PipelineError, match=r"make a pipeline with Pipeline.from_steps"):
         Pipeline([{"method": "plus"}])
 
 
 @pytest.mark.parametrize("name", [None, 3])
-def test_a_method_is_found_by_its_name(name):
+def test_method_name_must_be_a_string(name):
     with pytest.raises(UnknownMethodError, match="the name of a method must be text, not"):
         methods.get(name)
 
 
-def test_a_result_that_the_next_call_overwrites_is_refused():
+def test_result_in_reused_memory_is_rejected():
     kept = np.empty(DATA.shape, np.float32)
 
     def reuses(data):
@@ -72,7 +72,7 @@ def test_a_result_that_the_next_call_overwrites_is_refused():
         run(DATA, Pipeline.from_steps(["reuses"], registry), device="cpu", block=2)
 
 
-def test_a_second_run_in_the_same_process_is_refused(tmp_path):
+def test_second_run_in_the_same_process_is_rejected(tmp_path):
     """Runs that overlapped left warnings.showwarning as one of them had set it."""
     registry, shows = Registry(), warnings.showwarning
     refused = []
@@ -95,7 +95,7 @@ NEGATE = Pipeline.from_steps(["negate"], fakes)
 
 
 @pytest.mark.parametrize("shift", [0, 1], ids=["the scan itself", "shifted by a slice"])
-def test_the_result_cannot_lie_in_the_scan(shift):
+def test_output_array_must_not_overlap_the_scan(shift):
     memory = np.ones((13, 6, 8), np.float32)
     with pytest.raises(UsageError, match="out shares memory with the scan: give an array of its"):
         run(memory[:12], NEGATE, memory[shift : 12 + shift], device="cpu")
@@ -103,12 +103,12 @@ def test_the_result_cannot_lie_in_the_scan(shift):
 
 
 @pytest.mark.parametrize("pipeline", [None, 7, {"method": "negate"}, OrderedDict(method="negate")])
-def test_a_pipeline_is_a_list(pipeline):
+def test_pipeline_must_be_a_list(pipeline):
     with pytest.raises(PipelineError, match=r"not .*: write it as \[step, ...\]"):
         run(FRAMES, pipeline, device="cpu")
 
 
-def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_path):
+def test_second_run_into_a_folder_is_rejected_and_leaves_the_first_intact(tmp_path):
     def during(data):
         with pytest.raises(StoreError, match=r"another run is writing to .*: wait until it ends"):
             RunFolder(tmp_path / "out")

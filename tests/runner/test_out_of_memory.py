@@ -143,7 +143,7 @@ NAMES = {
 @pytest.mark.parametrize(
     ("which", "between"), [("one section", None), *(("two sections", b) for b in BETWEEN)]
 )
-def test_any_allocation_may_fail(on_hungry_gpu, tmp_path, which, between, n_failures):
+def test_any_allocation_on_the_device_may_fail(on_hungry_gpu, tmp_path, which, between, n_failures):
     whole, allocated = on_hungry_gpu(tmp_path / "whole", NAMES[which], between=between)
     expected, n_told = saved(whole), len(allocated)
     assert n_told > 20
@@ -174,7 +174,7 @@ def test_any_allocation_may_fail(on_hungry_gpu, tmp_path, which, between, n_fail
     assert (n_split > 0) == (n_failures > 1)
 
 
-def test_a_run_that_memory_ended_is_resumed(on_fake_gpu, tmp_path):
+def test_run_resumes_after_memory_ran_out(on_fake_gpu, tmp_path):
     data, limit = np.random.default_rng(3).integers(0, 99, SHAPE, np.int32), SimpleNamespace(n=5)
     np.save(tmp_path / "scan.npy", data)
     registry = Registry()
@@ -203,7 +203,7 @@ def test_a_run_that_memory_ended_is_resumed(on_fake_gpu, tmp_path):
     np.testing.assert_array_equal(saved(report), 2 * data + 1)
 
 
-def test_a_single_slice_that_needs_all_of_the_memory_runs_alone(on_fake_gpu, tmp_path):
+def test_slice_that_needs_all_memory_runs_without_overlap(on_fake_gpu, tmp_path):
     """Where one slice and the next do not fit together, one comes after the other."""
     with on_fake_gpu() as gpu:
         scan = source()
@@ -279,7 +279,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
 
 @pytest.mark.parametrize("name", ["reader", "writer"])
-def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, monkeypatch):
+def test_thread_that_cannot_be_started_counts_as_out_of_memory(tmp_path, name, monkeypatch):
     """The system has no room for its stack; a run says so, and leaves nothing behind."""
     original = WorkThread.start
 

@@ -83,7 +83,7 @@ def pipelines(draw):
            "save_result": True}],
     block=9, between="device", seed=None, pinned=True, in_turns=False, dtype="uint16",
 )  # fmt: skip
-def test_files_are_bitwise_what_a_plain_loop_makes(
+def test_files_equal_those_of_a_plain_loop(
     on_fake_gpu, tmp_path_factory, steps, block, between, seed, pinned, in_turns, dtype
 ):
     pipeline = Pipeline.from_steps(steps, fakes)
@@ -110,7 +110,7 @@ def test_files_are_bitwise_what_a_plain_loop_makes(
     seed=st.sampled_from([None, "eager"]) | st.integers(0, 99),
     pinned=st.tuples(st.booleans(), st.booleans()),
 )
-def test_arrays_are_bitwise_what_a_plain_loop_makes(on_fake_gpu, names, block, seed, pinned):
+def test_arrays_equal_those_of_a_plain_loop(on_fake_gpu, names, block, seed, pinned):
     pipeline = Pipeline.from_steps(names, fakes)
     scan = source()
     loop = plain_loop(scan, pipeline, run(scan, pipeline, device="cpu", block=1000).plan)

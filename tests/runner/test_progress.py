@@ -74,7 +74,7 @@ def test_without_a_terminal_lines_go_to_standard_error(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_closed_standard_error_is_no_fault(wanted, monkeypatch):
+def test_closed_standard_error_is_ignored(wanted, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     with progress_shown(wanted) as progress:
         progress.start("section 1/1", 10)

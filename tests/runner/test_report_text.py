@@ -78,7 +78,7 @@ def test_blocks_that_changed_are_listed(made):
     assert "blocks of" not in str(report(made, section(blocks=blocks[:1])))
 
 
-def test_an_estimate_that_was_too_low_is_named_with_what_to_do(made):
+def test_low_estimate_is_named_with_the_command_to_measure(made):
     name = made.plan.sections[0].limited_by
     kept = str(report(made, section(estimated_bytes=1000, measured_bytes=1049)))
     missed = str(report(made, section(estimated_bytes=1000, measured_bytes=1051)))

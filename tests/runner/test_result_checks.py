@@ -22,7 +22,7 @@ methods.register(
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in (log|multiply|divide)")
-def test_they_are_counted_once_and_for_the_method_that_makes_them():
+def test_non_finite_values_are_counted_once_for_the_method_that_causes_them():
     scan = np.ones((12, 6, 5), np.float32)
     scan[3, 2, 1], scan[4:6, 0, 0], scan[7, 5, 4] = -1, 0, 5
     pipeline = Pipeline.from_steps(["plus", "log", "plus", "spoil"], methods)
@@ -41,7 +41,7 @@ def test_they_are_counted_once_and_for_the_method_that_makes_them():
 @pytest.mark.parametrize(
     ("dtype", "value"), [("float32", 3e38), ("float64", 1e300), ("uint16", 60000)]
 )
-def test_what_is_finite_is_not_counted_however_large(dtype, value):
+def test_large_finite_values_are_not_counted(dtype, value):
     count = NonFiniteCount(1)
     count.look(0, np.full((3, 4, 5), value, dtype))
     np.testing.assert_array_equal(count.totals(), [[0, 0]])
@@ -77,13 +77,13 @@ NO_BEAM = "the flats are nowhere brighter than the darks: look at them"
         (ON_ROWS, None, False),
     ],
 )
-def test_flats_that_are_not_brighter_are_told(tmp_path, recwarn, flats, darks, is_warned):
+def test_flats_that_are_not_brighter_cause_a_warning(tmp_path, recwarn, flats, darks, is_warned):
     write(tmp_path, flats, darks)
     maxslices.run(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
     assert [NO_BEAM in str(each.message) for each in recwarn].count(True) == is_warned
 
 
-def test_flats_that_are_made_up_are_not_looked_at(tmp_path, recwarn):
+def test_made_up_flats_are_not_checked(tmp_path, recwarn):
     write(tmp_path, FLATS, DARKS)
     loader = {"data_path": "/exchange/data", "image_key_path": None, "flats": "ignore"}
     loader["darks"] = {"file": "input_data", "data_path": "/exchange/data_dark"}

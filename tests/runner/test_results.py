@@ -69,7 +69,7 @@ def test_the_result_does_not_depend_on_the_block(case):
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
-def test_files_hold_what_memory_holds(tmp_path, format):
+def test_files_equal_results_in_memory(tmp_path, format):
     steps = ["to_float", {"method": "negate", "save_result": True}, "neighbours", "work"]
     expected = result(steps).result
     report = result(steps, out=tmp_path / "out", block=4, format=format)
@@ -82,7 +82,7 @@ def test_files_hold_what_memory_holds(tmp_path, format):
     assert results_in(tmp_path / "out") == {path.name for path in report.files}
 
 
-def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
+def test_scratch_file_between_sections_does_not_change_the_result(tmp_path):
     steps = ["to_float", "reaching", "work", "negate"]
     expected = result(steps).result
     budget = PYTHON_BYTES + 120_000
@@ -93,7 +93,7 @@ def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
     assert results_in(tmp_path / "out") == {"result.h5"}
 
 
-def test_side_results_alone_need_only_the_slices_they_look_at():
+def test_side_results_alone_read_only_sampled_slices():
     # An ArrayScan is opened anew with the loader's options; any other source is read as it is.
     scan, read = source().with_options(LoaderOptions()), []
     original = scan.read
@@ -113,7 +113,7 @@ def test_a_method_that_runs_twice_reports_both_side_results():
     assert report.side_results["extremes_2.low"] == -report.side_results["extremes.high"]
 
 
-def test_a_method_may_work_in_place_and_the_scan_stays_as_it_was():
+def test_method_may_work_in_place_without_changing_the_scan():
     registry = Registry()
 
     @from_ledger
@@ -141,7 +141,7 @@ def test_a_method_may_work_in_place_and_the_scan_stays_as_it_was():
     assert re.search(r"1 look +- ", str(alone))
 
 
-def test_views_of_an_array_are_of_the_right_frames():
+def test_preview_of_an_array_in_any_layout():
     data = np.random.default_rng(2).random(SHAPE, np.float32)
     loader = {"method": "standard_tomo", "parameters": {"preview": {"angles": {"start": 5}}}}
     for array in (data, data.astype(">f4"), np.asfortranarray(data)):

@@ -40,7 +40,7 @@ def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
 
 
 @pytest.mark.filterwarnings("default")
-def test_what_was_warned_of_stands_on_the_page(tmp_path, recwarn):
+def test_warnings_are_on_the_page(tmp_path, recwarn):
     def doubtful(data):
         if not recwarn.list:
             warnings.warn("the beam was low <b>", stacklevel=1)

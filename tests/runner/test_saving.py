@@ -36,7 +36,7 @@ def data(path):
         return file["entry/data/data"][()]
 
 
-def test_a_reconstruction_is_saved_beside_the_last_result(tmp_path, scan):
+def test_reconstruction_is_saved_in_addition_to_the_last_result(tmp_path, scan):
     run(scan, STEPS, tmp_path / "out", **OPTIONS)
     assert results_in(tmp_path / "out") == {"03_fbp.h5", "result.h5"}
     alone = run(scan, STEPS[:3], **OPTIONS)
@@ -45,7 +45,7 @@ def test_a_reconstruction_is_saved_beside_the_last_result(tmp_path, scan):
     assert np.array_equal(saved, alone.result.swapaxes(0, 1))  # slices first
 
 
-def test_a_reconstruction_is_not_saved_where_its_step_says_so(tmp_path, scan):
+def test_step_can_exclude_its_reconstruction(tmp_path, scan):
     steps = [*STEPS[:2], {**RECON, "save_result": False}, STEPS[3]]
     run(scan, steps, tmp_path / "out", **OPTIONS)
     assert results_in(tmp_path / "out") == {"result.h5"}
@@ -91,7 +91,7 @@ class TestProvenance:
         assert np.array_equal(*(data(tmp_path / f / "result.h5") for f in ("out", "again")))
 
     @pytest.mark.parametrize("module", ["maxslices.io", "httomo.data.hdf.loaders"])
-    def test_the_loader_is_written_as_it_was_given(self, tmp_path, scan, module):
+    def test_loader_is_written_unchanged(self, tmp_path, scan, module):
         loader = {
             "method": "standard_tomo",
             "module_path": module,
@@ -101,7 +101,7 @@ class TestProvenance:
         again = Pipeline.from_file(tmp_path / "out" / "pipeline_as_run.yaml")
         assert again.loader == Pipeline.from_steps([loader, *STEPS]).loader
 
-    def test_a_file_of_that_name_is_not_replaced(self, tmp_path, scan):
+    def test_foreign_file_is_not_replaced(self, tmp_path, scan):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "run.log").write_text("mine")
         with pytest.raises(StoreError, match=r"run\.log already exists"):

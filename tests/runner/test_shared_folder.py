@@ -96,7 +96,7 @@ def test_a_link_planted_in_an_unfinished_run_is_not_followed(
         ("report.json", "--overwrite", "is not a readable report"),
     ],
 )
-def test_a_planted_pipe_is_not_waited_for(tmp_path, name, option, message):
+def test_planted_pipe_does_not_block(tmp_path, name, option, message):
     """In a process of its own, as it would never end."""
     np.save(tmp_path / "scan.npy", DATA)
     (tmp_path / "pipeline.yaml").write_text("- method: minus_log\n")
@@ -110,7 +110,7 @@ def test_a_planted_pipe_is_not_waited_for(tmp_path, name, option, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_journal_with_another_name_is_not_written_to(tmp_path):
+def test_hard_linked_journal_is_not_changed(tmp_path):
     journal, other = tmp_path / "journal", tmp_path / "other"
     Journal.create(journal, {"journal": 2}).close()
     content = journal.read_bytes()
@@ -121,7 +121,7 @@ def test_a_journal_with_another_name_is_not_written_to(tmp_path):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_planted_file_of_the_records_is_not_written_to(tmp_path, victim, link):
+def test_planted_link_at_a_record_is_not_followed(tmp_path, victim, link):
     records = Records(tmp_path / "records")
     records.add(asked(), HERE, PROBE)
     (path,) = records.folder.iterdir()
@@ -131,7 +131,7 @@ def test_a_planted_file_of_the_records_is_not_written_to(tmp_path, victim, link)
     assert records.find(asked(), HERE).probe == PROBE
 
 
-def test_the_report_of_a_shared_folder_can_be_read_by_all(tmp_path):
+def test_report_is_readable_by_all(tmp_path):
     before = os.umask(0o022)
     try:
         run(DATA, PIPELINE, tmp_path / "out", device="cpu")
@@ -143,7 +143,7 @@ def test_the_report_of_a_shared_folder_can_be_read_by_all(tmp_path):
 @pytest.mark.parametrize(
     "entry", ["notes.txt", "../notes.txt", "..", ".", "scan.h5", "/etc/passwd"]
 )
-def test_a_report_that_was_tampered_with_removes_nothing_foreign(tmp_path, entry):
+def test_tampered_report_removes_no_foreign_files(tmp_path, entry):
     out = tmp_path / "out"
     run(DATA, PIPELINE, out, device="cpu")
     for path in (out / "notes.txt", tmp_path / "notes.txt", out / "scan.h5"):
@@ -159,7 +159,7 @@ def test_a_report_that_was_tampered_with_removes_nothing_foreign(tmp_path, entry
 
 
 @pytest.mark.parametrize("out", ["loop", "loop/out", "far/out"])
-def test_a_folder_behind_a_link_that_leads_nowhere_is_refused(tmp_path, out):
+def test_folder_behind_a_dangling_link_is_rejected(tmp_path, out):
     os.symlink("loop", tmp_path / "loop")
     os.symlink("nowhere", tmp_path / "far")
     with pytest.raises(StoreError, match=r"is a link to .*choose another folder for the results"):
@@ -170,7 +170,7 @@ def doubled(data):
     return data.astype(np.float32) * 2
 
 
-def test_a_record_of_a_hundredth_of_the_truth_is_not_believed(tmp_path, monkeypatch):
+def test_record_of_a_hundredth_of_the_memory_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "records"))
     registry = Registry()
     registry.register(doubled, pattern="projection")

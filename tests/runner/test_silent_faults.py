@@ -74,7 +74,7 @@ WHAT = {
 
 @pytest.mark.parametrize("change", WHAT)
 @pytest.mark.parametrize("kind", ["hdf5", "npy", "tiffs"])
-def test_a_scan_that_changes_while_it_is_read_ends_the_run(tmp_path, kind, change, monkeypatch):
+def test_scan_that_changes_during_the_run_ends_it(tmp_path, kind, change, monkeypatch):
     path = victim = scans.write_dls(tmp_path / "a.nxs", DATA)
     if kind == "npy":
         path = victim = scans.write_npy(tmp_path / "a.npy", DATA)
@@ -88,7 +88,7 @@ def test_a_scan_that_changes_while_it_is_read_ends_the_run(tmp_path, kind, chang
 
 
 @pytest.mark.parametrize("kind", ["flats", "virtual"])
-def test_other_files_of_a_scan_that_change(tmp_path, kind):
+def test_change_of_another_file_of_the_scan_ends_the_run(tmp_path, kind):
     raw = scans.write_dls(tmp_path / "raw.h5", DATA)
     path = scans.write_npy(tmp_path / "a.npy", DATA)
     flats = {"file": str(raw)} if kind == "flats" else "auto"
@@ -109,7 +109,7 @@ def test_other_files_of_a_scan_that_change(tmp_path, kind):
     [(0.0, "is 0 throughout"), (float("nan"), "is NaN throughout"), (1.0, None)],
 )
 @pytest.mark.parametrize("out", ["folder", "memory"])
-def test_a_result_without_a_picture_is_warned_about(tmp_path, factor, said, out):
+def test_constant_result_causes_a_warning(tmp_path, factor, said, out):
     steps = pipeline(factor=factor)
     report = run(DATA, steps, tmp_path / "out" if out == "folder" else None, device="cpu")
     name = "result.h5" if out == "folder" else "the output of disturbed"
@@ -124,14 +124,14 @@ def test_a_result_without_a_picture_is_warned_about(tmp_path, factor, said, out)
         assert said in (tmp_path / "out" / "report.json").read_text()
 
 
-def test_one_pixel_is_a_picture(tmp_path):
+def test_one_different_pixel_is_enough(tmp_path):
     data = np.zeros((9, 40, 50), np.uint16)
     data[-1, -1, -1] = 1
     report = run(data, pipeline(), tmp_path / "out", device="cpu", block=2)
     assert report.sections[-1].warnings == ()
 
 
-def test_a_run_on_missing_frames_has_to_be_allowed(tmp_path):
+def test_scan_with_missing_frames_is_rejected(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("exchange/data", DATA.shape, "u2", chunks=(1, 7, 11))[:12] = DATA[:12]

@@ -27,7 +27,7 @@ def section(*spans, wall_s=10.0):
     return timeline
 
 
-def test_spans_that_overlap_count_once():
+def test_overlapping_spans_count_once():
     found = section(("read", 0, 3), ("read", 1, 4), ("read", 6, 7), ("read", 6.2, 6.4))
     assert found.stages["read"].active_s == pytest.approx(5)
     assert found.stages["read"].share == pytest.approx(0.5)
@@ -47,16 +47,16 @@ def test_spans_that_overlap_count_once():
         ("write", "write"),
     ],
 )
-def test_the_busiest_stage_bounds(stage, bound):
+def test_busiest_stage_is_the_bottleneck(stage, bound):
     others = [other for other in ("read", "compute", "write") if other != stage]
     assert section((stage, 0, 9), *((other, 0, 8) for other in others)).bound_by == bound
 
 
-def test_where_mostly_nothing_works_it_is_bound_by_overhead():
+def test_mostly_idle_section_is_bound_by_overhead():
     assert section(("read", 0, 2), ("compute", 2, 4)).bound_by == "overhead"
 
 
-def test_stages_that_wait_for_each_other_are_pipeline_stalls():
+def test_waiting_stages_are_pipeline_stalls():
     stalled = section(("read", 0, 3), ("in", 3, 5), ("compute", 5, 9), ("write", 9, 10))
     assert stalled.bound_by == "pipeline stalls"
 
@@ -83,7 +83,7 @@ def manual(monkeypatch):
     return made
 
 
-def test_phases_add_up_and_an_interrupted_one_goes_on(manual):
+def test_phases_add_up_and_resume_after_an_interruption(manual):
     wall_time = WallTime()
     manual.added_s += 2
     wall_time.begin("preparing")
@@ -108,7 +108,7 @@ def test_phases_add_up_and_an_interrupted_one_goes_on(manual):
     assert sum(found.values()) + 10 == wall_time.total_s
 
 
-def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
+def test_report_attributes_time_to_phases(manual, monkeypatch, tmp_path):
     delays = {
         "runner.folder.run_folder.check_free_space": 5.5,
         "api.carry_out.select_backend": 0.25,

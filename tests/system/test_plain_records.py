@@ -83,7 +83,7 @@ def test_fields_are_written_and_read_as_they_are_declared():
     ],
     ids=str,
 )
-def test_what_is_not_as_declared_is_refused_in_one_line(damage, named):
+def test_value_of_another_type_is_rejected_in_one_line(damage, named):
     with pytest.raises(UsageError, match=named) as raised:
         from_plain(Kept, PLAIN | damage, "kept")
     assert "\n" not in str(raised.value)

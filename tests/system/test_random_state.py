@@ -22,7 +22,7 @@ def _normal() -> float:
 
 
 @pytest.mark.parametrize("draw", [drawn, random.random, _normal])
-def test_they_are_drawn_again_and_go_on_from_where_they_were(draw):
+def test_numbers_are_drawn_again_and_the_state_is_restored(draw):
     before = HostDraws()
     first = draw()
     before.drop_unchanged()
@@ -34,7 +34,7 @@ def test_they_are_drawn_again_and_go_on_from_where_they_were(draw):
     assert drawn() == expected
 
 
-def test_nothing_is_set_where_nothing_was_drawn():
+def test_unused_state_is_not_restored():
     before = HostDraws()
     before.drop_unchanged()
     expected = HostDraws()
@@ -46,7 +46,7 @@ def test_nothing_is_set_where_nothing_was_drawn():
     assert drawn() == following
 
 
-def test_all_generators_are_kept(monkeypatch):
+def test_all_generators_are_restored(monkeypatch):
     """Those of libraries on a GPU are stood in for: CuPy has new ones inside."""
     old = {0: "generator"}
     cupy = SimpleNamespace(_random_states=old)

@@ -21,13 +21,13 @@ def four(monkeypatch):
 
 
 @pytest.mark.parametrize("n_items", [0, 1, 2, 3, 100])
-def test_every_item_once(n_items):
+def test_each_item_is_processed_once(n_items):
     done = []
     threads.parallel_for(n_items, done.append)
     assert sorted(done) == list(range(n_items))
 
 
-def test_one_thread_is_the_calling_one(monkeypatch):
+def test_single_thread_is_the_caller(monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 1)
     seen = set()
     threads.parallel_for(10, lambda i: seen.add(threading.get_ident()))
@@ -36,7 +36,7 @@ def test_one_thread_is_the_calling_one(monkeypatch):
 
 @pytest.mark.parametrize("where", ["helper", "caller"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
-def test_an_error_is_raised_when_nothing_is_under_way_any_more(where, error):
+def test_error_is_raised_after_all_calls_have_ended(where, error):
     caller, under_way, begun = threading.get_ident(), [], []
     together = threading.Barrier(4, timeout=10)
 
@@ -60,7 +60,7 @@ def test_an_error_is_raised_when_nothing_is_under_way_any_more(where, error):
     assert len(begun) < 20
 
 
-def test_work_is_done_by_the_caller_where_no_thread_can_be_started():
+def test_caller_works_alone_if_no_thread_can_be_started():
     run(
         'def refuse(thread): raise RuntimeError("can\'t start new thread")\n'
         "threading.Thread.start = refuse\n"
@@ -70,7 +70,7 @@ def test_work_is_done_by_the_caller_where_no_thread_can_be_started():
     )
 
 
-def test_work_within_work_is_no_deadlock():
+def test_nested_loops_do_not_deadlock():
     done = []
 
     def loops() -> None:
@@ -103,7 +103,7 @@ def test_a_forked_process_has_threads_of_its_own():
     )
 
 
-def test_the_last_work_of_a_process_that_ends_is_done():
+def test_loop_at_the_end_of_the_process_completes():
     run(
         "threads.parallel_for(8, lambda i: time.sleep(0.01))\n"
         "def late():\n"
@@ -116,7 +116,7 @@ def test_the_last_work_of_a_process_that_ends_is_done():
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_the_cores_of_the_process_count_and_not_those_of_the_machine(cores):
+def test_cores_are_those_of_the_process(cores):
     if len(os.sched_getaffinity(0)) < cores:
         pytest.skip(f"needs {cores} cores")
     code = (
@@ -138,7 +138,7 @@ def test_a_copy_in_parts(monkeypatch, shape):
 
 
 @pytest.mark.parametrize("n_frames", [1, 3, 57, 114, 228])
-def test_every_thread_has_as_much_to_read(monkeypatch, n_frames):
+def test_threads_get_equal_parts(monkeypatch, n_frames):
     monkeypatch.setattr(threads, "N_THREADS", 10)
     monkeypatch.setattr(threads, "_PART_BYTES", (2**10, 2**14))
     array = np.empty((n_frames, 512, 5), np.uint8)
@@ -154,7 +154,7 @@ def test_every_thread_has_as_much_to_read(monkeypatch, n_frames):
     assert rounds * max(sizes) <= 1.3 * array.nbytes / min(10, len(sizes))
 
 
-def test_work_is_done_once_and_waited_for():
+def test_work_runs_once_and_is_awaited():
     may_end, done = threading.Event(), []
     thread = WorkThread(lambda: (may_end.wait(10), done.append(1)), "test")
     assert not thread.is_alive
@@ -170,7 +170,7 @@ def fail():
     raise MemoryError("in the thread")
 
 
-def test_an_error_of_the_work_is_raised_once_where_it_is_waited_for():
+def test_error_of_the_work_is_raised_once_by_join():
     thread = WorkThread(fail, "test")
     thread.start()
     with pytest.raises(MemoryError, match="in the thread"):
@@ -178,7 +178,7 @@ def test_an_error_of_the_work_is_raised_once_where_it_is_waited_for():
     thread.join(60)
 
 
-def test_who_waits_for_a_thread_that_broke_off_is_told():
+def test_wait_for_a_failed_thread_raises_its_error():
     thread = WorkThread(fail, "test")
     thread.start()
     wait_for_event(threading.Event(), thread, 60)
@@ -197,12 +197,12 @@ def test_a_thread_that_ends_before_its_first_line_is_not_waited_for(monkeypatch)
         next_of(SimpleQueue(), thread, limit_s=3600)
 
 
-def test_a_wait_ends_by_its_limit():
+def test_wait_ends_at_its_limit():
     with pytest.raises(MaxslicesError, match="the copying thread has not answered for 0 ms"):
         wait_for(lambda timeout_s: None, lambda: True, 0.0, "copying")
 
 
-def test_a_thread_that_was_waited_for_in_vain_is_not_waited_for_again():
+def test_hanging_thread_is_awaited_only_once():
     end = threading.Event()
     thread = WorkThread(lambda: end.wait(60), "reader")
     thread.start()

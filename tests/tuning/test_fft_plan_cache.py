@@ -35,7 +35,7 @@ def cupyx(monkeypatch):
     keep_fft_plans(False)
 
 
-def test_a_plan_is_made_once_while_they_are_kept(cupyx):
+def test_plan_is_made_once_while_plans_are_kept(cupyx):
     cupyx.get_fft_plan((4, 8, 8))
     assert cupyx.cache == {}
     keep_fft_plans(True)
@@ -49,7 +49,7 @@ def test_a_plan_is_made_once_while_they_are_kept(cupyx):
     assert len(cupyx.cache) == 1
 
 
-def test_cupy_has_its_own_function_back(cupyx):
+def test_function_of_cupy_is_restored(cupyx):
     before = getattr(cupyx, CUPY_FUNCTION)
     keep_fft_plans(True)
     keep_fft_plans(True)
@@ -60,7 +60,7 @@ def test_cupy_has_its_own_function_back(cupyx):
     assert getattr(cupyx, CUPY_FUNCTION) is before
 
 
-def test_nothing_happens_without_cupys_module(monkeypatch):
+def test_missing_module_of_cupy_is_ignored(monkeypatch):
     monkeypatch.delitem(sys.modules, CUPY_MODULE, raising=False)
     keep_fft_plans(True)
     assert CUPY_MODULE not in sys.modules

@@ -67,7 +67,7 @@ def makes_pages_once_and_gives_them_back():
 
 
 @needs_glibc
-def test_small_arrays_are_left_as_they_are(is_retained):
+def test_small_arrays_are_not_retained(is_retained):
     backend = CpuBackend()
     backend.retain_freed(LARGE_BYTES - 1)
     assert not is_retained()
@@ -101,7 +101,7 @@ def test_a_heap_that_keeps(part):
 
 
 @needs_glibc
-def test_where_memory_ran_out_once_nothing_is_wrong(is_retained):
+def test_heap_after_memory_ran_out(is_retained):
     backend = CpuBackend()
     with backend.limited(2**40):
         backend.retain_freed(N_BYTES)
@@ -118,7 +118,7 @@ def two_arrays(slice_dim, other_dims, dtype, available_memory, device="cuda"):
 
 
 @needs_glibc
-def test_a_section_without_much_room_keeps_nothing(monkeypatch, is_retained):
+def test_section_with_little_memory_retains_nothing(monkeypatch, is_retained):
     monkeypatch.setattr("maxslices.devices.cpu.LARGE_BYTES", 1)
     kept = []
 
@@ -135,7 +135,7 @@ def test_a_section_without_much_room_keeps_nothing(monkeypatch, is_retained):
 
 
 @needs_glibc
-def test_a_run_leaves_the_heap_as_the_environment_says(monkeypatch):
+def test_run_restores_the_heap_settings_of_the_environment(monkeypatch):
     """`MALLOC_*` of a job script hold after a run, for what else the process does."""
     code = (
         "import numpy as np\n"

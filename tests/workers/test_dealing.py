@@ -21,7 +21,7 @@ def nothing(job, share):
 
 
 @pytest.mark.parametrize(("start", "stop", "block"), [(0, 100, 7), (14, 100, 7), (0, 5, 7)])
-def test_each_slice_is_dealt_out_once_in_whole_blocks(client, start, stop, block):
+def test_each_slice_is_in_one_share_of_whole_blocks(client, start, stop, block):
     dealer = Dealer(WorkerCalls(client), {})
     shares = sorted(
         (share.start, share.stop)
@@ -38,7 +38,7 @@ def count_tasks(dask_scheduler):
     return sum(key.startswith("answer_call") for key in dask_scheduler.tasks)
 
 
-def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
+def test_scheduler_has_at_most_one_share_per_worker(client):
     dealer, running, known = Dealer(WorkerCalls(client), {}), [], []
     for number, _ in enumerate(dealer.deal(nothing, 1, [range(200)], 1)):
         running.append(len(dealer.calls.running))
@@ -64,7 +64,7 @@ class Array:
 
 
 @pytest.mark.parametrize("cause", [ValueError("of the method"), ValueError(lambda: 0)])
-def test_an_error_that_is_sent_does_not_keep_the_arrays_of_the_block(cause):
+def test_sent_error_does_not_keep_arrays_alive(cause):
     def method(data):
         raise MethodError("it failed") from cause
 
@@ -107,7 +107,7 @@ def simulate(n_blocks, block_s, ends_s=0.0):
 
 
 @given(st.integers(1, 3000), st.lists(st.floats(0.01, 10), min_size=1, max_size=9))
-def test_all_blocks_are_dealt_out_in_shares_of_at_most_so_many(n_blocks, block_s):
+def test_shares_cover_all_blocks_and_have_a_maximum(n_blocks, block_s):
     shares, _ = simulate(n_blocks, block_s, 0.5)
     assert sum(shares) == n_blocks
     assert min(shares) >= 1
@@ -115,7 +115,7 @@ def test_all_blocks_are_dealt_out_in_shares_of_at_most_so_many(n_blocks, block_s
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_workers_that_are_equally_fast_have_three_shares_each_and_end_together(count):
+def test_equally_fast_workers_get_three_shares_and_end_together(count):
     shares, ended = simulate(32 * count, [1.0] * count, 0.1)
     assert len(shares) <= 3 * count
     assert max(ended.values()) <= 32 + 3 * 0.1 + 1  # a block more than without any loss
@@ -123,14 +123,14 @@ def test_workers_that_are_equally_fast_have_three_shares_each_and_end_together(c
 
 @pytest.mark.parametrize("block_s", [[1, 1.03], [1, 2], [1, 1, 1, 2.5], [1, 1.3, 1.7, 2.9]])
 @pytest.mark.parametrize("per_worker", [16, 32, 100])
-def test_workers_that_differ_end_within_a_block_of_the_slowest(per_worker, block_s):
+def test_workers_of_different_speed_end_within_a_block(per_worker, block_s):
     n_blocks = per_worker * len(block_s)
     _, ended = simulate(n_blocks, block_s)
     together_s = n_blocks / sum(1 / each for each in block_s)
     assert max(ended.values()) <= together_s + 1.2 * max(block_s)
 
 
-def test_one_that_joins_is_taken_to_be_as_fast_as_the_others():
+def test_new_worker_is_assumed_to_be_as_fast_as_the_others():
     sizes = ShareSizes()
     sizes.begin("first", 10, 0.0)
     sizes.end("first", 20.0)  # two seconds a block

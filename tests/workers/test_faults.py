@@ -46,7 +46,7 @@ def due(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "count"), [("killed", 1), ("killed", 2), ("failing", 2)])
-def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, count):
+def test_lost_share_is_repeated(tmp_path, scan, client, due, name, count):
     folder = due(count)
     pipeline = of_faulty(name, folder)
     run(scan, pipeline, tmp_path / "out", engine=client, block=2)
@@ -54,7 +54,7 @@ def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, c
     check_as_alone(scan, pipeline, tmp_path)
 
 
-def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
+def test_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
     pipeline = of_faulty("failing", due(10), at=20)
     with pytest.raises(MethodError) as raised:
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
@@ -78,7 +78,7 @@ def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due
         ("ctrl-c", "a method raised KeyboardInterrupt"),
     ],
 )
-def test_what_a_method_raises_is_named_whatever_it_is(tmp_path, scan, client, capfd, how, said):
+def test_any_exception_of_a_method_is_named(tmp_path, scan, client, capfd, how, said):
     pipeline = Pipeline.from_steps([{"method": "raising", "parameters": {"how": how}}], faulty)
     workers = client.run(os.getpid)
     with pytest.raises(MethodError, match=rf"failed 3 times, on tls://.*{said}"):
@@ -99,7 +99,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_warning_of_a_worker_is_one_line_and_none_is_of_what_was_told(tmp_path, scan, program):
+def test_warning_of_a_worker_is_one_line_and_never_repeated(tmp_path, scan, program):
     """In a process of its own: workers have the standard error of the first ones."""
     _, errors = program(PROGRAM, scan, tmp_path / "out").communicate(timeout=60)
     lines = errors.splitlines()
@@ -116,12 +116,12 @@ def locked(job, share):
     return threading.Lock()
 
 
-def test_what_cannot_be_sent_is_an_error_of_the_method(client):
+def test_value_that_cannot_be_sent_is_an_error_of_the_method(client):
     with pytest.raises(MethodError, match=r"slice 3 failed 3 times.* cannot be sent: .*pickle"):
         Dealer(WorkerCalls(client), {}).once(locked, 1, range(3, 4))
 
 
-def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):
+def test_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):
     pipeline = of_faulty("killed", due(10), at=0)
     with pytest.raises(
         MethodError, match=r"projections 0 to \d+: each of 3 workers failed or was killed"
@@ -130,7 +130,7 @@ def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due
     assert len(list((tmp_path / "due10").iterdir())) == 10 - 3
 
 
-def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
+def test_worker_that_ends_early_is_omitted(client):
     wait_for_workers(WorkerCalls(client), 2)
     address, pid = next(iter(client.run(os.getpid).items()))
     busy = client.submit(time.sleep, 600, workers=[address], pure=False)
@@ -154,7 +154,7 @@ def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
     wait_for_workers(WorkerCalls(client), 2)
 
 
-def test_workers_that_end_while_they_import_end_the_run(tmp_path, scan, monkeypatch):
+def test_workers_that_end_during_import_end_the_run(tmp_path, scan, monkeypatch):
     (tmp_path / "ends_on_import.py").write_text(ENDS_ON_IMPORT)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MAIN_PROCESS", str(os.getpid()))
@@ -176,7 +176,7 @@ def thing(data):
 """
 
 
-def test_a_worker_that_hangs_is_named_and_another_does_its_share(tmp_path, scan, due, monkeypatch):
+def test_hanging_worker_is_named_and_replaced(tmp_path, scan, due, monkeypatch):
     """With limits of seconds that a test can wait for."""
     folder = due(1)
     monkeypatch.setattr(worker_calls, "WARN_S", 1.0)
@@ -207,7 +207,7 @@ def test_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path, scan, due, monkeypatch):
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_result_that_is_late_is_waited_for(client, monkeypatch):
+def test_late_result_is_awaited(client, monkeypatch):
     """Done, but not here within the time that a look takes: no error of the worker's."""
 
     def late(future, timeout=None):
@@ -225,7 +225,7 @@ def out_of_time():
     raise TimeoutError("the detector does not answer")
 
 
-def test_the_functions_own_time_limit_is_its_error(client):
+def test_timeout_error_of_the_function_is_its_error(client):
     with (
         opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers,
         pytest.raises(DeviceError, match="TimeoutError: the detector does not answer"),

@@ -24,7 +24,7 @@ NUMERIC = {
 """What Dask would set in the environment of workers, as it was before Dask starts anything."""
 
 
-def test_workers_share_what_is_imported(client):
+def test_workers_are_forked_from_one_process(client):
     parents = set(client.run(os.getppid).values())
     assert len(parents) == 1
     assert os.getpid() not in parents
@@ -44,14 +44,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ}
 
 
-def test_dask_sets_nothing_that_changes_how_numpy_computes(client):
+def test_dask_does_not_change_the_threads_of_numpy(client):
     """Such as one thread, with which the last bit of a result may be another one."""
     assert "OMP_NUM_THREADS" in NUMERIC
     for found in (*client.run(_environment).values(), _environment()):
         assert {name: found.get(name) for name in NUMERIC} == NUMERIC
 
 
-def test_workers_have_the_environment_of_now(client, monkeypatch):
+def test_workers_get_the_current_environment(client, monkeypatch):
     monkeypatch.setenv("MAXSLICES_TEST", "later than the process that workers are forked of")
     with local_client(1, None) as other:
         found = other.run(os.getenv, "MAXSLICES_TEST")
@@ -67,7 +67,7 @@ def test_each_worker_sees_one_of_the_gpus_that_the_command_sees(monkeypatch):
         assert [each["resources"] for each in workers] == [{"GPU": 1}] * 2
 
 
-def test_the_process_that_workers_are_forked_of_is_killed(tmp_path, scan):
+def test_run_survives_the_death_of_the_fork_server(tmp_path, scan):
     with local_client(2, None) as client:
         (server,) = set(client.run(os.getppid).values())
         os.kill(server, signal.SIGKILL)
@@ -90,7 +90,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_between_blocks_ends_workers_without_a_word(tmp_path, scan, program):
+def test_ctrl_c_between_blocks_ends_workers_silently(tmp_path, scan, program):
     pause, journal = tmp_path / "pause", tmp_path / "out" / ".run/journal"
     pause.touch()
     process = program(STOPPED, pause)
@@ -120,7 +120,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, scan, program):
+def test_temporary_folder_with_a_path_too_long_for_a_socket(tmp_path, scan, program):
     folder = tmp_path / ("a job's own folder " * 6).strip()
     folder.mkdir()
     _, errors = program(ALONE, TMPDIR=str(folder)).communicate()
@@ -129,7 +129,7 @@ def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(tmp_path, sc
     assert {path.name for path in folder.iterdir()} <= {"dask-scratch-space"}
 
 
-def test_modules_in_the_current_folder_are_not_those_that_workers_need(tmp_path, scan, program):
+def test_workers_ignore_modules_in_the_current_folder(tmp_path, scan, program):
     for name in ("numpy", "types", "maxslices"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('of the user')")
     _, errors = program(ALONE, path="programs/program.py").communicate()
@@ -137,7 +137,7 @@ def test_modules_in_the_current_folder_are_not_those_that_workers_need(tmp_path,
     assert (tmp_path / "out/result.h5").exists()
 
 
-def test_a_worker_that_is_slow_to_end_is_no_error(monkeypatch, capfd):
+def test_worker_that_ends_slowly_causes_no_error(monkeypatch, capfd):
     ended = WorkerProcess.kill
 
     async def slow(*args, **kwargs):

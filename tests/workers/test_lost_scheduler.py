@@ -39,7 +39,7 @@ def cluster():
         process.wait()
 
 
-def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
+def test_run_resumes_after_the_scheduler_ended(tmp_path, scan, cluster):
     address, scheduler = cluster
     out, pause = tmp_path / "out", tmp_path / "pause"
     pause.touch()

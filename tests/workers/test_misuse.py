@@ -39,7 +39,7 @@ STEPS = ["negate", "work"]
         ({"gpus": 10**6}, r"gpus is 1000000, and this machine has \d+: use 1 or more of these"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path, scan, change, message):
+def test_invalid_request_is_rejected(tmp_path, scan, change, message):
     given = {"engine": "dask", "scan": scan, "out": tmp_path / "out", **change}
     with pytest.raises((UsageError, DeviceError), match=message):
         run(given.pop("scan"), of(STEPS), given.pop("out"), **given)
@@ -52,7 +52,7 @@ def test_without_dask_the_error_says_how_to_install_it(tmp_path, scan, monkeypat
         run(scan, of(STEPS), tmp_path / "out", workers=2)
 
 
-def test_a_configuration_that_dask_cannot_read_is_named(tmp_path, scan):
+def test_invalid_dask_configuration_is_named(tmp_path, scan):
     (tmp_path / "dask.yaml").write_text("distributed: [1\n")
     (tmp_path / "pipeline.yaml").write_text("- method: minus_log\n")
     command = ["run", scan, tmp_path / "pipeline.yaml", tmp_path / "out", "--workers", "2"]
@@ -68,7 +68,7 @@ def test_a_configuration_that_dask_cannot_read_is_named(tmp_path, scan):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_with_data_in_memory_is_refused(tmp_path, scan, client):
+def test_plan_with_data_in_memory_is_rejected(tmp_path, scan, client):
     made = run(scan, of(STEPS), tmp_path / "alone", device="cpu").plan
     assert made.sections[0].destination == "memory"
     with pytest.raises(PlanError, match="keeps the output of section 1 in memory of one process"):
@@ -76,7 +76,7 @@ def test_a_plan_with_data_in_memory_is_refused(tmp_path, scan, client):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_for_another_scan_is_refused_by_a_worker(tmp_path, scan, client):
+def test_plan_for_another_scan_is_rejected(tmp_path, scan, client):
     made = run(scan, of(STEPS), tmp_path / "out", engine=client).plan
     np.save(tmp_path / "other.npy", np.zeros((9, 17, 64), np.uint16))
     with pytest.raises(PlanError, match="made for something else"):
@@ -89,7 +89,7 @@ def test_a_plan_for_another_scan_is_refused_by_a_worker(tmp_path, scan, client):
         )
 
 
-def test_workers_of_several_threads_are_refused(tmp_path, scan):
+def test_workers_with_several_threads_are_rejected(tmp_path, scan):
     with (
         LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -108,7 +108,7 @@ def test_a_scheduler_that_does_not_answer(capsys, scan, tmp_path):
     assert "no scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
 
 
-def test_workers_in_a_folder_that_is_gone(tmp_path, scan, monkeypatch):
+def test_workers_need_an_existing_current_folder(tmp_path, scan, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -116,7 +116,7 @@ def test_workers_in_a_folder_that_is_gone(tmp_path, scan, monkeypatch):
         run(scan, of(STEPS), tmp_path / "out", workers=2)
 
 
-def test_workers_of_a_program_that_is_in_no_file(tmp_path, scan, monkeypatch):
+def test_workers_need_a_program_in_a_file(tmp_path, scan, monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)
     with pytest.raises(UsageError, match=r"not in a file \(python -\): write it to a file"):
         run(scan, of(STEPS), tmp_path / "out", workers=2)

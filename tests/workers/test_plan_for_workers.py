@@ -35,14 +35,14 @@ def test_all_workers_have_as_many_blocks(n_slices, memory):
         assert section.n_slices / section.block > 4 * (-(-section.n_blocks // 4)) - 1
 
 
-def test_workers_beside_gpus_share_host_memory():
+def test_workers_with_gpus_share_host_memory():
     spec = ArraySpec((101, 53, 59), "float32")
     given = {"device": "cuda", "memory": "16GB", "host_memory": "7GB"}
     made = plan(spec, of(STEPS), **given, workers=7)
     assert (made.budget_bytes, made.host_budget_bytes) == (16 * 10**9, 10**9)
 
 
-def test_workers_beside_gpus_keep_data_between_sections_in_memory_if_all_fit():
+def test_workers_with_gpus_keep_data_between_sections_in_memory_if_all_fit():
     spec = ArraySpec((101, 53, 59), "float32")
     given = {"device": "cuda", "memory": "16GB", "workers": 7}
     made = plan(spec, of(STEPS), **given, host_memory="7GB")
@@ -71,7 +71,7 @@ def test_no_workers_are_refused():
         plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", workers=0)
 
 
-def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):
+def test_workers_execute_an_earlier_plan(tmp_path, scan, client):
     made = plan(scan, of(STEPS), device="cpu", block=3, workers=2)
     run(scan, of(STEPS), tmp_path / "shared", plan=made, engine=client)
     run(scan, of(STEPS), tmp_path / "alone", plan=made, device="cpu")
@@ -95,7 +95,7 @@ def limited(host, name, free, is_of_process=False):
     return replace(facts(host, 99, 60), limits=(limit,))
 
 
-def test_memory_that_is_given_is_within_the_limits_of_each_machine():
+def test_memory_budget_must_be_within_the_limits_of_each_machine():
     two = (limited("a", "SLURM's job", 80), limited("a", "SLURM's job", 80))
     assert worker_budgets(two, "cpu", 40, None).budget_bytes == 40
     said = "41 B of memory are allowed for each of 2 workers, but SLURM's job on a leaves 80 B"
@@ -137,9 +137,7 @@ def uneven(monkeypatch):
     return less
 
 
-def test_a_plan_that_one_of_the_workers_has_no_memory_for_is_refused(
-    tmp_path, scan, client, uneven
-):
+def test_plan_beyond_the_memory_of_one_worker_is_rejected(tmp_path, scan, client, uneven):
     made = plan(scan, of(STEPS), device="cpu", memory="1GB", block=3, workers=2)
     needed = max(each.estimated_bytes for each in made.sections)
     uneven(needed)

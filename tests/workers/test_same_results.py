@@ -23,7 +23,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_workers_make_what_one_process_makes(tmp_path, scan, client, case):
+def test_two_workers_equal_one_process(tmp_path, scan, client, case):
     steps, options = CASES[case]
     shared = run(scan, of(steps), tmp_path / "shared", engine=client, **options)
     kept = {name: options[name] for name in ("format",) if name in options}
@@ -55,7 +55,7 @@ def keeping(plan, part):
 
 
 @pytest.mark.parametrize(("part", "is_whole"), [(1, True), (0.5, False)])
-def test_workers_find_data_between_sections_in_memory(
+def test_workers_read_data_between_sections_from_memory(
     tmp_path, scan, client, monkeypatch, part, is_whole
 ):
     steps = of(["negate", "work", "negate"])
@@ -70,7 +70,7 @@ def test_workers_find_data_between_sections_in_memory(
     assert {each.memory_bytes > 0 for each in stores} == {True}
 
 
-def test_workers_elsewhere_find_them_on_disk(tmp_path, scan, client, monkeypatch):
+def test_remote_workers_read_data_between_sections_from_disk(tmp_path, scan, client, monkeypatch):
     steps = of(["negate", "work"])
     first = run(scan, steps, tmp_path / "first", engine=client, block=4)
     monkeypatch.setattr(Workers, "share_memory", False)
@@ -98,7 +98,7 @@ def test_the_report_names_each_worker(tmp_path, scan, client):
     assert set(report.sections[0].stages) >= {"compute", "write"}
 
 
-def test_what_methods_need_is_imported_before_the_first_block(monkeypatch):
+def test_missing_library_is_found_before_planning(monkeypatch):
     """And a library that is missing is missed before anything is planned."""
 
     def missing(methods):

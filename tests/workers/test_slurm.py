@@ -73,7 +73,7 @@ def running(site, scan, pause, n_jobs, slurm=""):
         thread.join()
 
 
-def test_of_four_jobs_two_fit_and_one_that_is_cancelled_is_replaced(scan, pause, site):
+def test_cancelled_job_is_replaced_by_a_waiting_one(scan, pause, site):
     with running(site, scan, pause, 4) as errors:
         site.wait_for(lambda: len(site.jobs("RUNNING")) == 2)
         first, second = site.jobs("RUNNING")
@@ -84,9 +84,7 @@ def test_of_four_jobs_two_fit_and_one_that_is_cancelled_is_replaced(scan, pause,
     site.wait_for(lambda: not site.jobs())
 
 
-def test_a_job_that_ends_by_its_time_limit_ends_the_run_which_can_be_resumed(
-    scan, pause, site, monkeypatch
-):
+def test_run_resumes_after_the_time_limit_of_its_job(scan, pause, site, monkeypatch):
     monkeypatch.setattr(dealing, "NO_WORKER_S", 1.0)
     with running(site, scan, pause, 1, slurm="-t 10") as errors:
         (job,) = site.jobs("RUNNING")
@@ -98,7 +96,7 @@ def test_a_job_that_ends_by_its_time_limit_ends_the_run_which_can_be_resumed(
     check_as_alone(scan, waiting(pause), Path())
 
 
-def test_a_controller_that_is_gone_does_not_stop_a_run(scan, pause, site):
+def test_run_continues_without_the_controller(scan, pause, site):
     with running(site, scan, pause, 2) as errors:
         site.kill_controller()
     try:
@@ -111,7 +109,7 @@ def test_a_controller_that_is_gone_does_not_stop_a_run(scan, pause, site):
     site.wait_for(lambda: not site.jobs())
 
 
-def test_a_controller_that_hangs_is_not_waited_for(scan, site, monkeypatch):
+def test_hanging_controller_does_not_block(scan, site, monkeypatch):
     monkeypatch.setattr(slurm_cluster, "ANSWER_S", 0.5)
     site.kill_controller(signal.SIGSTOP)
     try:
@@ -121,13 +119,13 @@ def test_a_controller_that_hangs_is_not_waited_for(scan, site, monkeypatch):
         site.kill_controller(signal.SIGCONT)
 
 
-def test_what_slurm_refuses_is_reported(scan, site):
+def test_rejection_by_slurm_is_reported(scan, site):
     with pytest.raises(DeviceError, match=r"rejects the jobs: .* invalid partition specified"):
         run(scan, ["minus_log"], "out", workers=2, slurm="-p nothing")
     assert not Path("out").exists()
 
 
-def test_why_a_job_waits_is_shown_and_ctrl_c_cancels_it(site, monkeypatch):
+def test_reason_of_a_waiting_job_is_shown_and_ctrl_c_cancels_it(site, monkeypatch):
     monkeypatch.setattr(slurm_cluster, "LOOK_S", 0.5)
 
     def tell(text):
@@ -139,7 +137,7 @@ def test_why_a_job_waits_is_shown_and_ctrl_c_cancels_it(site, monkeypatch):
     site.wait_for(lambda: not site.jobs())
 
 
-def test_jobs_that_all_end_are_not_waited_for(scan, site, monkeypatch):
+def test_run_ends_when_all_jobs_have_ended(scan, site, monkeypatch):
     monkeypatch.setattr(slurm_cluster, "LOOK_S", 0.5)
     with (
         dask.config.set({"jobqueue.slurm.python": "/bin/false"}),
@@ -148,7 +146,7 @@ def test_jobs_that_all_end_are_not_waited_for(scan, site, monkeypatch):
         run(scan, ["minus_log"], "out", workers=1, slurm="")
 
 
-def test_only_the_run_can_talk_to_its_workers(site):
+def test_only_the_run_can_call_its_workers(site):
     with slurm_client("", 1, None, print) as client:
         info = client.scheduler_info(n_workers=-1)
         (folder,) = Path().glob(".maxslices-*")
@@ -160,7 +158,7 @@ def test_only_the_run_can_talk_to_its_workers(site):
     assert not folder.exists()
 
 
-def test_jobs_with_a_gpu_ask_for_one():
+def test_gpu_jobs_request_a_gpu():
     settings = job_settings("-p gpu", on_gpus=True)
     assert settings["job_extra_directives"] == ["--gres=gpu:1", "-p gpu"]
     assert settings["worker_extra_args"][-2:] == ["--resources", "GPU=1"]
@@ -168,7 +166,7 @@ def test_jobs_with_a_gpu_ask_for_one():
     assert own["job_extra_directives"] == ["--gpus=h200:1"]
 
 
-def test_what_the_site_has_configured_holds():
+def test_configuration_of_the_site_applies():
     site = {"cores": 8, "memory": "64GB", "job-extra-directives": ["--qos=short"]}
     with dask.config.set({f"jobqueue.slurm.{name}": value for name, value in site.items()}):
         settings = job_settings("-p cpu", on_gpus=False)
@@ -177,7 +175,7 @@ def test_what_the_site_has_configured_holds():
     assert "job_directives_skip" not in settings
 
 
-def test_without_slurm_it_is_reported(scan, monkeypatch):
+def test_missing_slurm_is_reported(scan, monkeypatch):
     monkeypatch.setenv("PATH", os.getcwd())
     with pytest.raises(DeviceError, match="sbatch was not found"):
         run(scan, ["minus_log"], "out", workers=1, slurm="")

@@ -100,7 +100,7 @@ def started(address: str, scan: Path, pipeline: Path, out: Path) -> subprocess.P
     )
 
 
-def test_two_hosts_make_what_one_process_makes_and_so_does_one_that_is_left(tmp_path, cluster):
+def test_two_hosts_equal_one_process_also_if_one_fails(tmp_path, cluster):
     address, workers = cluster
     scan, pipeline = tmp_path / "scan.nxs", tmp_path / "pipeline.yaml"
     keys = np.array([1] * 3 + [2] * 3 + [0] * 101)
