@@ -109,7 +109,7 @@ def test_unused_frames_are_not_changed():
 
 
 def test_frames_of_another_shape_are_an_error():
-    with pytest.raises(MethodError, match="shorter made flats of 5x8x6; one frame, 1x9x6, is due"):
+    with pytest.raises(MethodError, match="shorter returned flats of 5x8x6: it must return 1x9x6"):
         run("shorter", "tell")
 
 

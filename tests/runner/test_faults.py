@@ -136,7 +136,7 @@ def test_failed_slices_are_numbered(n, which):
 
 
 def test_wrong_number_of_side_results_is_named():
-    with pytest.raises(MethodError, match="returned 1 side results; it declares 2: low, high"):
+    with pytest.raises(MethodError, match="returned 1 side results, but declares 2: low, high"):
         run_function(lambda data: 1.0, side_results=("low", "high"), combine=lambda parts: parts[0])
 
 

@@ -88,7 +88,7 @@ class PoolCache:
     """Slices of the last block, with its halo; 0 before the first."""
 
     def prepare(self, plan: SectionPlan) -> None:
-        """Let the pool retain freed memory if memory is ample; otherwise release it."""
+        """Let the pool retain freed memory if memory is ample. Otherwise release it."""
         if not self.is_roomy:
             self.backend.release()  # memory of the previous section
             return

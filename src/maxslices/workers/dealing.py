@@ -63,17 +63,18 @@ class ShareSizes:
             Seconds of any clock.
         """
         count = max(1, len(workers))
-        known = {each: self._block_s[each] for each in workers if each in self._block_s}
-        if not known:
+        block_s = {each: self._block_s[each] for each in workers if each in self._block_s}
+        if not block_s:
             n_all = n_left + sum(n_blocks for n_blocks, _ in self._begun.values())
             return self._within(UNKNOWN_PART * n_all / count, n_left)
-        usual_s = fmean(known.values())
+        usual_s = fmean(block_s.values())
         n_to_do = float(n_left)
         for each, (n_blocks, began_s) in self._begun.items():
-            n_to_do += max(0.0, n_blocks - (now_s - began_s) / known.get(each, usual_s))
-        blocks_per_s = sum(1 / each for each in known.values()) + (count - len(known)) / usual_s
+            n_to_do += max(0.0, n_blocks - (now_s - began_s) / block_s.get(each, usual_s))
+        blocks_per_s = sum(1 / each for each in block_s.values())
+        blocks_per_s += (count - len(block_s)) / usual_s
         end_s = n_to_do / blocks_per_s
-        return self._within(end_s / known.get(worker, usual_s) / MARGIN, n_left)
+        return self._within(end_s / block_s.get(worker, usual_s) / MARGIN, n_left)
 
     def _within(self, n_blocks: float, n_left: int) -> int:
         return max(1, min(ceil(n_blocks), MOST_BLOCKS, n_left))

@@ -208,7 +208,7 @@ class _OpenSection:
         with self._within_budget():
             SectionRun(runner, self.reader).look_ahead()
         runner.close()
-        return runner.found
+        return runner.new_side_results
 
     @contextmanager
     def _within_budget(self) -> Iterator[None]:

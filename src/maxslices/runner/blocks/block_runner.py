@@ -60,7 +60,7 @@ class BlockRunner:
     """Journal for side results; None without one."""
     keeps_track: bool = True
     """Whether all side results are in the journal."""
-    found: list[tuple[int, Any]] = field(default_factory=list)
+    new_side_results: list[tuple[int, Any]] = field(default_factory=list)
     """Index of a step, and its side results, in the order in which they came."""
     input_non_finite: tuple[int, int] = (0, 0)
     """NaN and infinite values that were counted in the section's input."""
@@ -201,7 +201,7 @@ class BlockRunner:
 
     def keep(self, position: int, value: Any) -> None:
         """Keep a step's side results, also in the journal."""
-        self.found.append((position, value))
+        self.new_side_results.append((position, value))
         self.side_results.keep(self.steps[position], value)
         if self.journal is not None:
             is_noted = self.journal.side(self.plan.steps[position].index, value)

@@ -42,7 +42,7 @@ class SideResults:
             values = tuple(value)
         if len(values) != len(names):
             raise MethodError(
-                f"{method} returned {len(values)} side results; it declares {len(names)}: "
+                f"{method} returned {len(values)} side results, but declares {len(names)}: "
                 f"{', '.join(names)}{defined_at(step.meta.function)}"
             )
         self._methods.append(method)
@@ -96,9 +96,9 @@ class SideFrames:
         return before[-1] if before else None
 
     def weights_after(self, index: int) -> FlatWeights | None:
-        """Weights of the flats that a step is given; None where their mean serves all.
+        """Weights of the flats for a step; None if all projections use their mean.
 
-        Where an earlier step changed the flats, these are the means of the groups.
+        If an earlier step changed the flats, the step gets the means of groups of them.
         """
         changing = [self.steps[i] for i in range(index) if changes_frames(self.steps, i)]
         if self.weights is None or not changing:
@@ -116,7 +116,7 @@ class SideFrames:
             return frames if slice_dim == 0 else np.ascontiguousarray(frames[:, first:last])
         if self.backend.kind == "cuda":
             window = self.source.side_window(name, slice_dim, first, last)
-            if window is not None:  # on the device it is a copy anyway
+            if window is not None:  # it is copied to the device anyway
                 return window
         return self.source.read_side(name, slice_dim, first, last)
 
@@ -129,20 +129,20 @@ class SideFrames:
         return [side for side in SIDE_NAMES if getattr(self.source, side) is not None]
 
     def _change(self, index: int, name: SideName) -> NDArray[Any]:
-        """Put flats or darks through a step."""
+        """Let a step change the flats or darks."""
         step, earlier = self.steps[index], self.changed_by(index)
-        given = self.read(name, earlier, 0, 0, 1)
+        frames = self.read(name, earlier, 0, 0, 1)
         if step.meta.side_data == "too":
             if name == "flats" and self.weights_after(index) is not None:
-                means = given if earlier is not None else self._group_means(given)
+                means = frames if earlier is not None else self._group_means(frames)
                 changed = [self._put_through(index, name, mean[np.newaxis]) for mean in means]
                 return np.concatenate(changed)
             if earlier is None:
-                given = given.mean(axis=0, dtype=CHANGED_DTYPE, keepdims=True)
-        return self._put_through(index, name, given)
+                frames = frames.mean(axis=0, dtype=CHANGED_DTYPE, keepdims=True)
+        return self._put_through(index, name, frames)
 
     def _group_means(self, flats: NDArray[Any]) -> NDArray[np.float32]:
-        """Mean of each group of flats, scaled by the beam's current where that is known."""
+        """Mean of each group of flats, scaled by the beam's current if that was recorded."""
         assert self.weights is not None
         means = np.zeros((len(self.weights[1]), *flats.shape[1:]), CHANGED_DTYPE)
         for mean, weights in zip(means, self.weights[1], strict=True):
@@ -150,14 +150,14 @@ class SideFrames:
                 mean += flats[index] * CHANGED_DTYPE.type(weights[index])
         return means
 
-    def _put_through(self, index: int, name: SideName, given: NDArray[Any]) -> NDArray[Any]:
-        """Call a step with frames; it makes one."""
+    def _put_through(self, index: int, name: SideName, frames: NDArray[Any]) -> NDArray[Any]:
+        """Call a step with frames, of which it makes one."""
         step = self.steps[index]
         facts = {"slice_dim": 0, "first_slice": 0}
         parameters = {key: self.resolve(value) for key, value in step.parameters.items()}
         parameters |= {key: facts[key] for key in step.meta.supplied if key in facts}
         try:
-            data = self.backend.to_device(np.ascontiguousarray(given))
+            data = self.backend.to_device(np.ascontiguousarray(frames))
             result = self.backend.to_host(call_method(step.meta, data, parameters, self.backend))
         except MaxslicesError:
             raise
@@ -166,10 +166,11 @@ class SideFrames:
                 f"{step.meta.name} failed on the {name}: {what_raised(error)}"
                 f"{raised_at(error, step.meta.function)}"
             ) from error
-        if result.shape != (1, *given.shape[1:]):
-            found, wanted = ("x".join(map(str, s)) for s in (result.shape, (1, *given.shape[1:])))
+        wanted = (1, *frames.shape[1:])
+        if result.shape != wanted:
+            shapes = ["x".join(map(str, shape)) for shape in (result.shape, wanted)]
             raise MethodError(
-                f"{step.meta.name} made {name} of {found}; one frame, {wanted}, is due"
+                f"{step.meta.name} returned {name} of {shapes[0]}: it must return {shapes[1]}"
                 f"{defined_at(step.meta.function)}"
             )
         return result.astype(CHANGED_DTYPE, copy=False)

@@ -1,4 +1,4 @@
-"""The folder of a run, replaced only on request; results appear in it once all are complete."""
+"""The folder of a run. It is replaced only on request, and gets results when all are complete."""
 
 from __future__ import annotations
 

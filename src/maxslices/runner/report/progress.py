@@ -27,28 +27,28 @@ REFRESH_S = 0.1
 
 
 class Progress(Protocol):
-    """Shows how many slices of a section are done."""
+    """Shows the number of finished slices of a section."""
 
     def start(self, label: str, n_slices: int) -> None:
         """Begin a section."""
 
     def advance(self, n_slices: int) -> None:
-        """Count slices as done, or as lost again if negative."""
+        """Count finished slices, or lost ones if negative."""
 
 
 class ProgressLines:
-    """A `Progress` that writes a line when a block is done and a line is due.
+    """A `Progress` that writes lines at intervals.
 
     Parameters
     ----------
     write : callable
-        Given each line.
+        Called with each line.
     at_end : callable, optional
-        Given a line at the end of each section.
+        Called with a line at the end of each section.
     every_s : float, optional
-        Seconds between two lines; by default one is due after a part of a section, see `STEP`.
+        Seconds between two lines. By default lines follow parts of a section; see `STEP`.
     clock : callable
-        Seconds, which only increase.
+        Returns seconds that only increase.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ProgressLines:
         self._line_done, self._first = 0, None
 
     def advance(self, n_slices: int) -> None:
-        """Count finished slices; write a line if one is due."""
+        """Count finished slices, and write a line if one is due."""
         self._done += n_slices
         now_s = self._clock()
         if self._first is None or n_slices < 0:

@@ -120,8 +120,8 @@ def provenance(
     )
 
 
-def as_run(pipeline: Pipeline, made: Provenance) -> str:
+def as_run(pipeline: Pipeline, origin: Provenance) -> str:
     """Text of the pipeline file as it was run, with its provenance as a comment."""
     from ...pipeline.write_pipeline import pipeline_text  # with YAML, which a plan does not need
 
-    return pipeline_text(pipeline, made.lines())
+    return pipeline_text(pipeline, origin.lines())
