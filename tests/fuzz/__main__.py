@@ -46,8 +46,8 @@ KINDS = {
 }
 """Kind of attack -> what makes its cases."""
 TURN_S = 5.0
-"""Seconds for which a kind has its turn: a damaged file takes milliseconds, and a run that is
-stopped and goes on a second."""
+"""Seconds of a kind's turn. A damaged file takes milliseconds, and a stopped and resumed run a
+second."""
 
 
 def main() -> int:
@@ -60,10 +60,10 @@ def main() -> int:
     kinds = parsed.kinds or list(KINDS)
     unknown = set(kinds) - set(KINDS)
     if unknown:
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+        parser.error(f"unknown {', '.join(sorted(unknown))}: choose from {', '.join(KINDS)}")
     seed = random.randrange(10**6) if parsed.seed is None else parsed.seed
     print(f"seed {seed}", flush=True)
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it says what is damaged, at length
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it logs all damage
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what is mounted, too
     with tempfile.TemporaryDirectory(prefix="maxslices-fuzz-") as folder:
         for name in ("away", "tmp", "records"):
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def attack(kinds: list[str], folder: Path, seed: int, parsed: argparse.Namespace) -> int:
-    """Run cases of all kinds in turns until time or cases are used up; 1 if there were faults."""
+    """Run cases of all kinds in turns up to the limits; 1 if there were faults."""
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     end_s = time.monotonic() + (parsed.seconds or float("inf"))
     limit = parsed.cases or (None if parsed.seconds else 100)
@@ -103,7 +103,7 @@ def _turn(
     limit: int | None,
     end_s: float,
 ) -> bool:
-    """Run cases of a kind for a while; False if there are no more."""
+    """Run cases of a kind for a while; False if none are left."""
     until_s = min(end_s, time.monotonic() + TURN_S)
     while time.monotonic() < until_s:
         if limit is not None and sum(count.values()) >= limit:
@@ -121,11 +121,11 @@ def _turn(
 
 
 def _touched(folder: Path) -> list[str]:
-    """Names in folders in which no case has anything to write; they are removed."""
-    found = [path for name in ("away", "tmp") for path in (folder / name).iterdir()]
-    for path in found:
+    """Names in folders to which no case should write; they are removed."""
+    paths = [path for name in ("away", "tmp") for path in (folder / name).iterdir()]
+    for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return [str(path.relative_to(folder)) for path in found]
+    return [str(path.relative_to(folder)) for path in paths]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Commands on tampered files: sweeps, plans, and what lies in the folder of a run."""
+"""Commands on tampered files: sweeps, plans, and files in the folder of a run."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ LATER_NAMES = (
     ".run", ".run/result.h5", ".run/report.json", ".run/journal",
     ".run/section-1.000.scratch", ".run.journal",
 )  # fmt: skip
-"""Names at which a link to somebody's file may be planted in the folder of a run."""
+"""Names in the folder of a run at which a link to a foreign file is planted."""
 
 
 STATE_NAMES = (".run/journal", "report.json")
-"""Files that say what a folder holds; they are tampered with most."""
+"""Files with the state of a folder, which are tampered with most often."""
 
 
-def called(arguments: list[str]) -> int:
-    """Exit status of the command line; what it prints is thrown away.
+def exit_status(arguments: list[str]) -> int:
+    """Exit status of the command line, whose output is dropped.
 
     Raises
     ------
     Difference
-        If it is none of those that the documentation names.
+        If it is not one of the documented values.
     """
     sys.stdout.flush()
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -91,7 +91,7 @@ def called(arguments: list[str]) -> int:
 
 
 def _import_what_commands_need(folder: Path) -> None:
-    """Import here what each child would import otherwise; nothing that starts a thread."""
+    """Import the modules that children need, none of which starts a thread."""
     from maxslices import registry
     from maxslices.api import describe_scan, pictures, sweep  # noqa: F401
 
@@ -103,28 +103,28 @@ def _import_what_commands_need(folder: Path) -> None:
 
 
 def sweep_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Damage pipelines and options with sweeps without end, and check and run them."""
+    """Damage pipelines and options with sweeps, then check and run them."""
     _import_what_commands_need(folder)
     np.save(folder / "scan.npy", np.random.default_rng(0).integers(1, 999, (15, 7, 11), np.uint16))
     path = folder / "pipeline.yaml"
 
     def case(random_: random.Random) -> None:
-        given, text = random_.choice(SWEPT), random_.choice(OPTIONS)
-        if given.startswith("[") and random_.random() < 0.7:
-            given = json.dumps(tampered(json.loads(given), random_))
+        content, text = random_.choice(SWEPT), random_.choice(OPTIONS)
+        if content.startswith("[") and random_.random() < 0.7:
+            content = json.dumps(tampered(json.loads(content), random_))
         elif random_.random() < 0.8:
-            given = damaged_text(given, random_)
-        path.write_bytes(given.encode(errors="surrogatepass"))
+            content = damaged_text(content, random_)
+        path.write_bytes(content.encode(errors="surrogatepass"))
         option = ["--sweep", damaged_text(text, random_)] if random_.random() < 0.4 else []
-        called(["check", str(path)])
+        exit_status(["check", str(path)])
         paths = [str(each) for each in (folder / "scan.npy", path, folder / "out")]
-        called(["run", *paths, *option, "--overwrite", "--memory", "1GB", *HERE])
+        exit_status(["run", *paths, *option, "--overwrite", "--memory", "1GB", *HERE])
 
     return cases(kind, seed, case)
 
 
 def info_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Describe and check damaged scans without end."""
+    """Describe and check damaged scans."""
     _import_what_commands_need(folder)
     sound = [path for each in scan_files.seeds(folder / "sound").values() for path in each]
     pipeline = folder / "pipeline.yaml"
@@ -135,15 +135,15 @@ def info_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
         target = folder / f"damaged{path.suffix}"
         target.write_bytes(damaged(path.read_bytes(), random_))
         options = random_.choice(([], ["--json"], ["--picture", str(folder / "picture.png")]))
-        called(["info", str(target), *options])
-        called(["check", str(pipeline), str(target)])
+        exit_status(["info", str(target), *options])
+        exit_status(["check", str(pipeline), str(target)])
 
     return cases(kind, seed, case)
 
 
 def plan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Carry out tampered plans without end: each is refused, or gives what the sound one does."""
-    made = _folders(folder)
+    """Execute tampered plans. Each is rejected, or gives the result of the original plan."""
+    folders = _folders(folder)
     sound = json.loads((folder / "plan.json").read_text())
     paths = [str(folder / "scan.npy"), str(folder / "pipeline.yaml"), str(folder / "out")]
     path = folder / "tampered.json"
@@ -153,26 +153,26 @@ def plan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
         text = json.dumps(tampered(sound, random_))
         text = text if random_.random() < 0.8 else damaged_text(text, random_)
         path.write_bytes(text.encode(errors="surrogatepass"))
-        if called(["run", *paths, "--plan", str(path), "--device", "cpu"]) == 0:
-            _check_results(folder / "out", made["finished"])
+        if exit_status(["run", *paths, "--plan", str(path), "--device", "cpu"]) == 0:
+            _check_results(folder / "out", folders["finished"])
 
     return cases(kind, seed, case)
 
 
 def tampered_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Tamper with what lies in folders of runs without end, and run there again.
+    """Tamper with files in folders of runs, and run there again.
 
-    Files of others in the folder and beside it stay as they are, and a run that ends well has the
-    results of one in an empty folder.
+    Foreign files in and next to the folder must not change. A successful run must have the results
+    of a run in an empty folder.
     """
-    made = _folders(folder)
+    folders = _folders(folder)
     paths = [str(folder / "scan.npy"), str(folder / "pipeline.yaml"), str(folder / "out")]
     out, victim = folder / "out", folder / "victim.txt"
 
     def case(random_: random.Random) -> None:
-        name = random_.choice(list(made))
+        name = random_.choice(list(folders))
         shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(made[name], out)
+        shutil.copytree(folders[name], out)
         mine = [out / "thesis.tex", out / "result_old.h5", victim]
         for each in mine:
             each.write_text("mine")
@@ -186,13 +186,13 @@ def tampered_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Ou
             if not link.exists():
                 link.symlink_to(victim) if random_.random() < 0.7 else os.link(victim, link)
         options = random_.choice((["--overwrite"], ["--overwrite"], ["--resume"], ["--resume"], []))
-        status = called(["run", *paths, "--device", "cpu", *options])
+        status = exit_status(["run", *paths, "--device", "cpu", *options])
         for each in mine:
             if not each.is_file() or each.read_text() != "mine":
-                raise Difference(f"{each.name} is not as it was: {name} {options}")
+                raise Difference(f"{each.name} has changed: {name} {options}")
         (out / "result_old.h5").unlink()
         if status == 0:
-            _check_results(out, made["finished"])
+            _check_results(out, folders["finished"])
 
     return cases(kind, seed, case)
 
@@ -213,21 +213,21 @@ def _tamper_in(out: Path, random_: random.Random) -> None:
 
 def _check_results(out: Path, right: Path) -> None:
     """Compare results with those of an undisturbed run."""
-    found, wanted = results_in(out), results_in(right)
+    results, wanted = results_in(out), results_in(right)
     for name, array in wanted.items():
-        if name not in found or found[name].tobytes() != array.tobytes():
-            raise Difference(f"{name} is another one")
+        if name not in results or results[name].tobytes() != array.tobytes():
+            raise Difference(f"{name} differs")
 
 
 @cache
 def _folders(folder: Path) -> dict[str, Path]:
-    """Make a scan, a plan, and folders of runs that ended well or were stopped."""
+    """Make a scan, a plan, and folders of finished and stopped runs."""
     _import_what_commands_need(folder)
     scan, pipeline = folder / "scan.npy", folder / "pipeline.yaml"
     np.save(scan, np.random.default_rng(0).random((12, 6, 10), np.float32) + 0.5)
     pipeline.write_text(json.dumps(STEPS))
     run = ["run", str(scan), str(pipeline)]
-    made = {name: folder / name for name in ("finished", "stopped", "later", "whole")}
+    folders = {name: folder / name for name in ("finished", "stopped", "later", "whole")}
     log = folder / "log.txt"
 
     def stop_after(event: str, count: int, out: Path) -> None:
@@ -242,10 +242,10 @@ def _folders(folder: Path) -> dict[str, Path]:
             return result
 
         setattr(Journal, event, stop)
-        called([*run, str(out), "--block", "2", *HERE])
+        exit_status([*run, str(out), "--block", "2", *HERE])
 
     def finish() -> None:
-        called([*run, str(made["finished"]), "--block", "2", *HERE])
+        exit_status([*run, str(folders["finished"]), "--block", "2", *HERE])
 
     def plan() -> None:
         out = os.open(folder / "plan.json", os.O_WRONLY | os.O_CREAT)
@@ -254,8 +254,8 @@ def _folders(folder: Path) -> dict[str, Path]:
         sys.stdout.flush()
 
     stops = (("done", 2, "stopped"), ("done", 5, "later"), ("note", 1, "whole"))
-    for go in (finish, plan, *(lambda s=s: stop_after(*s[:2], made[s[2]]) for s in stops)):
+    for go in (finish, plan, *(lambda s=s: stop_after(*s[:2], folders[s[2]]) for s in stops)):
         status = ended(fork(go, log), log)
         if status:
             raise RuntimeError(f"a sound run ended with {status}: {log.read_text()}")
-    return made
+    return folders

@@ -1,4 +1,4 @@
-"""Random estimators, most of them not monotone: refused, or no plan depends on what is wrong."""
+"""Random estimators, most not monotone. They are rejected, or no plan depends on the fault."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from maxslices.core.block_memory import PYTHON_BYTES
 from .child import Difference, Outcome, cases
 
 N_LOOKED_AT, WIDE = 100, 5
-"""Amounts of memory that are looked at beside a plan, and how many of them in a row must be wrong:
-a plan looks at 65, and can miss narrow teeth."""
+"""Amounts of memory that are checked after planning, and how many of them in a row must be wrong. A
+plan checks 65, and can miss narrow dips."""
 Answer = Callable[[int], int]
-"""Slices that fit in some bytes, as an estimator says."""
+"""An estimator: slices that fit into some bytes."""
 
 
 def draw_answer(random_: random.Random, slice_bytes: int, most: int) -> Answer:
-    """Draw an estimator: a true one, with up to three faults of those that people make."""
+    """Draw a correct estimator, and add up to three common faults."""
     each = random_.randint(2, 6) * slice_bytes
     fixed = random_.choice((0, random_.randint(0, 5 * slice_bytes)))
     answer: Answer = lambda available: max(0, available - fixed) // each  # noqa: E731
@@ -64,7 +64,7 @@ _FAULTS = (_hump, _dip, _saw, _wraps, _packs, _bounded)
 
 
 def plan_with(random_: random.Random) -> None:
-    """Plan with a random estimator, and hold what is planned against the estimator itself."""
+    """Plan with a random estimator, and compare the plan with the estimator."""
     shape = tuple(random_.randint(1, high) for high in (90, 256, 250))
     spec = ArraySpec(shape, random_.choice(("uint16", "float32")))
     slice_bytes = spec.with_slices(0, 1).nbytes
@@ -76,8 +76,8 @@ def plan_with(random_: random.Random) -> None:
 
     registry = Registry()
     method("projection", calc_max_slices=calc_max_slices, registry=registry)(_same)
-    made = plan(spec, Pipeline.from_steps(["_same"], registry), device="cpu", memory=memory)
-    (section,) = made.sections
+    planned = plan(spec, Pipeline.from_steps(["_same"], registry), device="cpu", memory=memory)
+    (section,) = planned.sections
     block, available = section.block, section.available_bytes
     needed = section.steps[0].estimated_bytes
     for n_bytes in (needed, needed + available - section.estimated_bytes):  # and what is free

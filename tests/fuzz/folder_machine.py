@@ -1,8 +1,7 @@
-"""A folder through runs, kills, resumed runs and runs that replace others, by Hypothesis.
+"""Sequences of runs, kills, resumed runs and replacing runs in a folder, by Hypothesis.
 
-A kill comes at one of the moments at which the folder changes: before or after a line of the
-journal, a name that is given, or a file that is removed. So a sequence that fails is found again by
-its seed, and Hypothesis shortens it.
+A kill comes at a change of the folder: before or after a line of the journal, a renaming, or a
+removal. So a failing sequence can be repeated with its seed, and Hypothesis shortens it.
 """
 
 from __future__ import annotations
@@ -51,27 +50,27 @@ PIPELINES = {
     ),
     "scratch files": (["to_float", "work", "negate"], {"memory": SCRATCH}),
 }
-"""Name of a pipeline -> its steps, and the options of its run."""
+"""Name of a pipeline -> its steps, and options of its run."""
 FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_mine": b"mine"}
-"""Files that no run wrote."""
+"""Foreign files."""
 RECORDS = (
     folder_place.REPORT_NAME,
     *folder_place.RECORD_NAMES,
 )
-"""Files that say how and when a run was made."""
+"""Files that describe a run."""
 N_RUNS = 60
-"""Most runs of a case, each of which has the time of one."""
+"""Most runs of a case, each with its own time limit."""
 MOST_MOMENTS = 40
-"""Moments of a run at which it may be killed; the longest of these has about as many."""
+"""Moments at which a run may be killed. The longest run has about as many."""
 
 
 class FolderMachine(RuleBasedStateMachine):
-    """One folder, and what is known of it."""
+    """A folder and its expected state."""
 
     parent: Path | None = None
-    """Where the folder is made; by default among temporary files."""
+    """Parent of the folder; None for temporary files."""
     wanted: ClassVar[dict[str, dict[str, bytes]]] = {}
-    """What each pipeline makes; found by the first folder, for all."""
+    """Results of each pipeline, computed by the first folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class FolderMachine(RuleBasedStateMachine):
         self.out, self.log = self.place / "out", self.place / "log.txt"
         self.scan = self.place / "scan.npy"
         self.begun: set[str] = set()
-        """Pipelines whose results may be in the folder, whole."""
+        """Pipelines whose complete results may be in the folder."""
         self.unfinished: str | None = None
         """Pipeline of the unfinished run."""
 
@@ -88,7 +87,7 @@ class FolderMachine(RuleBasedStateMachine):
 
     @initialize()
     def write(self) -> None:
-        """Write a scan, and files of somebody else."""
+        """Write a scan and foreign files."""
         np.save(self.scan, np.arange(np.prod(SHAPE)).reshape(SHAPE).astype(np.uint16))
         self.out.mkdir()
         for name, content in FOREIGN.items():
@@ -113,29 +112,29 @@ class FolderMachine(RuleBasedStateMachine):
         return ended(fork(go, self.log), self.log)
 
     def after(self, name: str, status: int, *, may_begin: bool) -> None:
-        """Check the folder after a run, which was killed or not."""
+        """Check the folder after a run that may have been killed."""
         assert status in (0, REFUSED, -signal.SIGKILL), self.log.read_text()
         if status == 0:
             assert not (self.out / ".run").exists()
             self.begun, self.unfinished = {name}, None
-            found = _contents(self.out)
-            assert {k: found[k] for k in found if k not in FOREIGN} == self.wanted[name]
+            files = _contents(self.out)
+            assert {k: files[k] for k in files if k not in FOREIGN} == self.wanted[name]
         elif status != REFUSED:
             if may_begin:
                 self.begun.add(name)
             self.unfinished = self.in_journal()
 
     def in_journal(self) -> str | None:
-        """Pipeline that can go on: a run that is killed at once leaves an earlier one's journal."""
-        found = find_unfinished(self.out)
-        if found is None:
+        """Pipeline in the journal, which may be that of an earlier run."""
+        unfinished = find_unfinished(self.out)
+        if unfinished is None:
             return None
-        methods = [step.name for section in found.plan.sections for step in section.steps]
+        methods = [step.name for section in unfinished.plan.sections for step in section.steps]
         names = {name: [_method(step) for step in steps] for name, (steps, _) in PIPELINES.items()}
         return next(name for name, each in names.items() if each == methods)
 
     def refused(self, name: str, options: dict) -> None:
-        """Check that a run is refused, and changes nothing."""
+        """Check that a run is rejected without changes."""
         before = _all_of(self.out)
         assert self.start(name, options, self.out) == REFUSED, self.log.read_text()
         assert _all_of(self.out) == before
@@ -149,7 +148,7 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(name=names, moment=moments)
     def run_plainly(self, name: str, moment: int | None) -> None:
-        """Begin a run where there is none."""
+        """Start a run, which is rejected if the folder has one."""
         if self.unfinished is not None or self.is_finished:
             self.refused(name, {})
         else:
@@ -157,23 +156,23 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(name=names, moment=moments)
     def replace(self, name: str, moment: int | None) -> None:
-        """Replace what is there."""
+        """Replace any earlier run."""
         status = self.start(name, {"overwrite": True}, self.out, moment)
         assert status != REFUSED, self.log.read_text()
         self.after(name, status, may_begin=True)
 
     @precondition(lambda self: self.unfinished is not None)
     @rule(moment=moments)
-    def go_on(self, moment: int | None) -> None:
-        """Have the unfinished run go on."""
+    def resume(self, moment: int | None) -> None:
+        """Resume the unfinished run."""
         name = self.unfinished
         status = self.start(name, {"resume": True}, self.out, moment)
         assert status != REFUSED, self.log.read_text()
         self.after(name, status, may_begin=False)
 
     @rule(name=names)
-    def go_on_with_another(self, name: str) -> None:
-        """Ask for another pipeline than that of the unfinished run, or to resume a finished one."""
+    def resume_another(self, name: str) -> None:
+        """Resume with another pipeline, or resume a finished run."""
         is_there = self.unfinished is not None or self.is_finished
         if is_there and name != self.unfinished:
             self.refused(name, {"resume": True})
@@ -181,7 +180,7 @@ class FolderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.unfinished is not None)
     @rule()
     def change_the_scan(self) -> None:
-        """Change the scan's time: the run goes on only if all it has to do is to name results."""
+        """Change the scan's time: only a run that has computed everything may resume."""
         if find_unfinished(self.out).is_computed:
             return
         times = self.scan.stat().st_atime_ns, self.scan.stat().st_mtime_ns
@@ -190,13 +189,13 @@ class FolderMachine(RuleBasedStateMachine):
         os.utime(self.scan, ns=times)
 
     @invariant()
-    def what_is_there_is_whole(self) -> None:
-        """What has the name of a result is whole, and files of others are as they were."""
+    def results_are_complete(self) -> None:
+        """Results are complete, and foreign files have not changed."""
         if not self.out.exists():
             return
-        found = _contents(self.out)
-        assert {name: found.pop(name) for name in FOREIGN} == FOREIGN
-        for name, content in found.items():
+        files = _contents(self.out)
+        assert {name: files.pop(name) for name in FOREIGN} == FOREIGN
+        for name, content in files.items():
             if name in RECORDS:
                 continue
             assert content in [self.wanted[each].get(name) for each in self.begun], name
@@ -231,16 +230,16 @@ def _tick(left: list[int]) -> None:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """Content of what is in a folder: files of others, and what is not hidden."""
-    found = {}
+    """Content of foreign and visible files in a folder."""
+    files = {}
     for path in folder.iterdir():
         if path.name in FOREIGN:
-            found[path.name] = path.read_bytes()
+            files[path.name] = path.read_bytes()
         elif path.name in RECORDS:  # times differ
-            found[path.name] = b""
+            files[path.name] = b""
         elif not path.name.startswith("."):
-            found[path.name] = read_result(path).tobytes()
-    return found
+            files[path.name] = read_result(path).tobytes()
+    return files
 
 
 def _all_of(folder: Path) -> dict[str, tuple[int, int]]:
@@ -251,7 +250,7 @@ def _all_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def play(number: int, n_examples: int, n_steps: int, *, shrinks: bool = True) -> None:
-    """Play sequences of runs with a seed; one that fails is shortened."""
+    """Play sequences of runs with a seed. A failing one is shortened."""
     phases = (Phase.generate, Phase.shrink) if shrinks else (Phase.generate,)
     machine = seed(number)(FolderMachine)
     options = settings(
@@ -274,7 +273,7 @@ def folder_cases(kind: str, folder: Path, seed_: int) -> Iterator[tuple[str, Out
     def go(random_: random.Random) -> None:
         try:
             play(random_.randrange(2**32), 4, 12, shrinks=False)
-        except (AssertionError, MaxslicesError) as error:  # one that no run of the sequence had
+        except (AssertionError, MaxslicesError) as error:
             raise Difference(traceback.format_exc()) from error
 
     return cases(kind, seed_, go, N_RUNS * WALL_S)

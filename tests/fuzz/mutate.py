@@ -21,7 +21,7 @@ _TEXTS = (
 
 def heaps(data: bytes) -> list[list[tuple[int, int]]]:
     """Objects of the global heaps of an HDF5 file: number and place of each, 0 the free space."""
-    found, start = [], data.find(b"GCOL")
+    heaps_of_file, start = [], data.find(b"GCOL")
     while start >= 0:
         end = start + int.from_bytes(data[start + 8 : start + 16], "little")
         objects, at = [], start + 16
@@ -30,9 +30,9 @@ def heaps(data: bytes) -> list[list[tuple[int, int]]]:
             size = int.from_bytes(data[at + 8 : at + 16], "little")
             objects.append((number, at))
             at = at + 16 + -(-size // 8) * 8 if number else end
-        found.append(objects)
+        heaps_of_file.append(objects)
         start = data.find(b"GCOL", end)
-    return found
+    return heaps_of_file
 
 
 def hangs_hdf5(data: bytes) -> bool:

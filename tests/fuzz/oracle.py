@@ -1,4 +1,4 @@
-"""What pipelines of the tests' methods make of a whole scan, written apart from them in NumPy."""
+"""Expected results of pipelines on a whole scan, in plain NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass
 class Whole:
-    """A scan as one array, with what belongs to it, and what steps find in it."""
+    """A scan as one array, with its angles, flats and side results."""
 
     data: np.ndarray
     """Axes (angles, detector_y, detector_x)."""
@@ -20,7 +20,7 @@ class Whole:
     """Frames of the same part of the detector."""
     stored: np.ndarray | None = None
     """Index of each projection among the frames as they are stored; None if they are alone."""
-    found: dict[str, float] = field(default_factory=dict)
+    side_results: dict[str, float] = field(default_factory=dict)
     """Side results by their names."""
 
 
@@ -29,12 +29,14 @@ def expected(whole: Whole, steps: list[dict[str, Any]], slice_dims: list[int]) -
     outputs = []
     for step, slice_dim in zip(steps, slice_dims, strict=True):
         apply = globals()[f"_{step['method']}"]
-        given = dict(step.get("parameters", {}))
-        if "centre" in given:
-            given["centre"] = whole.found[given["centre"].strip("${} ").rpartition(".")[2]]
+        parameters = dict(step.get("parameters", {}))
+        if "centre" in parameters:
+            parameters["centre"] = whole.side_results[
+                parameters["centre"].strip("${} ").rpartition(".")[2]
+            ]
         if step["method"] in ("neighbours", "reaching"):
-            given["axis"] = slice_dim
-        whole.data = apply(whole, **given)
+            parameters["axis"] = slice_dim
+        whole.data = apply(whole, **parameters)
         outputs.append(whole.data)
     return outputs
 
@@ -97,14 +99,16 @@ def _turn(whole: Whole) -> np.ndarray:
 
 
 def _extremes(whole: Whole) -> np.ndarray:
-    whole.found |= {"low": float(whole.data.min()), "high": float(whole.data.max())}
+    whole.side_results |= {"low": float(whole.data.min()), "high": float(whole.data.max())}
     return whole.data
 
 
 def _find_middle(whole: Whole) -> np.ndarray:
     middle = whole.data[:, [whole.data.shape[1] // 2]]
     small = middle.size < 2**12
-    whole.found["axis"] = float(middle.astype(np.float64).mean() if small else middle[0, 0, 0])
+    whole.side_results["axis"] = float(
+        middle.astype(np.float64).mean() if small else middle[0, 0, 0]
+    )
     return whole.data
 
 

@@ -1,4 +1,4 @@
-"""Random runs against a plain oracle: scans, layouts, pipelines, blocks, budgets, outputs."""
+"""Random runs, compared with plain NumPy: scans, layouts, pipelines, blocks, budgets, outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .oracle import Whole, expected
 LAYOUTS = ("array", "npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
 LOADER = {"method": "standard_tomo", "module_path": "maxslices.io"}
 FINDING = ("extremes", "find_middle")
-"""Methods that make side results alone."""
+"""Methods that return side results only."""
 DTYPES = ("uint8", "uint16", "int16", "float32", "float64", "int32")
 
 
@@ -33,9 +33,9 @@ class RandomRun:
     """A scan, a pipeline, and options of a run, drawn with a seed."""
 
     scan: Path | np.ndarray
-    """The scan, as a run is given it."""
+    """The scan argument of the run."""
     whole: Whole
-    """The scan as the pipeline gets it."""
+    """The scan as the pipeline receives it."""
     steps: list[dict[str, Any]]
     """The pipeline, without its loader."""
     loader: dict[str, Any]
@@ -44,7 +44,7 @@ class RandomRun:
     """Options of `maxslices.run`."""
 
     def pipeline(self) -> Pipeline:
-        """The pipeline, made of a file's text."""
+        """The pipeline, read from a file."""
         folder = self.options_folder
         path = folder / "pipeline.yaml"
         path.write_text(json.dumps([self.loader, *self.steps]))  # JSON is YAML
@@ -148,7 +148,7 @@ def _write(
 
 
 def _preview(random_: random.Random, whole: Whole) -> dict[str, Any]:
-    """Draw a part of the scan, and leave no more of it."""
+    """Draw a part of the scan, and crop the expected data to it."""
     preview = {}
     for axis, name in enumerate(("angles", "detector_y", "detector_x")):
         if random_.random() < 0.5:
@@ -195,9 +195,7 @@ def _draw_steps(random_: random.Random, whole: Whole) -> list[dict[str, Any]]:
             identifier = f"s{number}"
             side = {"extremes": {"low": "low", "high": "high"}, "find_middle": {"cor": "axis"}}
             step |= {"id": identifier, "side_outputs": side[name]}
-            refers = [
-                f"${{{{{identifier}.side_outputs.{given}}}}}" for given in side[name].values()
-            ]
+            refers = [f"${{{{{identifier}.side_outputs.{name}}}}}" for name in side[name].values()]
         if name not in FINDING and random_.random() < 0.25:
             step["save_result"] = True
         steps.append(step)
@@ -212,14 +210,14 @@ def read_result(path: Path) -> np.ndarray:
         return file["entry/data/data"][()]
 
 
-def compare(run_: RandomRun, slice_dims: list[int], found: dict[str, np.ndarray]) -> None:
-    """Compare results with what they should be, to the bit."""
+def compare(run_: RandomRun, slice_dims: list[int], results: dict[str, np.ndarray]) -> None:
+    """Compare the bits of results with the expected ones."""
     wanted = run_.results(slice_dims)
-    if found.keys() != wanted.keys():
-        raise Difference(f"results {sorted(found)}, and not {sorted(wanted)}, of {run_}")
+    if results.keys() != wanted.keys():
+        raise Difference(f"results {sorted(results)}, and not {sorted(wanted)}, of {run_}")
     dims = {step_name(run_, i): slice_dim for i, slice_dim in enumerate(slice_dims)}
     dims["result"] = 0 if run_.last is None else slice_dims[run_.last]
-    for name, array in found.items():
+    for name, array in results.items():
         right = wanted[name]
         same = array.shape == right.shape and array.dtype == right.dtype
         if not same or array.tobytes() != np.ascontiguousarray(right).tobytes():
@@ -242,7 +240,7 @@ def results_in(folder: Path) -> dict[str, np.ndarray]:
 
 
 def carry_out(run_: RandomRun, out: Path | None) -> None:
-    """Run, and compare what comes out with what should."""
+    """Run, and compare the results with the expected ones."""
     before = run_.scan.copy() if isinstance(run_.scan, np.ndarray) else None
     report = run(run_.scan, run_.pipeline(), out, device="cpu", **run_.options)
     if before is not None and run_.scan.tobytes() != before.tobytes():
@@ -278,7 +276,7 @@ def run_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome
 
 
 def import_what_runs_need(folder: Path) -> None:
-    """Import here what each child would import otherwise; nothing that starts a thread."""
+    """Import the modules that children need, none of which starts a thread."""
     import psutil  # noqa: F401
     import scipy.fft
     import scipy.ndimage  # noqa: F401

@@ -77,7 +77,7 @@ def test_what_a_plan_leaves_for_a_block_is_asked_for_however_narrow_a_dip_is(opt
     (section,) = plan_with(right, **options).sections
     assert section.block > 1
     free = section.available_bytes - section.estimated_bytes
-    given = 3 * SLICE_BYTES * section.block + free
-    plan_with(lambda a: 0 if given - 9 <= a < given else right(a), **options)
+    offered = 3 * SLICE_BYTES * section.block + free
+    plan_with(lambda a: 0 if offered - 9 <= a < offered else right(a), **options)
     with pytest.raises(EstimatorError, match="can never fit fewer slices"):
-        plan_with(lambda a: 0 if a == given else right(a), **options)
+        plan_with(lambda a: 0 if a == offered else right(a), **options)

@@ -12,7 +12,7 @@ from tests.runner.fake_gpu import FakeGpu
 
 @pytest.fixture
 def on_fake_gpu(monkeypatch):
-    """A context in which runs find a `FakeGpu`."""
+    """A context in which runs use a `FakeGpu`."""
 
     @contextmanager
     def measure(kind, *, hooks, interval_s):
@@ -20,16 +20,16 @@ def on_fake_gpu(monkeypatch):
 
     @contextmanager
     def use(seed=None, fails_at=(), between=None, in_turns=False):
-        """Make the device.
+        """Simulate the device.
 
         Parameters
         ----------
         seed, fails_at
             Of the `FakeGpu`.
         between : str, optional
-            Where all data between sections are to be.
+            Place of all data between sections.
         in_turns : bool
-            Whether all sections run without overlap.
+            Whether sections run without overlap.
         """
         with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
             patch.setattr("maxslices.api.carry_out.select_backend", lambda device: gpu)

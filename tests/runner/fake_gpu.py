@@ -1,9 +1,9 @@
-"""A device for tests: NumPy arrays stand for its memory, and copies are made late.
+"""A simulated device: its memory are NumPy arrays, and copies are made late.
 
-A real device copies at some time between a call and the event behind it. This one copies at
-the last moment: when an event is waited for. What is rewritten too early, freed too early or
-read without waiting shows in the data, or among the `faults`. With a seed some copies are made
-earlier, by another thread, as it comes; or those to the device are made at once.
+A real device copies at some time between a call and the event after it. This one copies at the last
+moment, when an event is awaited. Memory that is overwritten or freed too early, or read without
+waiting, shows in the data or in `faults`. With a seed, another thread makes some copies earlier, at
+random. With "eager", copies to the device are made at once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 
 POISON = 0xA5
-"""Value of each byte of memory that was not written to, or that was freed."""
+"""Value of each byte of uninitialized or freed memory."""
 JOIN_S = 60
-"""Seconds until a thread is taken to be stuck; its copies take milliseconds."""
+"""Seconds after which a thread counts as stuck. Its copies take milliseconds."""
 
 
 def _root(array: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ def _root(array: np.ndarray) -> np.ndarray:
 
 
 class FakeEvent:
-    """A point in a stream, reached when all before it is done; see `DeviceEvent`."""
+    """A point in a stream, reached when everything before it is done; see `DeviceEvent`."""
 
     def __init__(self, reach: Callable[[FakeEvent], None] | None = None) -> None:
         self._reach = reach
@@ -50,7 +50,7 @@ class FakeEvent:
 
 
 class FakeCopyEngine:
-    """Two streams of copies; computing is done when it is asked for. See `CopyEngine`."""
+    """Two streams of copies. Computing is immediate. See `CopyEngine`."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self._gpu = gpu
@@ -73,7 +73,7 @@ class FakeCopyEngine:
         return FakeEvent()
 
     def wait(self, event: FakeEvent) -> None:
-        event.synchronize()  # computing is done at once, so all that it waits for is too
+        event.synchronize()  # computing is immediate, so it must wait now
         if self._gpu.is_eager:
             time.sleep(5e-4)  # let the reader get as far as it may
 
@@ -98,13 +98,13 @@ class FakeCopyEngine:
 
         def reach(event: FakeEvent) -> None:
             with self._gpu.lock:
-                for _ in range(len(stream)):  # each step makes one of the copies that wait
+                for _ in range(len(stream)):  # each step makes one of the pending copies
                     if event.at_s is None:
                         self._step(stream)
             assert event.at_s is not None, f"an event behind no copy {name}"
 
         begin, end = FakeEvent(reach), FakeEvent(reach)
-        # The copy itself keeps nothing alive: that is for the caller to do.
+        # The caller must keep the memory alive.
         ends = [(weakref.ref(_root(a)), _place(a)) for a in (source, target)]
         with self._gpu.lock:
             stream.append((after, begin, end, name, ends))
@@ -113,7 +113,7 @@ class FakeCopyEngine:
         return begin, end
 
     def poke(self, rng: random.Random) -> None:
-        """Make one of the copies that wait."""
+        """Make one of the pending copies."""
         with self._gpu.lock:
             waiting = [stream for stream in self._streams.values() if stream]
             if waiting:
@@ -159,8 +159,8 @@ class FakeGpu:
     Parameters
     ----------
     seed : int or "eager", optional
-        Makes some copies earlier than they must be, by another thread; or all to the device
-        as soon as they may be.
+        Another thread makes some copies earlier. With "eager", copies to the device are made at
+        once.
     fails_at : collection of int
         Numbers of the allocations that fail, from 0 on.
     """
@@ -199,7 +199,7 @@ class FakeGpu:
             self._engine.poke(rng)
 
     def allocate(self, what: str) -> None:
-        """Count an allocation, and fail if it is to."""
+        """Count an allocation, and fail if its number is in `fails_at`."""
         with self.lock:
             number = len(self.allocated)
             self.allocated.append(what)
@@ -207,7 +207,7 @@ class FakeGpu:
             raise MemoryError(f"no memory for {what}, allocation {number}")
 
     def note(self, what: str, n_bytes: int) -> None:
-        """Note what is allocated for what, and its size."""
+        """Note the purpose and the size of an allocation."""
         with self.lock:
             self.sizes.append((what, n_bytes))
 
@@ -254,14 +254,14 @@ class FakeGpu:
         return array
 
     def pin(self, array: np.ndarray) -> None:
-        """Let the device copy from and to an array by itself."""
+        """Let the device copy from and to an array directly."""
         root = _root(array)
         self._pinned[id(root)] = weakref.ref(root)
 
     def is_pinned(self, array: np.ndarray) -> bool:
         root = _root(array)
-        found = self._pinned.get(id(root))
-        return found is not None and found() is root
+        reference = self._pinned.get(id(root))
+        return reference is not None and reference() is root
 
     def contiguous(self, block: np.ndarray) -> np.ndarray:
         if not block.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""Each allocation of a run is one of the account's, and the plan counts all of them."""
+"""Each allocation of a run is in the memory account, and the plan counts all of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from maxslices.runner.section_run import SectionRun
 from tests.planner.fakes import fakes
 
 ANGLES, ROWS, COLUMNS = 41, 37, 512
-"""Distinct primes, so that no size stands for another; rows of whole granules, so that nothing is
-rounded."""
+"""Distinct primes, so no two sizes are equal. Rows are whole granules, so nothing is rounded."""
 FRAMES = 3
 BLOCK = 5
 
@@ -44,23 +43,23 @@ def n_blocks(section):
 
 
 def given_bytes(section):
-    """A block with its halo, and with the slices that a last block is filled up with."""
+    """Bytes of a block with its halo."""
     n_given = min(section.block + sum(section.halo), section.n_slices)
     return section.input.with_slices(section.slice_dim, n_given).nbytes
 
 
 def expected(plan, in_memory, out_in_memory, saved):
-    """What the account says that a run of a plan allocates: Counter of (what, bytes)."""
-    found: Counter[tuple[str, int]] = Counter()
+    """Allocations of a run by the memory account: Counter of (purpose, bytes)."""
+    account: Counter[tuple[str, int]] = Counter()
     for number, section in enumerate(plan.sections):
         is_last = number == len(plan.sections) - 1
         overlaps = section.overlaps and n_blocks(section) > 1
         way = block_memory.input_way("cuda", section.origin, section.slice_dim, in_memory=in_memory)
         size, counts = given_bytes(section), {"overlaps": overlaps, "n_blocks": n_blocks(section)}
         buffers = block_memory.input_buffers(way, size, **counts)
-        found["input buffer", buffers.n_bytes] += buffers.count
+        account["input buffer", buffers.n_bytes] += buffers.count
         staging = block_memory.read_staging(way, size, **counts)
-        found["staging", staging.n_bytes] += staging.count
+        account["staging", staging.n_bytes] += staging.count
         out = block_memory.output_way(
             "cuda",
             section.destination,
@@ -72,11 +71,11 @@ def expected(plan, in_memory, out_in_memory, saved):
         for output in outputs:
             slice_bytes = output.with_slices(section.slice_dim, 1).nbytes
             pieces = block_memory.result_staging(section.block, slice_bytes, overlaps=overlaps)
-            found["staging", pieces.usual.n_bytes] += pieces.usual.count
+            account["staging", pieces.usual.n_bytes] += pieces.usual.count
         if not is_last and section.destination in ("device", "memory"):
             place = "device" if section.destination == "device" else "host"
-            found[f"store on the {place}", section.output.nbytes] += 1
-    return +found
+            account[f"store on the {place}", section.output.nbytes] += 1
+    return +account
 
 
 def allocated(gpu):
@@ -143,15 +142,15 @@ def test_plan_is_the_sum_of_allocations(on_fake_gpu, tmp_path, between, in_turns
         own = threads + len(sections) * block_memory.PYTHON_BYTES
         assert sum(each.host_bytes for each in sections) == total("staging") + stores + own
         # On the device: the methods' own peaks, which have the first block in them, and the rest.
-        found = total("input buffer", round_to_granule)
+        needed = total("input buffer", round_to_granule)
         for section in sections:
-            found += section.steps[0].estimated_bytes
+            needed += section.steps[0].estimated_bytes
             if section.origin != "device":
-                found -= round_to_granule(given_bytes(section))
+                needed -= round_to_granule(given_bytes(section))
             if section.destination != "device" and section.overlaps:  # the result that leaves
                 n_given = min(section.block, section.n_slices)
-                found += section.output.with_slices(section.slice_dim, n_given).nbytes
-        assert sum(each.estimated_bytes for each in sections) == found
+                needed += section.output.with_slices(section.slice_dim, n_given).nbytes
+        assert sum(each.estimated_bytes for each in sections) == needed
         assert gpu.faults == []
 
 
@@ -160,11 +159,11 @@ def test_plan_is_the_sum_of_allocations(on_fake_gpu, tmp_path, between, in_turns
 def test_on_the_cpu_blocks_are_read_into_the_buffers_of_the_account(
     monkeypatch, tmp_path, origin, block
 ):
-    made = []
+    sizes = []
     empty = CpuBackend.empty
 
     def noted(self, shape, dtype):
-        made.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        sizes.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         return empty(self, shape, dtype)
 
     monkeypatch.setattr(CpuBackend, "empty", noted)
@@ -184,7 +183,7 @@ def test_on_the_cpu_blocks_are_read_into_the_buffers_of_the_account(
             way, given_bytes(section), overlaps=section.overlaps, n_blocks=n_blocks(section)
         )
         wanted += [buffers.n_bytes] * buffers.count
-    assert made == wanted
+    assert sizes == wanted
 
 
 @pytest.mark.parametrize("n_slices", range(1, 40))

@@ -71,17 +71,17 @@ def run(*steps, block="auto"):
     return report, seen[-report.plan.sections[-1].n_blocks :]
 
 
-def joined(told, name, axis):
-    return np.concatenate([each[name] for each in told], axis=axis)
+def joined(calls, name, axis):
+    return np.concatenate([each[name] for each in calls], axis=axis)
 
 
 def test_a_method_changes_the_means_of_flats_and_darks_for_those_after_it():
-    report, told = run("plus", "tell", block=5)
+    report, calls = run("plus", "tell", block=5)
     np.testing.assert_array_equal(report.result, DATA + 10)
     for name, frames in (("flats", FLATS), ("darks", DARKS)):
         expected = frames.mean(axis=0, dtype=np.float32, keepdims=True) + 10
-        assert all(np.array_equal(each[name], expected) for each in told)
-        assert told[0][name].dtype == np.float32
+        assert all(np.array_equal(each[name], expected) for each in calls)
+        assert calls[0][name].dtype == np.float32
 
 
 def test_earlier_methods_get_unchanged_frames():
@@ -92,15 +92,15 @@ def test_earlier_methods_get_unchanged_frames():
 
 
 def test_a_later_section_along_the_rows_gets_its_rows():
-    _, told = run("plus", {"method": "plus", "parameters": {"by": 3.0}}, "tell_rows", block=4)
+    _, calls = run("plus", {"method": "plus", "parameters": {"by": 3.0}}, "tell_rows", block=4)
     expected = FLATS.mean(axis=0, dtype=np.float32, keepdims=True) + 13
-    np.testing.assert_array_equal(joined(told, "flats", 1), expected)
+    np.testing.assert_array_equal(joined(calls, "flats", 1), expected)
 
 
 def test_a_method_for_the_frames_alone_leaves_the_data_and_sees_every_frame():
-    report, told = run("largest", "tell")
+    report, calls = run("largest", "tell")
     np.testing.assert_array_equal(report.result, DATA)
-    np.testing.assert_array_equal(told[0]["flats"][0], FLATS.max(axis=0))
+    np.testing.assert_array_equal(calls[0]["flats"][0], FLATS.max(axis=0))
 
 
 def test_unused_frames_are_not_changed():
@@ -121,10 +121,10 @@ def test_plan_counts_changed_frames():
 
 
 def test_angles_go_with_the_projections_of_a_method_that_changes_them():
-    _, told = run("grouped", "tell", block=2)
-    np.testing.assert_allclose(joined(told, "angles", 0), _group_angles(ANGLES, 4), rtol=1e-6)
+    _, calls = run("grouped", "tell", block=2)
+    np.testing.assert_allclose(joined(calls, "angles", 0), _group_angles(ANGLES, 4), rtol=1e-6)
 
 
 def test_angles_are_changed_within_a_section_too():
-    _, told = run({"method": "grouped", "parameters": {"factor": 7}}, "tell_rows", block=4)
-    np.testing.assert_allclose(told[0]["angles"], _group_angles(ANGLES, 7), rtol=1e-6)
+    _, calls = run({"method": "grouped", "parameters": {"factor": 7}}, "tell_rows", block=4)
+    np.testing.assert_allclose(calls[0]["angles"], _group_angles(ANGLES, 7), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What the runner does differently on a GPU, and what ends a run on one that fails."""
+"""The runner on a GPU: memory of the pool, and a device that fails."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def break_device(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("says_so", "said"),
+    ("at_once", "message"),
     [
         (True, "the first error"),
         (False, "the device failed in the section of method, after .* cudaErrorIllegalAddress"),
@@ -107,12 +107,12 @@ def break_device(monkeypatch):
     ids=["at once", "later"],
 )
 def test_first_error_is_raised_and_finished_slices_are_kept(
-    on_fake_gpu, break_device, tmp_path, says_so, said, monkeypatch
+    on_fake_gpu, break_device, tmp_path, at_once, message, monkeypatch
 ):
     def method(data):
         if (data == DATA[12]).all(axis=(1, 2)).any():
             break_device()
-            if says_so:
+            if at_once:
                 raise ValueError("the first error")
         return data * np.float32(2)
 
@@ -121,7 +121,7 @@ def test_first_error_is_raised_and_finished_slices_are_kept(
     pipeline = Pipeline.from_steps([{"method": "method", "save_result": True}], registry)
     np.save(tmp_path / "scan.npy", DATA)
     started = record_started(monkeypatch)
-    with on_fake_gpu(), pytest.raises(MethodError, match=said):
+    with on_fake_gpu(), pytest.raises(MethodError, match=message):
         run(tmp_path / "scan.npy", pipeline, tmp_path / "out", device="cuda", block=4)
     own = {thread.name: thread for thread in started}
     assert {"reader", "fetcher", "writer"} <= own.keys()

@@ -1,4 +1,4 @@
-"""What a section takes on the CPU beside what was estimated, at sizes that matter."""
+"""Measured and estimated memory of sections on the CPU, at realistic sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = {
     "a view of the input": (["negate", "left"], {"block": 48}),
 }  # fmt: skip
 NO_COPY = {"in place": 0.65, "the input itself": 0.4, "a view of the input": 0.4}
-"""Their results take no memory beside the input; nobody knows beforehand, so it is counted."""
+"""Lower bound of the ratio. Their results share the input's memory, which no plan can know."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What goes wrong while a plan runs: a clear line, and nothing left that looks whole."""
+"""Faults during a run: a clear message, and no results that look complete."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_method_that_breaks_its_declaration_is_named(tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         (lambda data: (data, data), "a tuple: it must return an array with three axes"),
         (lambda data: data.astype(object), "1x6x40 object: it must return an array of numbers"),
@@ -95,13 +95,13 @@ def test_method_that_breaks_its_declaration_is_named(tmp_path, case):
         (lambda data: np.ma.masked_less(data, 3), "a MaskedArray, whose mask would be lost"),
     ],
 )
-def test_return_value_that_is_not_an_array_is_named_by_the_measurement(returned, said):
+def test_return_value_that_is_not_an_array_is_named_by_the_measurement(returned, message):
     registry = Registry()
     registry.register(returned, name="suspect", module="lab", pattern="all")
     with pytest.raises(EstimatorError) as caught:
         run(DATA, Pipeline.from_steps(["suspect"], registry), device="cpu")
     assert str(caught.value).startswith("lab.suspect cannot be measured: it returned ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_dtype_that_differs_from_the_estimators_is_named():
@@ -118,8 +118,8 @@ def test_dtype_that_differs_from_the_estimators_is_named():
     )
     with pytest.raises(MethodError) as caught:
         run(DATA, Pipeline.from_steps(["suspect"], registry), device="cpu", block=8)
-    said, _, place = str(caught.value).partition(" (")
-    assert said == (
+    message, _, place = str(caught.value).partition(" (")
+    assert message == (
         "suspect returned 8x6x40 float32; by its estimator it is 8x6x40 float64: correct the dtype "
         "that calc_max_slices promises_double returns"
     )
@@ -172,8 +172,8 @@ def test_out_of_memory_on_one_slice_ends_the_run(tmp_path):
 
     with pytest.raises(OutOfMemoryError) as caught:
         run_function(hungry, tmp_path / "out")
-    said, _, place = str(caught.value).partition(" (")
-    assert said == (
+    message, _, place = str(caught.value).partition(" (")
+    assert message == (
         "memory ran out on a single projection, number 0, in the section of suspect: suspect "
         "failed on projection 0: MemoryError: Unable to allocate 1. TiB"
     )
@@ -225,15 +225,15 @@ def test_unreadable_report_is_not_overwritten(tmp_path, text):
 
 def test_taken_name_is_found_before_anything_runs(tmp_path):
     (tmp_path / "result.h5").write_text("mine")
-    called = []
+    calls = []
 
     def note(data):
-        called.append(1)
+        calls.append(1)
         return data
 
     with pytest.raises(StoreError, match=r"result.h5 already exists"):
         run_function(note, tmp_path)
-    assert not called
+    assert not calls
     assert [p.name for p in tmp_path.iterdir()] == ["result.h5"]
 
 

@@ -46,11 +46,11 @@ def test_next_run_names_the_command_that_resumes(tmp_path, signal):
 
     broken = maxslices("--device", "cpu", "--block", "2")
     assert broken.returncode < 0
-    told = maxslices("--device", "cpu")
-    assert told.returncode == 1
-    assert "contains an unfinished run" in told.stderr
+    second = maxslices("--device", "cpu")
+    assert second.returncode == 1
+    assert "contains an unfinished run" in second.stderr
     (tmp_path / "mended").touch()
-    command = told.stderr.partition("resume it with `")[2].partition("`")[0]
+    command = second.stderr.partition("resume it with `")[2].partition("`")[0]
     assert shlex.split(command)[-1] == "--resume"
     assert maxslices("--resume").returncode == 0
     with h5py.File(tmp_path / "out" / "result.h5") as file:

@@ -1,4 +1,4 @@
-"""What programs give by mistake: an error that says what to give, and lists that change later."""
+"""Wrong arguments of programs: the error names valid ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLUS = Pipeline.from_steps(["plus"], methods)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"rows": 1.5}, "rows '1.5' is not a part: give mid, START:STOP or one index"),
         ({"plan": "plan.json"}, "plan must be a Plan, not 'plan.json' (str): maxslices.plan makes"),
@@ -38,8 +38,8 @@ PLUS = Pipeline.from_steps(["plus"], methods)
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_invalid_argument_names_valid_ones(options, said):
-    with pytest.raises(UsageError, match=said.replace("(str)", r"\(str\)")):
+def test_invalid_argument_names_valid_ones(options, message):
+    with pytest.raises(UsageError, match=message.replace("(str)", r"\(str\)")):
         run(DATA, PLUS, **{"device": "cpu", **options})
 
 

@@ -1,4 +1,4 @@
-"""Any allocation of any block may fail: the result is what it would have been."""
+"""Any allocation of any block may fail without changing the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some(m, shape, dtype):
 
 
 def pipeline(gpu, *names):
-    """Methods that tell the device of their allocations."""
+    """Methods that report their allocations to the device."""
     registry = Registry()
 
     def double(data):
@@ -74,8 +74,8 @@ def source(read=lambda: None):
         rng.integers(0, 99, SHAPE, np.int32), flats=rng.integers(0, 9, (2, *SHAPE[1:]), np.int32)
     )
 
-    class Told(Source):
-        """Tells of what is read; it is no array that could be used as it is."""
+    class CountingSource(Source):
+        """Counts reads. It is not an array, which would be used in place."""
 
         spec, flats, darks, angles, name = scan.spec, scan.flats, None, None, "scan"
 
@@ -90,21 +90,21 @@ def source(read=lambda: None):
         def close(self):
             pass
 
-    return Told()
+    return CountingSource()
 
 
 @pytest.fixture
 def on_hungry_gpu(on_fake_gpu, monkeypatch):
-    """Make what reads and writes tell the device of its allocations as well."""
+    """Let reads and writes report their allocations to the device too."""
 
     def patched(cls, name, gpu):
         original = getattr(cls, name)
 
-        def told(self, *args, **kwargs):
+        def counted(self, *args, **kwargs):
             gpu().allocate(f"{cls.__name__}.{name}")
             return original(self, *args, **kwargs)
 
-        monkeypatch.setattr(cls, name, told)
+        monkeypatch.setattr(cls, name, counted)
 
     current = []
     for cls in (Sink, ScratchStore, MemoryStore):
@@ -158,7 +158,7 @@ def test_any_allocation_on_the_device_may_fail(on_hungry_gpu, tmp_path, which, b
             text = str(error)
         else:
             text = ""
-        if text:  # what a few slices give cannot be had from fewer
+        if text:  # sampled slices cannot be split
             assert n_failures > 1
             assert "memory ran out before the first block, in the section of" in text
             assert not (tmp_path / str(k)).exists()
@@ -170,7 +170,7 @@ def test_any_allocation_on_the_device_may_fail(on_hungry_gpu, tmp_path, which, b
         n_split += splits > 0
         if splits:
             assert "memory ran out: the block was halved" in str(report)
-    # The first time a block is tried again as it is.
+    # The first time, a block is tried again unchanged.
     assert (n_split > 0) == (n_failures > 1)
 
 
@@ -204,7 +204,7 @@ def test_run_resumes_after_memory_ran_out(on_fake_gpu, tmp_path):
 
 
 def test_slice_that_needs_all_memory_runs_without_overlap(on_fake_gpu, tmp_path):
-    """Where one slice and the next do not fit together, one comes after the other."""
+    """If two slices do not fit together, they run one after the other."""
     with on_fake_gpu() as gpu:
         scan = source()
         steps = pipeline(gpu, "double")
@@ -227,7 +227,7 @@ def test_slice_that_needs_all_memory_runs_without_overlap(on_fake_gpu, tmp_path)
 @pytest.mark.parametrize("n_failures", [1, 2])
 @pytest.mark.parametrize("memory", ["20MB", "scratch"])
 def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_failures):
-    """Without a GPU: in what reads, in the methods, in what writes."""
+    """Without a GPU, in reads, methods and writes."""
     counter = FakeGpu()
     if memory == "scratch":
         monkeypatch.setattr(
@@ -235,8 +235,8 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
             lambda self, *route: False,
         )
 
-    class Told:
-        """NumPy as the reading thread sees it."""
+    class CountingNumPy:
+        """NumPy for the reading thread, which counts allocations."""
 
         def __getattr__(self, name):
             return getattr(np, name)
@@ -245,7 +245,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
             counter.allocate("a place for blocks")
             return np.empty(*args)
 
-    def told(cls, name):
+    def counted(cls, name):
         original = getattr(cls, name)
 
         def call(self, *args):
@@ -254,11 +254,11 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
         monkeypatch.setattr(cls, name, call)
 
-    monkeypatch.setattr("maxslices.runner.blocks.block_feed.np", Told())
-    told(Sink, "write")
+    monkeypatch.setattr("maxslices.runner.blocks.block_feed.np", CountingNumPy())
+    counted(Sink, "write")
     for cls in (MemoryStore, ScratchStore):
-        told(cls, "write")
-        told(cls, "read")
+        counted(cls, "write")
+        counted(cls, "read")
 
     def go(name, fails_at=()):
         counter.allocated, counter.fails_at = [], fails_at
@@ -280,7 +280,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
 @pytest.mark.parametrize("name", ["reader", "writer"])
 def test_thread_that_cannot_be_started_counts_as_out_of_memory(tmp_path, name, monkeypatch):
-    """The system has no room for its stack; a run says so, and leaves nothing behind."""
+    """The system has no memory for its stack. The run reports that, and leaves nothing behind."""
     original = WorkThread.start
 
     def start(thread):

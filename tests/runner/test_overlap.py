@@ -1,4 +1,4 @@
-"""Blocks that come and go while others are worked on: nothing is lost, mixed up or too early."""
+"""Blocks are copied while other blocks are computed: nothing is lost, mixed up or too early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = (
 )  # fmt: skip
 
 MANY = (1100, 3, 11)
-"""So many slices that larger blocks may be tried once."""
+"""Shape with enough slices for larger blocks to be tried."""
 
 
 def source(shape=(37, 19, 11), dtype="float32", pinned_by=None):
@@ -43,11 +43,11 @@ def plain_loop(scan, pipeline, plan):
     for section in plan.sections:
         for _ in section.steps:
             step = next(steps)
-            given = {
+            supplied = {
                 name: {**frames, "slice_dim": section.slice_dim}[name]
                 for name in step.meta.supplied if name in (*frames, "slice_dim")
             }  # fmt: skip
-            result = step.meta.function(data.copy(), **step.parameters, **given)
+            result = step.meta.function(data.copy(), **step.parameters, **supplied)
             if not step.meta.side_results:
                 data = np.ascontiguousarray(result)
             if step.save_result:

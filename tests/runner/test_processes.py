@@ -61,14 +61,14 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["stores"] == ["scratch file", "result"]
-    assert found["splits"] == [0, 0]
-    assert max(found["estimated"]) <= BUDGET
-    assert min(found["estimated"]) > 0.9 * BUDGET
-    for measured, estimated in zip(found["measured"], found["estimated"], strict=True):
+    figures = json.loads(done.stdout)
+    assert figures["stores"] == ["scratch file", "result"]
+    assert figures["splits"] == [0, 0]
+    assert max(figures["estimated"]) <= BUDGET
+    assert min(figures["estimated"]) > 0.9 * BUDGET
+    for measured, estimated in zip(figures["measured"], figures["estimated"], strict=True):
         # What Python takes is not measured, and the thread that writes made its buffer before.
         assert 0.95 * (estimated - PYTHON_BYTES - THREAD_BUFFER_BYTES) < measured <= estimated
-    assert found["traced"] <= BUDGET
+    assert figures["traced"] <= BUDGET
     # Below what was measured: some buffers are not filled, and pages from before are used again.
-    assert 0.5 * max(found["measured"]) < found["resident"] <= BUDGET
+    assert 0.5 * max(figures["measured"]) < figures["resident"] <= BUDGET

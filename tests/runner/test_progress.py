@@ -85,5 +85,5 @@ def test_a_run_logs_its_sections_for_whoever_listens(caplog):
     data = np.ones((5, 6, 8), np.float32)
     with caplog.at_level(logging.INFO, "maxslices"):
         maxslices.run(data, ["minus_log"], device="cpu")
-    (said,) = [each.getMessage() for each in caplog.records if each.name == ENDS.name]
-    assert said.startswith("section 1/1: 5 slices done in ")
+    (message,) = [each.getMessage() for each in caplog.records if each.name == ENDS.name]
+    assert message.startswith("section 1/1: 5 slices done in ")

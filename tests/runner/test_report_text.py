@@ -17,7 +17,7 @@ GB = 10**9
 
 
 def section(**fields):
-    known = {
+    defaults = {
         "methods": ("dark_flat_field_correction", "minus_log"),
         "slice_dim": 0,
         "n_slices": 64,
@@ -29,7 +29,7 @@ def section(**fields):
         "measured_bytes": 3 * GB,
         "blocks": (BlockUse(0, 32, "as planned"),),
     }
-    return SectionReport(**{**known, **fields})
+    return SectionReport(**{**defaults, **fields})
 
 
 STAGES = {
@@ -42,17 +42,17 @@ STAGES = {
 
 
 @pytest.fixture(scope="module")
-def made():
+def ran():
     data = np.zeros((6, 4, 8), np.uint16)
     return run(data, Pipeline.from_steps(["to_float"], fakes), device="cpu")
 
 
-def report(made, *sections, **fields):
-    return Report(made.plan, "cpu", sections, {}, (), 2.0, **fields)
+def report(ran, *sections, **fields):
+    return Report(ran.plan, "cpu", sections, {}, (), 2.0, **fields)
 
 
 @pytest.mark.parametrize(
-    ("bound_by", "said"),
+    ("bound_by", "words"),
     [
         ("read", "bound by reading, 12.5 GB/s"),
         ("link in", "bound by the link in, 2.63 GB/s"),
@@ -62,35 +62,35 @@ def report(made, *sections, **fields):
         ("pipeline stalls", "bound by pipeline stalls\n"),
     ],
 )
-def test_each_bound_has_words(made, bound_by, said):
+def test_each_bound_has_words(ran, bound_by, words):
     one = section(stages=STAGES, idle_share=0.02, bound_by=bound_by)
-    assert said in f"{report(made, one)}\n"
+    assert words in f"{report(ran, one)}\n"
 
 
-def test_blocks_that_changed_are_listed(made):
+def test_blocks_that_changed_are_listed(ran):
     blocks = (
         BlockUse(0, 8, "to measure with"),
         BlockUse(8, 32, "measured"),
         BlockUse(40, 16, "memory ran out"),
     )
-    text = str(report(made, section(blocks=blocks)))
+    text = str(report(ran, section(blocks=blocks)))
     assert "    blocks of 8, 32 from slice 8 on (measured), 16 from slice 40 on (memory ran" in text
-    assert "blocks of" not in str(report(made, section(blocks=blocks[:1])))
+    assert "blocks of" not in str(report(ran, section(blocks=blocks[:1])))
 
 
-def test_low_estimate_is_named_with_the_command_to_measure(made):
-    name = made.plan.sections[0].limited_by
-    kept = str(report(made, section(estimated_bytes=1000, measured_bytes=1049)))
-    missed = str(report(made, section(estimated_bytes=1000, measured_bytes=1051)))
+def test_low_estimate_is_named_with_the_command_to_measure(ran):
+    name = ran.plan.sections[0].limited_by
+    kept = str(report(ran, section(estimated_bytes=1000, measured_bytes=1049)))
+    missed = str(report(ran, section(estimated_bytes=1000, measured_bytes=1051)))
     assert "too low" not in kept
     assert f"the estimate of {name} is likely too low" in " ".join(missed.split())
     assert f"maxslices measure {name}" in " ".join(missed.split())
 
 
-def test_the_json_holds_it_all(made):
+def test_the_json_holds_it_all(ran):
     blocks = (BlockUse(0, 8, "chosen"),)
     one = section(stages=STAGES, idle_share=0.02, bound_by="write", blocks=blocks)
-    entry = json.loads(report(made, one).to_json())["sections"][0]
+    entry = json.loads(report(ran, one).to_json())["sections"][0]
     assert entry["stages"]["read"] == {
         "active_s": 0.24,
         "share": 0.12,

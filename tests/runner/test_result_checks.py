@@ -1,4 +1,4 @@
-"""What is said of a run's results and frames: NaN and infinite values, and flats without beam."""
+"""Warnings about results and frames: NaN and infinite values, and flats without beam."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_non_finite_values_are_counted_once_for_the_method_that_causes_them():
     pipeline = Pipeline.from_steps(["plus", "log", "plus", "spoil"], methods)
     scan -= 1
     report = maxslices.run(scan, pipeline, device="cpu", block=4)
-    told = [warning for section in report.sections for warning in section.warnings]
+    texts = [warning for section in report.sections for warning in section.warnings]
     left = "values, which stay unchanged"
-    assert told == [
+    assert texts == [
         f"the result of log has 1 NaN and 2 infinite {left}",
         f"the result of spoil has 3 NaN and 0 infinite {left}",
     ]
@@ -94,8 +94,8 @@ def test_made_up_flats_are_not_checked(tmp_path, recwarn):
 
 def test_a_scan_without_darks_is_noted_in_its_plan(tmp_path):
     write(tmp_path, FLATS, None)
-    made = maxslices.plan(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
+    planned = maxslices.plan(tmp_path / "scan.h5", ["dark_flat_field_correction"], device="cpu")
     note = "has no darks: methods run without if they can"
-    assert [text.partition("data ")[2] for text in made.notes if "darks" in text] == [note]
+    assert [text.partition("data ")[2] for text in planned.notes if "darks" in text] == [note]
     assert note in maxslices.check(["dark_flat_field_correction"], tmp_path / "scan.h5")
     assert "no darks" not in str(maxslices.plan(tmp_path / "scan.h5", ["minus_log"], device="cpu"))

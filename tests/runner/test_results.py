@@ -1,4 +1,4 @@
-"""What comes out: the same whatever the block, and wherever arrays are kept meanwhile."""
+"""Results do not depend on the block, nor on the place of the data between sections."""
 
 from __future__ import annotations
 

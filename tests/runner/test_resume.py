@@ -298,16 +298,16 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "message"),
     REFUSED,
     ids=[str(getattr(case[0], "__name__", case[0])) for case in REFUSED],
 )
-def test_change_since_the_stop_is_refused(scan, out, monkeypatch, change, error, said):
+def test_change_since_the_stop_is_refused(scan, out, monkeypatch, change, error, message):
     stop(scan, out, **GIVEN)
     progress = find_unfinished(out).progress
     changed = change if isinstance(change, dict) else change(scan, out, monkeypatch) or {}
     arguments = {"scan": scan, "pipeline": of(["to_float", "negate"]), "out": out, **GIVEN}
-    with pytest.raises(error, match=f"{said}.*start anew with --overwrite$"):
+    with pytest.raises(error, match=f"{message}.*start anew with --overwrite$"):
         run(**{**arguments, "device": "cpu", "resume": True, **changed})
     assert find_unfinished(out).progress == progress
 

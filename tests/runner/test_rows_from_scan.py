@@ -41,9 +41,9 @@ def compressed(tmp_path):
     return scan(tmp_path / "compressed.h5", chunks=(1, *SHAPE[1:]), compression="gzip")
 
 
-def sections(made):
+def sections(planned):
     """Axis, number of the first step, and steps of each section."""
-    return [[each.slice_dim, each.steps[0].index, len(each.steps)] for each in made.sections]
+    return [[each.slice_dim, each.steps[0].index, len(each.steps)] for each in planned.sections]
 
 
 def data(folder):
@@ -66,10 +66,10 @@ def test_either_way_the_bits_are_the_same(tmp_path, plain, compressed, block):
 
 
 def test_a_plan_for_rows_is_carried_out_on_compressed_frames(tmp_path, plain, compressed):
-    made = plan(plain, STEPS, device="cpu", block=3)
-    report = run(compressed, STEPS, tmp_path / "out", device="cpu", plan=made)
+    planned = plan(plain, STEPS, device="cpu", block=3)
+    report = run(compressed, STEPS, tmp_path / "out", device="cpu", plan=planned)
     assert len(report.sections) == 1
-    run(plain, STEPS, tmp_path / "plain", device="cpu", plan=made)
+    run(plain, STEPS, tmp_path / "plain", device="cpu", plan=planned)
     assert np.array_equal(data(tmp_path / "out"), data(tmp_path / "plain"))
 
 

@@ -33,7 +33,7 @@ def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
     assert report.records == tuple(tmp_path / "out" / name for name in RECORD_NAMES)
     html = page.read_text()
     assert checked(html).faults == []
-    titles = [given["alt"] for tag, given in checked(html).elements if tag == "img"]
+    titles = [attributes["alt"] for tag, attributes in checked(html).elements if tag == "img"]
     assert titles == [f"{path.name}, slice 4" for path in reversed(report.files)]
     entry = json.loads((tmp_path / "out" / "report.json").read_text())
     assert entry["records"] == [str(path) for path in report.records]
@@ -60,8 +60,8 @@ def test_warnings_are_on_the_page(tmp_path, recwarn):
 def test_a_result_that_cannot_be_read_has_no_picture(tmp_path, monkeypatch, damage):
     complete = RunFolder.finish
 
-    def finish(folder, *given):
-        files = complete(folder, *given)
+    def finish(folder, *args):
+        files = complete(folder, *args)
         damage(folder.work / files[-1].name)
         return files
 
@@ -80,8 +80,10 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
 
     replaced = run_folder.replace_text
     monkeypatch.setattr(run_folder, "replace_text", replace_text)
-    said = r"no page of the run: [^;]*report.html: the disk is full[^;]*$"  # and of no other file
-    with pytest.warns(UserWarning, match=said):
+    message = (
+        r"no page of the run: [^;]*report.html: the disk is full[^;]*$"  # and of no other file
+    )
+    with pytest.warns(UserWarning, match=message):
         a_run(tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "01_to_float.h5", "pipeline_as_run.yaml", "result.h5", "report.json", "run.log",

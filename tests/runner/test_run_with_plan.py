@@ -1,4 +1,4 @@
-"""A plan that was made for any GPU, carried out on a (simulated) one."""
+"""A plan for any GPU, executed on a simulated one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def of(steps):
 def planned(**kwargs):
     spec = ArraySpec(DATA.shape, DATA.dtype)
     kwargs = {"memory": "900MB", "host_memory": "100MB", **kwargs}
-    made = maxslices.plan(spec, of(STEPS), device="cuda", **kwargs)
-    assert made.device == "cuda"
-    return Plan.from_json(made.to_json())
+    plan = maxslices.plan(spec, of(STEPS), device="cuda", **kwargs)
+    assert plan.device == "cuda"
+    return Plan.from_json(plan.to_json())
 
 
 @pytest.mark.parametrize("block", ["auto", "max", 3])
@@ -43,14 +43,14 @@ def test_a_plan_for_any_gpu_runs_on_a_certain_one(on_fake_gpu, tmp_path, block):
 def test_a_plan_that_needs_more_host_memory_than_is_free_is_refused(
     on_fake_gpu, tmp_path, monkeypatch
 ):
-    made = planned()
-    needed = max(each.host_bytes for each in made.sections)
+    plan = planned()
+    needed = max(each.host_bytes for each in plan.sections)
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: needed - 1)
     with on_fake_gpu(), pytest.raises(PlanError, match=r"of host memory, and .* are free"):
-        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
+        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=plan)
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: needed)
     with on_fake_gpu() as gpu:
-        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made)
+        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=plan)
         monkeypatch.setattr(gpu, "free_bytes", lambda: 10**6)
         with pytest.raises(PlanError, match=r"on cuda.*, where 1.00 MB are free"):
-            maxslices.run(DATA, of(STEPS), tmp_path / "other", plan=made)
+            maxslices.run(DATA, of(STEPS), tmp_path / "other", plan=plan)

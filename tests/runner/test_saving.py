@@ -1,4 +1,4 @@
-"""What a run saves: results, by default and on demand, angles, and its provenance."""
+"""Saved files: results, by default and on demand, angles, and provenance."""
 
 from __future__ import annotations
 

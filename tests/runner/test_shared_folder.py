@@ -1,4 +1,4 @@
-"""Folders that others may write to: what they plant there is neither followed nor removed."""
+"""Folders in which other users may write: their links are not followed, and their files stay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIPELINE = Pipeline.from_steps(["to_float"], fakes)
 
 @pytest.fixture
 def victim(tmp_path):
-    """A file of ours that somebody else cannot write to."""
+    """A file that other users cannot write to."""
     path = tmp_path / "victim"
     path.write_text("precious")
     yield path
@@ -97,7 +97,7 @@ def test_a_link_planted_in_an_unfinished_run_is_not_followed(
     ],
 )
 def test_planted_pipe_does_not_block(tmp_path, name, option, message):
-    """In a process of its own, as it would never end."""
+    """In its own process, which would hang otherwise."""
     np.save(tmp_path / "scan.npy", DATA)
     (tmp_path / "pipeline.yaml").write_text("- method: minus_log\n")
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Runs that would end well with a wrong picture: they are refused, or say what is wrong."""
+"""Runs whose result would be wrong without an error: they are rejected, or warn of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA = scans.frames("uint16")
 
 
 _meanwhile = []
-"""What another program does to the scan while the next block is worked on."""
+"""Changes of the scan by another program during the next block."""
 methods = Registry()
 
 
@@ -54,25 +54,25 @@ def cut(path: Path) -> None:
 def changed(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(file.read(1))
-    found = path.stat()
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 10**9))
+    state = path.stat()
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
 
 
 def removed(path: Path) -> None:
     path.unlink()
 
 
-WHAT = {
+CHANGES = {
     replaced: "was changed, or replaced",
     grown: "was changed, or replaced",
     cut: "was changed, or replaced",
     changed: "was changed, or replaced",
     removed: "was removed",
 }
-"""What is done to a scan -> what is said of it."""
+"""Change of a scan -> text of its error."""
 
 
-@pytest.mark.parametrize("change", WHAT)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["hdf5", "npy", "tiffs"])
 def test_scan_that_changes_during_the_run_ends_it(tmp_path, kind, change, monkeypatch):
     path = victim = scans.write_dls(tmp_path / "a.nxs", DATA)
@@ -82,7 +82,7 @@ def test_scan_that_changes_during_the_run_ends_it(tmp_path, kind, change, monkey
         path = scans.write_tiffs(tmp_path / "a", DATA)
         victim = sorted(path.iterdir())[0]
     _meanwhile.append(lambda: change(victim))
-    with pytest.raises(SourceError, match=f"{victim.name}: .*{WHAT[change]}"):
+    with pytest.raises(SourceError, match=f"{victim.name}: .*{CHANGES[change]}"):
         run(path, pipeline(), tmp_path / "out", device="cpu", block=1)
     assert not (tmp_path / "out").exists()
 
@@ -105,23 +105,23 @@ def test_change_of_another_file_of_the_scan_ends_the_run(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("factor", "said"),
+    ("factor", "fault"),
     [(0.0, "is 0 throughout"), (float("nan"), "is NaN throughout"), (1.0, None)],
 )
 @pytest.mark.parametrize("out", ["folder", "memory"])
-def test_constant_result_causes_a_warning(tmp_path, factor, said, out):
+def test_constant_result_causes_a_warning(tmp_path, factor, fault, out):
     steps = pipeline(factor=factor)
     report = run(DATA, steps, tmp_path / "out" if out == "folder" else None, device="cpu")
     name = "result.h5" if out == "folder" else "the output of disturbed"
-    if said is None:
+    if fault is None:
         assert report.sections[-1].warnings == ()
         assert "warning" not in str(report)
         return
     warning = report.sections[-1].warnings[0]
-    assert warning.startswith(f"{name} {said}")
-    assert f"warning: {name} {said}" in " ".join(str(report).split())
+    assert warning.startswith(f"{name} {fault}")
+    assert f"warning: {name} {fault}" in " ".join(str(report).split())
     if out == "folder":
-        assert said in (tmp_path / "out" / "report.json").read_text()
+        assert fault in (tmp_path / "out" / "report.json").read_text()
 
 
 def test_one_different_pixel_is_enough(tmp_path):

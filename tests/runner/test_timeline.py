@@ -1,4 +1,4 @@
-"""Shares and bounds of known spans, and phases of a run by a clock that tests move by hand."""
+"""Shares and bottlenecks of given spans, and phases of a run with a manual clock."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def section(*spans, wall_s=10.0):
 
 
 def test_overlapping_spans_count_once():
-    found = section(("read", 0, 3), ("read", 1, 4), ("read", 6, 7), ("read", 6.2, 6.4))
-    assert found.stages["read"].active_s == pytest.approx(5)
-    assert found.stages["read"].share == pytest.approx(0.5)
-    assert found.stages["read"].n_bytes == 12 * 10**9
-    assert found.stages["read"].n_spans == 4
-    assert found.stages["read"].gb_per_s == pytest.approx(12 / 5)
-    assert found.idle_share == pytest.approx(0.5)
+    timeline = section(("read", 0, 3), ("read", 1, 4), ("read", 6, 7), ("read", 6.2, 6.4))
+    assert timeline.stages["read"].active_s == pytest.approx(5)
+    assert timeline.stages["read"].share == pytest.approx(0.5)
+    assert timeline.stages["read"].n_bytes == 12 * 10**9
+    assert timeline.stages["read"].n_spans == 4
+    assert timeline.stages["read"].gb_per_s == pytest.approx(12 / 5)
+    assert timeline.idle_share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_overlapping_spans_count_once():
     ],
 )
 def test_busiest_stage_is_the_bottleneck(stage, bound):
-    others = [other for other in ("read", "compute", "write") if other != stage]
-    assert section((stage, 0, 9), *((other, 0, 8) for other in others)).bound_by == bound
+    idler = [name for name in ("read", "compute", "write") if name != stage]
+    assert section((stage, 0, 9), *((name, 0, 8) for name in idler)).bound_by == bound
 
 
 def test_mostly_idle_section_is_bound_by_overhead():
@@ -66,7 +66,7 @@ STEPS = ["to_float", "reaching", "work", "negate"]
 
 
 class ManualTime:
-    """Moves by a tick each time that it is asked, and by whatever is added."""
+    """A clock that advances by a tick at each reading, and by `added_s`."""
 
     def __init__(self):
         self._ticks = itertools.count(1)
@@ -78,9 +78,9 @@ class ManualTime:
 
 @pytest.fixture
 def manual(monkeypatch):
-    made = ManualTime()
-    monkeypatch.setattr(time, "perf_counter", made.perf_counter)
-    return made
+    clock = ManualTime()
+    monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+    return clock
 
 
 def test_phases_add_up_and_resume_after_an_interruption(manual):
@@ -97,15 +97,15 @@ def test_phases_add_up_and_resume_after_an_interruption(manual):
     wall_time.begin("finishing")
     manual.added_s += 13
     wall_time.stop()
-    found = wall_time.other_phases(sections_s=10)
-    assert {name: int(spent_s) for name, spent_s in found.items()} == {
+    phases_s = wall_time.other_phases(sections_s=10)
+    assert {name: int(spent_s) for name, spent_s in phases_s.items()} == {
         "importing": 2,
         "preparing": 10,
         "waiting for disk space": 5,
         "finishing": 13,
         "other": 1,
     }
-    assert sum(found.values()) + 10 == wall_time.total_s
+    assert sum(phases_s.values()) + 10 == wall_time.total_s
 
 
 def test_report_attributes_time_to_phases(manual, monkeypatch, tmp_path):
@@ -118,16 +118,16 @@ def test_report_attributes_time_to_phases(manual, monkeypatch, tmp_path):
     }
 
     def slow(seconds, function):
-        def called(*args, **kwargs):
+        def delayed(*args, **kwargs):
             manual.added_s += seconds
             return function(*args, **kwargs)
 
-        return called
+        return delayed
 
     for name, seconds in delays.items():
         module, _, function = name.rpartition(".")
-        found = import_module(f"maxslices.{module}")
-        monkeypatch.setattr(found, function, slow(seconds, getattr(found, function)))
+        owner = import_module(f"maxslices.{module}")
+        monkeypatch.setattr(owner, function, slow(seconds, getattr(owner, function)))
     data, steps = np.ones((23, 17, 64), np.uint16), Pipeline.from_steps(STEPS, fakes)
     report = run(data, steps, tmp_path / "out", device="cpu", block=4)
     assert {name: int(4 * s) / 4 for name, s in report.phases_s.items() if s >= 0.25} == {

@@ -84,8 +84,8 @@ def test_writer_that_fails(device):
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_writer_that_hangs(device, hangs):
     """On a GPU, staging memory was awaited without end that nothing released."""
-    said = r"the (fetcher|writer) thread has not answered"
-    with FakeGpu() as gpu, pytest.raises(MaxslicesError, match=said):
+    message = r"the (fetcher|writer) thread has not answered"
+    with FakeGpu() as gpu, pytest.raises(MaxslicesError, match=message):
         write_one(queue(gpu if device == "gpu" else None, SHORT_S), hangs)
 
 
@@ -97,8 +97,8 @@ def test_fetcher_that_fails(monkeypatch):
 
 def test_fetcher_that_hangs(hangs, monkeypatch):
     monkeypatch.setattr(FakeCopyEngine, "fetch", hangs)
-    said = "the fetcher thread has not answered"
-    with FakeGpu() as gpu, pytest.raises(MaxslicesError, match=said):
+    message = "the fetcher thread has not answered"
+    with FakeGpu() as gpu, pytest.raises(MaxslicesError, match=message):
         write_one(queue(gpu, SHORT_S))
 
 

@@ -119,10 +119,10 @@ def test_runs_within_a_budget(tmp_path):
         budget = int(10 ** rng.uniform(7, 8.6))
         while True:
             out = str(tmp_path / f"out{number}")
-            found = run_alone([None, *drawn, out, budget, block, form])
-            if isinstance(found, list):
+            result = run_alone([None, *drawn, out, budget, block, form])
+            if isinstance(result, list):
                 break
             budget = int(budget * 1.2)
-        taken, _, estimated = found
+        taken, _, estimated = result
         print(number, *drawn, block, form, taken / MB, budget / MB, estimated / MB)
         assert taken <= budget

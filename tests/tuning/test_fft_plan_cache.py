@@ -14,13 +14,13 @@ from maxslices.tuning.fft_plan_cache import CUPY_FUNCTION, CUPY_MODULE, keep_fft
 def cupyx(monkeypatch):
     """A simulated module of CuPy: plans by shape, cached if asked for."""
     module = ModuleType(CUPY_MODULE)
-    module.cache, module.made = {}, []
+    module.cache, module.new_plans = {}, []
 
     def make(shape, fft_type, axes=None, order="C", out_size=None, to_cache=True):
         key = (shape, fft_type, axes, order, out_size)
         if key in module.cache:
             return module.cache[key]
-        module.made.append(key)
+        module.new_plans.append(key)
         plan = object()
         if to_cache:
             module.cache[key] = plan
@@ -43,7 +43,7 @@ def test_plan_is_made_once_while_plans_are_kept(cupyx):
     keep_fft_plans(True)
     plans.add(id(cupyx.get_fft_plan((4, 8, 8))))
     assert len(plans) == len(cupyx.cache) == 1
-    assert len(cupyx.made) == 2
+    assert len(cupyx.new_plans) == 2
     keep_fft_plans(False)
     cupyx.get_fft_plan((2, 8, 8))
     assert len(cupyx.cache) == 1

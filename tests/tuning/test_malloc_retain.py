@@ -42,16 +42,16 @@ def resident_bytes():
 
 @pytest.fixture
 def is_retained(monkeypatch):
-    """Whether the heap keeps what is freed, as the C library was told last."""
-    told = {MMAP_MAX: 1}
+    """Function that tells whether the heap retains freed memory, by the last setting."""
+    settings = {MMAP_MAX: 1}
     before = libc().mallopt
 
     def note(parameter, value):
-        told[parameter] = value
+        settings[parameter] = value
         return before(parameter, value)
 
     monkeypatch.setattr(libc(), "mallopt", note)
-    return lambda: told[MMAP_MAX] == 0
+    return lambda: settings[MMAP_MAX] == 0
 
 
 def makes_pages_once_and_gives_them_back():

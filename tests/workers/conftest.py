@@ -1,4 +1,4 @@
-"""A cluster of two processes on this machine, for all tests that let them live."""
+"""A cluster of two processes on this machine, for tests that do not kill them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SHAPE = (23, 17, 64)
 @pytest.fixture(scope="package")
 def client():
     """Client of two workers on the CPU."""
-    with local_client(2, None) as found:
-        yield found
+    with local_client(2, None) as local:
+        yield local
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def scan(tmp_path):
 
 @pytest.fixture
 def program(tmp_path):
-    """Function that starts a program of one's own, which finds the modules of the tests."""
+    """Function that starts a program, which can import the modules of the tests."""
 
     def start(text, *arguments, path="program.py", **environment):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))}
-        found.pop("PYTHONSAFEPATH", None)
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))}
+        variables.pop("PYTHONSAFEPATH", None)
         return subprocess.Popen(
             [sys.executable, path, *map(str, arguments)],
             cwd=tmp_path,
-            env={**found, **environment},
+            env={**variables, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -1,4 +1,4 @@
-"""Methods that fail, or end their process, when files say so."""
+"""Methods that fail or end their process, as files request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ faulty = Registry()
 
 
 def _is_due(folder: str) -> bool:
-    """True as often as there are files in a folder; each time one is removed."""
+    """True once for each file in a folder, which is removed."""
     for path in Path(folder).glob("due-*"):
         try:
             path.unlink()
@@ -30,7 +30,7 @@ def _is_due(folder: str) -> bool:
 
 @method("projection", calc_max_slices=two, registry=faulty)
 def failing(data, first_slice, folder: str, at: int, how: str):
-    """Negate; fail, or end or stop the process, before the block with slice `at`, if due."""
+    """Negate. If due, fail, or end or stop the process, at the block that starts with `at`."""
     if first_slice == at and _is_due(folder):
         if how == "failing":
             raise OSError("the table is away")
@@ -40,17 +40,17 @@ def failing(data, first_slice, folder: str, at: int, how: str):
 
 @method("projection", calc_max_slices=two, registry=faulty)
 def waiting(data, first_slice, folder: str, at: int):
-    """Negate; wait from slice `at` on while there is a file, but a minute at most."""
+    """Negate. From slice `at` on, wait while a file exists, for a minute at most."""
     until_s = time.monotonic() + 60
     while first_slice >= at and Path(folder).exists():
         if time.monotonic() > until_s:
-            raise TimeoutError(f"{folder} is there still")
+            raise TimeoutError(f"{folder} still exists")
         time.sleep(0.01)
     return ~data
 
 
 class LockedError(Exception):
-    """An error that no other process can have."""
+    """An error that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("the lock is held")
@@ -58,7 +58,7 @@ class LockedError(Exception):
 
 
 class TwoValuesError(Exception):
-    """An error that can be sent, and not be received."""
+    """An error that can be pickled, but not unpickled."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} is not {second}")
@@ -66,7 +66,7 @@ class TwoValuesError(Exception):
 
 @method("projection", calc_max_slices=two, registry=faulty)
 def raising(data, how: str):
-    """Raise what is asked for."""
+    """Raise the exception with a name."""
     if how == "locked":
         raise LockedError
     if how == "two values":

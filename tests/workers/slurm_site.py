@@ -43,18 +43,18 @@ PartitionName=cpu Nodes={host} Default=YES State=UP
 PartitionName=down Nodes={host} State=DOWN
 """
 LIMIT_S = 60.0
-"""Most seconds to wait for anything; what is waited for takes one to three, a time limit 30."""
+"""Longest wait for an event, in seconds. Most take one to three, a time limit 30."""
 
 
 def why_not() -> str:
-    """Reason why there can be no SLURM here; empty if there can."""
+    """Reason why SLURM cannot run here; empty if it can."""
     missing = [name for name in ("munged", "slurmctld", "slurmd") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)}: apt-get install slurm-wlm munge"
     return "" if os.getuid() == 0 else "slurmd starts jobs of other users, which needs root"
 
 
-def called(*command: str) -> str:
+def output_of(*command: str) -> str:
     """Output of one of SLURM's commands."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -69,12 +69,12 @@ class SlurmSite:
     """Its processes, by the name of their program."""
 
     def start_controller(self) -> None:
-        """Start slurmctld, and wait until it takes jobs."""
+        """Start slurmctld, and wait until it accepts jobs."""
         self.start("slurmctld", "-D")
         self.wait_for(lambda: "idle" in self.nodes() or "mix" in self.nodes())
 
     def kill_controller(self, number: int = signal.SIGKILL) -> None:
-        """Send slurmctld a signal, without a word to anyone else."""
+        """Send slurmctld a signal."""
         self.services["slurmctld"].send_signal(number)
         if number == signal.SIGKILL:
             self.services["slurmctld"].wait()
@@ -85,18 +85,18 @@ class SlurmSite:
             self.services[program] = subprocess.Popen([program, *options], stdout=log, stderr=log)
 
     def nodes(self) -> str:
-        """State of the node; empty if there is no answer."""
-        asked = ["sinfo", "--noheader", "--format=%T"]
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        """State of the node; empty without an answer."""
+        command = ["sinfo", "--noheader", "--format=%T"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def jobs(self, state: str = "PENDING,RUNNING,COMPLETING") -> list[str]:
         """Numbers of the jobs in one of these states."""
-        return called("squeue", "--noheader", "--format=%i", f"--states={state}").split()
+        return output_of("squeue", "--noheader", "--format=%i", f"--states={state}").split()
 
-    def wait_for(self, is_so) -> None:
-        """Wait until something is so."""
+    def wait_for(self, condition) -> None:
+        """Wait until a condition holds."""
         until_s = time.monotonic() + LIMIT_S
-        while not is_so():
+        while not condition():
             logs = "".join(path.read_text()[-1000:] for path in self.folder.glob("*.log"))
             assert time.monotonic() < until_s, logs
             time.sleep(0.05)
@@ -110,7 +110,7 @@ def _free_port() -> int:
 
 @contextmanager
 def slurm_site(folder: Path) -> Iterator[SlurmSite]:
-    """Start a site; SLURM's commands find it by the environment variable SLURM_CONF."""
+    """Start a site, and set SLURM_CONF for SLURM's commands."""
     (folder / "state").mkdir()
     (folder / "spool").mkdir()
     key = folder / "munge.key"
@@ -136,7 +136,7 @@ def slurm_site(folder: Path) -> Iterator[SlurmSite]:
         site.start("slurmd", "-D")
         site.start_controller()
         yield site
-        called("scancel", "--user=root")
+        output_of("scancel", "--user=root")
         site.wait_for(lambda: not site.jobs())
     finally:
         for service in site.services.values():

@@ -1,4 +1,4 @@
-"""Shares are dealt out a few at a time, of whole blocks, each once."""
+"""Shares consist of whole blocks, and each is distributed once."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def count_tasks(dask_scheduler):
 
 
 def test_scheduler_has_at_most_one_share_per_worker(client):
-    dealer, running, known = Dealer(WorkerCalls(client), {}), [], []
+    dealer, running, queued = Dealer(WorkerCalls(client), {}), [], []
     for number, _ in enumerate(dealer.deal(nothing, 1, [range(200)], 1)):
         running.append(len(dealer.calls.running))
         if number % 3 == 0:
-            known.append(client.run_on_scheduler(count_tasks))
+            queued.append(client.run_on_scheduler(count_tasks))
     assert max(running) <= 2
-    assert max(known) <= 2 * 2 + 2  # of those that are done, the last are just being forgotten
+    assert max(queued) <= 2 * 2 + 2  # the scheduler forgets finished tasks a little later
 
 
 def is_profiled(job, share):
@@ -60,7 +60,7 @@ def test_workers_are_not_profiled(client):
 
 
 class Array:
-    """Stands for an array of a block."""
+    """A stand-in for an array of a block."""
 
 
 @pytest.mark.parametrize("cause", [ValueError("of the method"), ValueError(lambda: 0)])
@@ -84,9 +84,9 @@ def test_sent_error_does_not_keep_arrays_alive(cause):
 
 
 def simulate(n_blocks, block_s, ends_s=0.0):
-    """Deal blocks out to workers; the sizes of all shares, and when each worker ends.
+    """Simulate workers; the sizes of all shares, and the end of each worker.
 
-    A share takes `ends_s` beside what its blocks take.
+    A share takes `ends_s` in addition to its blocks.
     """
     names = [str(number) for number in range(len(block_s))]
     sizes, left, shares = ShareSizes(), n_blocks, []

@@ -1,4 +1,4 @@
-"""Workers that fail or are killed: the output is whole, or the run ends and says why."""
+"""Workers that fail or are killed: the result is complete, or the run ends with the reason."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.workers.faulty import check_as_alone, faulty, of_faulty
 
 @pytest.fixture(scope="module")
 def client():
-    """Workers that other tests do not see killed."""
-    with local_client(2, None) as found:
-        yield found
+    """Workers that are killed here only."""
+    with local_client(2, None) as local:
+        yield local
 
 
 @pytest.fixture
 def due(tmp_path):
-    """Function that makes a folder with so many faults in it."""
+    """Function that makes a folder with a number of faults."""
 
     def make(count):
         folder = tmp_path / f"due{count}"
@@ -70,7 +70,7 @@ def test_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("locked", "raising failed on projections .*: LockedError: the lock is held"),
         ("two values", "raising failed on projections .*: TwoValuesError: 1 is not 2"),
@@ -78,10 +78,10 @@ def test_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
         ("ctrl-c", "a method raised KeyboardInterrupt"),
     ],
 )
-def test_any_exception_of_a_method_is_named(tmp_path, scan, client, capfd, how, said):
+def test_any_exception_of_a_method_is_named(tmp_path, scan, client, capfd, how, message):
     pipeline = Pipeline.from_steps([{"method": "raising", "parameters": {"how": how}}], faulty)
     workers = client.run(os.getpid)
-    with pytest.raises(MethodError, match=rf"failed 3 times, on tls://.*{said}"):
+    with pytest.raises(MethodError, match=rf"failed 3 times, on tls://.*{message}"):
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     assert capfd.readouterr().err == ""
     assert client.run(os.getpid) == workers
@@ -100,7 +100,7 @@ if __name__ == "__main__":
 
 
 def test_warning_of_a_worker_is_one_line_and_never_repeated(tmp_path, scan, program):
-    """In a process of its own: workers have the standard error of the first ones."""
+    """In its own process, because workers keep the standard error of the first ones."""
     _, errors = program(PROGRAM, scan, tmp_path / "out").communicate(timeout=60)
     lines = errors.splitlines()
     assert [line for line in lines if "lamp" in line] == ["maxslices: warning: the lamp is weak"]
@@ -143,7 +143,7 @@ def test_worker_that_ends_early_is_omitted(client):
     describing = threading.Thread(target=describe, daemon=True)
     describing.start()
     until_s = time.monotonic() + 60
-    while len(client.processing().get(address, ())) < 2:  # it has no entry before its first task
+    while len(client.processing().get(address, ())) < 2:  # no entry before its first task
         assert time.monotonic() < until_s
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ def thing(data):
 
 
 def test_hanging_worker_is_named_and_replaced(tmp_path, scan, due, monkeypatch):
-    """With limits of seconds that a test can wait for."""
+    """The limits are seconds here."""
     folder = due(1)
     monkeypatch.setattr(worker_calls, "WARN_S", 1.0)
     with (
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path, scan, due, monkeypatch):
 
 
 def test_late_result_is_awaited(client, monkeypatch):
-    """Done, but not here within the time that a look takes: no error of the worker's."""
+    """A result that arrives after the time limit of a check is not an error of the worker."""
 
     def late(future, timeout=None):
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Workers are forked of a process that has imported what they need."""
+"""Workers are forked from a process that has imported the libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere worke
 NUMERIC = {
     name: os.environ.get(name) for name in dask.config.get("distributed.nanny.pre-spawn-environ")
 }
-"""What Dask would set in the environment of workers, as it was before Dask starts anything."""
+"""Variables that Dask would set for workers, with their values before Dask starts."""
 
 
 def test_workers_are_forked_from_one_process(client):
@@ -45,17 +45,17 @@ def _environment() -> dict[str, str]:
 
 
 def test_dask_does_not_change_the_threads_of_numpy(client):
-    """Such as one thread, with which the last bit of a result may be another one."""
+    """With another number of threads, the last bit of a result may differ."""
     assert "OMP_NUM_THREADS" in NUMERIC
-    for found in (*client.run(_environment).values(), _environment()):
-        assert {name: found.get(name) for name in NUMERIC} == NUMERIC
+    for environment in (*client.run(_environment).values(), _environment()):
+        assert {name: environment.get(name) for name in NUMERIC} == NUMERIC
 
 
 def test_workers_get_the_current_environment(client, monkeypatch):
     monkeypatch.setenv("MAXSLICES_TEST", "later than the process that workers are forked of")
     with local_client(1, None) as other:
-        found = other.run(os.getenv, "MAXSLICES_TEST")
-    assert set(found.values()) == {"later than the process that workers are forked of"}
+        values = other.run(os.getenv, "MAXSLICES_TEST")
+    assert set(values.values()) == {"later than the process that workers are forked of"}
 
 
 def test_each_worker_sees_one_of_the_gpus_that_the_command_sees(monkeypatch):
@@ -98,9 +98,9 @@ def test_ctrl_c_between_blocks_ends_workers_silently(tmp_path, scan, program):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     pause.unlink()
-    said, errors = process.communicate()
+    output, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert "of 23 projections are done" in said
+    assert "of 23 projections are done" in output
 
 
 ALONE = """

@@ -25,15 +25,15 @@ FORMATS = ["hdf5,tiff-stack", "tiff:16:compressed", exported("ome-zarr", "zarr")
 
 
 def contents(folder):
-    """Names of the results in a folder -> what they hold, but for dates."""
-    found = {}
+    """Name of each result in a folder -> its content."""
+    files = {}
     for path in folder.rglob("*"):
         if path.is_file() and path.suffix not in (".json", ".html", ".log", ".yaml", ".txt"):
             is_array = path.suffix in (".h5", ".tif")
-            found[str(path.relative_to(folder))] = (
+            files[str(path.relative_to(folder))] = (
                 array_of(path).tobytes() if is_array else path.read_bytes()
             )
-    return found
+    return files
 
 
 def array_of(path):
@@ -45,14 +45,14 @@ def array_of(path):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_volume_is_the_same_in_every_format(tmp_path, scan, client, volume, format):
-    given = {"format": format, "scratch": tmp_path / "scratch"}
+    options = {"format": format, "scratch": tmp_path / "scratch"}
     (tmp_path / "scratch").mkdir()
-    shared = run(scan, pipeline(), tmp_path / "shared", engine=client, block=1, **given)
-    plan = Plan.from_json(shared.plan.to_json())
-    run(scan, pipeline(), tmp_path / "alone", device="cpu", plan=plan, **given)
-    found, wanted = contents(tmp_path / "shared"), contents(tmp_path / "alone")
-    assert found.keys() == wanted.keys()
-    assert [name for name in found if found[name] != wanted[name]] == []
+    report = run(scan, pipeline(), tmp_path / "shared", engine=client, block=1, **options)
+    plan = Plan.from_json(report.plan.to_json())
+    run(scan, pipeline(), tmp_path / "alone", device="cpu", plan=plan, **options)
+    shared, wanted = contents(tmp_path / "shared"), contents(tmp_path / "alone")
+    assert shared.keys() == wanted.keys()
+    assert [name for name in shared if shared[name] != wanted[name]] == []
     assert list((tmp_path / "scratch").iterdir()) == []
     for path in (tmp_path / "shared").glob("*.tif"):
         np.testing.assert_array_equal(tifffile.imread(path), volume)

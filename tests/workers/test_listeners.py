@@ -1,4 +1,4 @@
-"""Nobody but the run can talk to the workers of this machine."""
+"""Only the run itself can call the workers of this machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _listeners() -> set[tuple[str, int]]:
     """Address and port of each TCP listener of this process and those below it."""
     me = psutil.Process()
     return {
-        (found.laddr.ip, found.laddr.port)
+        (listener.laddr.ip, listener.laddr.port)
         for process in (me, *me.children(recursive=True))
-        for found in process.net_connections("tcp")
-        if found.status == psutil.CONN_LISTEN
+        for listener in process.net_connections("tcp")
+        if listener.status == psutil.CONN_LISTEN
     }
 
 
@@ -36,9 +36,9 @@ def _ports_of_dask(client: distributed.Client) -> set[int]:
 
 
 def test_all_processes_listen_on_the_loopback_interface_only(client):
-    found = _listeners()
-    assert _ports_of_dask(client) <= {port for _, port in found}
-    assert {address for address, _ in found} == {"127.0.0.1"}
+    listeners = _listeners()
+    assert _ports_of_dask(client) <= {port for _, port in listeners}
+    assert {address for address, _ in listeners} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("security", [None, Security.temporary()], ids=["no", "another"])

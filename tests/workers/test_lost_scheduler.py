@@ -23,9 +23,9 @@ from tests.workers.faulty import of_faulty
 @pytest.fixture
 def cluster():
     """Address and process of a scheduler that has two workers."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     python, options = [sys.executable, "-m"], ["--no-dashboard", "--host", "127.0.0.1"]
     port = ["--port", address.rpartition(":")[2]]
     scheduler = subprocess.Popen([*python, "distributed.cli.dask_scheduler", *port, *options])

@@ -1,4 +1,4 @@
-"""What workers cannot do is refused before anything is started, and says what to do."""
+"""Requests that workers cannot fulfil are rejected before anything starts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ STEPS = ["negate", "work"]
     ],
 )
 def test_invalid_request_is_rejected(tmp_path, scan, change, message):
-    given = {"engine": "dask", "scan": scan, "out": tmp_path / "out", **change}
+    arguments = {"engine": "dask", "scan": scan, "out": tmp_path / "out", **change}
     with pytest.raises((UsageError, DeviceError), match=message):
-        run(given.pop("scan"), of(STEPS), given.pop("out"), **given)
+        run(arguments.pop("scan"), of(STEPS), arguments.pop("out"), **arguments)
     assert not (tmp_path / "out").exists()
 
 
@@ -69,22 +69,22 @@ def test_invalid_dask_configuration_is_named(tmp_path, scan):
 
 
 def test_plan_with_data_in_memory_is_rejected(tmp_path, scan, client):
-    made = run(scan, of(STEPS), tmp_path / "alone", device="cpu").plan
-    assert made.sections[0].destination == "memory"
+    plan = run(scan, of(STEPS), tmp_path / "alone", device="cpu").plan
+    assert plan.sections[0].destination == "memory"
     with pytest.raises(PlanError, match="keeps the output of section 1 in memory of one process"):
-        run(scan, of(STEPS), tmp_path / "out", plan=made, engine=client)
+        run(scan, of(STEPS), tmp_path / "out", plan=plan, engine=client)
     assert not (tmp_path / "out").exists()
 
 
 def test_plan_for_another_scan_is_rejected(tmp_path, scan, client):
-    made = run(scan, of(STEPS), tmp_path / "out", engine=client).plan
+    plan = run(scan, of(STEPS), tmp_path / "out", engine=client).plan
     np.save(tmp_path / "other.npy", np.zeros((9, 17, 64), np.uint16))
-    with pytest.raises(PlanError, match="made for something else"):
+    with pytest.raises(PlanError, match="plan for something else"):
         run(
             tmp_path / "other.npy",
             of(STEPS),
             tmp_path / "other",
-            plan=Plan.from_json(made.to_json()),
+            plan=Plan.from_json(plan.to_json()),
             engine=client,
         )
 

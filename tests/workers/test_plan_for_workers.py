@@ -37,31 +37,31 @@ def test_all_workers_have_as_many_blocks(n_slices, memory):
 
 def test_workers_with_gpus_share_host_memory():
     spec = ArraySpec((101, 53, 59), "float32")
-    given = {"device": "cuda", "memory": "16GB", "host_memory": "7GB"}
-    made = plan(spec, of(STEPS), **given, workers=7)
-    assert (made.budget_bytes, made.host_budget_bytes) == (16 * 10**9, 10**9)
+    options = {"device": "cuda", "memory": "16GB", "host_memory": "7GB"}
+    planned = plan(spec, of(STEPS), **options, workers=7)
+    assert (planned.budget_bytes, planned.host_budget_bytes) == (16 * 10**9, 10**9)
 
 
 def test_workers_with_gpus_keep_data_between_sections_in_memory_if_all_fit():
     spec = ArraySpec((101, 53, 59), "float32")
-    given = {"device": "cuda", "memory": "16GB", "workers": 7}
-    made = plan(spec, of(STEPS), **given, host_memory="7GB")
-    assert [each.destination for each in made.sections[:-1]] == ["scratch file"] * 2
-    assert [each.kept_bytes for each in made.sections] == [spec.nbytes, spec.nbytes, 0]
-    assert made.scratch_bytes == 0
-    used = [each.host_bytes for each in made.sections]
-    assert "-> scratch file in memory" in str(made)
+    options = {"device": "cuda", "memory": "16GB", "workers": 7}
+    planned = plan(spec, of(STEPS), **options, host_memory="7GB")
+    assert [each.destination for each in planned.sections[:-1]] == ["scratch file"] * 2
+    assert [each.kept_bytes for each in planned.sections] == [spec.nbytes, spec.nbytes, 0]
+    assert planned.scratch_bytes == 0
+    used = [each.host_bytes for each in planned.sections]
+    assert "-> scratch file in memory" in str(planned)
     least = next(n for n in range(1, 1000) if _keeps(spec, n * 10**6))
-    few = plan(spec, of(STEPS), **given, host_memory=(least - 1) * 10**6)
+    few = plan(spec, of(STEPS), **options, host_memory=(least - 1) * 10**6)
     assert few.sections[0].kept_bytes == 0
     assert few.sections[0].host_bytes == used[0] - -(-spec.nbytes // 7)
     assert few.scratch_bytes >= spec.nbytes
 
 
 def _keeps(spec, host_bytes):
-    given = {"device": "cuda", "memory": "16GB", "workers": 7}
+    options = {"device": "cuda", "memory": "16GB", "workers": 7}
     try:
-        return plan(spec, of(STEPS), **given, host_memory=host_bytes).sections[0].kept_bytes > 0
+        return plan(spec, of(STEPS), **options, host_memory=host_bytes).sections[0].kept_bytes > 0
     except DoesNotFitError:
         return False
 
@@ -72,9 +72,9 @@ def test_no_workers_are_refused():
 
 
 def test_workers_execute_an_earlier_plan(tmp_path, scan, client):
-    made = plan(scan, of(STEPS), device="cpu", block=3, workers=2)
-    run(scan, of(STEPS), tmp_path / "shared", plan=made, engine=client)
-    run(scan, of(STEPS), tmp_path / "alone", plan=made, device="cpu")
+    planned = plan(scan, of(STEPS), device="cpu", block=3, workers=2)
+    run(scan, of(STEPS), tmp_path / "shared", plan=planned, engine=client)
+    run(scan, of(STEPS), tmp_path / "alone", plan=planned, device="cpu")
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
@@ -98,8 +98,8 @@ def limited(host, name, free, is_of_process=False):
 def test_memory_budget_must_be_within_the_limits_of_each_machine():
     two = (limited("a", "SLURM's job", 80), limited("a", "SLURM's job", 80))
     assert worker_budgets(two, "cpu", 40, None).budget_bytes == 40
-    said = "41 B of memory are allowed for each of 2 workers, but SLURM's job on a leaves 80 B"
-    with pytest.raises(DoesNotFitError, match=said):
+    message = "41 B of memory are allowed for each of 2 workers, but SLURM's job on a leaves 80 B"
+    with pytest.raises(DoesNotFitError, match=message):
         worker_budgets(two, "cpu", 41, None)
     apart = (limited("a", "SLURM's job", 80), limited("b", "SLURM's job", 50))
     with pytest.raises(DoesNotFitError, match=r"51 B .* on b leaves 50 B"):
@@ -123,14 +123,14 @@ def test_a_plan_for_workers_is_within_the_limits_here(monkeypatch):
 
 @pytest.fixture
 def uneven(monkeypatch):
-    """Say that the first of the workers is on a machine of its own, with so much memory."""
-    found = workers.describe_workers
+    """Function that puts the first worker on its own machine, with that much memory."""
+    describe = workers.describe_workers
 
     def less(n_bytes):
         def described(*args):
-            device, (first, *others) = found(*args)
+            device, (first, *rest) = describe(*args)
             first = replace(first, host="small", host_free_bytes=n_bytes)
-            return device, (first, *others)
+            return device, (first, *rest)
 
         monkeypatch.setattr(workers, "describe_workers", described)
 
@@ -138,13 +138,13 @@ def uneven(monkeypatch):
 
 
 def test_plan_beyond_the_memory_of_one_worker_is_rejected(tmp_path, scan, client, uneven):
-    made = plan(scan, of(STEPS), device="cpu", memory="1GB", block=3, workers=2)
-    needed = max(each.estimated_bytes for each in made.sections)
+    planned = plan(scan, of(STEPS), device="cpu", memory="1GB", block=3, workers=2)
+    needed = max(each.estimated_bytes for each in planned.sections)
     uneven(needed)
-    run(scan, of(STEPS), tmp_path / "fits", plan=made, engine=client)
+    run(scan, of(STEPS), tmp_path / "fits", plan=planned, engine=client)
     uneven(needed - 1)
     with pytest.raises(PlanError, match=r"and .* are free \(.* on small \(cpu\)\): allow less"):
-        run(scan, of(STEPS), tmp_path / "out", plan=made, engine=client)
+        run(scan, of(STEPS), tmp_path / "out", plan=planned, engine=client)
     assert not (tmp_path / "out").exists()
 
 
@@ -152,9 +152,9 @@ def test_blocks_are_planned_for_the_worker_with_the_least_memory(tmp_path, scan,
     one_slice = plan(scan, of(STEPS), device="cpu", memory="1GB", block=1, workers=2)
     little = max(each.estimated_bytes for each in one_slice.sections) + 20_000
     uneven(little)
-    made = run(scan, of(STEPS), tmp_path / "out", engine=client, block="max").plan
-    assert made.budget_bytes == little
-    assert max(each.block for each in made.sections) < 17
+    planned = run(scan, of(STEPS), tmp_path / "out", engine=client, block="max").plan
+    assert planned.budget_bytes == little
+    assert max(each.block for each in planned.sections) < 17
 
 
 def test_each_worker_has_as_many_blocks_as_one_process():

@@ -1,4 +1,4 @@
-"""Whether a worker would make the same bits is asked once for a run."""
+"""Each worker checks once per run that it computes the same bits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from maxslices.workers import worker
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Say what method a worker has."""
+def own_method(monkeypatch):
+    """Give the worker a method."""
     monkeypatch.setattr(worker, "run_identity", lambda *_: job_of("a").run.identity)
 
 
@@ -29,14 +29,14 @@ def job_of(source, **versions):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         (job_of("b"), r"the source of lab\.negated has changed"),
         (job_of("a", NumPy="1.0"), r"NumPy is \S+ and not 1\.0$"),
     ],
 )
-def test_each_run_is_checked(asked, other, said):
+def test_each_run_is_checked(own_method, other, message):
     worker.check_same(job_of("a"), None)
     for _ in range(2):
-        with pytest.raises(PlanError, match=f"differs: {said}"):
+        with pytest.raises(PlanError, match=f"differs: {message}"):
             worker.check_same(other, None)

@@ -1,4 +1,4 @@
-"""Several workers make what one process makes, bit for bit."""
+"""Results of several workers have the same bits as those of one process."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_remote_workers_read_data_between_sections_from_disk(tmp_path, scan, cli
     steps = of(["negate", "work"])
     first = run(scan, steps, tmp_path / "first", engine=client, block=4)
     monkeypatch.setattr(Workers, "share_memory", False)
-    made = keeping(first.plan, 1)
-    shared = run(scan, steps, tmp_path / "out", engine=client, plan=made)
+    kept_plan = keeping(first.plan, 1)
+    shared = run(scan, steps, tmp_path / "out", engine=client, plan=kept_plan)
     assert content(tmp_path / "out") == content(tmp_path / "first")
     assert "which workers on other machines cannot read" in shared.sections[0].notes[0]
 

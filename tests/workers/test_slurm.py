@@ -17,7 +17,7 @@ from maxslices.workers import dealing, slurm_cluster
 from maxslices.workers.slurm_cluster import job_settings, slurm_client
 from tests.workers.faulty import check_as_alone, of_faulty
 from tests.workers.listeners import can_call
-from tests.workers.slurm_site import called, slurm_site, why_not
+from tests.workers.slurm_site import output_of, slurm_site, why_not
 
 pytest.importorskip("dask_jobqueue", reason="pip install 'maxslices[dask]'")
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_cancelled_job_is_replaced_by_a_waiting_one(scan, pause, site):
     with running(site, scan, pause, 4) as errors:
         site.wait_for(lambda: len(site.jobs("RUNNING")) == 2)
         first, second = site.jobs("RUNNING")
-        called("scancel", first)
+        output_of("scancel", first)
         site.wait_for(lambda: len({second, *site.jobs("RUNNING")}) == 2)
     assert not errors
     check_as_alone(scan, waiting(pause), Path())
@@ -88,7 +88,7 @@ def test_run_resumes_after_the_time_limit_of_its_job(scan, pause, site, monkeypa
     monkeypatch.setattr(dealing, "NO_WORKER_S", 1.0)
     with running(site, scan, pause, 1, slurm="-t 10") as errors:
         (job,) = site.jobs("RUNNING")
-        called("scontrol", "update", f"jobid={job}", "EndTime=now")
+        output_of("scontrol", "update", f"jobid={job}", "EndTime=now")
         site.wait_for(lambda: job in site.jobs("TIMEOUT"))
         site.wait_for(lambda: errors)
     assert "there has been no worker for 1 s" in str(errors[0])
