@@ -79,7 +79,7 @@ def test_plan_with_data_in_memory_is_rejected(tmp_path, scan, client):
 def test_plan_for_another_scan_is_rejected(tmp_path, scan, client):
     plan = run(scan, of(STEPS), tmp_path / "out", engine=client).plan
     np.save(tmp_path / "other.npy", np.zeros((9, 17, 64), np.uint16))
-    with pytest.raises(PlanError, match="plan for something else"):
+    with pytest.raises(PlanError, match="made for something else"):
         run(
             tmp_path / "other.npy",
             of(STEPS),
