@@ -209,10 +209,11 @@ class FrameMeans:
     def _beam(self) -> float:
         """Signal of the beam where it is brightest; 0 if the flats are no brighter than the darks.
 
-        Without flats it is the level of the darks.
+        Without flats it is the level of the darks, and 0 without these.
         """
         if "flats" not in self.tiles:
-            return abs(float(np.nanmedian(self.tiles["darks"])))
+            darks = self.tiles.get("darks")
+            return 0.0 if darks is None else abs(float(np.nanmedian(darks)))
         signal = float(np.nanmax(np.nanmedian(self._signal(), axis=0)))
         level = float(np.nanmax(np.abs(self.tiles["flats"])))
         return signal if signal > _LEAST_SIGNAL * level else 0.0
