@@ -104,7 +104,7 @@ def test_output_array_must_not_overlap_the_scan(shift):
 
 @pytest.mark.parametrize("pipeline", [None, 7, {"method": "negate"}, OrderedDict(method="negate")])
 def test_pipeline_must_be_a_list(pipeline):
-    with pytest.raises(PipelineError, match=r"not .*: write it as \[step, ...\]"):
+    with pytest.raises(PipelineError, match=r"or a list of steps, not .*: write \[step, ...\]"):
         run(FRAMES, pipeline, device="cpu")
 
 

@@ -184,5 +184,5 @@ def test_record_of_a_hundredth_of_the_memory_is_rejected(tmp_path, monkeypatch):
     seen = [one_array(n_slices, peaks.bytes(n_slices) // 100) for n_slices in (1, 2, 4)]
     probe["peaks"] = to_plain(PeakModel.fit(seen, 1))
     path.write_text(json.dumps(content))
-    with pytest.raises(EstimatorError, match=r"doubled: its record says .* by themselves: measure"):
+    with pytest.raises(EstimatorError, match=r"doubled: its record has .* alone take .*: measure"):
         plan(scan, pipeline, device="cpu", memory="100MB")
