@@ -128,7 +128,7 @@ def test_what_is_no_file_is_not_opened(tmp_path, behind):
     (tmp_path / "folder").mkdir()
     with h5py.File(tmp_path / "link.h5", "w") as file:
         file["exchange/data"] = h5py.ExternalLink(behind, "data")
-    with pytest.raises(SourceError, match=r"is a link into .*, which is no file"):
+    with pytest.raises(SourceError, match=r"is a link into .*, which is not a file"):
         open_source(tmp_path / "link.h5")
     layout = h5py.VirtualLayout(DATA.shape, DATA.dtype)
     layout[:] = h5py.VirtualSource(behind, "data", DATA.shape)

@@ -42,7 +42,7 @@ def dls(tmp_path):
         ("q.h5", ["nothing in .* has a similar name"]),
         ("a/b/c.h5", ["is missing too"]),
         ("scan.nxs/c.h5", ["no such file"]),
-        ("link.nxs", ["is a link to nowhere.nxs, which is not there"]),
+        ("link.nxs", ["is a link to nowhere.nxs, which does not exist"]),
         ("scan.mrc", [".mrc is not a kind of scan"]),
         ("empty.h5", ["is empty, a file of no bytes: copy it again"]),
         ("tiff.h5", ["is not an HDF5 file"]),
@@ -111,7 +111,7 @@ def test_no_permission(dls, closed, unprivileged):
         ({"exch\udcffange/data": DATA}, []),
         ({FRAMES: DATA[0]}, ["holds 2 dims", "a scan has three dims"]),
         ({FRAMES: DATA[np.newaxis]}, ["holds 4 dims", "a scan has three dims"]),
-        ({FRAMES: DATA[:0]}, ["holds nothing"]),
+        ({FRAMES: DATA[:0]}, ["holds no values"]),
         ({FRAMES: DATA.astype("complex64")}, ["not grey values"]),
         ({FRAMES: DATA.astype("S4")}, ["not grey values"]),
     ],
@@ -134,8 +134,8 @@ def test_files_without_frames(tmp_path, stored, patterns):
         (ANGLES, np.arange(11.0), "11 rotation angles for 9 projections .15 frames with darks"),
         (ANGLES, np.array([b"north"] * 15), "rotation angles are .S5, not numbers"),
         (ANGLES, np.where(np.arange(15) == 3, np.nan, 1.0), "1 of 9 rotation angles are not num"),
-        (ANGLES, np.ones((15, 2)), "has 2 dims, not one angle a projection"),
-        (ANGLES, "counts", "are in 'counts', neither degrees nor radians"),
+        (ANGLES, np.ones((15, 2)), "has 2 dims, not one angle for each"),
+        (ANGLES, "counts", "the unit 'counts' is neither degrees nor radians"),
     ],
 )
 def test_image_keys_and_angles_that_are_none(dls, name, value, message):
@@ -212,7 +212,7 @@ def test_a_part_behind_a_broken_link_is_not_a_part_that_is_missing(dls, name, li
     with h5py.File(dls, "a") as file:
         del file[name]
         file[name] = link(name)
-    refused(dls, f"{name} is a link to", "leads to nothing")
+    refused(dls, f"{name} is a link to", "which is broken")
 
 
 def test_links_on_the_way_are_named(dls):
@@ -221,7 +221,7 @@ def test_links_on_the_way_are_named(dls):
         del file[FRAMES]
         file[f"{ENTRY}/instrument/detector/data"] = h5py.ExternalLink("raw_1.h5", "/entry/data")
         file[FRAMES] = h5py.SoftLink(f"/{ENTRY}/instrument/detector/data")
-    refused(dls, "detector/data, a link to /entry/data in raw_1.h5, which leads to nothing")
+    refused(dls, "detector/data, a link to /entry/data in raw_1.h5, which is broken")
     with h5py.File(dls, "a") as file:
         del file[FRAMES], file[f"{ENTRY}/instrument"]
         file[FRAMES] = DATA

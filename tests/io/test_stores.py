@@ -223,7 +223,7 @@ def test_scratch_files_with_names_stay_for_another_process(tmp_path, band_rows, 
 def test_a_scratch_file_of_another_store_is_not_taken(tmp_path):
     ScratchStore(SPEC, tmp_path, names=["one"]).suspend()
     other = ArraySpec((5, 7, 12), "u2")
-    with pytest.raises(StoreError, match="one: is no scratch file of this run"):
+    with pytest.raises(StoreError, match="one: is not a scratch file of this run"):
         ScratchStore(other, tmp_path, names=["one"], is_there=True)
     with pytest.raises(StoreError, match="cannot write"):
         ScratchStore(SPEC, tmp_path, names=["two"], is_there=True)

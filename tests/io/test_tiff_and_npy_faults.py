@@ -106,7 +106,7 @@ FOLDERS = {
     "notes": (lambda folder: (folder / "notes.txt").touch(), r"it holds notes\.txt: give"),
     "text": (
         lambda folder: (folder / "p_4.tif").write_bytes(b"no picture at all"),
-        r"p_4\.tif: is not a TIFF, whatever its name",
+        r"p_4\.tif: is not a TIFF, in spite of its name",
     ),
     "colour": (
         lambda folder: tifffile.imwrite(
@@ -260,7 +260,7 @@ def test_a_compression_of_several_numbers(tmp_path):
     data = bytearray(path.read_bytes())
     data[at + 4] = 2  # how many numbers there are
     path.write_bytes(data)
-    refused(path, "page 0 is damaged: its sizes are no numbers")
+    refused(path, "page 0 is damaged: its sizes are not numbers")
 
 
 # Arrays

@@ -185,7 +185,7 @@ def test_one_command_makes_slices_of_a_zarr_scan(tmp_path, monkeypatch):
     [
         ({"data_path": "exchange/nothing"}, "exchange/nothing is not an array.*exchange/data"),
         ({"data_path": "exchange/theta"}, r"has the shape \(9,\): a scan has three dims"),
-        ({"rotation_angles": "exchange/data"}, "has 3 dims, not one angle a projection"),
+        ({"rotation_angles": "exchange/data"}, "has 3 dims, not one angle for each projection"),
         ({"beam_current": "exchange/data"}, "3-dimensional uint16, not one beam current"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Interfaces of sources, and what sources, stores and sinks have in common."""
+"""Interfaces of sources, and base classes of sources, stores and sinks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ..core.arrays import ArraySpec
 from .results.result_info import PixelSize
 
 SideName = Literal["flats", "darks"]
-"""Flats (beam without sample) or darks (no beam)."""
+"""Flats (beam without sample) or darks (without beam)."""
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
-"""Both."""
+"""Both names."""
 FlatWeights = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Weights of flats as the product of two matrices: (projections, groups) and (groups, flats)."""
+"""Weights of flats, as two matrices whose product is taken: (projections, groups) and (groups,
+flats)."""
 
 
 class Closing(ABC):
@@ -36,10 +37,10 @@ class Closing(ABC):
 
 @runtime_checkable
 class SupportsWindow(Protocol):
-    """Slices that are in host memory: used there, or copied from or to by a device itself."""
+    """Slices in host memory, which are used in place or copied directly by a device."""
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """View of slices, which need not be contiguous.
+        """View of slices, possibly not contiguous.
 
         Parameters
         ----------
@@ -51,8 +52,8 @@ class SupportsWindow(Protocol):
         Returns
         -------
         ndarray or None
-            Memory of the slices itself, with gaps between the rows of several projections
-            along dim 1; None where the slices are not in memory.
+            View of the slices in memory. Along dim 1 the rows of different projections are not
+            adjacent. None if the slices are not in memory.
         """
 
 
@@ -60,39 +61,39 @@ class Source(Closing):
     """A scan that is read block by block.
 
     Axes are (angles, detector_y, detector_x). Darks, flats and frames marked invalid are
-    not part of the data. A file is checked when the source is opened, except for what only
-    reading can show (a damaged chunk, a missing codec).
+    not part of the data. A file is checked when the source is opened. Damaged chunks and missing
+    codecs are found when they are read.
 
-    A class of your own has `name`, `spec`, `read`, `read_side` and `close`, and of the rest what
-    differs from the defaults here.
+    A subclass defines `name`, `spec`, `read`, `read_side` and `close`, and overrides other members
+    whose defaults do not apply.
     """
 
     name: str
-    """Name of the scan in messages: the file, and the data set in it."""
+    """Name of the scan in messages: the file and the data set."""
     spec: ArraySpec
     """Shape and native dtype of the projections."""
     angles: NDArray[np.float32] | None = None
-    """Angle of each projection in radians; None if the scan has none."""
+    """Angle of each projection in radians; None without angles."""
     pixel_size: PixelSize | None = None
-    """Size of a pixel at the sample; None if it is not known."""
+    """Pixel size at the sample; None if unknown."""
     detector_start: tuple[int, int] = (0, 0)
-    """First row and first column of the detector that are read."""
+    """First detector row and first detector column that are read."""
     dummies: tuple[SideName, ...] = ()
-    """Which of flats and darks are made up: one frame of ones, or of zeros."""
+    """Flats or darks that are replaced by one frame of ones or zeros."""
 
     @property
     def reads_rows(self) -> bool:
-        """True if some rows of all projections are read without the rest of these."""
+        """True if rows of all projections are read without the other rows."""
         return False
 
     @property
     def flats(self) -> ArraySpec | None:
-        """Shape (frames, detector_y, detector_x) and dtype of the flats; None without any."""
+        """Shape (frames, detector_y, detector_x) and dtype of the flats; None without flats."""
         return None
 
     @property
     def darks(self) -> ArraySpec | None:
-        """Shape (frames, detector_y, detector_x) and dtype of the darks; None without any."""
+        """Shape (frames, detector_y, detector_x) and dtype of the darks; None without darks."""
         return None
 
     @abstractmethod
@@ -106,7 +107,7 @@ class Source(Closing):
         start, stop : int
             Slices to read.
         out : ndarray
-            C-contiguous, of the block's shape and of the source's dtype.
+            C-contiguous array with the shape of the block and the dtype of the source.
 
         Raises
         ------
@@ -123,7 +124,7 @@ class Source(Closing):
         name : {"flats", "darks"}
             Which stack.
         slice_dim : int
-            0 reads the whole stack, whatever `start` and `stop`; 1 the rows `start` to
+            0 reads the whole stack and ignores `start` and `stop`. 1 reads the rows `start` to
             `stop` of each frame.
         start, stop : int
             Slices of the block.
@@ -136,7 +137,7 @@ class Source(Closing):
         Raises
         ------
         SourceError
-            If there are none, or the file cannot be read.
+            If they are missing, or the file cannot be read.
         """
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
@@ -146,23 +147,23 @@ class Source(Closing):
     def side_window(
         self, name: SideName, slice_dim: int, start: int, stop: int
     ) -> NDArray[Any] | None:
-        """View of the slices that `read_side` reads; None where they are not in memory.
+        """View of the slices that `read_side` reads; None if they are not in memory.
 
-        Read into other memory first, they make minus_log between pinned arrays take 16 % longer
-        (H200, 2026-11-22).
+        Without it, flats and darks are copied first, and minus_log between pinned arrays takes 16 %
+        longer (H200, 2026-11-22).
         """
         return None
 
     def flat_weights(self) -> FlatWeights | None:
-        """Weights of the flats for each projection; None where their mean serves all."""
+        """Weights of the flats for each projection; None if all projections use their mean."""
         return None
 
     def frame_warnings(self, sides: Iterable[str]) -> list[str]:
-        """What is wrong with flats or darks, as far as they are in `sides`."""
+        """Warnings about flats or darks, if they are in `sides`."""
         return []
 
     def check_unchanged(self) -> None:
-        """Check that the files are those that were opened: other programs may write to them.
+        """Check that no file changed since it was opened: other programs may write to it.
 
         Raises
         ------

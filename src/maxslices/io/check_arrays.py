@@ -14,13 +14,13 @@ from ..core.arrays import ArraySpec
 from ..errors import SourceError, UsageError
 
 _WIDE_GAP, _STEPS_OF_GAP = 45.0, 3
-"""Degrees of the half turn without a projection, at least this and these mean steps, that a scan
-is warned of. Angles that were not written, or are radians, leave out more."""
+"""Smallest gap of a half turn without projections that is warned of, in degrees and in mean steps.
+Angles that were not written, or are radians, have larger gaps."""
 _LEAST_DEGREES = 60.0
-"""Range in radians from which angles look like degrees: electron tomography has 60 degrees and
-more; as radians they are nine turns."""
+"""Smallest range in radians that is taken for degrees. Electron tomography covers 60 degrees or
+more, which would be nine turns in radians."""
 _FEW_ANGLES = 3
-"""Fewer projections are a trial of something else."""
+"""Smallest number of projections whose angles are checked: fewer are not a scan."""
 
 
 def check_block(
@@ -31,7 +31,7 @@ def check_block(
     Raises
     ------
     UsageError
-        If it is not the slices `start` to `stop` of `spec`, of its dtype.
+        If its shape or dtype is not that of the slices `start` to `stop` of `spec`.
     """
     if slice_dim not in (0, 1):
         raise UsageError(f"slice_dim is 0 (projections) or 1 (sinograms), not {slice_dim}")
@@ -51,12 +51,12 @@ def check_block(
 def check_output_block(
     spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]
 ) -> None:
-    """Check a block that slices are read into.
+    """Check an output block for reading.
 
     Raises
     ------
     UsageError
-        If it is not the slices `start` to `stop` of `spec`, of its dtype, C-contiguous.
+        If it is not C-contiguous, or its shape or dtype is not that of the slices.
     """
     check_block(spec, slice_dim, start, stop, out)
     if not out.flags.c_contiguous:
@@ -69,7 +69,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     Raises
     ------
     SourceError
-        Unless it is of real numbers of at most 8 bytes.
+        If it is not a real number of at most 8 bytes.
     """
     if dtype.kind not in "uif" or dtype.itemsize > 8:
         raise SourceError(
@@ -115,7 +115,7 @@ def _finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
         raise SourceError(f"{name}: rotation angles must be a list, not {values.ndim}-dimensional")
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(single))  # also those that one flipped bit made too large
+    bad = np.flatnonzero(~np.isfinite(single))  # includes values that are too large for float32
     if bad.size:
         raise SourceError(
             f"{name}: {bad.size} of {values.size} rotation angles are not numbers (the first is "
@@ -125,7 +125,7 @@ def _finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def warn_of_missing_angles(name: str, radians: NDArray[np.float32]) -> None:
-    """Warn of angles of a whole scan that leave out a part of the half turn."""
+    """Warn if the angles of a whole scan do not cover a half turn."""
     if radians.size < _FEW_ANGLES:
         return
     degrees = np.sort(np.rad2deg(radians.astype(np.float64)) % 180)
@@ -133,10 +133,12 @@ def warn_of_missing_angles(name: str, radians: NDArray[np.float32]) -> None:
     if gap < max(_WIDE_GAP, _STEPS_OF_GAP * 180 / radians.size):
         return
     extent = 180 - gap
-    lie = f"lie within {extent:.3g} degrees of a half turn" if extent else "all have the same angle"
+    fault = (
+        f"lie within {extent:.3g} degrees of a half turn" if extent else "all have the same angle"
+    )
     warnings.warn(
-        f"{name}: its {radians.size} projections {lie}, and a reconstruction needs all of it. If "
-        "the angles are radians, their units must say so; rotation_angles gives others",
+        f"{name}: its {radians.size} projections {fault}, and a reconstruction needs all of it. If "
+        "the angles are radians, store their units, or give angles with rotation_angles",
         stacklevel=3,
     )
 
@@ -152,13 +154,13 @@ def _real(name: str, values: NDArray[Any] | Sequence[float]) -> NDArray[np.float
 
 
 def without_ones(shape: tuple[int, ...] | None) -> str:
-    """End of a message on an array that has three dims but for those of length 1."""
+    """End of a message about an array with three dims longer than 1."""
     is_three = shape is not None and len(shape) > 3 and sum(n != 1 for n in shape) == 3
     return "; save it without its dims of 1 (numpy.squeeze)" if is_three else ""
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Read-only view of a C-contiguous array; None for any other array."""
+    """Read-only view of a C-contiguous array; None for other arrays."""
     if not array.flags.c_contiguous:
         return None
     view = array.view()

@@ -1,10 +1,10 @@
 """Checks of the paths of scans, and errors of reading them.
 
-What h5py, tifffile and NumPy raise on a damaged file becomes a `SourceError`.
+Exceptions that h5py, tifffile and NumPy raise for a damaged file become a `SourceError`.
 
-These libraries check little of a file before they use it, so that a flipped bit may end in any
-exception. An exception counts as theirs only if one of them raised it: one that is raised by a
-line of this package, also by a call with wrong arguments, is a fault of ours and stays what it is.
+These libraries check little of a file before they use it, so one flipped bit may raise any
+exception. Only exceptions raised inside these libraries are converted. An exception raised by a
+line of this package, including a call with wrong arguments, is a bug and is not changed.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _LIBRARIES = (
     *("h5py", "hdf5plugin", "tifffile", "imagecodecs", "numpy"),
     *("zarr", "numcodecs", "fsspec"),
 )
-"""Packages that read files for this one."""
+"""Packages that read files."""
 _NO_MEMORY = re.compile(
     "memory allocation failed|no space available for allocation|unable to allocate", re.IGNORECASE
 )
 _OWN_PIECE = "on disk image buffer"
-"""What HDF5 calls the memory for a piece of its own structures: a header, a heap, an index."""
+"""HDF5's name for the memory of one of its own structures: a header, a heap or an index."""
 _OF_FILES = (errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
-"""Errors of the system that wrong offsets and sizes in a damaged file lead to."""
+"""System errors caused by wrong offsets and sizes in a damaged file."""
 _OWN = __name__.partition(".")[0]
 
 
 @contextmanager
 def library_errors(place: str) -> Iterator[None]:
-    """Turn an exception that a library raises on a damaged file into a `SourceError`.
+    """Turn an exception of a library for a damaged file into a `SourceError`.
 
     Parameters
     ----------
     place : str
-        Path of the file, and the place in it, for the message.
+        Path of the file, and place in it, for the message.
     """
     try:
         yield
@@ -60,14 +60,14 @@ def library_errors(place: str) -> Iterator[None]:
 
 
 def raise_if_of_system(place: str, error: BaseException) -> None:
-    """Raise a clear error if the operating system is the cause of an error, and not the file.
+    """Raise a clear error if an error comes from the operating system, not from the file.
 
     Raises
     ------
     SourceError
-        If the error has another number than those that wrong offsets and sizes in a file lead to.
+        If the error number is not one that a damaged file causes.
     MemoryError
-        If the system has no memory.
+        If the system is out of memory.
     """
     if not isinstance(error, OSError):
         return
@@ -96,7 +96,7 @@ def raised_by_library(error: BaseException) -> bool:
     while step is not None:
         package = str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == _OWN:
-            by_library = False  # what was called before called this line
+            by_library = False  # called by the library, but raised here
         elif package in _LIBRARIES:
             by_library = True
         step = step.tb_next
@@ -104,17 +104,17 @@ def raised_by_library(error: BaseException) -> bool:
 
 
 def found_no_memory(error: BaseException) -> bool:
-    """True if HDF5 says that it found no memory, on which the file is not to be blamed.
+    """True if HDF5 is out of memory, and the file is not the cause.
 
-    A piece of its own structures takes some 20 MB at most, for a group of a million names: one that
-    finds no memory has a wrong size in the file.
+    HDF5's own structures take at most about 20 MB, for a group of a million names. If memory for
+    one of them cannot be allocated, its size in the file is wrong.
     """
     text = str(error)
     return _OWN_PIECE not in text and _NO_MEMORY.search(text) is not None
 
 
 def cause_of(error: BaseException) -> str:
-    """Cause of an error in one line; HDF5 has it in brackets at the end of its message."""
+    """Cause of an error in one line; HDF5 puts it in parentheses at the end of its message."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     inner = text[text.find("(") + 1 : -1] if text.endswith(")") else text
     return " ".join(inner.split()) or type(error).__name__
@@ -125,7 +125,7 @@ HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
 TIFF_SUFFIXES = (".tif", ".tiff")
 """Suffixes of TIFFs."""
 _SHOWN = 60
-"""Characters of a path that is too long for a file."""
+"""Number of characters shown of a path that is too long."""
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file (HDF5 File Format Specification)."""
 
@@ -156,12 +156,12 @@ def is_zarr(scan: object) -> bool:
 
 
 def check_readable(path: Path) -> Literal["file", "folder"]:
-    """Check that `path` exists and can be read; tell a file from a folder.
+    """Check that `path` can be read, and return whether it is a file or a folder.
 
     Raises
     ------
     SourceError
-        If nothing is there, or it cannot be read. The message has similar names that are there.
+        If it does not exist, with similar names that do, or if it cannot be read.
     """
     try:
         status = path.stat()
@@ -171,7 +171,7 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
             return "folder"
         if stat.S_ISREG(mode):
             with path.open("rb") as file:
-                file.read(1)  # some files of the system can be opened, and not read
+                file.read(1)  # some system files can be opened but not read
             if not status.st_size:
                 raise SourceError(
                     f"{path}: is empty, a file of no bytes: copy it again, or wait until it is "
@@ -181,22 +181,22 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise SourceError(
-                f"{path}: is a link to {path.readlink()}, which is not there"
+                f"{path}: is a link to {path.readlink()}, which does not exist"
             ) from None
         raise SourceError(f"{path}: there is no such file or folder{_near(path)}") from None
     except ValueError:  # a name with a zero byte
-        raise SourceError(f"{str(path)!r} is not a name that a file can have") from None
+        raise SourceError(f"{str(path)!r} is not a valid file name") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             shown = str(path) if error.errno == errno.ELOOP else f"{str(path)[:_SHOWN]}..."
             raise SourceError(f"{shown}: leads to no file ({error.strerror})") from None
         raise_if_of_system(str(path), error)
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
-    raise SourceError(f"{path}: is neither a file nor a folder, so there is no scan in it")
+    raise SourceError(f"{path}: is neither a file nor a folder")
 
 
 def is_hdf5(path: Path) -> bool:
-    """True if a file is HDF5 by its name, or begins as HDF5 does, whatever its name."""
+    """True if a file has a suffix or the signature of HDF5."""
     if path.suffix.lower() in HDF5_SUFFIXES:
         return True
     with library_errors(str(path)), path.open("rb") as file:
@@ -204,14 +204,14 @@ def is_hdf5(path: Path) -> bool:
 
 
 def _near(path: Path) -> str:
-    """Similar names beside a missing path, as the end of a message."""
+    """Names similar to a missing path, as the end of a message."""
     for parent in path.parents:
         if parent.is_dir():
             break
     else:
         return ""
     if parent != path.parent:
-        return f"; {path.parent} is missing too, {parent} is there"
+        return f"; {path.parent} is missing too, and {parent} exists"
     names = {entry.name.lower(): entry.name for entry in parent.iterdir()}
     close = get_close_matches(path.name.lower(), list(names), n=3, cutoff=0.6)
     if not close:

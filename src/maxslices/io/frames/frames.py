@@ -1,4 +1,4 @@
-"""Stacks of frames: the interface, in arrays, at offsets of a file, and subsets of them."""
+"""Stacks of frames: the interface, stacks in arrays and at offsets of a file, and subsets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_slice(indices: FrameIndices) -> slice | FrameIndices:
 
 
 ABORTED = "the acquisition was aborted, or still runs; read the others with --angles"
-"""Why frames are missing, if nothing else is known, and what to do."""
+"""Reason for missing frames if no other is known, and the next step."""
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class FramesWritten:
     missing: NDArray[np.bool_]
     """True for each frame that was not written whole."""
     files: set[Path] = field(default_factory=set)
-    """Files that the frames are in, beside the one that was opened."""
+    """Files of the frames, in addition to the one that was opened."""
     why: str = ""
-    """Why frames are missing, where a file of them is to blame."""
+    """Why frames are missing, if a file is the reason."""
 
 
 class Frames(ABC):
@@ -67,16 +67,16 @@ class Frames(ABC):
 
     @property
     def files(self) -> Iterable[Path]:
-        """Files that the frames are read from; none for an array."""
+        """Files of the frames; empty for an array."""
         return ()
 
     @property
     def reads_rows(self) -> bool:
-        """True if some rows of a frame are read without the rest of it."""
+        """True if rows of a frame are read without its other rows."""
         return True
 
     def written(self) -> FramesWritten:
-        """Find which frames were written: all, but in HDF5; see `unwritten_frames`."""
+        """Find which frames were written. Only HDF5 may lack some; see `unwritten_frames`."""
         return FramesWritten(np.zeros(self.spec.shape[0], np.bool_))
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Frames(ABC):
         rows, columns : (int, int)
             First index, and the index after the last.
         out : ndarray
-            C-contiguous, of the native dtype.
+            C-contiguous array of the native dtype.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Frames(ABC):
         """
 
     def close(self) -> None:  # noqa: B027
-        """Close the file, where one is open; a second call does nothing."""
+        """Close the file, if any; a second call has no effect."""
 
 
 class ArrayFrames(Frames):
@@ -110,8 +110,8 @@ class ArrayFrames(Frames):
     def __init__(self, name: str, array: NDArray[Any]) -> None:
         if isinstance(array, np.ma.MaskedArray):
             raise SourceError(
-                f"{name}: is a masked array, and methods know no masks: give array.filled(value), "
-                "or array.data to count what is masked"
+                f"{name}: is a masked array, and methods do not support masks: give "
+                "array.filled(value), or array.data to include masked values"
             )
         if array.ndim != 3 or 0 in array.shape:
             raise SourceError(
@@ -124,7 +124,7 @@ class ArrayFrames(Frames):
 
     @property
     def array(self) -> NDArray[Any] | None:
-        """The array itself; None once it is closed."""
+        """The array itself; None after `close`."""
         return self._array
 
     def read(
@@ -147,8 +147,8 @@ class JoinedFrames(Frames):
     def __init__(self, first: Frames, second: Frames) -> None:
         if first.spec.shape[1:] != second.spec.shape[1:] or first.spec.dtype != second.spec.dtype:
             raise SourceError(
-                f"{first.name} and {second.name}: frames of {first.spec} and of {second.spec} are "
-                "not of one shape and dtype: give one of them to the loader (data_path)"
+                f"{first.name} and {second.name}: frames of {first.spec} and of {second.spec} "
+                "differ in shape or dtype: give one of them to the loader (data_path)"
             )
         self._parts = first, second
         self._n_first = first.spec.shape[0]
@@ -158,12 +158,12 @@ class JoinedFrames(Frames):
 
     @property
     def files(self) -> Iterable[Path]:
-        """Files that the frames are read from."""
+        """Files of the frames."""
         return [path for part in self._parts for path in part.files]
 
     @property
     def reads_rows(self) -> bool:
-        """True if both stacks read some rows of a frame without the rest of it."""
+        """True if both stacks read rows of a frame without its other rows."""
         return all(part.reads_rows for part in self._parts)
 
     def written(self) -> FramesWritten:
@@ -184,7 +184,7 @@ class JoinedFrames(Frames):
                 part.read(chosen, rows, columns, target)
 
     def close(self) -> None:
-        """Close both; a second call does nothing."""
+        """Close both; a second call has no effect."""
         for part in self._parts:
             part.close()
 
@@ -196,7 +196,7 @@ class Selection:
     frames: Frames
     """The stack."""
     indices: FrameIndices
-    """Index in the stack of each selected frame; at least one."""
+    """Index of each selected frame in the stack; not empty."""
     rows: IndexRange
     """Rows of each frame."""
     columns: IndexRange
@@ -230,11 +230,11 @@ class Selection:
         return int(np.searchsorted(self.indices, frame))
 
     def take(self, chosen: slice | Sequence[int] | NDArray[Any]) -> Selection:
-        """Select some of the selected frames by increasing index among these."""
+        """Select a subset by increasing index among the selected frames."""
         return replace(self, indices=self.indices[chosen])
 
     def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:
-        """Crop each frame further; rows and columns count from the present crop."""
+        """Crop each frame further; rows and columns count from the current crop."""
         (top, _), (left, _) = self.rows, self.columns
         return replace(
             self,
@@ -243,22 +243,22 @@ class Selection:
         )
 
     def read(self, frames: IndexRange, rows: IndexRange, out: NDArray[Any]) -> None:
-        """Read some rows of a range of the selected frames into `out`."""
+        """Read rows of a range of the selected frames into `out`."""
         box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
         self.frames.read(self.indices[slice(*frames)], box_rows, self.columns, out)
 
 
 _ANGLE_AXIS = re.compile("theta|angle|rot|omega|phi", re.IGNORECASE)
-"""Names of the axis of angles: theta in Data Exchange, rotation_angle in NeXus."""
+"""Names of the angle axis: theta in Data Exchange, rotation_angle in NeXus."""
 
 
 def with_axes(frames: Frames, axes: Sequence[str]) -> Frames:
-    """Frames of a stack whose axes have names; of sinograms if its second axis is of angles.
+    """Frames of a stack with named axes, which is stored as sinograms if the second is of angles.
 
     Raises
     ------
     SourceError
-        If its last axis is of angles.
+        If the last axis is the angle axis.
     """
     of_angles = [n for n, axis in enumerate(axes) if _ANGLE_AXIS.search(axis)]
     if len(axes) != 3 or of_angles not in ([1], [2]):
@@ -266,7 +266,7 @@ def with_axes(frames: Frames, axes: Sequence[str]) -> Frames:
     if of_angles == [1]:
         return SinogramFrames(frames)
     raise SourceError(
-        f"{frames.name}: its axes are {':'.join(axes)}, which cannot be read: save it with axes "
+        f"{frames.name}: axes {':'.join(axes)} are not supported: save it with axes "
         "(angles, rows, columns) or (rows, angles, columns)"
     )
 
@@ -277,7 +277,7 @@ class SinogramFrames(Frames):
     Parameters
     ----------
     stored : Frames
-        The stack with its axes as stored; closed with these frames.
+        The stack with the stored order of axes; closed with these frames.
     """
 
     def __init__(self, stored: Frames) -> None:
@@ -288,11 +288,11 @@ class SinogramFrames(Frames):
 
     @property
     def files(self) -> Iterable[Path]:
-        """Files that the frames are read from."""
+        """Files of the frames."""
         return self._stored.files
 
     def written(self) -> FramesWritten:
-        """Find which rows were written: they are missing from every frame."""
+        """Find which rows were written: a missing row is missing from every frame."""
         stored = self._stored.written()
         missing = np.full(self.spec.shape[0], stored.missing.any())
         return FramesWritten(missing, stored.files, stored.why)
@@ -313,7 +313,7 @@ class SinogramFrames(Frames):
 
 
 UNWRITTEN = -1
-"""Offset of a frame or chunk that was never written."""
+"""Offset of an unwritten frame or chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +321,13 @@ class PlainFrames:
     """Offsets of uncompressed, contiguous frames in a file."""
 
     offsets: NDArray[np.int64]
-    """Byte at which each frame begins, or `UNWRITTEN`."""
+    """First byte of each frame, or `UNWRITTEN`."""
     shape: tuple[int, int]
     """Rows and columns of a frame."""
     dtype: np.dtype[Any]
-    """As stored, byte order included."""
+    """Stored dtype, including byte order."""
     fill: float = 0
-    """Value of the pixels of frames that were never written."""
+    """Value of the pixels of unwritten frames."""
 
     def read(
         self,
@@ -337,12 +337,12 @@ class PlainFrames:
         columns: IndexRange,
         out: NDArray[Any],
     ) -> None:
-        """Read a part into `out`, C-contiguous and native, in several threads.
+        """Read a part into `out`, C-contiguous and native, by several threads.
 
         Raises
         ------
         EOFError
-            If the file ends within the part.
+            If the file is too short.
         OSError
             If the system cannot read it.
         """
@@ -373,7 +373,7 @@ class PlainFrames:
                 self.read_part(fd, frames[i : i + 1], rows, columns, out[i : i + 1])
             return
         starts = starts + rows[0] * self.shape[1] * self.dtype.itemsize
-        if (np.diff(starts) == out[0].nbytes).all():  # without gaps between them
+        if (np.diff(starts) == out[0].nbytes).all():  # contiguous
             pread_all(fd, [bytes_of(out)], int(starts[0]))
         else:
             pread_pieces(fd, out, starts)
@@ -381,7 +381,7 @@ class PlainFrames:
     def _read_window(
         self, fd: int, start: int, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read some columns of one frame through a buffer of whole rows; convert the byte order."""
+        """Read columns of one frame through a buffer of whole rows, in native byte order."""
         if start == UNWRITTEN:
             out[...] = self.fill
             return
@@ -390,33 +390,33 @@ class PlainFrames:
         step = fit_in_buffer(row_bytes)
         for row in range(rows[0], rows[1], step):
             last = min(row + step, rows[1])
-            held = np.empty((last - row) * row_bytes, np.uint8)
-            pread_all(fd, [held.data], start + row * row_bytes)
-            stored = held.view(self.dtype).reshape(-1, n_columns)
+            buffer = np.empty((last - row) * row_bytes, np.uint8)
+            pread_all(fd, [buffer.data], start + row * row_bytes)
+            stored = buffer.view(self.dtype).reshape(-1, n_columns)
             out[row - rows[0] : last - rows[0]] = stored[:, slice(*columns)]
 
 
 _ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
-"""First bytes of a zip archive, and of an empty one; NumPy tells ``.npz`` files by them."""
+"""First bytes of a ZIP archive, and of an empty one, as in ``.npz`` files."""
 
 
 class NpyFrames(Frames):
     """Frames in an ``.npy`` file, read by offset.
 
-    The file is never mapped to be read: a map of a file that another program cuts ends the process
-    (SIGBUS).
+    The file is not read through a memory map: if another program truncates a mapped file, the
+    process is killed (SIGBUS).
 
     Parameters
     ----------
     path : Path
         The file.
     may_be_one : bool
-        Whether an array of two dims is taken as one frame.
+        Whether a two-dimensional array counts as one frame.
 
     Raises
     ------
     SourceError
-        If it is not an ``.npy`` file, is cut off, in Fortran order or holds Python objects.
+        If it is not an ``.npy`` file, is truncated, has Fortran order or contains Python objects.
     """
 
     def __init__(self, path: Path, *, may_be_one: bool = False) -> None:
@@ -426,7 +426,7 @@ class NpyFrames(Frames):
         self.spec = ArrayFrames(str(path), array).spec
         if not array.flags.c_contiguous:
             raise SourceError(
-                f"{path}: is in Fortran order, in which no frame is in one piece: save it with "
+                f"{path}: is in Fortran order, where frames are not contiguous: save it with "
                 "numpy.save(path, numpy.ascontiguousarray(array))"
             )
         n_frames, n_rows, n_columns = array.shape
@@ -435,7 +435,7 @@ class NpyFrames(Frames):
 
     @property
     def files(self) -> Iterable[Path]:
-        """Files that the frames are read from."""
+        """Files of the frames."""
         return (self._path,)
 
     def read(
@@ -465,6 +465,6 @@ class NpyFrames(Frames):
             if not isinstance(error, OSError) and not raised_by_library(error):
                 raise
             raise SourceError(
-                f"{self._path}: cannot be read as .npy ({cause_of(error)}): it is no such file, is "
-                "cut off, or holds Python objects; write it again with numpy.save"
+                f"{self._path}: cannot be read as .npy ({cause_of(error)}): it is another kind of "
+                "file, is cut off, or holds Python objects. Write it again with numpy.save"
             ) from None

@@ -1,6 +1,6 @@
-"""Frames in Zarr arrays, and the groups and OME-Zarr images that they are in.
+"""Frames in Zarr arrays, groups and OME-Zarr images.
 
-zarr-python reads the chunks of a block in parallel, by its own threads.
+zarr-python reads the chunks of a block in parallel with its own threads.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .frames import (
 )
 
 _SHOWN = 6
-"""Most arrays that a message lists."""
+"""Largest number of arrays listed in a message."""
 
 
 class ZarrFrames(Frames):
-    """Frames in a Zarr array of three dims, or with further dims of length 1 before them.
+    """Frames in a Zarr array with three dims, or with leading dims of length 1.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ class ZarrFrames(Frames):
 
     @property
     def reads_rows(self) -> bool:
-        """True if a chunk has a part of the rows: it is read and decompressed as a whole."""
+        """True if chunks have a part of the rows: a chunk is decompressed as a whole."""
         return bool(self._chunk_rows < self.spec.shape[1])
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a part straight into `out`."""
+        """Read a part directly into `out`."""
         from zarr.core.buffer import default_buffer_prototype
 
         chosen = as_slice(frames)
@@ -90,7 +90,7 @@ def open_zarr(scan: str | os.PathLike[str]) -> Any:
     Raises
     ------
     SourceError
-        If there is none, it cannot be reached, or a package to read it is missing.
+        If it does not exist, cannot be reached, or a package to read it is missing.
     """
     try:
         import zarr
@@ -123,7 +123,7 @@ class ZarrFile:
     Raises
     ------
     SourceError
-        If there is none, it cannot be reached, or a package to read it is missing.
+        If it does not exist, cannot be reached, or a package to read it is missing.
     """
 
     is_guessed = True
@@ -144,16 +144,16 @@ class ZarrFile:
 
     @property
     def default(self) -> str | None:
-        """Path of an array that is opened by itself, or of the largest level of an image."""
+        """Path of the only array, or of the largest level of an image."""
         levels = self.image.get("datasets") or []
         return "" if "" in self._arrays else str(levels[0]["path"]) if levels else None
 
     @property
     def only_stack(self) -> str:
-        """Path of the flats or darks in a group of their own."""
+        """Path of the only stack in a group of flats or darks."""
         stacks = [where for where, array in self._arrays.items() if array.ndim >= 3]
         if self.default is None and len(stacks) != 1:
-            listed = ", ".join(stacks) or "none"
+            listed = ", ".join(stacks) or "(nothing)"
             raise SourceError(f"{self.name}: give data_path, one of {listed}")
         return stacks[0] if self.default is None else self.default
 
@@ -172,7 +172,7 @@ class ZarrFile:
         return array
 
     def frames(self, where: str, parameter: str = "data_path") -> Frames:
-        """Frames, by the names of its dimensions perhaps sinograms; see `Hdf5File.frames`."""
+        """Frames, stored as frames or sinograms by the names of dims; see `Hdf5File.frames`."""
         array = self.array(where, parameter)
         title = f"{self.name}:/{where.strip('/')}" if where else self.name
         if array.ndim == 2 and parameter != "data_path":
@@ -186,18 +186,18 @@ class ZarrFile:
         return with_axes(frames, [str(axis) for axis in axes])
 
     def _metadata_files(self, where: str) -> tuple[Path, ...]:
-        """Local metadata of an array: whoever replaces the array writes them anew."""
+        """Local metadata files of an array, which are rewritten if the array is replaced."""
         if self._folder is None or self._folder.is_file():
             return () if self._folder is None else (self._folder,)
         places = (self._folder / where.strip("/") / name for name in ("zarr.json", ".zarray"))
         return tuple(place for place in places if place.is_file())
 
     def column(self, where: str, parameter: str) -> NDArray[Any]:
-        """All values of an array: Zarr leaves out chunks of its fill value."""
+        """All values of an array; chunks of the fill value are not stored."""
         return np.asarray(self.array(where, parameter)[...])
 
     def entries(self, *, at_top: bool = False) -> Iterator[str]:
-        """No paths: NXtomo is a definition for HDF5."""
+        """No paths: NXtomo is defined for HDF5."""
         return iter(())
 
     def arrays(self, *, follows_links: bool = False) -> Iterator[tuple[str, Any]]:
@@ -205,12 +205,12 @@ class ZarrFile:
         return ((f"/{where}", array) for where, array in self._arrays.items())
 
     def stacks(self) -> str:
-        """List of the 3D arrays, as the end of a message."""
+        """List of 3D arrays, as the end of a message."""
         stacks = [f"{where} {item.shape}" for where, item in self.arrays() if item.ndim >= 3]
         return f"; 3D arrays: {', '.join(stacks[:_SHOWN]) or 'none'}"
 
     def storage(self, where: str, key: str | None) -> dict[str, Any]:
-        """Nothing that is shown."""
+        """Empty: storage of Zarr is not described."""
         return {}
 
     def close(self) -> None:

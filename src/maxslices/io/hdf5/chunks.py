@@ -1,8 +1,8 @@
-"""Data sets of HDF5 read by offset: where their data are, and chunks in several threads.
+"""Offsets of HDF5 data sets, and reading of their chunks by several threads.
 
-The HDF5 library runs one call at a time, behind a lock. Its file format is documented (HDF5 File
-Format Specification, "Filter Pipeline"); chunks without a filter, and with the filters deflate
-and shuffle, are read here, all others by the library.
+The HDF5 library has a lock and runs one call at a time. Its file format is documented (HDF5 File
+Format Specification, "Filter Pipeline"). Chunks without a filter, or with the filters deflate and
+shuffle, are read here. The library reads all others.
 """
 
 from __future__ import annotations
@@ -25,37 +25,36 @@ from ..frames.frames import UNWRITTEN, FrameIndices, IndexRange, PlainFrames, as
 DEFLATE, SHUFFLE = 1, 2
 """Numbers of the filters in HDF5 (H5Z_FILTER_DEFLATE, H5Z_FILTER_SHUFFLE)."""
 _DECODED_BYTES = 2**29
-"""Bytes that all threads together hold while they decompress.
+"""Memory limit of all decompressing threads together, in bytes.
 
-A thread holds a chunk up to three times: as stored, decompressed, unshuffled. The limit lets
-16 threads work on chunks of 10 MiB, a frame of 2160 x 2560 uint16; for larger chunks there are
-fewer threads.
+A thread has up to three copies of a chunk: as stored, decompressed and unshuffled. With this limit
+16 threads work on chunks of 10 MiB, a frame of 2160 x 2560 uint16. Larger chunks get fewer threads.
 """
 SMALL_BYTES = 2**15
 """Smaller chunks are read by the HDF5 library.
 
-One thread here takes 3.6 times as long as the library for chunks of 1 KiB, 1.7 for 4 KiB, and
-about as long from 8 to 32 KiB on (16 MiB of uint16, uncompressed, two cores).
+Compared with the library, one thread takes 3.6 times as long for chunks of 1 KiB, 1.7 times for
+4 KiB, and about as long from 8 to 32 KiB (16 MiB of uint16, uncompressed, two cores).
 """
 
 _LAST_BYTE = np.iinfo(np.int64).max
-"""Last byte that a file may have."""
+"""Largest possible file size."""
 
 
 class ChunkError(Exception):
-    """A chunk whose size is not that of the data set's chunks."""
+    """A chunk with another size than the chunks of its data set."""
 
 
 class OversizeError(Exception):
-    """A chunk that would take more memory than the data set's chunks."""
+    """A chunk that decompresses to more than the chunks of its data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkIndex:
-    """Where the chunks of a data set are, each array in the grid of chunks."""
+    """Places of the chunks of a data set in its file; arrays have the shape of the chunk grid."""
 
     offsets: NDArray[np.int64]
-    """Byte at which each chunk begins, or `UNWRITTEN`."""
+    """First byte of each chunk, or `UNWRITTEN`."""
     sizes: NDArray[np.int64]
     """Bytes of each chunk in the file."""
     skipped: NDArray[np.uint32]
@@ -65,16 +64,16 @@ class ChunkIndex:
     def of(cls, data: h5py.Dataset, name: str) -> ChunkIndex:
         """Read the index of a data set.
 
-        Each chunk must have a place of its own in the array, and one in a file. Where a damaged
-        index puts a chunk elsewhere, HDF5 reads fill values and says nothing, and it takes memory
-        of the size that the index has.
+        Each chunk must have its own place in the array, and be within the file. If a damaged index
+        puts a chunk elsewhere, HDF5 reads fill values without an error, and allocates the size in
+        the index.
 
         Raises
         ------
         SourceError
-            If a chunk has not.
+            If the index is damaged.
         """
-        shape, chunk_shape = data.shape, data.chunks  # asked for again, a damaged file may differ
+        shape, chunk_shape = data.shape, data.chunks  # read once: h5py reads them from the file
         grid = tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))
         index = cls(
             np.full(grid, UNWRITTEN, np.int64), np.zeros(grid, np.int64), np.zeros(grid, np.uint32)
@@ -107,18 +106,18 @@ class ChunkIndex:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Chunks of a data set that are read as a whole."""
+    """Chunks of a data set, which are read as a whole."""
 
     chunk: tuple[int, int, int]
-    """Shape of a chunk; chunks at the edges are as large, and reach beyond the data."""
+    """Shape of a chunk, also at the edges, where chunks extend beyond the data."""
     dtype: np.dtype[Any]
-    """As stored, byte order included."""
+    """Stored dtype, including byte order."""
     fill: float
-    """Value of the pixels of chunks that were never written."""
+    """Value of the pixels of unwritten chunks."""
     filters: tuple[int, ...]
-    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE`, both or none."""
+    """Filters in the order of their application: `SHUFFLE`, `DEFLATE`, both or neither."""
     index: ChunkIndex
-    """Where the chunks are."""
+    """Places of the chunks."""
 
     def read(
         self,
@@ -128,16 +127,16 @@ class Chunks:
         columns: IndexRange,
         out: NDArray[Any],
     ) -> None:
-        """Read a part into `out`, in native byte order, in several threads.
+        """Read a part into `out`, in native byte order, by several threads.
 
-        Each chunk is decompressed once, whichever of its frames are read.
+        Each chunk is decompressed once for all of its frames.
 
         Raises
         ------
         ChunkError, zlib.error
             If a chunk cannot be decompressed.
         EOFError
-            If the file ends within the part.
+            If the file is too short.
         OSError
             If the system cannot read it.
         """
@@ -195,19 +194,19 @@ def _inflated(data: Any, n_bytes: int, offset: int) -> bytes:
     Raises
     ------
     OversizeError
-        If it has more: a few kilobytes may stand for gigabytes.
+        If it has more: a few kilobytes may decompress to gigabytes.
     """
     inflater = zlib.decompressobj()
-    held = inflater.decompress(data, n_bytes + 1)
-    if len(held) > n_bytes:
+    content = inflater.decompress(data, n_bytes + 1)
+    if len(content) > n_bytes:
         raise OversizeError(f"the chunk at byte {offset} has more than {n_bytes} bytes")
     if not inflater.eof:
         raise zlib.error(f"the chunk at byte {offset} is cut off")
-    return held
+    return content
 
 
 def _unshuffled(data: Any, size: int) -> NDArray[np.uint8]:
-    """Undo the shuffle filter, which stores the first bytes of all elements, then the second ..."""
+    """Undo the shuffle filter, which stores the first bytes of all elements, then the second."""
     stored = np.frombuffer(data, np.uint8)
     if size == 1:
         return stored
@@ -223,19 +222,19 @@ def _unshuffled(data: Any, size: int) -> NDArray[np.uint8]:
 def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     """Locate the frames or chunks of a data set; None if the HDF5 library must read them.
 
-    The library must read data in external files, of a type that NumPy lacks, with filters other
-    than deflate and shuffle, in very small chunks, or in a file with a user block or another
+    The library must read data in external files, of a type without a NumPy dtype, with filters
+    other than deflate and shuffle, in very small chunks, or in a file with a user block or another
     driver than ``sec2``.
 
     Parameters
     ----------
     data : h5py.Dataset
-        Three-dimensional, in a file that is open read-only.
+        Three-dimensional data set in a file that is open for reading.
 
     Raises
     ------
     SourceError
-        If chunks have no place in the array or in the file.
+        If the index of its chunks is damaged.
     """
     if data.file.driver != "sec2" or data.file.userblock_size:
         return None
@@ -271,7 +270,7 @@ def _contiguous(data: h5py.Dataset) -> PlainFrames:
 def _chunked(data: h5py.Dataset, numbers: tuple[int, ...]) -> PlainFrames | Chunks | None:
     name = f"{data.file.filename}:{data.name}"
     chunk_bytes = int(np.prod(data.chunks)) * data.dtype.itemsize
-    if not numbers and data.chunks[1:] == data.shape[1:]:  # each frame is in one piece
+    if not numbers and data.chunks[1:] == data.shape[1:]:  # frames are contiguous
         chunks = ChunkIndex.of(data, name).offsets.reshape(-1, 1)
         frame_bytes = chunk_bytes // data.chunks[0]
         within = frame_bytes * np.arange(data.chunks[0], dtype=np.int64)
@@ -284,7 +283,7 @@ def _chunked(data: h5py.Dataset, numbers: tuple[int, ...]) -> PlainFrames | Chun
 
 
 def _fill(data: h5py.Dataset) -> float:
-    """Value of what was never written."""
+    """Fill value of unwritten pixels."""
     creation = data.id.get_create_plist()
     if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
         return 0

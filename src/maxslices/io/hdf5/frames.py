@@ -52,7 +52,7 @@ from .objects import (
 from .unwritten_frames import frames_written
 
 _MOST_ENTRIES = 100
-"""Most groups of a file that are looked at for further scans: 3 ms."""
+"""Largest number of groups that are searched for further scans, in 3 ms."""
 
 
 class Hdf5Frames(Frames):
@@ -61,7 +61,7 @@ class Hdf5Frames(Frames):
     Parameters
     ----------
     file : Hdf5File
-        Is closed with these frames.
+        The open file, which is closed with these frames.
     data_path : str
         Path of the data set in the file.
     """
@@ -73,7 +73,7 @@ class Hdf5Frames(Frames):
         with library_errors(self.name):
             shape, dtype = self._data.shape, self._data.dtype
         if shape is None or len(shape) != 3 or 0 in shape:
-            contents = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
+            contents = "no values" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
                 f"{self.name}: holds {contents}: a scan has three dims, (angles, detector_y, "
                 f"detector_x){without_ones(shape)}{file.stacks()}"
@@ -86,14 +86,14 @@ class Hdf5Frames(Frames):
 
     @property
     def files(self) -> Iterable[Path]:
-        """Files that the frames are read from; those of a virtual data set after `written`."""
+        """Files of the frames; those of a virtual data set are known after `written`."""
         return {self._file.path, Path(self._data.file.filename)} | (
             set() if self._written is None else self._written.files
         )
 
     @property
     def reads_rows(self) -> bool:
-        """True if frames are in one piece each, and are read by offset."""
+        """True if frames are contiguous and read by offset."""
         return isinstance(self._locations, PlainFrames)
 
     def written(self) -> FramesWritten:
@@ -106,7 +106,7 @@ class Hdf5Frames(Frames):
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a part into `out`: by offset where possible, else by the HDF5 library."""
+        """Read a part into `out`, by offset if possible, else with the HDF5 library."""
         of = f"{self.name}: frames {frames[0]}:{frames[-1] + 1}"
         try:
             if not self._read_by_offset(frames, rows, columns, out):
@@ -128,7 +128,7 @@ class Hdf5Frames(Frames):
             if isinstance(error, MemoryError) or found_no_memory(error):
                 raise MemoryError(f"{self.name}: {cause_of(error)}") from None
             missing: list[str] = []
-            with suppress(RuntimeError, ValueError):  # what else it cannot read
+            with suppress(RuntimeError, ValueError):  # the filters may be damaged too
                 missing = [
                     f"{name.decode(errors='replace') or 'a filter'} (number {number})"
                     for number, name in filters(self._data)
@@ -150,7 +150,7 @@ class Hdf5Frames(Frames):
         Returns
         -------
         bool
-            False if the library must read it.
+            False if the library must read the part.
         """
         if self._is_closed:
             raise SourceError(f"{self.name}: is closed")
@@ -160,14 +160,14 @@ class Hdf5Frames(Frames):
         try:
             self._locations.read(fd, frames, rows, columns, out)
         except (ChunkError, zlib.error):
-            return False  # the library knows more ways to store a chunk, or names the damage
+            return False  # the library supports more encodings, or reports the damage
         finally:
             os.close(fd)
         return True
 
     @cached_property
     def _locations(self) -> PlainFrames | Chunks | None:
-        """Where the pixels are in the file; None if the library must read them."""
+        """Places of the pixels in the file; None if the library must read them."""
         return locate_data(self._data)
 
     def close(self) -> None:
@@ -187,13 +187,13 @@ class Hdf5File(Closing):
     Raises
     ------
     SourceError
-        If it is not an HDF5 file, is cut off or is being written.
+        If it is not an HDF5 file, is truncated or is being written.
     """
 
     default: str | None = None
-    """Path of the only array, or of the array that the file says is its image."""
+    """Path of the default array; None in HDF5."""
     is_guessed = False
-    """True if frames are searched for by shapes and names where no layout is known."""
+    """True if frames in files of unknown layout are always searched for by shapes and names."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
@@ -202,16 +202,16 @@ class Hdf5File(Closing):
         self._walked: dict[bool, tuple[list[tuple[str, Any]], bool]] = {}
 
     def find(self, where: str) -> Any:
-        """Data set, group or `BrokenPath` at a path; None if nothing has that name."""
+        """Data set, group or `BrokenPath` at a path; None if it does not exist."""
         return look_up(self._file, where)
 
     def array(self, where: str, parameter: str) -> h5py.Dataset:
-        """Open a data set that a parameter of the loader names.
+        """Open the data set in a parameter of the loader.
 
         Raises
         ------
         SourceError
-            If it does not exist, is a group or damaged, or a link on the way leads nowhere.
+            If it does not exist, is a group or damaged, or a link in its path is broken.
         """
         item = self.find(where)
         if isinstance(item, h5py.Dataset):
@@ -225,7 +225,7 @@ class Hdf5File(Closing):
     def frames(self, where: str, parameter: str = "data_path") -> Frames:
         """Frames of a data set, which may be stored as sinograms.
 
-        One of two dims is one frame of flats or darks, such as their mean.
+        A two-dimensional data set is one frame of flats or darks, such as their mean.
         """
         data = self.array(where, "data_path")
         name = f"{self.name}:/{where.strip('/')}"
@@ -254,7 +254,7 @@ class Hdf5File(Closing):
             return values
 
     def entries(self, *, at_top: bool = False) -> Iterator[str]:
-        """Iterate over groups whose definition is NXtomo: all, or the first groups of the file."""
+        """Iterate over NXtomo groups in the whole file, or among the first groups at its top."""
         if at_top:
             names = list(islice(names_in(self._file), _MOST_ENTRIES))
             groups: Iterable[tuple[str, Any]] = ((name, self.find(name)) for name in names)
@@ -267,19 +267,19 @@ class Hdf5File(Closing):
         )
 
     def arrays(self, *, follows_links: bool = False) -> Iterator[tuple[str, h5py.Dataset]]:
-        """Iterate over data sets; where links lead to, a pipe may wait."""
+        """Iterate over data sets, in other files too if links are followed."""
         objects, _ = self._objects(follows_links)
         return ((name, item) for name, item in objects if isinstance(item, h5py.Dataset))
 
     def _objects(self, follows_links: bool) -> tuple[list[tuple[str, Any]], bool]:
-        """Objects of the file, which is gone through once, and whether these are all."""
+        """Objects of the file, read once, and whether the list is complete."""
         if follows_links not in self._walked:
             objects = FileObjects(self._file, follows_links=follows_links)
             self._walked[follows_links] = list(objects), objects.is_complete
         return self._walked[follows_links]
 
     def stacks(self) -> str:
-        """List of the 3D data sets, as the end of a message."""
+        """List of 3D data sets, as the end of a message."""
         try:
             stacks = [
                 f"{name} ({'x'.join(map(str, item.shape))} {item.dtype})"
@@ -299,7 +299,7 @@ class Hdf5File(Closing):
         return f"; 3D data sets in the file: {', '.join(stacks[:LISTED])}{more}{rest}"
 
     def storage(self, where: str, key: str | None) -> dict[str, Any]:
-        """How frames are stored: axes, chunks, filters, bytes; the kinds of frames of a key."""
+        """Axes, chunks, filters and size of stored frames, and the number of each kind of frame."""
         frames: h5py.Dataset = self.find(where)
         kinds = None if key is None else self.find(key)
         facts: dict[str, Any] = {"is_complete": self._objects(follows_links=False)[1]}
@@ -316,12 +316,12 @@ class Hdf5File(Closing):
         return facts
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file; a second call has no effect."""
         self._file.close()
 
 
 def _stored_axes(data: h5py.Dataset) -> tuple[str, ...]:
-    """Names of the axes of a data set, by itself as in Data Exchange, or by its NXdata group."""
+    """Names of axes in attributes of a data set, as in Data Exchange, or of its NXdata group."""
     own = _texts(read_attribute(data, "axes", ()))
     if len(own) == 1:
         own = tuple(own[0].replace(",", ":").split(":"))

@@ -1,4 +1,4 @@
-"""HDF5 files: opened where there is memory, what a path in them leads to, and all objects."""
+"""Opening of HDF5 files, look-up of paths in them, and iteration over their objects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...errors import SourceError
 from ..files import cause_of, raise_if_of_system, raised_by_library
 
 OPENING_BYTES = 2**22
-"""Memory that must be free before a file is opened: HDF5 takes 2 MB for its caches, and ends the
-process where it finds none (version 1.14.6, every allocation of an opening refused in turn)."""
+"""Memory that must be free before a file is opened. HDF5 takes 2 MB for its caches, and ends the
+process if it cannot (version 1.14.6, with each allocation of an opening failing in turn)."""
 
 
 def open_hdf5(path: Path | FileIO, mode: str, **options: Any) -> h5py.File:
@@ -27,9 +27,9 @@ def open_hdf5(path: Path | FileIO, mode: str, **options: Any) -> h5py.File:
     Raises
     ------
     MemoryError
-        If there is none for it.
+        If memory for the caches of HDF5 cannot be allocated.
     """
-    np.empty(OPENING_BYTES, np.uint8)  # of pages that are never touched: some microseconds
+    np.empty(OPENING_BYTES, np.uint8)  # takes microseconds: its pages are not touched
     return h5py.File(path, mode, **options)
 
 
@@ -39,10 +39,10 @@ def open_file(path: Path) -> h5py.File:
     Raises
     ------
     SourceError
-        If it is not an HDF5 file, is cut off or is being written.
+        If it is not an HDF5 file, is truncated or is being written.
     """
     try:
-        # Without a cache HDF5 reads the wanted part of a chunk, not all of it, and keeps none.
+        # Without a cache HDF5 reads only the requested part of an uncompressed chunk.
         return open_hdf5(path, "r", rdcc_nbytes=0)
     except BlockingIOError:
         raise SourceError(
@@ -51,7 +51,7 @@ def open_file(path: Path) -> h5py.File:
     except OSError as error:
         raise_if_of_system(str(path), error)
         if not h5py.is_hdf5(path):
-            raise SourceError(f"{path}: is not an HDF5 file, whatever its name says") from None
+            raise SourceError(f"{path}: is not an HDF5 file, in spite of its name") from None
         raise SourceError(
             f"{path}: cannot be opened as HDF5 ({cause_of(error)}): copy it again, or wait until "
             "it is written"
@@ -60,19 +60,19 @@ def open_file(path: Path) -> h5py.File:
 
 @dataclass(frozen=True, slots=True)
 class BrokenPath:
-    """A path in a file with a link that leads nowhere, or with a damaged object."""
+    """A path in a file with a broken link or a damaged object."""
 
     path: str
     """The path."""
     reason: str
-    """What is wrong with it, as the end of a message."""
+    """Why it is broken, as the end of a message."""
 
 
 def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPath | None:
-    """Object at a path of a file; None if nothing has that name.
+    """Object at a path of a file; None if the path does not exist.
 
-    HDF5 does not tell a name that is missing from a link that leads nowhere: a program that asks
-    for an optional part of a scan would take a broken one for none.
+    h5py raises the same error for a missing name and for a broken link. Here they differ, because a
+    broken part of a scan must not be treated as a missing one.
     """
     item: object = file
     where = ""
@@ -87,8 +87,8 @@ def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPa
             if not item.id.links.exists(part.encode()):
                 return None
             link = item.get(part, getlink=True)
-            if isinstance(link, h5py.ExternalLink) and _is_no_file(link, item.file):
-                return BrokenPath(path, f"is a link into {link.filename}, which is no file")
+            if isinstance(link, h5py.ExternalLink) and _leads_to_a_device(link, item.file):
+                return BrokenPath(path, f"is a link into {link.filename}, which is not a file")
             item = item[part]
         except Exception as error:
             if not isinstance(link, h5py.ExternalLink):
@@ -103,8 +103,8 @@ def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPa
 
 
 MAX_OBJECTS = 10_000
-"""Most links of a file that are looked at: files of detectors with a group a frame have millions,
-and a person waits for the answer. So many take 0.5 s of processor, and some commands look twice."""
+"""Largest number of links of a file that are read, in 0.5 s. Files of detectors with a group for
+each frame have millions, and some commands read the links twice."""
 
 
 def names_in(group: h5py.Group) -> Iterator[str]:
@@ -179,15 +179,15 @@ class FileObjects:
 
 
 def _identity(item: h5py.HLObject) -> tuple[int, int]:
-    """File and address of an object, which tell it from all others."""
+    """File and address of an object, which are unique."""
     info = h5py.h5o.get_info(item.id)
     return info.fileno, info.addr
 
 
 def read_attribute(item: h5py.HLObject, name: str, default: Any) -> Any:
-    """Read an attribute of an object; `default` if it has none of that name.
+    """Read an attribute of an object; `default` if it is missing.
 
-    ``attrs.get`` returns its default also for an attribute that is damaged.
+    ``attrs.get`` also returns the default for a damaged attribute.
     """
     if name not in item.attrs:
         return default
@@ -195,7 +195,7 @@ def read_attribute(item: h5py.HLObject, name: str, default: Any) -> Any:
 
 
 def external_files(link: h5py.ExternalLink, path: str) -> Iterator[str]:
-    """Iterate over the names by which HDF5 tries to open the file of a link in another file."""
+    """Iterate over the paths at which HDF5 searches for the file of an external link."""
     folders = os.environ.get("HDF5_EXT_PREFIX", "").split(":")
     folders += [os.path.dirname(path) or ".", ".", os.path.dirname(os.path.realpath(path))]
     name = link.filename
@@ -205,8 +205,8 @@ def external_files(link: h5py.ExternalLink, path: str) -> Iterator[str]:
     yield from (os.path.join(folder, name) for folder in folders if folder)
 
 
-def _is_no_file(link: h5py.ExternalLink, file: h5py.File) -> bool:
-    """True if a link leads into a pipe or a device, which HDF5 would open and wait for."""
+def _leads_to_a_device(link: h5py.ExternalLink, file: h5py.File) -> bool:
+    """True if a link leads to a pipe or a device, which HDF5 would open and wait for."""
     paths = map(Path, external_files(link, file.filename))
     return any(path.exists() and not path.is_file() for path in paths)
 
@@ -222,14 +222,14 @@ def _reason(group: h5py.Group, link: object, error: Exception) -> str:
         places.append(f"{link.path} in {link.filename}")
     if places:
         return (
-            f"is a link to {', a link to '.join(places)}, which leads to nothing "
-            f"({cause_of(error)}): copy what is missing beside the file, or give another path"
+            f"is a link to {', a link to '.join(places)}, which is broken ({cause_of(error)}): "
+            "copy the missing file next to this one, or give another path"
         )
     return f"is damaged ({cause_of(error)}): copy the file again"
 
 
 LISTED = 6
-"""Most data sets, or entries, that a message lists, so that it stays readable."""
+"""Largest number of data sets or entries listed in a message."""
 
 
 def is_nxtomo(group: h5py.Group) -> bool:

@@ -1,4 +1,4 @@
-"""A whole result as another HDF5 file, a folder of TIFFs, one TIFF, or OME-Zarr with a pyramid."""
+"""Export of a whole result to another HDF5 file, a folder of TIFFs, one TIFF, or OME-Zarr."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .result_info import ResultInfo
 from .stored_result import GreyLevels, WholeResult
 
 _LEVEL = 1
-"""Level of deflate: reconstructed float32 slices take 60 % at 70 MB/s a core; at level 4 59 % at
-61 MB/s, at level 9 58 % at 5 MB/s."""
+"""Level of deflate. Reconstructed float32 slices are reduced to 60 % at 70 MB/s on a core, at level
+4 to 59 % at 61 MB/s, and at level 9 to 58 % at 5 MB/s."""
 
 
 def export_result(
     whole: WholeResult, result: Path, format: ResultFormat, advance: Callable[[int], None]
 ) -> Path:
-    """Write a result in a format, in place of a file that a killed run left.
+    """Write a result in a format, and replace a file left by a killed run.
 
     Parameters
     ----------
@@ -41,19 +41,19 @@ def export_result(
     result : Path
         Its path without a suffix.
     format : ResultFormat
-        What to write.
+        Format of the export.
     advance : callable
-        Is given the number of slices after each of them; all are those of the first axis.
+        Called with the number of slices along the first axis that were written since the last call.
 
     Returns
     -------
     Path
-        Its path.
+        Path of the export.
 
     Raises
     ------
     StoreError
-        If the disk is full or out of reach.
+        If the disk is full or cannot be reached.
     """
     path = format.path_of(result)
     n_values = whole.shape[0] * whole.shape[1] * whole.shape[2]
@@ -91,10 +91,10 @@ def write_hdf5(
     compressed: bool,
     advance: Callable[[int], None],
 ) -> None:
-    """Write the new file `path`: the same as the result, with other data.
+    """Write the new file `path` with the notes of the result, and its data compressed or as levels.
 
-    Compression is shuffle and deflate, which every HDF5 library has. Slices are compressed by
-    several threads.
+    The filters are shuffle and deflate, which every HDF5 library supports. Several threads compress
+    slices.
     """
     with open_hdf5(path, "x", libver=("v110", "v110")) as file:
         group = write_notes(file, whole.info, whole.shape)
@@ -136,13 +136,13 @@ def _write_slices(
 
 
 def _shuffled(image: NDArray[np.generic]) -> bytes:
-    """Bytes of an image, the first of every value before the second, as HDF5's filter has them."""
+    """Bytes of an image as shuffled by HDF5: the first byte of every value, then the second."""
     return image.reshape(-1).view(np.uint8).reshape(-1, image.itemsize).T.tobytes()
 
 
 LARGEST_TIFF_BYTES = 2**32 - 2**25
-"""Data up to which a stack is a TIFF of ImageJ, whose offsets have 32 bits; tifffile leaves as much
-for the tags."""
+"""Largest size of a stack in ImageJ's TIFF, whose offsets have 32 bits; tifffile reserves the same
+space for tags."""
 
 
 def write_folder(
@@ -180,7 +180,7 @@ def write_stack(
     compressed: bool,
     advance: Callable[[int], None],
 ) -> None:
-    """Write one TIFF: as ImageJ writes it up to 4 GB, else, or of other dtypes, as OME-TIFF."""
+    """Write one TIFF: ImageJ's format up to 4 GB, and OME-TIFF for larger data or other dtypes."""
     dtype = whole.dtype if levels is None else levels.dtype
     n_values = whole.shape[0] * whole.shape[1] * whole.shape[2]
     is_large = n_values * dtype.itemsize > LARGEST_TIFF_BYTES
@@ -210,13 +210,13 @@ def write_stack(
 
 
 def _imagej(whole: WholeResult, levels: GreyLevels | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of tifffile, and metadata, for a stack of ImageJ."""
+    """Arguments and metadata for tifffile, for a stack of ImageJ."""
     slices, rows, columns = (whole.info.pixel_um(axis) for axis in whole.info.axes)
     metadata: dict[str, Any] = {"axes": "ZYX"}
     if whole.info.scan:
         lines = (whole.info.scan, f"{whole.info.program}, {whole.info.date}", whole.info.facts_text)
         metadata["Info"] = "\n".join(filter(None, lines))
-    if levels is not None:  # as ImageJ writes a straight line of calibration
+    if levels is not None:  # ImageJ's linear calibration
         metadata |= {"cf": 0, "c0": levels.low, "c1": levels.scale, "vunit": "value"}
     if rows is None or columns is None:
         return {}, metadata
@@ -226,7 +226,7 @@ def _imagej(whole: WholeResult, levels: GreyLevels | None) -> tuple[dict[str, An
 
 
 def _ome(whole: WholeResult) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of tifffile, and metadata, for an OME-TIFF."""
+    """Arguments and metadata for tifffile, for an OME-TIFF."""
     metadata: dict[str, Any] = {"axes": "ZYX"}
     for letter, axis in zip("ZYX", whole.info.axes, strict=True):
         um = whole.info.pixel_um(axis)
@@ -238,10 +238,10 @@ def _ome(whole: WholeResult) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 CHUNK = (16, 256, 256)
-"""Chunk of an array: 4 MB of float32, so that a slice of 2048 x 2048 reads 256 MB at most, and a
-result of 50 GB has 12,000 files."""
+"""Chunk of an array, 4 MB of float32. A slice of 2048 x 2048 reads at most 256 MB, and a result of
+50 GB has 12,000 files."""
 TOP_PIXELS = 256
-"""Largest side of the smallest level: that of a chunk, so that a viewer begins with one."""
+"""Largest side of the smallest level: the side of a chunk, so a viewer first reads one chunk."""
 
 
 def write_zarr(
@@ -250,8 +250,8 @@ def write_zarr(
     levels: GreyLevels | None,
     advance: Callable[[int], None],
 ) -> None:
-    """Write the new `folder`; a box of 16 slices and 256 rows is in memory at a time."""
-    import zarr  # not all of the others need it
+    """Write the new `folder`, with a box of 16 slices and 256 rows in memory at a time."""
+    import zarr  # needed by this format only
 
     group = zarr.create_group(folder, zarr_format=3)
     dtype = whole.dtype if levels is None else levels.dtype
@@ -263,7 +263,7 @@ def write_zarr(
     for number, box in enumerate(_boxes(shape), start=1):
         values = whole.read(*box)
         below[box] = values if levels is None else levels.numbers(values)
-        if number % n_rows == 0:  # the last rows of some slices
+        if number % n_rows == 0:  # the last rows of these slices
             advance(box[0].stop - box[0].start)
     scales = [factor]
     while max(shape[1:]) > TOP_PIXELS:
@@ -299,7 +299,7 @@ def _array(group: Any, level: int, shape: tuple[int, ...], dtype: Any, info: Res
 
 
 def _boxes(shape: tuple[int, ...]) -> list[tuple[slice, slice, slice]]:
-    """Boxes of whole chunks: some slices, and some of their rows."""
+    """Boxes of whole chunks along the first two axes."""
     starts = [range(0, n, by) for n, by in zip(shape[:2], CHUNK, strict=False)]
     return [
         (
@@ -312,7 +312,7 @@ def _boxes(shape: tuple[int, ...]) -> list[tuple[slice, slice, slice]]:
 
 
 def _mean(values: NDArray[Any], step: tuple[int, ...]) -> NDArray[Any]:
-    """Mean of `step` values along each axis; the last of an odd number counts twice."""
+    """Mean of `step` values along each axis; the last value of an odd number counts twice."""
     dtype = values.dtype
     values = values.astype(np.result_type(dtype, np.float32), copy=False)
     for axis, by in enumerate(step):
@@ -351,9 +351,11 @@ def _metadata(
 
 
 def _contrast(image: NDArray[Any]) -> dict[str, Any]:
-    """Contrast for viewers: percentiles of the middle slice of the smallest level."""
+    """Contrast for viewers, from percentiles of the middle slice of the smallest level."""
     finite = image[np.isfinite(image)]
-    finite = finite.astype(np.uint8) if finite.dtype == bool else finite  # NumPy subtracts no bools
+    finite = (
+        finite.astype(np.uint8) if finite.dtype == bool else finite
+    )  # NumPy cannot subtract bool
     low, high = np.percentile(finite, (0.1, 99.9)) if finite.size else (0.0, 1.0)
     least, most = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     window = {"min": float(least), "max": float(most), "start": float(low), "end": float(high)}

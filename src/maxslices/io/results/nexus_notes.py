@@ -1,4 +1,4 @@
-"""What an HDF5 result says of itself, in NeXus: axes, scan, and a NXprocess for each step."""
+"""Metadata of an HDF5 result in NeXus: axes, scan, and a NXprocess for each step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..hdf5.objects import open_hdf5
 from .result_info import SCAN_AXES, ResultInfo
 
 _FOUND_CHARS = 256
-"""Room for the value of a parameter that is found during the run: numbers have up to 24."""
+"""Space for the value of a parameter that is computed during the run; numbers need up to 24."""
 _STEP_BYTES, _PARAMETER_BYTES = 4096, 1024
-"""Disk space of a step and of each of its parameters: HDF5 2.0 takes 1.9 and 0.5 kB."""
+"""Disk space of a step and of each parameter; HDF5 2.0 takes 1.9 and 0.5 kB."""
 _FACT_BYTES = 4096
 """Disk space of a fact with its attributes, and of its group."""
 
 
 def notes_bytes(info: ResultInfo, shape: tuple[int, ...]) -> int:
-    """Disk space of what `write_notes` writes, at most."""
+    """Upper bound of the disk space of `write_notes`."""
     of_steps = sum(_STEP_BYTES + _PARAMETER_BYTES * len(step.parameters) for step in info.steps)
     texts = len(info.scan) + sum(len(str(step.parameters)) for step in info.steps)
     facts = info.carried_facts.values()
@@ -32,7 +32,7 @@ def notes_bytes(info: ResultInfo, shape: tuple[int, ...]) -> int:
 
 
 def write_notes(file: h5py.File, info: ResultInfo, shape: tuple[int, int, int]) -> h5py.Group:
-    """Write all groups of a result's file but the data; the group that the data belong in."""
+    """Write the groups of a result's file without the data; return the group for the data."""
     file.attrs["NX_class"] = "NXroot"
     file.attrs["default"] = "entry"
     file.attrs["creator"] = info.program
@@ -67,21 +67,21 @@ def write_notes(file: h5py.File, info: ResultInfo, shape: tuple[int, int, int]) 
 
 
 def describe_data(data: h5py.Dataset, info: ResultInfo) -> None:
-    """Say of the data what viewers ask for: that they are images, and the names of their axes."""
+    """Write the attributes that viewers need: interpretation as images, and names of the axes."""
     data.attrs["interpretation"] = "image"
     for dimension, axis in zip(data.dims, info.axes, strict=True):
         dimension.label = axis
 
 
 def fill_in_found(path: Path, values: Mapping[str, Any]) -> None:
-    """Write values that were found during the run in place of the references to them.
+    """Replace references by the values that were computed during the run.
 
-    Nothing in the file grows, so this needs no disk space.
+    The size of the file does not change.
 
     Parameters
     ----------
     path : Path
-        A closed file with notes.
+        A closed file with metadata.
     values : mapping of str to value
         Text of a reference -> its value.
     """
@@ -108,7 +108,7 @@ def _group(parent: h5py.Group, name: str, nx_class: str) -> h5py.Group:
 
 
 def _write_facts(entry: h5py.Group, info: ResultInfo) -> None:
-    """Write what the scan's file says of sample, beam and detector, each with its path there."""
+    """Write the scan's facts about sample, beam and detector, each with its path in the scan."""
     for path, fact in info.carried_facts.items():
         group = entry
         for name in path.split("/")[:-1]:
@@ -123,14 +123,14 @@ def _write_facts(entry: h5py.Group, info: ResultInfo) -> None:
 
 
 def _write_axis(group: h5py.Group, info: ResultInfo, axis: str, n: int) -> None:
-    """Write the positions along an axis: degrees, micrometres, or indices of pixels."""
+    """Write the positions along an axis, in degrees, micrometres or pixels."""
     if axis == SCAN_AXES[0]:
         assert info.angles is not None
         values, unit = np.rad2deg(np.asarray(info.angles, np.float64)), "degree"
     elif axis == "frame":
         values, unit = np.arange(n), ""
     else:
-        # A reconstructed slice has its own y and x, which begin at its corner.
+        # y and x of a reconstructed slice begin at its corner.
         first = 0 if axis in ("x", "y") else info.first_pixel[axis == "detector_x"]
         values = (first or 0) + np.arange(n)
         size, unit = info.pixel_um(axis), "pixel"
@@ -142,14 +142,14 @@ def _write_axis(group: h5py.Group, info: ResultInfo, axis: str, n: int) -> None:
 
 
 def _write_parameter(group: h5py.Group, name: str, value: Any) -> None:
-    """Write a parameter: numbers and text as they are, a reference with room for its value."""
+    """Write a parameter: numbers and text unchanged, references with space for their value."""
     stored = plain(value)
     if isinstance(stored, str) and stored.startswith("${{") and len(stored) <= _FOUND_CHARS:
         group.create_dataset(name, data=np.array(stored.encode(), f"S{_FOUND_CHARS}"))
     elif isinstance(stored, bool | int | float | str):
         try:
             group[name] = stored
-        except (TypeError, ValueError, OverflowError):  # a text with NUL, a number of 100 digits
+        except (TypeError, ValueError, OverflowError):  # text with NUL, or a number of 100 digits
             group[name] = json.dumps(stored)
     else:
         group[name] = json.dumps(stored)

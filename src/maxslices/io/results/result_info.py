@@ -1,4 +1,4 @@
-"""What a result is, beside its numbers: its axes, pixel size and how it was made."""
+"""Metadata of a result: its axes, pixel size and steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...core.arrays import ArraySpec
 
 SCAN_AXES, VOLUME_AXES = ("rotation_angle", "detector_y", "detector_x"), ("z", "y", "x")
-"""Axes of results in files, of data before and after a reconstruction."""
+"""Axes of results in files, before and after a reconstruction."""
 
 _FACT_PATHS = {
     "title": "title",
@@ -29,33 +29,33 @@ _FACT_PATHS = {
     "exposure": "instrument/detector/count_time",
     "magnification": "instrument/detector/magnification",
 }
-"""Subject of a scan's fact -> its path in the entry, as NXtomo and nxtomo have it."""
+"""Subject of a scan's fact -> its path in the entry, as in NXtomo and the package nxtomo."""
 _TEXT_CHARACTERS = 2000
-"""Longest text of facts in a TIFF: its header has 4096 bytes of disk space."""
+"""Longest text of facts in a TIFF."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelSize:
-    """Size of a detector pixel, and so of a voxel of a parallel beam."""
+    """Size of a detector pixel, which is that of a voxel in a parallel beam."""
 
     row_um: float
     """Distance of rows, in micrometres."""
     column_um: float
     """Distance of columns, in micrometres."""
     where: str
-    """Where it is from: paths in the scan's file, or "given"."""
+    """Its origin: paths in the scan's file, or "given"."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanFact:
-    """One value that a scan's file stores next to the frames."""
+    """A value stored next to the frames in a scan's file."""
 
     subject: str
-    """What it is: "energy", "sample", ..."""
+    """Its subject, such as "energy" or "sample"."""
     value: str | float | int | bool
-    """The value as stored."""
+    """The stored value."""
     unit: str
-    """Its unit as stored; empty without one."""
+    """The stored unit; empty without one."""
     where: str
     """Path in the scan's file."""
 
@@ -67,43 +67,43 @@ class ScanFact:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNote:
-    """One step that a result went through."""
+    """A step that produced a result."""
 
     method: str
     """Full name of the method."""
     version: str
     """Package of the method, with its version."""
     parameters: Mapping[str, Any]
-    """All parameters; those that are found during the run as the text of their reference."""
+    """All parameters. Those computed during the run are the text of their reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultInfo:
-    """What a result is."""
+    """Metadata of a result."""
 
     is_volume: bool = False
     """Whether it is a reconstruction (y, z, x), and not frames (angles, detector_y, detector_x)."""
     angles: NDArray[Any] | None = None
     """Angle of each projection in radians, if the first axis is of angles."""
     pixel_size: PixelSize | None = None
-    """Size of a pixel; None if it is not known."""
+    """Size of a pixel; None if unknown."""
     first_pixel: tuple[int | None, int | None] = (0, 0)
-    """First row and column of the detector that were read; None where rows, or columns, are no
-    longer the detector's."""
+    """First detector row and column that were read; None if rows or columns no longer correspond to
+    those of the detector."""
     scan: str = ""
-    """Scan that it is made of."""
+    """The scan."""
     facts: tuple[ScanFact, ...] = ()
-    """What the scan's file says of sample, beam and detector."""
+    """Facts about sample, beam and detector in the scan's file."""
     date: str = ""
-    """When the run began, in ISO 8601."""
+    """Start of the run, in ISO 8601."""
     program: str = "maxslices"
-    """Program, with its version."""
+    """Program and version."""
     steps: tuple[ProcessNote, ...] = field(default=())
     """The steps up to the result, in order."""
 
     @property
     def carried_facts(self) -> dict[str, ScanFact]:
-        """Facts of the scan that go into results: path -> fact; without those that differ."""
+        """Path in the result -> fact of the scan, without facts that have several values."""
         subjects = [fact.subject for fact in self.facts]
         return {
             _FACT_PATHS[fact.subject]: fact
@@ -113,16 +113,16 @@ class ResultInfo:
 
     @property
     def facts_text(self) -> str:
-        """Facts of the scan as ASCII text for images, a line each; empty without any."""
+        """Facts of the scan as ASCII text for images, one on each line."""
         lines = "\n".join(f"{fact.subject}: {fact}" for fact in self.carried_facts.values())
         return lines.encode("ascii", "backslashreplace").decode("ascii")[:_TEXT_CHARACTERS]
 
     def file_shape(self, spec: ArraySpec) -> tuple[int, int, int]:
-        """Shape in a file: slices come first, so that viewers show slices.
+        """Shape in a file, with slices along the first axis for viewers.
 
         Examples
         --------
-        >>> spec = ArraySpec((240, 24, 241), "float32")  # y, z, x: as methods see it
+        >>> spec = ArraySpec((240, 24, 241), "float32")  # y, z, x in methods
         >>> ResultInfo(is_volume=True).file_shape(spec), ResultInfo().file_shape(spec)
         ((24, 240, 241), (240, 24, 241))
         """
@@ -130,18 +130,18 @@ class ResultInfo:
         return (second, first, third) if self.is_volume else (first, second, third)
 
     def file_axis(self, dim: int) -> int:
-        """Axis in a file of a dim of the array, 0 or 1."""
+        """Axis in a file of dim 0 or 1 of the array."""
         return 1 - dim if self.is_volume else dim
 
     @property
     def axes(self) -> tuple[str, str, str]:
-        """Names of the axes in a file; without angles the first one of a scan is of frames."""
+        """Names of the axes in a file; "frame" replaces the first of a scan without angles."""
         if self.is_volume:
             return VOLUME_AXES
         return SCAN_AXES if self.angles is not None else ("frame", *SCAN_AXES[1:])
 
     def slice_name(self, axis: int, index: int) -> str:
-        """Name of a slice along an axis of a file: where it is the detector's row, that row.
+        """Name of a slice along an axis of a file, such as the number of its detector row.
 
         Examples
         --------
@@ -154,7 +154,7 @@ class ResultInfo:
         return f"{'projection' if self.axes[axis] == SCAN_AXES[0] else 'slice'} {index}"
 
     def pixel_um(self, axis: str) -> float | None:
-        """Distance along an axis of a file in micrometres; None if it has none or is not known."""
+        """Pixel distance along an axis of a file in micrometres; None if unknown."""
         if self.pixel_size is None or axis in ("frame", SCAN_AXES[0]):
             return None
         is_row = axis in ("z", "detector_y")

@@ -12,8 +12,7 @@ _RESULT = re.compile(
     r"(result(_8bit|_16bit)?|[0-9]{2,}_\w+)(\.h5|\.tif|\.ome\.zarr)?"
     r"|sweep\.tif|sweep\.png"
 )
-"""The last result, or the number of a step and its method, in any format; the pictures of a
-sweep."""
+"""Names of the last result, of saved steps with number and method, and of pictures of a sweep."""
 
 
 def is_result_name(name: str) -> bool:
@@ -30,17 +29,17 @@ def is_result_name(name: str) -> bool:
 
 
 def remove_result(path: Path) -> None:
-    """Remove a finished result, if there is one.
+    """Remove a finished result, if it exists.
 
     Parameters
     ----------
     path : Path
-        A file, a folder of TIFFs or OME-Zarr, as runs write them.
+        A file, a folder of TIFFs or OME-Zarr, as written by runs.
 
     Raises
     ------
     StoreError
-        If it is a folder with other files in it, which is left as it is, or cannot be removed.
+        If it is a folder with other files, which is not changed, or cannot be removed.
     """
     try:
         if not path.is_dir() or path.is_symlink():
@@ -53,12 +52,12 @@ def remove_result(path: Path) -> None:
 
 
 def check_removable(path: Path) -> None:
-    """Check that a result, if there is one, holds nothing that no run writes.
+    """Check that a result contains only files that runs write; it may be missing.
 
     Raises
     ------
     StoreError
-        If it is a folder with other files in it.
+        If it is a folder with other files.
     OSError
         If the folder cannot be read.
     """

@@ -19,19 +19,19 @@ from .result_info import ResultInfo
 from .sink import DATA_PATH
 
 SAMPLE_VALUES = 2**24
-"""Most values that percentiles are taken of, evenly spaced, in 64 MB: of a larger result, the
-percentile 0.1 lies between those of 0.098 and 0.102 (three standard deviations). Its least
-and its largest value are among them."""
+"""Largest number of values for percentiles, in 64 MB. A larger result is sampled evenly, and its
+smallest and largest values are added. Its percentile 0.1 then lies between those of 0.098 and
+0.102 (three standard deviations)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GreyLevels:
-    """Whole numbers for values: ``value = offset + scale * number``."""
+    """Unsigned integers for values: ``value = offset + scale * number``."""
 
     low: float
-    """Value that becomes 0, as everything below it."""
+    """Value that becomes 0, as do smaller values."""
     high: float
-    """Value that becomes the largest number, as everything above it."""
+    """Value that becomes the largest number, as do larger values."""
     bits: int
     """8 or 16."""
 
@@ -46,7 +46,7 @@ class GreyLevels:
         return np.dtype(f"uint{self.bits}")
 
     def numbers(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers of values, rounded; not-a-number becomes 0."""
+        """Convert values to rounded numbers; not-a-number becomes 0."""
         if not self.scale:
             return np.zeros(values.shape, self.dtype)
         scaled = np.subtract(values, self.low, dtype=np.float32)
@@ -59,14 +59,14 @@ class GreyLevels:
 
 
 class WholeResult(Closing):
-    """A result that a run wrote, whole and closed; its axes are those of the file.
+    """A complete, closed result of a run, with the axes of the file.
 
     Parameters
     ----------
     path : Path
-        The HDF5 file, under whatever name.
+        The HDF5 file, with any name.
     info : ResultInfo
-        What it is.
+        Its metadata.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class WholeResult(Closing):
             return np.asarray(self._data[box])
 
     def levels(self, format: ResultFormat) -> GreyLevels | None:
-        """Grey levels of a format, found when first asked for; None if it keeps the values."""
+        """Grey levels of a format, computed once; None if it keeps the values."""
         if format.bits is None:
             return None
         key = format.percentiles, format.bits
@@ -119,7 +119,7 @@ class WholeResult(Closing):
     def slices(
         self, levels: GreyLevels | None, numbers: range | None = None
     ) -> Iterator[NDArray[Any]]:
-        """Read slice after slice along the first axis, all or some, as grey levels if given."""
+        """Read slices along the first axis, all or some, converted if levels are given."""
         for number in numbers or range(self.shape[0]):
             values = np.ascontiguousarray(self._data[number])
             yield values if levels is None else levels.numbers(values)
@@ -132,10 +132,10 @@ class WholeResult(Closing):
         for number in range(n_slices):
             values = np.float32(self._data[number]).ravel()
             values = values[np.isfinite(values)]
-            # Other columns in each slice: those of a regular grid may have a line among them.
+            # Each slice has another offset: a regular grid may sample a line of the image.
             some.append(values[number % step :: step])
             values = np.concatenate([values, ends])
-            if step > 1 and values.size:  # nothing lies beyond the percentiles 0 and 100
+            if step > 1 and values.size:  # for the percentiles 0 and 100
                 ends = np.stack([values.min(), values.max()])
         values = np.concatenate([*some, ends])
         if not values.size:

@@ -1,6 +1,6 @@
-"""The angles of a scan: in its file or another, and of a part of it.
+"""Angles of a scan, in its file or another, and of a part of it.
 
-Where a layout has no place for the angles, they may be a column with a value for each frame, or be
+If the layout does not contain angles, they may be a column with a value for each frame, or be
 stored as start, step, end and number.
 """
 
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 
 def projection_numbers(data: Selection, preview: Preview) -> NDArray[np.int64]:
-    """Numbers of the projections that are read, among all; the preview counts frames as stored.
+    """Indices of the projections that are read; the preview counts stored frames.
 
     Raises
     ------
     SourceError
-        If the preview reaches beyond the frames, or none of its frames is a projection.
+        If the preview extends beyond the frames, or contains no projection.
     """
     name = data.frames.name
     start, stop = preview.bounds(0, data.frames.spec.shape[0], name)
@@ -58,14 +58,15 @@ def projection_numbers(data: Selection, preview: Preview) -> NDArray[np.int64]:
 
 
 def angle_indices(name: str, n_angles: int, data: Selection, preview: Preview) -> NDArray[np.int64]:
-    """Indices of the angles of the projections that are read, among those that are given.
+    """Indices of the angles of the projections that are read, among `n_angles`.
 
-    Given is one for each of these, for each projection of the scan, or for each of its frames.
+    There may be an angle for each projection that is read, for each projection of the scan, or for
+    each frame.
 
     Raises
     ------
     SourceError
-        If there are more or fewer.
+        If the number of angles is another one.
     """
     numbers = projection_numbers(data, preview)
     n_projections, n_frames = data.spec.shape[0], data.frames.spec.shape[0]
@@ -88,7 +89,7 @@ def angle_indices(name: str, n_angles: int, data: Selection, preview: Preview) -
 
 
 _MAX_TEXT_BYTES = 2**24
-"""Largest text file: a million angles have some 10 MB."""
+"""Largest text file; a million angles take about 10 MB."""
 
 
 def stored_angles(
@@ -99,28 +100,28 @@ def stored_angles(
     Raises
     ------
     SourceError
-        If they cannot be read or are not angles, or there are more or fewer.
+        If they cannot be read, are not angles, or their number is wrong.
     """
     stored, name = file.array(where, "rotation_angles"), f"{file.name}: {where}"
     if stored.ndim != 1:
         raise SourceError(
-            f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
-            "rotation_angles"
+            f"{name}: has {stored.ndim} dims, not one angle for each projection: give the angles "
+            "with rotation_angles"
         )
     indices = angle_indices(name, stored.shape[0], data, options.preview)  # before they are read
     values = file.column(where, "rotation_angles")
     convert = check_angles if _in_radians(name, unit_of(stored)) else radians_from_degrees
-    # Some beamlines write NaN for flats and darks.
+    # After indexing, because some beamlines write NaN for flats and darks.
     return convert(name, values[indices])
 
 
 def find_angles(
     file: ScanFile, layout: Layout, options: LoaderOptions, data: Selection
 ) -> tuple[NDArray[np.float32] | None, StoredFacts]:
-    """Find the angles of a scan in a file, and what it stores next to the frames.
+    """Find the angles of a scan in a file, and the facts stored next to its frames.
 
-    Angles that are given come before those of the layout, these before a data set with their name,
-    and that before start and step.
+    The first of these is used: angles of the options, of the layout, of a data set with a name for
+    angles, and of start and step.
 
     Parameters
     ----------
@@ -129,14 +130,14 @@ def find_angles(
     layout : Layout
         Paths of the scan's parts.
     options : LoaderOptions
-        What is given.
+        Options of the loader.
     data : Selection
         All projections.
 
     Returns
     -------
     (ndarray or None, StoredFacts)
-        Angles in radians, as many as `angle_indices` accepts.
+        Angles in radians, in a number that `angle_indices` accepts.
     """
     stored, columns = facts_of_file(file, layout, data)
     angles_given = angles_option(file.name, options, data)
@@ -163,20 +164,20 @@ def find_angles(
 def angles_option(
     name: str, options: LoaderOptions, data: Selection
 ) -> NDArray[np.float32] | str | None:
-    """Angles given by the options, in radians; a path in the file, or None for "auto".
+    """Angles of the options in radians, a path in the file, or None for "auto".
 
     `data` are all projections of the scan.
 
     Raises
     ------
     SourceError
-        If they are not finite numbers, or a range has another number of them than `data` may have.
+        If they are not finite numbers, or a range has the wrong number of angles.
     """
     option: Any = options.rotation_angles
     if isinstance(option, str):
         return None if option == "auto" else option
     if isinstance(option, AngleRange):
-        # Before they are computed: a wrong number may be a huge one.
+        # Checked before they are computed, because a wrong number may be huge.
         angle_indices(name, option.count, data, options.preview)
         return radians_from_degrees(name, option.degrees())
     if isinstance(option, AngleFile):
@@ -187,12 +188,12 @@ def angles_option(
 def angles_in_file(
     angle_file: AngleFile, options: LoaderOptions, data: Selection
 ) -> NDArray[np.float32]:
-    """Read angles in radians from a file of their own.
+    """Read angles in radians from a separate file.
 
     Raises
     ------
     SourceError
-        If they cannot be read, or there are more or fewer than the scan may have.
+        If they cannot be read, or their number is wrong.
     """
     path = angle_file.file
     if check_readable(path) == "folder":
@@ -214,7 +215,7 @@ def angles_in_file(
 
 
 _UNIT = re.compile(r"(rad\w*)\W*|(deg\w*|°|none|null)?\W*", re.IGNORECASE)
-"""Units of angles: radians, or degrees, also where none is stored. A speed has another word."""
+"""Units of angles: radians, or degrees, which are the default. Units of speed do not match."""
 
 
 def _in_radians(name: str, unit: str) -> bool:
@@ -222,8 +223,8 @@ def _in_radians(name: str, unit: str) -> bool:
     match = _UNIT.fullmatch(unit)
     if match is None:
         raise SourceError(
-            f"{name}: are in {unit.lower()!r}, neither degrees nor radians: give them in degrees "
-            "with rotation_angles"
+            f"{name}: the unit {unit.lower()!r} is neither degrees nor radians: give the angles "
+            "in degrees with rotation_angles"
         )
     return match[1] is not None
 
@@ -232,15 +233,15 @@ _SET = re.compile(
     r"(.*_)?(set|set_?point|val|demand(ed)?|target(_value)?|request(ed)?|command(ed)?)",
     re.IGNORECASE,
 )
-"""Names of positions that were set and not measured: of GDA, EPICS, NXpositioner and Bluesky."""
+"""Names of set positions, as opposed to measured ones: GDA, EPICS, NXpositioner and Bluesky."""
 _WHOLE_SCAN = 170.0
-"""Degrees that a scan covers at least; another stage that is recorded moves little or not."""
+"""Smallest range of a scan in degrees. Other recorded stages move little or not."""
 _Columns = dict[str, NDArray[np.float64]]
-"""Paths of data sets that may be the angles -> their values for the projections in degrees."""
+"""Path of a data set that may be the angles -> its values for the projections in degrees."""
 
 
 def _columns(stored: Mapping[str, Any], projections: Selection) -> _Columns:
-    """Columns with a value for each projection, perhaps among those of flats and darks."""
+    """Columns with a value for each projection, or for each frame."""
     n_projections, n_frames = projections.spec.shape[0], projections.frames.spec.shape[0]
     columns = {}
     for where, data in stored.items():
@@ -256,29 +257,29 @@ def _columns(stored: Mapping[str, Any], projections: Selection) -> _Columns:
 
 
 def _range(degrees: NDArray[np.float64]) -> float:
-    """Largest less smallest angle; 0 if any is not a number."""
+    """Range of angles; 0 if one is not a number."""
     extent = float(np.ptp(degrees))
     return extent if np.isfinite(extent) else 0.0
 
 
 def _choose_column(columns: _Columns, data: str) -> tuple[str | None, str]:
-    """Choose the angles among data sets that may be.
+    """Choose the angles among columns.
 
-    Those that agree within a step are one, as set and measured angles are, or those of the start
-    and the middle of an exposure: of these, measured ones come before those that were set, then the
-    one nearest to the frames. Of others, the only one that covers a whole scan.
+    Columns that agree within a step are equivalent, such as set and measured angles, or angles at
+    the start and the middle of an exposure. Among them, measured angles are preferred, then those
+    nearest to the frames. Among different columns, the only one that covers a whole scan is chosen.
 
     Parameters
     ----------
     columns : dict of str to ndarray
-        Data sets with a value for each projection.
+        Columns with a value for each projection.
     data : str
         Path of the frames.
 
     Returns
     -------
     (str or None, str)
-        Path of the angles, if they can be told; and a list of data sets that differ.
+        Path of the angles or None, and a note that lists different columns.
     """
 
     def was_set(where: str) -> bool:
@@ -294,7 +295,7 @@ def _choose_column(columns: _Columns, data: str) -> tuple[str | None, str]:
         step = max(float(np.median(np.abs(np.diff(degrees)))), 1e-3)
         if all(np.abs(degrees - columns[each]).max() > step for each in different):
             different.append(where)
-    # Set positions may have another zero than the measured ones.
+    # Set positions may have another zero than measured ones.
     different = [each for each in different if not was_set(each)] or different
     if len(different) < 2:
         return (different[0] if different else None), ""
@@ -313,13 +314,13 @@ def _angles_by_steps(
 ) -> tuple[NDArray[np.float64] | None, str]:
     """Compute angles in degrees from start, step, end and number.
 
-    A step is used with the start; else the angles go from start to end, or over the range, both
-    ends included, as Data Exchange defines them.
+    With a step, angles begin at the start. Otherwise they are spaced from start to end, or over the
+    range, with both ends included as in Data Exchange.
 
     Returns
     -------
     (ndarray or None, str)
-        The angles, one a projection, or None; and what does not fit, with the paths.
+        An angle for each projection or None, and a note about inconsistent values.
     """
     subjects = ("start", "step", "end", "range")
     by_subject = {each: fact for each in subjects if (fact := one_fact(facts, f"rotation {each}"))}

@@ -1,4 +1,4 @@
-"""A part of a scan as a user names it: ``mid``, ``40:44``, ``::2``, ``mid-5:mid+5``."""
+"""Parts of a scan in the notation of users: ``mid``, ``40:44``, ``::2``, ``mid-5:mid+5``."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ...errors import UsageError
 from .loader import AxisIndex, Bound, Part, Preview
 
 PartLike = str | int | slice | range | Sequence[int | None]
-"""Part of an axis: text as on the command line, one index, a slice or range, or (start, stop) or
+"""Part of an axis: text as on the command line, an index, a slice or range, (start, stop) or
 (start, stop, step)."""
 OPTIONS = {"angles": "angles", "rows": "detector_y", "columns": "detector_x"}
-"""Name of a choice -> name of the axis in a preview."""
+"""Option of users -> name of the axis in a preview."""
 _BOUND = re.compile(r"(begin|mid|end)([+-][0-9]+)?|(-?[0-9]+)")
 
 
 def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Preview:
-    """Preview in which some axes have another part.
+    """Return a preview with other parts of some axes.
 
     Parameters
     ----------
     preview : Preview
-        What a pipeline file says.
+        The preview of a pipeline file.
     chosen : mapping of str to PartLike
-        "angles", "rows" and "columns" -> the part; None leaves what is there.
+        "angles", "rows" and "columns" -> the part; None keeps that of `preview`.
 
     Raises
     ------
@@ -46,12 +46,12 @@ def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Prev
         part, step = _parse(name, value)
         if name == "angles":
             if part == "mid":
-                raise UsageError(f"angles {_shown(value)}: mid alone means rows or columns")
+                raise UsageError(f"angles {_shown(value)}: mid is for rows or columns only")
             preview = replace(preview, angles=part, angle_step=step)
         elif step != 1:
             raise UsageError(
-                f"{name} {_shown(value)}: {name} have no step, as methods need neighbours: give "
-                "START:STOP"
+                f"{name} {_shown(value)}: {name} cannot have a step, because methods need "
+                "neighbours. Use START:STOP"
             )
         else:
             preview = (
@@ -63,7 +63,7 @@ def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Prev
 
 
 def preview_words(preview: Preview) -> dict[str, Any]:
-    """Preview as a pipeline file says it; axes that are whole are left out.
+    """Preview in the form of a pipeline file, without axes that are read whole.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def preview_words(preview: Preview) -> dict[str, Any]:
 
 
 def _parse(name: str, value: PartLike) -> tuple[Part, int]:
-    """Part and step."""
+    """Parse a part and its step."""
     values: list[Any]
     if isinstance(value, str):
         words = value.replace(" ", "").split(":")
@@ -118,7 +118,7 @@ def _parse(name: str, value: PartLike) -> tuple[Part, int]:
 
 
 def _value(name: str, text: str, word: str) -> int | AxisIndex | None:
-    """Number, or place with an offset, of a word in a part; None if it is left out."""
+    """Number, or keyword with offset, of a bound in text; None if it is empty."""
     match = _BOUND.fullmatch(word)
     if match is None and word:
         raise _not_understood(name, text)
@@ -132,7 +132,7 @@ def _is_int(value: object) -> bool:
 
 
 def _bound(index: Any) -> Bound:
-    """Index from the beginning; a negative one from the end, as in NumPy."""
+    """Index from the beginning; a negative index counts from the end, as in NumPy."""
     if index is None or isinstance(index, AxisIndex):
         return index
     return AxisIndex("end", int(index)) if index < 0 else int(index)

@@ -1,8 +1,7 @@
-"""Facts that a scan's file stores next to its frames: a table of their paths, and their search.
+"""Facts that are stored next to the frames of a scan: a table of their paths, and the search.
 
-A search has three outcomes. A fact is found if one value is stored, or several that are equal. It
-is missing if none is. If there are several values that differ, and no path is nearer to the frames
-than the others, none is used, and all are listed.
+A fact is found if it has one value, or several equal ones. If several values differ, the one whose
+path is nearest to the frames is used. Without a nearest one, no value is used, and all are listed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .layout import Layout, ScanFile, own_name
 
 _TABLE: Mapping[str, tuple[str, ...]] = {
     "title": ("title", "note|scan_command"),
-    # Data Exchange of APS 13-BM has the name of the stages in measurement/instrument/sample.
+    # In Data Exchange of APS 13-BM, measurement/instrument/sample has the name of the stages.
     "sample": ("(?<!instrument/)sample/name|sample_name",),
     "description": ("(?<!instrument/)sample/description(_1)?",),
     "started": ("start_time|start_date",),
@@ -35,7 +34,7 @@ _TABLE: Mapping[str, tuple[str, ...]] = {
     "instrument": ("instrument/name",),
     "source": ("source/name",),
     "beamline": ("source/beamline|beamline",),
-    # The energy of the source is that of the electrons.
+    # The energy of the source is the energy of its electrons.
     "energy": (
         "beam/incident_energy|monochromator/energy",
         "incident_energy|monochromatic_energy|x_eng",
@@ -62,7 +61,7 @@ _TABLE: Mapping[str, tuple[str, ...]] = {
     ),
     "flat value": ("flat_field_value",),
     "dark value": ("dark_field_value",),
-    # Sizes that are known to be those at the sample: nxtomo and nxtomomill (sample,
+    # Sizes at the sample: nxtomo and nxtomomill (sample,
     # x_magnified_pixel_size), tomoScan (resolution), Data Exchange (actual_pixel_size_x), BLISS
     # (sample_pixel_size), NSLS-II FXI ("Pixel Size" at the root), and results of this package.
     "row size": (
@@ -91,7 +90,7 @@ _TABLE: Mapping[str, tuple[str, ...]] = {
     "sample shift along y": ("(?<!instrument/)sample/y_translation|y_shifts?",),
     "sample shift along z": ("(?<!instrument/)sample/z_translation",),
 }
-"""Subject of a fact -> ends of paths, regular expressions; the most trusted first."""
+"""Subject of a fact -> regular expressions of ends of paths, the most trusted first."""
 _COMPILED = {
     subject: [re.compile(rf"(?:.*/)?(?:{end})", re.IGNORECASE) for end in ends]
     for subject, ends in _TABLE.items()
@@ -99,17 +98,17 @@ _COMPILED = {
 PER_FRAME = ("sample shift along x", "sample shift along y", "sample shift along z")
 """Subjects with a value for each frame."""
 _MOST_VALUES = 2**20
-"""Largest array that is read to see whether all its values are the same."""
+"""Largest array that is read to compare its values."""
 _MOST_CHARACTERS = 1000
 """Longest text of a fact."""
 CONFLICT = 0.01
-"""Relative difference above which two values disagree: energies are rounded to three digits."""
+"""Relative difference above which two values disagree; energies are rounded to three digits."""
 _UM = {
     "m": 1e6, "meter": 1e6, "metre": 1e6, "cm": 1e4, "mm": 1e3, "millimeter": 1e3,
     "millimetre": 1e3, "um": 1.0, "µm": 1.0, "μm": 1.0, "micron": 1.0, "micrometer": 1.0,
     "micrometre": 1.0, "nm": 1e-3, "nanometer": 1e-3, "nanometre": 1e-3,
 }  # fmt: skip
-"""Micrometres in a unit, as beamlines write it, without the s of a plural."""
+"""Unit as written by beamlines, without plural s -> micrometres."""
 _TIMES = re.compile(r"\s*x?\s*([0-9]+(?:\.[0-9]*)?)\s*x?\s*", re.IGNORECASE)
 """A magnification as text: 5x, x5, 5."""
 _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
@@ -125,12 +124,12 @@ _EFFECTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "detector rotation": ("the detector is flipped or rotated", ()),
     "tilt": ("the axis of rotation is not along the detector's columns", ()),
 }
-"""Subject -> what it does to a reconstruction, and methods that apply it."""
+"""Subject -> its effect on a reconstruction, and methods that apply it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnusedFact:
-    """A stored fact that changes a reconstruction and is not applied when the scan is read."""
+    """A stored fact that affects a reconstruction and is not applied when the scan is read."""
 
     text: str
     """Its path, value and effect."""
@@ -144,8 +143,8 @@ class FactSearch:
     Parameters
     ----------
     near : str
-        Path of the frames. Of equally trusted facts, that which shares most groups with them is
-        used: a file may have several scans.
+        Path of the frames. A file may have several scans, so among equally trusted facts, the one
+        that shares most groups with the frames is used.
     """
 
     def __init__(self, near: str) -> None:
@@ -153,9 +152,9 @@ class FactSearch:
         self._found: dict[str, list[tuple[tuple[int, int, int], str, h5py.Dataset]]] = {}
 
     def add(self, where: str, stored: h5py.Dataset) -> None:
-        """Note a data set if its path is that of a fact."""
+        """Add a data set if its path is that of a fact."""
         path = where.strip("/")
-        if "/parameters/" in path:  # of a step that a result went through
+        if "/parameters/" in path:  # of a step of a result
             return
         for subject, ends in _COMPILED.items():
             for rank, end in enumerate(ends):
@@ -165,7 +164,7 @@ class FactSearch:
                     break
 
     def facts(self) -> tuple[ScanFact, ...]:
-        """Facts with one value, in the order of the table; all of those that differ."""
+        """Facts in the order of the table, with all values of those that differ."""
         return tuple(
             fact for subject in _TABLE if subject not in PER_FRAME for fact in self._best(subject)
         )
@@ -173,16 +172,16 @@ class FactSearch:
     def unused(
         self, facts: tuple[ScanFact, ...], projections: NDArray[Any], pixel_size: PixelSize | None
     ) -> tuple[UnusedFact, ...]:
-        """Facts that change a reconstruction and are not applied.
+        """Facts that affect a reconstruction and are not applied.
 
         Parameters
         ----------
         facts : tuple of ScanFact
             Facts with one value.
         projections : ndarray of int
-            Indices of the projections among the frames: the sample is moved out for flats.
+            Indices of the projections among the frames. The sample is moved out for flats.
         pixel_size : PixelSize, optional
-            Motion by less than half a pixel is the noise of an encoder.
+            Motion of less than half a pixel is ignored as noise of an encoder.
         """
         unused = [
             UnusedFact(f"{fact.where} = {fact} is not applied: {effect}", methods)
@@ -207,7 +206,7 @@ class FactSearch:
         return tuple(unused)
 
     def _best(self, subject: str) -> list[ScanFact]:
-        """The most trusted values: one, or several that differ."""
+        """The most trusted values: one, or several different ones."""
         best: list[ScanFact] = []
         place_of_best = None
         for place, where, stored in sorted(self._found.get(subject, []), key=lambda each: each[0]):
@@ -216,12 +215,12 @@ class FactSearch:
             try:
                 with library_errors(where):
                     value = _fact(stored)
-            except SourceError:  # a damaged title does not keep anyone from reading the frames
+            except SourceError:  # a damaged fact does not prevent reading the frames
                 continue
             if value is None:
                 continue
             fact = ScanFact(subject, *value, where.encode(errors="backslashreplace").decode())
-            if subject.endswith("size") and fact.value == 0:  # EPICS has 0 for what is not set
+            if subject.endswith("size") and fact.value == 0:  # EPICS stores 0 for unset values
                 continue
             place_of_best = place
             if not any(_is_same(fact, each) for each in best):
@@ -238,20 +237,20 @@ def _is_same(one: ScanFact, other: ScanFact) -> bool:
 
 
 def _has_effect(fact: ScanFact) -> bool:
-    """True for Half, for a flip, and for an angle or tilt that is not 0."""
+    """True for a field of view of Half, a flip, and an angle or tilt other than 0."""
     if isinstance(fact.value, str):
         return fact.value.lower() in ("half", "true")
     return math.isfinite(fact.value) and fact.value != 0
 
 
 def one_fact(facts: tuple[ScanFact, ...], subject: str) -> ScanFact | None:
-    """The fact of a subject; None if it is missing, or several differ."""
+    """The fact of a subject; None if it is missing, or several values differ."""
     of_subject = [fact for fact in facts if fact.subject == subject]
     return of_subject[0] if len(of_subject) == 1 else None
 
 
 def one_number(facts: tuple[ScanFact, ...], subject: str) -> float | None:
-    """Finite number of a subject; None if it is missing, text, or several differ."""
+    """Finite number of a subject; None if it is missing, text, or has several values."""
     fact = one_fact(facts, subject)
     if fact is None or isinstance(fact.value, str) or not math.isfinite(fact.value):
         return None
@@ -259,7 +258,7 @@ def one_number(facts: tuple[ScanFact, ...], subject: str) -> float | None:
 
 
 def _magnification(facts: tuple[ScanFact, ...]) -> float | None:
-    """Magnification of the optics, a number or such as 5x; None without one."""
+    """Magnification of the optics, stored as a number or as 5x; None if unknown."""
     fact = one_fact(facts, "magnification")
     match = None if fact is None else _TIMES.fullmatch(str(fact.value))
     times = 0.0 if match is None else float(match[1])
@@ -267,11 +266,11 @@ def _magnification(facts: tuple[ScanFact, ...]) -> float | None:
 
 
 def stored_pixel_size(facts: tuple[ScanFact, ...]) -> tuple[PixelSize | None, str]:
-    """Pixel size at the sample; or None, and why it is not known although something is stored.
+    """Pixel size at the sample; None with a reason if stored sizes cannot be used.
 
-    The size of a detector's pixels is multiplied by the binning and divided by the magnification
-    of the optics. Without a magnification it is not used: a parallel beam has none of its own, but
-    a microscope between scintillator and camera does.
+    The size of a detector pixel is multiplied by the binning and divided by the magnification of
+    the optics. Without a magnification it is not used: a parallel beam does not magnify, but a
+    microscope between scintillator and camera does.
     """
     row, column = _effective(facts, "row"), _effective(facts, "column")
     row, column = row or column, column or row
@@ -284,12 +283,12 @@ def stored_pixel_size(facts: tuple[ScanFact, ...]) -> tuple[PixelSize | None, st
     why = "several values differ, or their unit is unknown"
     is_of_detector = all(f.subject.startswith("detector") and _um(f) for f in stored)
     if is_of_detector and _magnification(facts) is None:
-        why = "that is the size of the detector's pixels, and no magnification is known"
+        why = "this is the size of detector pixels, and the magnification is unknown"
     return None, f"no pixel size at the sample is known ({listed}): {why}; give it with pixel_size"
 
 
 def _effective(facts: tuple[ScanFact, ...], axis: str) -> tuple[float, str] | None:
-    """Distance of rows or columns at the sample in micrometres, and its paths."""
+    """Pixel distance of rows or columns at the sample in micrometres, and its paths."""
     fact = one_fact(facts, f"{axis} size")
     if fact is not None and (um := _um(fact)) is not None:
         return um, fact.where
@@ -329,7 +328,7 @@ def parse_pixel_size(size: str | float) -> PixelSize:
 
 
 def ome_pixel_size(image: Mapping[str, Any]) -> PixelSize | None:
-    """Distance of rows and columns by the scale of an OME image, where its axes have a unit."""
+    """Pixel size from the scale of an OME image whose axes have units."""
     axes = image.get("axes") or []
     for transform in (image.get("datasets") or [{}])[0].get("coordinateTransformations") or []:
         sizes = transform.get("scale") or []
@@ -344,7 +343,7 @@ def ome_pixel_size(image: Mapping[str, Any]) -> PixelSize | None:
 
 
 def length_um(text: str) -> float | None:
-    """Length in micrometres, of a number with a unit; None if it is not a length."""
+    """Parse a number with a unit to micrometres; None if it is not a length."""
     match = _SIZE.fullmatch(re.sub(r"/\s*(px|pix|pixel)\s*\Z", "", text, flags=re.IGNORECASE))
     factor = None if match is None else _UM.get(match[2].lower().removesuffix("s"))
     if match is None or factor is None:
@@ -356,7 +355,7 @@ def length_um(text: str) -> float | None:
 
 
 def _um(fact: ScanFact) -> float | None:
-    """Positive length of a fact in micrometres; None for others."""
+    """Positive length of a fact in micrometres; None for other facts."""
     um = length_um(f"{fact.value} {fact.unit}".strip())
     return um if um is not None and math.isfinite(um) and um > 0 else None
 
@@ -368,7 +367,7 @@ def n_shared_groups(one: str, other: str) -> int:
 
 
 def _fact(stored: h5py.Dataset) -> tuple[Any, str] | None:
-    """Value and unit of a data set of one value, or of equal ones; None for others."""
+    """Value and unit of a data set with one value or equal values; None for others."""
     if stored.size == 1:
         value = np.ravel(stored[()])[0]
     else:
@@ -403,7 +402,7 @@ def number_column(where: str, stored: h5py.Dataset) -> NDArray[Any] | None:
 
 
 def unit_of(stored: h5py.Dataset) -> str:
-    """Unit of a data set as stored; empty without one."""
+    """Stored unit of a data set; empty without one."""
     unit = np.ravel(np.asarray(read_attribute(stored, "units", "")))
     text = unit[0] if unit.size else ""
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).strip()
@@ -412,9 +411,9 @@ def unit_of(stored: h5py.Dataset) -> str:
 _ANGLE_NAME = re.compile(
     r"angle|theta|omega|(?<![a-z])rot|rot(?![a-z])|rotation|rz(?![a-z])", re.IGNORECASE
 )
-"""What names of data sets of angles have in them; srot, hrsrot and diffrz are motors of BLISS."""
+"""Pattern of names of angles; srot, hrsrot and diffrz are motors of BLISS."""
 _NOT_ANGLES = re.compile("time|velo|speed|accel|current|error|delta|trig|epoch", re.IGNORECASE)
-"""What names of other columns of a rotation stage have in them."""
+"""Pattern of names of other columns of a rotation stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,45 +430,45 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """What a file says of a scan without its frames being read."""
+    """Facts of a scan in its file, without its frames."""
 
     layout: Layout
     """Paths of the parts of the scan."""
     values: tuple[ScanFact, ...]
-    """Energy, distance, sizes and the like; of several that differ, all."""
+    """Energy, distance, sizes and other facts, with all values of those that differ."""
     stacks: tuple[Stack, ...]
     """Other 3D data sets."""
     pixel_size: PixelSize | None
-    """Size of a pixel at the sample; None if it is not known."""
+    """Pixel size at the sample; None if unknown."""
     pixel_size_note: str
-    """Why it is not known, although sizes are stored; else empty."""
+    """Why the pixel size is unknown although sizes are stored; else empty."""
     unused: tuple[UnusedFact, ...]
-    """What changes a reconstruction and is not applied."""
+    """Facts that affect a reconstruction and are not applied."""
     angle_note: str = ""
-    """Which data sets may be the angles, where several differ; else empty."""
+    """Data sets that may be the angles, if several differ; else empty."""
     axes: tuple[str, ...] = ()
-    """Names of the axes of the frames, as NeXus has them; none if they are not stored."""
+    """Names of the axes of the frames in NeXus; empty if they are not stored."""
     chunks: tuple[int, ...] | None = None
-    """Chunk of the frames; None if they lie in one piece, or are elsewhere."""
+    """Chunk of the frames; None if they are contiguous or in other files."""
     compression: str = ""
-    """Filters of the frames by name; empty without."""
+    """Names of the filters of the frames; empty without filters."""
     stored_bytes: int = 0
-    """Bytes of the frames in the file; 0 if they are in others, or were not counted."""
+    """Size of the frames in the file; 0 if they are in other files, or unknown."""
     frame_kinds: dict[int, int] = field(default_factory=dict)
     """Number of frames of each value of the image key."""
     is_complete: bool = True
-    """False if the file has more objects than are looked at."""
+    """False if the file has more objects than the search covers."""
 
     @property
     def is_volume(self) -> bool:
-        """True if the frames are slices of a reconstruction, as results are written."""
+        """True if the frames are slices of a reconstruction written by a run."""
         return self.axes == VOLUME_AXES
 
 
 def facts_of_file(
     file: ScanFile, layout: Layout, projections: Selection
 ) -> tuple[StoredFacts, dict[str, Any]]:
-    """Read what an open file stores next to the frames of a layout, but for the angles.
+    """Read the facts stored next to the frames of an open file, without the angles.
 
     Parameters
     ----------
@@ -483,10 +482,10 @@ def facts_of_file(
     Returns
     -------
     (StoredFacts, dict of str to data set)
-        What is stored, and the data sets that may be the angles by their names and dims.
+        The facts, and the data sets that may be the angles by their names and dims.
     """
     parts = layout.data, layout.flats, layout.darks
-    used = [file.find(where) for where in parts if where is not None]  # may have other paths too
+    used = [file.find(where) for where in parts if where is not None]  # also under other paths
     stacks: list[Stack] = []
     columns: dict[str, Any] = {}
     search = FactSearch(layout.data)

@@ -34,41 +34,41 @@ from ..frames.frames import Selection
 _TILES = 8
 """Tiles along each axis of a frame."""
 _DEVIATIONS, _ERRORS = 6.0, 3.0
-"""Standard deviations of a frame that is odd, and standard errors of groups that differ."""
+"""Smallest difference of an odd frame in standard deviations, and of groups in standard errors."""
 _ODD_SHARE: dict[SideName, float] = {"flats": 0.02, "darks": 0.002}
-"""Share of the beam by which an odd frame differs at least."""
+"""Smallest difference of an odd frame as a share of the beam."""
 _LEAST_BEAM = 0.2
 """Share of the brightest group's beam below which a group of flats is odd."""
 _LEAST_CHANGE = 1e-3
-"""Share of the beam by which groups differ at least: the attenuation that it makes."""
+"""Smallest difference of groups as a share of the beam, which is an error of the attenuation."""
 _LEAST_UNPLACED = 1e-2
-"""Share of the beam by which flats change before it is said that their places are unknown."""
+"""Share of the beam by which flats of unknown order change before this is reported."""
 _LEAST_SIGNAL = 0.01
-"""Share of the flats' level that the beam is at least: darks that differ by noise show no beam."""
+"""Smallest beam as a share of the flats' level. Smaller differences to the darks are noise."""
 _CAMERA_LEVELS = [2**n_bits for n_bits in (8, 10, 12, 14, 16)]
 _SATURATED = 0.01
-"""Share of the pixels of a frame that have a camera's largest value, above which it is reported."""
+"""Share of pixels with the largest value of a camera above which saturation is reported."""
 _N_ROWS, _N_FRAMES = 256, 16
-"""Projections that are looked at where a row can be read alone, and where a whole frame is read."""
+"""Number of projections that are checked if single rows, or only whole frames, can be read."""
 _MOST_NAMED = 5
-"""Odd frames that are named one by one."""
+"""Largest number of odd frames that are reported one by one."""
 
 Means = NDArray[np.float64]
 
 
 class FrameMeans:
-    """Means of the flats and darks of a scan, which are read when they are first asked for.
+    """Means of the flats and darks of a scan, which are read at their first use.
 
     Parameters
     ----------
     sides : mapping of str to Selection or None
-        Flats and darks as they are read.
+        Flats and darks of the source.
     projections : ndarray of int
-        Number of each projection that is read, among all of the scan.
+        Index in the scan of each projection that is read.
     places : mapping of str to ndarray or None
-        Number of projections before each flat, and before each dark; None if it is not known.
+        Number of projections before each flat, and before each dark; None if unknown.
     currents : (ndarray, ndarray), optional
-        Current of the beam for each projection and for each flat: flats are scaled by them.
+        Beam current of each projection and of each flat, which scales the flats.
     data : Selection, optional
         The projections.
     """
@@ -102,9 +102,9 @@ class FrameMeans:
     def flat_weights(self) -> FlatWeights | None:
         """Weights of the flats for each projection; None if all projections have the same mean.
 
-        They are a product of two arrays. The first, (projections, groups), has the weights in time,
-        times the current of the projection. The second, (groups, flats), averages the flats of a
-        group, each divided by its current.
+        They are the product of two arrays. The first, (projections, groups), contains the weights
+        in time multiplied by the beam current of the projection. The second, (groups, flats),
+        averages the flats of a group, each divided by its current.
         """
         places, currents = self._places["flats"], self._currents
         if currents is None and (places is None or len(np.unique(places)) < 2):
@@ -130,7 +130,7 @@ class FrameMeans:
         return in_time * of_projection[:, None], members
 
     def warnings(self, sides: Iterable[str]) -> list[str]:
-        """What is wrong with flats or darks, as far as they are in `sides`."""
+        """Warnings about flats or darks, if they are in `sides`."""
         texts = []
         if "flats" in sides and "flats" in self.tiles and not (self._signal() > 0).any():
             texts.append(
@@ -172,20 +172,20 @@ class FrameMeans:
         if "darks" in self.tiles:
             signal -= np.median(self.tiles["darks"])
         usual = np.nanmedian(signal)
-        if usual <= _LEAST_SIGNAL * self._beam():  # nothing comes through this row
+        if usual <= _LEAST_SIGNAL * self._beam():  # this row is opaque
             return []
         dark = np.flatnonzero(signal < _LEAST_SIGNAL * usual)
         if not len(dark):
             return []
         return [
-            f"projections: {len(dark)} of {len(frames)} that were looked at have no beam, from "
+            f"projections: {len(dark)} of {len(frames)} checked frames have no beam, from "
             f"frame {frames[dark[0]]} to {frames[dark[-1]]}: row {n_rows // 2} has a mean of "
             f"{level[dark[0]]:.6g} there, and {np.median(level):.6g} in the others. Read the scan "
             "without them: `preview` in the loader, or an image key of 3"
         ]
 
     def _unweighted(self, side: SideName, keep: NDArray[np.int64]) -> list[str]:
-        """Report frames that change during the scan and are averaged nevertheless."""
+        """Report frames that change during the scan but are averaged."""
         places, frames = self._places[side], self.tiles[side]
         if side == "flats" and (places is not None or self._currents is not None):
             return []
@@ -194,7 +194,7 @@ class FrameMeans:
         change = _largest_change(frames[keep], group[keep], _LEAST_UNPLACED, self._beam())
         if not change:
             return []
-        what = "where they stand among the projections is not stored" if places is None else ""
+        what = "their order among the projections is not stored" if places is None else ""
         why = what or "only flats are interpolated in time"
         return [
             f"{side} change by {100 * change:.2g} % of the beam during the scan, and their mean is "
@@ -207,9 +207,9 @@ class FrameMeans:
         return self.tiles["flats"] - (0 if darks is None else np.median(darks, axis=0))
 
     def _beam(self) -> float:
-        """Signal of the beam where it is brightest; 0 if the flats are no brighter than the darks.
+        """Signal of the beam at its brightest; 0 if the flats are not brighter than the darks.
 
-        Without flats it is the level of the darks, and 0 without these.
+        Without flats, the level of the darks is returned, and 0 without darks.
         """
         if "flats" not in self.tiles:
             darks = self.tiles.get("darks")
@@ -219,7 +219,7 @@ class FrameMeans:
         return signal if signal > _LEAST_SIGNAL * level else 0.0
 
     def _odd(self, side: SideName) -> set[int]:
-        """Indices of odd frames, by the rules of this module's docstring, or not finite."""
+        """Indices of frames that are not finite, or odd by the rules in this module's docstring."""
         means, places = self.tiles[side].mean(axis=1), self._places[side]
         group = np.zeros(len(means)) if places is None else places
         least = _ODD_SHARE[side] * self._beam()
@@ -269,7 +269,7 @@ def _first_of_tiles(length: int) -> NDArray[np.int64]:
 def _largest_change(
     frames: Means, group: NDArray[np.int64], least_share: float, beam: float
 ) -> float:
-    """Largest difference of two groups as a share of the beam; 0 if all of them are noise.
+    """Largest difference of two groups as a share of the beam; 0 if all differences are noise.
 
     Parameters
     ----------
@@ -278,9 +278,9 @@ def _largest_change(
     group : ndarray of int
         Group of each frame.
     least_share : float
-        Share of the beam below which a difference does not count.
+        Share of the beam below which a difference is ignored.
     beam : float
-        Signal of the beam; without one, the result is 0.
+        Signal of the beam. If it is 0, the result is 0.
     """
     if beam <= 0:
         return 0.0

@@ -1,7 +1,7 @@
-"""A scan made of stacks of frames: projections, flats and darks, each a `Selection`.
+"""A scan that consists of stacks of frames: projections, flats and darks, each a `Selection`.
 
-A kind of file only has to read parts of frames (`Frames`); the rest of a `Source` is
-the same for all kinds of files, and is here.
+Each kind of file only implements reading parts of frames (`Frames`). The rest of a `Source` is the
+same for all kinds of files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .loader import LoaderOptions
 
 
 class FrameSource(Source):
-    """A `Source` made of stacks of frames.
+    """A `Source` that consists of stacks of frames.
 
     Parameters
     ----------
@@ -37,20 +37,20 @@ class FrameSource(Source):
     data : Selection
         The projections.
     options : LoaderOptions, optional
-        The part of the scan to read, which of the flats and darks, and whether these are made up
-        where they are missing (one frame of ones, or zeros, as httomo's loader makes it).
+        The part of the scan to read, which flats and darks to read, and whether missing ones are
+        replaced by one frame of ones or zeros, as by httomo's loader.
     sides : mapping of str to Selection or None, optional
-        Flats and darks of the projections' rows and columns. Those of the projections' own stack
-        were taken where they are in it.
+        Flats and darks with the same rows and columns as the projections. If they are in the stack
+        of the projections, their order in it is the order of acquisition.
     flats_after : Selection, optional
-        Flats that were taken after the projections; those of `sides` were taken before them then.
+        Flats taken after the projections. Those of `sides` were then taken before.
     angles : ndarray, optional
-        Angles in radians: of each projection, of each that is in the preview, or of each frame
-        of the stack that `data` selects from.
+        Angles in radians: of each projection, of each projection in the preview, or of each frame
+        of the stack.
     stored : StoredFacts, optional
-        What the file stores next to the frames.
+        Facts stored next to the frames.
     currents : ndarray, optional
-        Current of the beam for each frame of the projections' stack, by which flats are scaled.
+        Beam current of each frame of the projections' stack, which scales the flats.
 
     Raises
     ------
@@ -74,9 +74,9 @@ class FrameSource(Source):
         preview = options.preview
         self.name = name
         self.stored = stored
-        """What the file stores next to the frames; None for files without a layout."""
+        """Facts stored next to the frames; None for files without a layout."""
         self.pixel_size: PixelSize | None = None if stored is None else stored.pixel_size
-        """Size of a pixel at the sample; None if it is not known."""
+        """Pixel size at the sample; None if unknown."""
         self._sides: dict[SideName, Selection | None] = dict.fromkeys(SIDE_NAMES)
         places: dict[SideName, NDArray[np.int64] | None] = dict.fromkeys(SIDE_NAMES)
         _, n_rows, n_columns = data.spec.shape
@@ -94,7 +94,7 @@ class FrameSource(Source):
             self.angles = angles[angle_indices(name, angles.size, data, preview)]
             self.angles.flags.writeable = False
             if numbers[-1] - numbers[0] + preview.angle_step >= data.spec.shape[0]:
-                warn_of_missing_angles(name, self.angles)  # a preview may be of few degrees
+                warn_of_missing_angles(name, self.angles)  # a preview may cover few degrees
         self.detector_start = rows[0], columns[0]
         self._data = data.take(numbers).crop(rows, columns)
         self.spec = self._data.spec
@@ -117,7 +117,7 @@ class FrameSource(Source):
             self._sides[side] = Selection.of(ArrayFrames(f"dummy {side} of {name}", frame))
 
     def with_rows(self, start: int, stop: int) -> FrameSource:
-        """The same scan with some of its rows; both read, and close, the same files."""
+        """Return the same scan with some of its rows; both use, and close, the same files."""
         part = copy.copy(self)
         columns = (0, self.spec.shape[2])
         part._data = self._data.crop((start, stop), columns)
@@ -132,9 +132,9 @@ class FrameSource(Source):
     def with_projections(
         self, data: NDArray[Any], rows: tuple[int, int], angles: NDArray[np.float32] | None
     ) -> FrameSource:
-        """The same scan with other projections, in memory, of which it has some of the rows.
+        """Return the same scan with some rows of other projections, which are in memory.
 
-        It has the flats and darks that fit them, and the angles unless these are fewer.
+        Flats and darks are kept if their shape fits, and angles unless they are fewer.
         """
         part = self.with_rows(*rows) if data.shape[1] == self.spec.shape[1] else copy.copy(self)
         if rows != (0, data.shape[1]):
@@ -152,7 +152,7 @@ class FrameSource(Source):
 
     @property
     def reads_rows(self) -> bool:
-        """True if some rows of all projections are read without the rest of these."""
+        """True if rows of all projections are read without the other rows."""
         return self._data.frames.reads_rows
 
     def flat_weights(self) -> FlatWeights | None:
@@ -160,18 +160,18 @@ class FrameSource(Source):
         return self._means.flat_weights
 
     def frame_warnings(self, sides: Iterable[str]) -> list[str]:
-        """What is wrong with flats or darks, as far as they are in `sides`."""
+        """Warnings about flats or darks, if they are in `sides`."""
         return [f"{self.name}: {text}" for text in self._means.warnings(sides)]
 
     @property
     def flats(self) -> ArraySpec | None:
-        """Shape and dtype of the flats; None without any."""
+        """Shape and dtype of the flats; None without flats."""
         flats = self._sides["flats"]
         return None if flats is None else flats.spec
 
     @property
     def darks(self) -> ArraySpec | None:
-        """Shape and dtype of the darks; None without any."""
+        """Shape and dtype of the darks; None without darks."""
         darks = self._sides["darks"]
         return None if darks is None else darks.spec
 
@@ -212,11 +212,11 @@ class FrameSource(Source):
         return out
 
     def check_unchanged(self) -> None:
-        """Check that the files are those that were opened; see `Source.check_unchanged`."""
+        """Check that no file changed since it was opened; see `Source.check_unchanged`."""
         self._stamps.check()
 
     def close(self) -> None:
-        """Close the files; a second call does nothing."""
+        """Close the files; a second call has no effect."""
         for selection in (self._data, *self._sides.values()):
             if selection is not None:
                 selection.frames.close()
@@ -229,12 +229,12 @@ def _side(
     data: Selection,
     options: LoaderOptions,
 ) -> tuple[Selection, NDArray[np.int64] | None]:
-    """Flats or darks that are read, and the number of projections before each, where known.
+    """Select flats or darks, and return the number of projections before each, if known.
 
     Raises
     ------
     SourceError
-        If their frames do not fit those of the projections.
+        If their shape does not fit that of the projections.
     """
     places = None
     if selection.frames is data.frames:
@@ -259,12 +259,12 @@ def _side(
 def _currents(
     name: str, currents: NDArray[np.float64], data: Selection, flats: Selection | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Currents of the projections and of the flats.
+    """Beam currents of the projections and of the flats.
 
     Raises
     ------
     SourceError
-        If there is none for each frame, or one is not above 0.
+        If their number is not that of the frames, or one is not above 0.
     """
     n_frames = data.frames.spec.shape[0]
     if flats is None or flats.frames is not data.frames or currents.size != n_frames:
@@ -287,9 +287,9 @@ def check_written(selection: Selection, what: str) -> None:
     Parameters
     ----------
     selection : Selection
-        Frames that a run reads.
+        Frames to check.
     what : str
-        What they are: projections, flats or darks.
+        Name of the frames: projections, flats or darks.
 
     Raises
     ------
@@ -306,12 +306,12 @@ def check_written(selection: Selection, what: str) -> None:
 
 
 class FileStamp(NamedTuple):
-    """What tells a file from another one, and from itself after a change."""
+    """Values that change if a file is replaced or modified."""
 
     device: int
-    """Device that it is on."""
+    """Device of the file."""
     inode: int
-    """Its inode there."""
+    """Inode on the device."""
     n_bytes: int
     """Size."""
     time_ns: int
@@ -324,17 +324,17 @@ class FileStamp(NamedTuple):
         Raises
         ------
         OSError
-            If it cannot be looked at.
+            If its status cannot be read.
         """
         status = os.stat(path)
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class FileStamps:
-    """Size, time and inode of files, to be compared later."""
+    """Stamps of files, to detect later changes."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        # Absolute: a method may change the current folder.
+        # Absolute paths, because a method may change the current folder.
         self._stamps = {path.absolute(): _stamp(path) for path in paths}
 
     def check(self) -> None:

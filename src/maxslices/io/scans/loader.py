@@ -1,4 +1,4 @@
-"""Options of a loader: the parts of a scan, where they are, and how a pipeline file says so."""
+"""Options of a loader: paths of the parts of a scan, the preview, and their YAML parameters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AngleRange:
     stop: float
     """Last angle in degrees, included."""
     count: int
-    """Number of angles; compared with the scan before they are computed."""
+    """Number of angles, which is checked before they are computed."""
 
     def degrees(self) -> NDArray[np.float64]:
         """The angles in degrees."""
@@ -39,22 +39,22 @@ class AngleRange:
 
 @dataclass(frozen=True, slots=True)
 class AngleFile:
-    """Angles in another file than the scan's."""
+    """Angles in a separate file."""
 
     file: Path
-    """An HDF5 file, or text with angles in degrees."""
+    """An HDF5 file, or a text file with angles in degrees."""
     data_path: str | None = None
     """Data set in an HDF5 file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameChoice:
-    """Which frames of the flats, or of the darks, are read."""
+    """Selection of flats or darks by index."""
 
     indices: tuple[int, ...]
     """Indices among the flats or darks, from 0."""
     are_left_out: bool = False
-    """Whether these are left out, and all others are read."""
+    """Whether these frames are omitted, and all other frames are read."""
 
     def of(self, n_frames: int, name: str) -> NDArray[np.int64]:
         """Increasing indices of the frames that are read.
@@ -62,37 +62,39 @@ class FrameChoice:
         Raises
         ------
         SourceError
-            If an index is beyond the frames `name`, or no frame is left.
+            If an index is out of range, or no frame is selected.
         """
         chosen = np.unique(np.array(self.indices, np.int64))
         if chosen.size and not 0 <= chosen[0] <= chosen[-1] < n_frames:
             raise SourceError(
-                f"{name}: frames has {chosen[0] if chosen[0] < 0 else chosen[-1]}, and there are "
-                f"frames 0 to {n_frames - 1}"
+                f"{name}: frames contains {chosen[0] if chosen[0] < 0 else chosen[-1]}, and the "
+                f"valid indices are 0 to {n_frames - 1}"
             )
         if self.are_left_out:
             chosen = np.setdiff1d(np.arange(n_frames), chosen)
         if not chosen.size:
-            raise SourceError(f"{name}: frames leaves none of {n_frames}: read one at least")
+            raise SourceError(
+                f"{name}: frames selects none of {n_frames} frames. Select at least one"
+            )
         return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class SideData:
-    """Flats or darks that are not searched for with the projections, or some of them."""
+    """Place of flats or darks outside the scan's layout, or a selection of them."""
 
     file: Path | None
     """A file, or a folder of TIFFs; None for the file of the scan."""
     data_path: str = "auto"
-    """Data set in an HDF5 file; ``"auto"``: what its layout marks as flats or darks."""
+    """Data set in an HDF5 file; ``"auto"`` uses the flats or darks of its layout."""
     image_key_path: str | None = None
     """Image key that selects the frames; None selects all frames of a `data_path`."""
     frames: FrameChoice | None = None
-    """Which of these are read; None reads all."""
+    """Selection of frames; None reads all."""
 
     @property
     def is_auto(self) -> bool:
-        """Whether it only selects among the frames that are found with the projections."""
+        """Whether it only selects among the frames of the scan's layout."""
         return self == SideData(None, frames=self.frames) and self.frames is not None
 
 
@@ -103,7 +105,7 @@ class AxisIndex:
     keyword: str
     """Origin of the offset: "begin", "mid" or "end"."""
     offset: int = 0
-    """Indices after the origin; may be negative."""
+    """Offset from the origin, possibly negative."""
 
     def index(self, length: int) -> int:
         """Index along an axis of `length`."""
@@ -113,9 +115,9 @@ class AxisIndex:
 
 
 def middle_bounds(length: int) -> tuple[int, int]:
-    """Compute (start, stop) of the middle of an axis, as httomo's ``mid`` means it.
+    """Compute (start, stop) of the middle of an axis, as httomo's ``mid``.
 
-    Three indices if the length is even, two if it is odd; all of 2 or 3.
+    The middle has three indices if the length is even, two if it is odd, and all of 2 or 3.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def middle_bounds(length: int) -> tuple[int, int]:
 
 
 Bound = int | AxisIndex | None
-"""Start or stop of a part; None for that of the axis."""
+"""Start or stop of a part; None for the start or stop of the axis."""
 Part = tuple[Bound, Bound] | Literal["mid"]
 """Part of an axis: (start, stop), or its middle (`middle_bounds`)."""
 
@@ -139,14 +141,13 @@ class Preview:
     """A part of a scan: (start, stop) along each axis, stop excluded."""
 
     angles: tuple[Bound, Bound] = (None, None)
-    """Frames as they are stored, darks and flats among the projections included; the projections
-    among them are read."""
+    """Range of stored frames, which may include darks and flats. Its projections are read."""
     detector_y: Part = (None, None)
     """Detector rows."""
     detector_x: Part = (None, None)
     """Detector columns."""
     angle_step: int = 1
-    """Every how many of the projections among `angles` are read."""
+    """Step between the projections in `angles` that are read."""
 
     def bounds(self, axis: int, length: int, name: str) -> tuple[int, int]:
         """Compute (start, stop) along an axis of `length`.
@@ -154,7 +155,7 @@ class Preview:
         Raises
         ------
         SourceError
-            If it is empty or reaches beyond the scan `name`.
+            If it is empty or not within the scan `name`.
         """
         ends: Part = (self.angles, self.detector_y, self.detector_x)[axis]
         if ends == "mid":
@@ -163,15 +164,15 @@ class Preview:
         start, stop = 0 if start is None else start, length if stop is None else stop
         if not 0 <= start < stop <= length:
             raise SourceError(
-                f"{name}: preview {AXES[axis]} {start}:{stop} is not within the scan's "
-                f"{length}; give 0 <= start < stop <= {length}"
+                f"{name}: preview {AXES[axis]} {start}:{stop} is not within the scan's {length}. "
+                f"Use 0 <= start < stop <= {length}"
             )
         return start, stop
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """Parts of a scan that are not in its file, or not at a usual place.
+    """Options for parts of a scan that are in other files, or not at a known path.
 
     The fields are the parameters of httomo's ``standard_tomo`` loader.
     """
@@ -181,54 +182,54 @@ class LoaderOptions:
     image_key_path: str | None = "auto"
     """Data set with the kind of each frame; ``"auto"``: search for it; None: projections only."""
     rotation_angles: str | AngleRange | AngleFile | Sequence[float] | NDArray[Any] = "auto"
-    """``"auto"``, the path of a data set, a file, a range, or a list in degrees. They have an angle
-    for each projection, for each of the preview, or for each frame."""
+    """``"auto"``, the path of a data set, a file, a range, or a list in degrees. There is an angle
+    for each projection, for each projection in the preview, or for each frame."""
     flats: SideData | Literal["auto", "ignore"] = "auto"
-    """Flats; ``"auto"``: those found with the projections; ``"ignore"``: a frame of ones."""
+    """Flats; ``"auto"`` uses those of the layout, ``"ignore"`` a frame of ones."""
     darks: SideData | Literal["auto", "ignore"] = "auto"
-    """Darks; ``"auto"``: those found with the projections; ``"ignore"``: a frame of zeros."""
+    """Darks; ``"auto"`` uses those of the layout, ``"ignore"`` a frame of zeros."""
     beam_current: str | None = None
-    """Current of the beam for each frame: ``"auto"``, a path, or None. Flats are scaled by it."""
+    """Beam current of each frame, which scales the flats: ``"auto"``, a path, or None."""
     dummies: bool = False
-    """Whether flats and darks that are not found are replaced as those to ignore are."""
+    """Whether missing flats and darks are replaced by a frame of ones or zeros."""
     preview: Preview = Preview()
     """Part of the scan to read."""
 
     def side(self, side: SideName) -> SideData | Literal["auto", "ignore"]:
-        """Option for the flats or for the darks, without the frames that it selects."""
+        """Option for flats or darks, without the selection of frames."""
         option = self.flats if side == "flats" else self.darks
         return "auto" if isinstance(option, SideData) and option.is_auto else option
 
     def choice(self, side: SideName) -> FrameChoice | None:
-        """Which of the flats, or of the darks, are read; None reads all."""
+        """Selection of flats or darks; None reads all."""
         option = self.flats if side == "flats" else self.darks
         return option.frames if isinstance(option, SideData) else None
 
     def makes_up(self, side: SideName) -> bool:
-        """True if flats or darks are made up where a scan has none."""
+        """True if missing flats or darks are replaced by a frame of ones or zeros."""
         return self.dummies or self.side(side) == "ignore"
 
 
 TO_FILL_IN = "REQUIRED"
-"""What httomo's templates have in place of values that a user has to give."""
+"""Placeholder in httomo's templates for values that the user must set."""
 _ALL_BUT = re.compile(r"all but ([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)")
 _AS_A_TIME = " (YAML reads 1:3 as minutes and seconds, which is 63)"
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderFault:
-    """What is wrong with one of the parameters."""
+    """A fault of a parameter."""
 
     keys: tuple[str, ...]
-    """The parameter, and the keys within it."""
+    """The parameter and the keys within it."""
     text: str
-    """What is wrong, and what would be right."""
+    """What is wrong, and the valid values."""
 
 
 def parse_loader(
     parameters: Any, *, as_httomo: bool = False
 ) -> tuple[LoaderOptions, list[LoaderFault]]:
-    """Make options from the parameters of a loader step.
+    """Parse the parameters of a loader step.
 
     Parameters
     ----------
@@ -244,13 +245,13 @@ def parse_loader(
         the middle rows or columns (`middle_bounds`). ``continuous_scan_subset``:
         ``{start, stop}``, in place of the preview's angles.
     as_httomo : bool
-        Whether what is left out means what it means in httomo: without ``image_key_path`` all
-        frames are projections, and flats or darks that are not found are ones and zeros.
+        Whether defaults are those of httomo: without ``image_key_path`` all frames are projections,
+        and missing flats or darks are replaced by ones and zeros.
 
     Returns
     -------
     (LoaderOptions, list of LoaderFault)
-        The options, without what is faulty, and every fault.
+        The options, without faulty parameters, and all faults.
     """
     parse = _Parse()
     options: dict[str, Any] = {"image_key_path": None, "dummies": True} if as_httomo else {}
@@ -259,15 +260,15 @@ def parse_loader(
 
 _Keys = tuple[str, ...]
 _Parser = Callable[[Any, _Keys], Any]
-"""Takes a value and its keys; raises `_Wrong`, empty if its faults are noted already."""
+"""Takes a value and its keys; raises `_Wrong`, without text if its faults are already collected."""
 
 
 class _Wrong(Exception):
-    """A value that cannot be meant."""
+    """An invalid value."""
 
 
 class _Parse:
-    """Reads the parameters of one loader step, and collects what is wrong with them."""
+    """Parser of the parameters of a loader step, which collects faults."""
 
     def __init__(self) -> None:
         self.faults: list[LoaderFault] = []
@@ -276,7 +277,7 @@ class _Parse:
         self.faults.append(LoaderFault(keys, text))
 
     def options(self, parameters: Any) -> dict[str, Any]:
-        """Fields of `LoaderOptions` that are given."""
+        """Parse the fields of `LoaderOptions` that are set."""
         parsers: dict[str, _Parser] = {
             "data_path": _path("data_path of the loader"),
             "image_key_path": _or_none(_path("image_key_path of the loader")),
@@ -302,7 +303,7 @@ class _Parse:
     def _fields(
         self, what: str, parameters: Any, keys: _Keys, parsers: Mapping[str, _Parser]
     ) -> dict[str, Any]:
-        """Parse values under known names; without those that are wrong."""
+        """Parse values with known names; omit invalid ones."""
         if not isinstance(parameters, Mapping):
             is_time = isinstance(parameters, int) and parameters > 60
             raise _Wrong(
@@ -330,7 +331,7 @@ class _Parse:
         parsers: Mapping[str, _Parser],
         required: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Parse values that are of use together only."""
+        """Parse values that must all be valid."""
         n_before = len(self.faults)
         parsed = self._fields(what, parameters, keys, parsers)
         missing = [each for each in required if each not in parameters]
@@ -341,7 +342,7 @@ class _Parse:
         return parsed
 
     def _angles(self, value: Any, keys: _Keys) -> Any:
-        """Auto, a path in the file of the scan, degrees, a file of their own, or a range."""
+        """Parse ``auto``, a path in the file, a list of degrees, a separate file, or a range."""
         what, path = "rotation_angles of the loader", _path("rotation_angles data_path")
         if isinstance(value, str):
             return _path(what)(value, keys)
@@ -401,7 +402,7 @@ class _Parse:
         return Preview(**parts, angle_step=step)
 
     def _part(self, axis: str, value: Any, keys: _Keys) -> Any:
-        """Start and stop of a part of an axis; of the angles also the step."""
+        """Parse start and stop of a part of an axis, and the step of angles."""
         if value == "mid" and axis != "angles":
             return value
         parsers: dict[str, _Parser] = {}
@@ -438,7 +439,7 @@ def _value(must: str, test: Callable[[Any], bool]) -> _Parser:
         if test(value):
             return value
         is_left = isinstance(value, str) and value == TO_FILL_IN
-        hint = ", which stands for a value of yours" if is_left else ""
+        hint = ", which is a placeholder: replace it" if is_left else ""
         raise _Wrong(f"{must}, not {value!r}{hint}")
 
     return parse
@@ -476,7 +477,7 @@ def _end(part: Mapping[str, Any], name: str, default: str) -> Bound:
 
 
 def _frames(name: str, value: Any, keys: _Keys) -> FrameChoice:
-    """Parse which frames are read: a list of indices, or ``all but`` some."""
+    """Parse a selection of frames: a list of indices, or ``all but`` some."""
     rest = _ALL_BUT.fullmatch(value) if isinstance(value, str) else None
     if rest:
         return FrameChoice(tuple(map(int, rest[1].split(","))), are_left_out=True)

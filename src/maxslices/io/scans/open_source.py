@@ -39,7 +39,7 @@ from .sides import (
 logger = logging.getLogger(__name__)
 
 _PROJECTIONS = re.compile(r"proj|tomo|sample|scan|radio|image|data", re.IGNORECASE)
-"""What names of folders of projections have in them."""
+"""Pattern of names of folders of projections."""
 _SIDES: dict[SideName, re.Pattern[str]] = {
     "flats": re.compile(
         r"(?<![a-z])(((flat|bright)(_?field)?|white|ref(erence)?)s?|open(_?beam)?s?)(?![a-z])",
@@ -49,9 +49,9 @@ _SIDES: dict[SideName, re.Pattern[str]] = {
         r"(?<![a-z])((dark(_?(field|current))?|black)s?|bias)(?![a-z])", re.IGNORECASE
     ),
 }
-"""Words in names of folders of flats and darks; a scan of an opening is not one of open beam."""
+"""Whole words in names of folders of flats and darks: an "opening" is not an open beam."""
 _LISTED = 6
-"""Most entries that a warning lists."""
+"""Largest number of entries listed in a warning."""
 
 
 def open_source(
@@ -66,15 +66,14 @@ def open_source(
     ----------
     scan : path, ndarray or Source
         An HDF5 or NeXus file, an ``.npy`` file, a folder of TIFFs (one a projection, in
-        natural order of their names; flats and darks in folders named so), one TIFF of many
-        pages, Zarr or OME-Zarr (a folder, a
-        ZIP file, or an address of fsspec such as ``s3://bucket/scan.zarr``), a 3D array, or an
-        open source, which is returned unchanged.
+        natural order of their names, with flats and darks in folders with such names), one TIFF of
+        many pages, Zarr or OME-Zarr (a folder, a ZIP file, or an address of fsspec such as
+        ``s3://bucket/scan.zarr``), a 3D array, or an open source, which is returned unchanged.
     options : LoaderOptions, optional
-        Where the parts of the scan are; by default they are searched for.
+        Paths of the parts of the scan; by default they are searched for.
     guess : bool
-        Whether the parts of an HDF5 file of no known layout are searched for by shapes and names;
-        those of Zarr always are.
+        Whether the parts of an HDF5 file of unknown layout are searched for by shapes and names.
+        In Zarr they always are.
 
     Returns
     -------
@@ -84,7 +83,7 @@ def open_source(
     Raises
     ------
     SourceError
-        If it does not exist, cannot be read or is not a scan.
+        If it does not exist, cannot be read, or is not a scan.
     """
     options = options or LoaderOptions()
     if isinstance(scan, np.ndarray):
@@ -96,7 +95,7 @@ def open_source(
             f"a {type(scan).__name__} is not a scan: give a path, a NumPy array or a Source"
         )
     if not os.fspath(scan):
-        raise SourceError("the path of the scan is empty; '.' is the folder one is in")
+        raise SourceError("the path of the scan is empty. Use '.' for the current folder")
     if is_zarr(scan):
         file = ZarrFile(scan)
         source = file_source(file, options)
@@ -120,10 +119,10 @@ def open_source(
 
 
 def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) -> FrameSource:
-    """Make the source of an HDF5 or Zarr file, which it closes.
+    """Create the source of an HDF5 or Zarr file, which it closes.
 
-    Known layouts: NXtomo as Diamond (``entry1/tomo_entry``) and the ESRF (``entry0000``)
-    write it, or under any other entry, APS Data Exchange (``/exchange``), and OME-Zarr. Angles are
+    Known layouts are NXtomo in the entries of Diamond (``entry1/tomo_entry``), the ESRF
+    (``entry0000``) or any other entry, APS Data Exchange (``/exchange``), and OME-Zarr. Angles are
     in degrees unless their ``units`` are radians.
 
     Raises
@@ -137,7 +136,7 @@ def file_source(file: ScanFile, options: LoaderOptions, *, guess: bool = False) 
         if options.data_path == "auto":
             _warn_of_other_entries(file, layout)
         frames = file.frames(layout.data)
-        frames.written()  # before arrays of its length are made
+        frames.written()  # checked before arrays of its length are allocated
         keys = _kinds(file, layout, options, frames.spec.shape[0])
         data = frames_of_kind(frames, keys, KIND_PROJECTION)
         if data is None:
@@ -190,7 +189,7 @@ def plain_source(
     flats_after: Selection | None = None,
     angles: NDArray[np.float32] | None = None,
 ) -> FrameSource:
-    """Make the source of a file without a layout.
+    """Create the source of a file without a layout.
 
     Parameters
     ----------
@@ -199,21 +198,21 @@ def plain_source(
     data : Selection
         The projections; closed if an error is raised.
     options : LoaderOptions
-        Must not name paths within an HDF5 file.
+        Must not contain paths within an HDF5 file.
     sides : mapping of str to Selection or None, optional
-        Flats and darks, where the options leave them open.
+        Flats and darks for options that are "auto".
     flats_after : Selection, optional
-        Flats that were taken after the projections, likewise.
+        Flats taken after the projections, for an option that is "auto".
     angles : ndarray, optional
-        Angles in radians, where the options leave them open.
+        Angles in radians for an option that is "auto".
     """
     with ExitStack() as opened:
         opened.callback(data.frames.close)
         keys = options.image_key_path not in ("auto", None)
         if options.data_path != "auto" or keys or options.beam_current is not None:
             raise SourceError(
-                f"{name}: is not an HDF5 file, so it has no data_path, no image_key_path and no "
-                "beam_current: leave them out"
+                f"{name}: is not an HDF5 file, so it has no data_path, image_key_path or "
+                "beam_current. Omit them"
             )
         opened_sides = sides_elsewhere(options, opened)
         for side in SIDE_NAMES:
@@ -222,7 +221,7 @@ def plain_source(
                 opened_sides[side] = (sides or {}).get(side)
             elif isinstance(option, SideData) and option.file is None:
                 raise SourceError(
-                    f"{name}: holds projections alone, so {side} cannot be in it: give their file"
+                    f"{name}: contains only projections, so {side} cannot be in it: give their file"
                 )
         given_angles = angles_option(name, options, data)
         if isinstance(given_angles, str):
@@ -248,12 +247,12 @@ class ArrayScan(FrameSource):
     Parameters
     ----------
     data : ndarray
-        Projections (angles, detector_y, detector_x) of any real dtype; not copied.
+        Projections (angles, detector_y, detector_x) of any real dtype, which are not copied.
     flats, darks : ndarray, optional
         Frames (n, detector_y, detector_x), or a single one (detector_y, detector_x).
     flats_after : ndarray, optional
-        Flats that were taken after the projections, where `flats` were taken before them. They are
-        interpolated in time if they differ (see `dark_flat_field_correction`).
+        Flats taken after the projections, if `flats` were taken before. They are interpolated in
+        time if they differ (see `dark_flat_field_correction`).
     angles : array-like, optional
         Angle of each projection in radians.
     pixel_size : str or float, optional
@@ -306,14 +305,14 @@ class ArrayScan(FrameSource):
         }
 
     def with_options(self, options: LoaderOptions) -> FrameSource:
-        """The same scan, read as a pipeline's loader says.
+        """Return the same scan with the options of a pipeline's loader.
 
-        What the loader gives of angles, flats and darks takes the place of the scan's own.
+        Angles, flats and darks of the loader replace those of the scan.
 
         Raises
         ------
         SourceError
-            If a part of it is not within the scan, or the loader names paths in an HDF5 file.
+            If the preview is not within the scan, or the options contain paths in an HDF5 file.
         """
         return plain_source(self.name, options=options, **self._parts(self.name))
 
@@ -336,7 +335,7 @@ def _array(name: str, array: object) -> NDArray[Any]:
 def _read_currents(
     file: ScanFile, layout: Layout, options: LoaderOptions
 ) -> NDArray[np.float64] | None:
-    """Read the current of the beam for each frame; None unless it is asked for."""
+    """Read the beam current of each frame; None unless it is requested."""
     if options.beam_current is None:
         return None
     where = layout.current if options.beam_current == "auto" else options.beam_current
@@ -356,7 +355,7 @@ def _read_currents(
 
 
 def _warn_of_other_entries(file: ScanFile, layout: Layout) -> None:
-    """Log a warning if a file has more than one scan, of which one is read."""
+    """Log a warning if a file has further scans."""
     own = layout.data.strip("/").partition("/")[0]
     other_scans = [
         name
@@ -375,7 +374,7 @@ def _warn_of_other_entries(file: ScanFile, layout: Layout) -> None:
 
 
 def _warn_of_unused_key(file: ScanFile, options: LoaderOptions) -> None:
-    """Log a warning if a file marks flats or darks among frames that all count as projections."""
+    """Log a warning if an unused image key marks flats or darks."""
     key = find_layout(file, replace(options, image_key_path="auto")).image_key
     stored = None if key is None else file.find(key)
     if stored is not None and getattr(stored, "ndim", 0) == 1:
@@ -395,14 +394,15 @@ def _tiff_stacks(
 ) -> tuple[Frames, dict[SideName, Selection | None]]:
     """Open the stacks of a scan in TIFFs: its projections, flats and darks.
 
-    A folder without TIFFs may have one folder of projections, by its name, or the only one that is
-    neither of flats nor of darks. Flats and darks are in folders named so, next to the projections
-    or to their folder: those before the scan, then those after it.
+    A folder without TIFFs may contain a folder of projections, which is recognized by its name or
+    is the only one that is not of flats or darks. Folders of flats and darks are recognized by
+    their names. They are next to the projections or to their folder. Frames from after the scan
+    follow those from before it.
 
     Raises
     ------
     SourceError
-        If there are no TIFFs, several folders may be the projections, or frames do not fit.
+        If there are no TIFFs, several folders may be the projections, or shapes do not fit.
     """
     from ..tiff.frames import open_tiffs
 
@@ -414,14 +414,14 @@ def _tiff_stacks(
                 f"{path.parent}"
             )
         return frames, {}
-    projections, beside = path, path
+    projections, parent = path, path
     if not _has_tiffs(path):
         projections = _projections(path)
     elif _PROJECTIONS.search(path.name) and not _folders(path):
-        beside = path.resolve().parent
+        parent = path.resolve().parent
     sides: dict[SideName, Selection | None] = {}
     for side, pattern in _SIDES.items():
-        folders = [each for each in _folders(beside) if pattern.search(each.name)]
+        folders = [each for each in _folders(parent) if pattern.search(each.name)]
         if folders and options.side(side) == "auto":
             before_first = sorted(folders, key=lambda each: "after" in each.name.lower())
             stacks: list[Frames] = [open_tiffs(each) for each in before_first]
@@ -437,15 +437,15 @@ def _has_tiffs(folder: Path) -> bool:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Folders of TIFFs in a folder."""
+    """Subfolders that contain TIFFs."""
     try:
         return [each for each in sorted(folder.iterdir()) if each.is_dir() and _has_tiffs(each)]
-    except OSError:  # one that cannot be read is of no use
+    except OSError:  # such as a folder without permission
         return []
 
 
 def _projections(folder: Path) -> Path:
-    """Folder of the projections in a folder; itself, which has no TIFFs, if there is none."""
+    """Subfolder of projections; the folder itself without one."""
     candidates = [
         each
         for each in _folders(folder)

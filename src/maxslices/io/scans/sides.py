@@ -1,4 +1,4 @@
-"""Flats and darks: in the file of a scan, or in others."""
+"""Flats and darks in the file of a scan, or in other files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .layout import Layout, ScanFile, find_layout
 from .loader import LoaderOptions, SideData
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
-"""Values of a NeXus image key (NXtomo); 3 marks an invalid frame, -1 one taken for alignment."""
+"""Values of a NeXus image key (NXtomo); 3 marks an invalid frame, and -1 an alignment frame."""
 _KINDS = (-1, 0, 1, 2, 3)
 """All valid values of an image key."""
 _SIDE_KIND: dict[SideName, int] = {"flats": KIND_FLAT, "darks": KIND_DARK}
@@ -35,13 +35,13 @@ def read_image_key(file: ScanFile, where: str, n_frames: int) -> NDArray[Any]:
     Raises
     ------
     SourceError
-        If there is not a known kind for each frame.
+        If there is not a valid kind for each frame.
     """
     data, name = file.array(where, "image_key_path"), f"{file.name}: {where}"
     if data.dtype.kind not in "uif" or data.ndim != 1:
         raise SourceError(
-            f"{name} is {data.ndim}-dimensional {data.dtype}, not an image key: that has "
-            "a whole number for each frame"
+            f"{name} is {data.ndim}-dimensional {data.dtype}, not an image key, which has a "
+            "whole number for each frame"
         )
     if data.shape[0] != n_frames:
         raise SourceError(
@@ -59,7 +59,7 @@ def read_image_key(file: ScanFile, where: str, n_frames: int) -> NDArray[Any]:
 
 
 def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Selection | None:
-    """Select the frames of a kind; without an image key all are projections."""
+    """Select the frames of a kind; without an image key all frames are projections."""
     if keys is None:
         return Selection.of(frames) if kind == KIND_PROJECTION else None
     indices = np.flatnonzero(keys == kind)
@@ -69,7 +69,7 @@ def frames_of_kind(frames: Frames, keys: NDArray[Any] | None, kind: int) -> Sele
 def _side_of_layout(
     side: SideName, file: ScanFile, layout: Layout, frames: Frames, keys: NDArray[Any] | None
 ) -> Selection | None:
-    """Select flats or darks as the layout has them."""
+    """Select the flats or darks of a layout."""
     separate = layout.flats if side == "flats" else layout.darks
     if separate is None:
         return frames_of_kind(frames, keys, _SIDE_KIND[side])
@@ -91,15 +91,15 @@ def sides_of_file(
     file : ScanFile
         The file.
     layout : Layout
-        Where they are if the options leave them open.
+        Paths for options that are "auto".
     options : LoaderOptions
-        What is given.
+        Options of the loader.
     frames : Frames
         The stack of the projections.
     keys : ndarray, optional
-        Kind of each frame of it.
+        Kind of each frame of the stack.
     opened : ExitStack
-        Closes what is opened here.
+        Closes the opened files.
     """
     sides = sides_elsewhere(options, opened)
     for side in SIDE_NAMES:
@@ -119,7 +119,7 @@ def sides_of_file(
 
 
 def sides_elsewhere(options: LoaderOptions, opened: ExitStack) -> Sides:
-    """Open the flats and darks that are given in files of their own; None for others."""
+    """Open flats and darks in separate files; None for others."""
     sides: Sides = dict.fromkeys(SIDE_NAMES)
     for side in SIDE_NAMES:
         option = options.side(side)
@@ -130,12 +130,12 @@ def sides_elsewhere(options: LoaderOptions, opened: ExitStack) -> Sides:
 
 
 def _side_in_file(side: SideName, file: ScanFile, side_data: SideData) -> Selection:
-    """Select flats or darks in a file as they are given.
+    """Select flats or darks in a file by the options of the loader.
 
     Raises
     ------
     SourceError
-        If there are none at that place.
+        If they are not in the file.
     """
     is_auto = side_data.data_path == "auto"
     layout = Layout(side_data.data_path, side_data.image_key_path)
@@ -157,7 +157,7 @@ def _side_in_file(side: SideName, file: ScanFile, side_data: SideData) -> Select
 
 
 def _open(side: SideName, path: Path, side_data: SideData) -> Selection:
-    """Open flats or darks in a file of their own."""
+    """Open flats or darks in a separate file."""
     kind, suffix = check_readable(path), path.suffix.lower()
     file: ScanFile | None = None
     if kind == "file" and is_hdf5(path):
@@ -187,7 +187,7 @@ def _open(side: SideName, path: Path, side_data: SideData) -> Selection:
 def add_constant_sides(
     sides: Sides, stored: StoredFacts, options: LoaderOptions, data: Selection
 ) -> None:
-    """Add flats and darks that are stored as one value, as tomoScan writes them."""
+    """Add flats and darks that are stored as one value, as by tomoScan."""
     subjects: dict[SideName, str] = {"flats": "flat value", "darks": "dark value"}
     for side, subject in subjects.items():
         fact, value = one_fact(stored.values, subject), one_number(stored.values, subject)

@@ -1,4 +1,4 @@
-"""Results between two sections: in memory, and in files laid out for both slice dims."""
+"""Stores of the data between two sections, in memory and in files for both slice dims."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class MemoryStore(Closing, SupportsWindow):
     spec : ArraySpec
         Shape and dtype of the whole.
     array : ndarray, optional
-        Its memory, such as pinned memory; by default a new array.
+        Memory of the store, such as pinned memory; by default a new array.
 
     Raises
     ------
     StoreError
-        If there is not enough memory.
+        If memory cannot be allocated.
     """
 
     def __init__(self, spec: ArraySpec, array: NDArray[Any] | None = None) -> None:
@@ -48,13 +48,13 @@ class MemoryStore(Closing, SupportsWindow):
             self._array: NDArray[Any] | None = whole
         except MemoryError:
             raise StoreError(
-                f"{format_bytes(spec.nbytes)} for a result between two sections ({spec}) are more "
-                "memory than there is: allow less memory, so that it goes to a scratch file"
+                f"{format_bytes(spec.nbytes)} for a result between two sections ({spec}) cannot be "
+                "allocated: reduce the memory limit, so that it goes to a scratch file"
             ) from None
 
     @property
     def array(self) -> NDArray[Any]:
-        """The whole array, not a copy; it outlives the store."""
+        """The whole array, without a copy; it may be used after the store is closed."""
         if self._array is None:
             raise StoreError("this store is closed")
         return self._array
@@ -83,24 +83,24 @@ class MemoryStore(Closing, SupportsWindow):
 
 
 UNIT_BYTES = 2**22
-"""Bytes of a unit, which are contiguous in one of the files.
+"""Bytes of a unit, which is contiguous in one of the files.
 
-A file takes 5.0 GB/s into the page cache, however many threads write it: a unit takes 0.8 ms, so
-that a block of some 100 MiB is spread over all files.
+Writing a file to the page cache takes 5.0 GB/s with any number of threads, so a unit takes 0.8 ms.
+A block of 100 MiB is spread over all files.
 """
 
 OPEN_FLAGS = {"reading": os.O_RDONLY, "writing": os.O_WRONLY}
-"""How files are opened. Several hosts write to one page of a file: NFS writes back the bytes that
-were written only if the file is open for writing alone. Else it reads the page first, and later
-writes all of it, with what another host has written since (`nfs_want_read_modify_write`)."""
+"""Flags for opening files. Several hosts may write to one page of a file. If the file is open for
+writing alone, NFS writes back only the changed bytes. Otherwise it reads the page first and writes
+all of it, and overwrites the data of other hosts (`nfs_want_read_modify_write`)."""
 _MODES = {os.O_RDWR: "r+b", os.O_RDONLY: "rb", os.O_WRONLY: "wb"}
 _OF_PROCESSES = Path("/proc")
-"""Folder in which processes of the same user find each other's open files."""
+"""Folder with open files of other processes of the same user."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchLayout:
-    """What another process needs to read or write a `ScratchStore`."""
+    """Description with which another process opens a `ScratchStore`."""
 
     spec: ArraySpec
     """Shape and dtype of the whole."""
@@ -113,72 +113,71 @@ class ScratchLayout:
     in_memory: tuple[Path, ...]
     """Paths of the files in memory, for processes of the same user on the same machine."""
     on_disk: tuple[Path, ...]
-    """Paths of the files on disk; of files without names as of those in memory."""
+    """Paths of the files on disk. Files without names have paths as those in memory."""
 
 
 @dataclass(slots=True)
 class _Files:
-    """Files that hold a range of bands, whose units are spread over them."""
+    """Files with a range of bands, whose units are spread over them."""
 
     first_band: int
     """Index of the first one."""
     offsets: NDArray[np.int64]
-    """Offset of each band in each file, in bytes; the last row is the size of the files."""
+    """Offset of each band in each file in bytes, followed by the sizes of the files."""
     opened: list[IO[bytes]] = field(default_factory=list)
-    """The files; none if there are no bands."""
+    """The files; empty without bands."""
 
     @property
     def sizes(self) -> list[int]:
-        """Size of each file, in bytes; none if there are no bands."""
+        """Size of each file in bytes; empty without bands."""
         return self.offsets[-1].tolist() if len(self.offsets) > 1 else []
 
 
 class ScratchStore(Closing):
-    """A store in files, which vanish when it is closed; without names also when the process ends.
+    """A store in files, which are deleted when it is closed.
 
-    The first bands may be in files in memory, which take no disk space, and which other processes
-    can join as they can those on disk.
+    Files without names are also deleted when the process ends. The first bands may be in files in
+    memory, which need no disk space. Other processes can open them like those on disk.
 
-    The rows are split into bands, and a band holds its rows of all angles: (band, angle, row,
-    column). Some angles of a band are a unit, which is contiguous in a file. The part of a block
-    in a unit is written from, or read into, the block by one system call; nothing is transposed in
-    memory.
+    The rows are split into bands. The order of the data is (band, angle, row, column). A group of
+    angles of a band is a unit, which is contiguous in a file. One system call transfers the part
+    of a block in a unit, and nothing is transposed in memory.
 
-    The system lets one thread at a time write to a file, so there are as many files as threads.
-    With one file a run with 8 GB between two sections takes 2.3 times as long (H200, 2026-11-22).
+    Linux allows one thread at a time to write to a file, so there are as many files as threads.
+    With one file, a run with 8 GB between two sections takes 2.3 times as long (H200, 2026-11-22).
     The units of a band, and those of a block of projections, are spread over the files in turn.
-    Within a file the units of a band have no gaps between them, so that freed space is few
-    large pieces: a file system mounted with ``discard`` reports each piece to the disk.
+    Within a file the units of a band are adjacent, so that freed space consists of few large
+    pieces. A file system mounted with ``discard`` reports each piece to the disk.
 
     Parameters
     ----------
     spec : ArraySpec
         Shape and dtype of the whole.
     folder : Path or None
-        Folder of the files; created if it does not exist. None: the system's for temporary files.
+        Folder of the files, created if needed; None uses the folder for temporary files.
     band_rows : int, optional
-        Rows in a band; by default all. Best is the number of sinograms in a block if it is read or
-        written along dim 1.
+        Rows in a band; by default all. For blocks along dim 1, the number of sinograms in a block
+        is best.
     memory_bytes : int
-        Host memory that may be used: as many of the first bands as fit are in files there. Where
-        the page cache is short a run with 8 GB takes 20 % longer without (H200, 2026-11-22).
+        Host memory for files in memory, which contain as many of the first bands as fit. If the
+        page cache is small, a run with 8 GB takes 20 % longer without (H200, 2026-11-22).
     names : sequence of str, optional
-        Names of the files on disk, as many as there are to be. They stay until the store is
-        closed, so that another process can go on. By default the files have none.
+        Names of the files on disk, which determine their number. Named files remain until the
+        store is closed, so that another process can resume. By default files have no names.
     is_there : bool
-        Whether the files are there, written by a store of the same `spec` and `band_rows`.
+        Whether the files exist, written by a store of the same `spec` and `band_rows`.
 
     Raises
     ------
     StoreError
-        If the folder cannot be written, its disk has less free space than the rest needs, or
-        files that are to be there are not.
+        If the folder cannot be written, its disk has too little free space, or existing files are
+        missing.
     """
 
     folder: Path
     """Folder of the files on disk."""
     _paths: list[Path]
-    """Of the files on disk that have names."""
+    """Paths of the named files on disk."""
     _in_memory: _Files
     _on_disk: _Files
 
@@ -216,7 +215,7 @@ class ScratchStore(Closing):
     def _arrange(
         self, spec: ArraySpec, folder: Path, band_rows: int | None, memory_bytes: int, n_files: int
     ) -> None:
-        """Decide where everything lies."""
+        """Compute the layout of the files."""
         self._paths = []
         self.spec = spec
         self.folder = folder
@@ -235,7 +234,7 @@ class ScratchStore(Closing):
         )
 
     def _create_on_disk(self, number: int) -> IO[bytes]:
-        """Create a file, in place of what has its name."""
+        """Create a file, and replace one with the same name."""
         if not self._paths:
             return tempfile.TemporaryFile(buffering=0, dir=self.folder)
         self._paths[number].unlink(missing_ok=True)
@@ -243,12 +242,12 @@ class ScratchStore(Closing):
 
     @classmethod
     def join(cls, layout: ScratchLayout, how: Literal["reading", "writing"]) -> ScratchStore:
-        """Open the files of a store that another process holds; they stay when this one is closed.
+        """Open the files of a store of another process; closing does not delete them.
 
         Raises
         ------
         StoreError
-            If they are not there.
+            If they do not exist.
         """
         store = cls.__new__(cls)
         n_files = len(layout.in_memory) or len(layout.on_disk)
@@ -262,7 +261,7 @@ class ScratchStore(Closing):
 
     @property
     def layout(self) -> ScratchLayout:
-        """What another process needs to join it."""
+        """Description with which another process joins the store."""
         named = tuple(path.absolute() for path in self._paths)
         return ScratchLayout(
             self.spec,
@@ -274,13 +273,13 @@ class ScratchStore(Closing):
         )
 
     def sync(self) -> None:
-        """Put what was written on disk, or on the server of a folder on the network."""
+        """Put all written data on disk, or on the server of a network folder."""
         with store_errors(self.folder, self.spec.nbytes):
             for file in self._on_disk.opened:
                 os.fdatasync(file.fileno())
 
     def _reopen(self, files: _Files, paths: Sequence[Path], flags: int) -> None:
-        """Open files that another process made."""
+        """Open files that another process created."""
         folder = paths[0].parent if paths else self.folder
         with store_errors(folder, self.spec.nbytes), ExitStack() as opened:
             for path, n_bytes in zip(paths, files.sizes, strict=True):
@@ -289,13 +288,13 @@ class ScratchStore(Closing):
                 file = opened.enter_context(os.fdopen(fd, _MODES[flags], buffering=0))
                 check_one_name(path, os.fstat(fd))
                 if os.fstat(fd).st_size != n_bytes:
-                    raise StoreError(f"{path}: is no scratch file of this run: start anew")
+                    raise StoreError(f"{path}: is not a scratch file of this run: start anew")
                 files.opened.append(file)
             opened.pop_all()
 
     @property
     def memory_bytes(self) -> int:
-        """Host memory that it takes once all is written."""
+        """Host memory of the store when it is full."""
         rows = min(self._on_disk.first_band * self._band_rows, self.spec.shape[1])
         return rows * self._row_bytes * self.spec.shape[0]
 
@@ -316,7 +315,7 @@ class ScratchStore(Closing):
         self._transfer(slice_dim, start, out, writes=False)
 
     def _transfer(self, slice_dim: int, start: int, block: NDArray[Any], *, writes: bool) -> None:
-        """Write or read a block, one unit at a time, in several threads."""
+        """Write or read a block by units, with several threads."""
         if not (self._in_memory.opened or self._on_disk.opened):
             raise StoreError("this store is closed")
         first_angle, first_row = (start, 0) if slice_dim == 0 else (0, start)
@@ -345,23 +344,23 @@ class ScratchStore(Closing):
     def _locate(
         self, unit: int, band: int, begin: int, end: int, row: int
     ) -> tuple[int, NDArray[np.int64]]:
-        """File of a unit, and the offsets in it of the rows from `row` on, for each angle.
+        """File of a unit, and the offset in it of row `row` for each angle.
 
-        The angles from `begin` to `end` (excluded) are in the unit.
+        The unit contains the angles from `begin` to `end` (excluded).
         """
         files = self._in_memory if band < self._on_disk.first_band else self._on_disk
         n_files = len(files.opened)
         file = (unit + band) % n_files
         first_row = band * self._band_rows
         height = min(self._band_rows, self.spec.shape[1] - first_row)
-        # The units of the band before it in the file all have the same number of angles.
+        # All earlier units of the band in the file have the same number of angles.
         before = unit // n_files * self._unit_angles - unit * self._unit_angles
         angles = np.arange(before + begin, before + end, dtype=np.int64)
         within = (angles * height + row - first_row) * self._row_bytes
         return files.opened[file].fileno(), files.offsets[band - files.first_band, file] + within
 
     def close(self) -> None:
-        """Start to free the memory and the disk space in the background."""
+        """Free the memory and the disk space in the background."""
         paths, self._paths = self._paths, []
         for path in paths:
             path.unlink(missing_ok=True)
@@ -370,18 +369,18 @@ class ScratchStore(Closing):
             close_in_background(opened)
 
     def suspend(self) -> None:
-        """Free the memory; files with names stay for another process."""
+        """Free the memory, and keep named files for another process."""
         self._paths = []
         self.close()
 
 
 def _temporary_folder() -> Path:
-    """Find the system's folder for temporary files.
+    """Folder for temporary files of the system.
 
     Raises
     ------
     StoreError
-        If no such folder can be written to.
+        If no such folder is writable.
     """
     try:
         return Path(tempfile.gettempdir())
@@ -393,7 +392,7 @@ def _temporary_folder() -> Path:
 
 
 def _paths_of(files: _Files) -> tuple[Path, ...]:
-    """Paths of this process's open files, for others."""
+    """Paths of open files of this process for other processes."""
     here = _OF_PROCESSES / str(os.getpid()) / "fd"
     return tuple(here / str(file.fileno()) for file in files.opened)
 
@@ -403,7 +402,7 @@ def _create_in_memory(number: int) -> IO[bytes]:
 
 
 def _offsets_of_bands(bands: range, n_units: int, n_files: int) -> NDArray[np.int64]:
-    """Offset of each band in each file, in units; the last row is the size of the files."""
+    """Offset of each band in each file in units, followed by the sizes of the files."""
     units = np.arange(n_units)
     counts = [np.bincount((units + band) % n_files, minlength=n_files) for band in bands]
     return np.cumsum([np.zeros(n_files, np.int64), *counts], axis=0)
@@ -412,7 +411,7 @@ def _offsets_of_bands(bands: range, n_units: int, n_files: int) -> NDArray[np.in
 def _write(fd: int, offsets: NDArray[np.int64], part: NDArray[Any]) -> None:
     if not part[0].flags.c_contiguous:
         part = np.ascontiguousarray(part)
-    if (np.diff(offsets) == part[0].nbytes).all():  # without gaps between them
+    if (np.diff(offsets) == part[0].nbytes).all():  # contiguous
         pwrite_all(fd, _pieces(part), int(offsets[0]))
         return
     for offset, rows in zip(offsets.tolist(), part, strict=True):

@@ -1,9 +1,9 @@
-"""Frames in TIFFs: a folder with one TIFF a frame, or one file of many pages.
+"""Frames in TIFFs: a folder with one TIFF for each frame, or one file with many pages.
 
-The chain of pages is followed to its end: each page says where the next one begins (TIFF 6.0,
-"Image File Directory"), and tifffile reads a stack that is cut off as one of fewer pages, with a
-line in its log at most. Parts that stand for more than the file says are found before memory is
-taken for them.
+The chain of pages is checked to its end: each page contains the offset of the next one (TIFF 6.0,
+"Image File Directory"). tifffile reads a truncated stack as one of fewer pages, and logs at most
+one line. Parts that decompress to more than the declared size are rejected before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def count_pages(path: Path) -> int:
     Raises
     ------
     SourceError
-        If the chain leaves the file or comes back to a page, or it is no TIFF.
+        If the chain leaves the file or has a loop, or the file is not a TIFF.
     """
     with path.open("rb") as file:
         fd = file.fileno()
@@ -59,26 +59,26 @@ def count_pages(path: Path) -> int:
         order = {b"II": "little", b"MM": "big"}.get(head[:2])
         version = int.from_bytes(head[2:4], order) if order else 0  # type: ignore[arg-type]
         if version not in (42, 43):
-            raise SourceError(f"{path}: is not a TIFF, whatever its name says")
-        # The number of tags, a tag, and an offset take so many bytes.
+            raise SourceError(f"{path}: is not a TIFF, in spite of its name")
+        # Bytes of the number of tags, of a tag, and of an offset.
         n_count, n_tag, n_offset = (8, 20, 8) if version == 43 else (2, 12, 4)
 
         def number(at: int, n_bytes: int) -> int:
-            held = os.pread(fd, n_bytes, at) if at < size else b""
-            if len(held) < n_bytes:
+            value = os.pread(fd, n_bytes, at) if at < size else b""
+            if len(value) < n_bytes:
                 raise SourceError(
-                    f"{path}: is cut off or damaged after {len(seen)} pages: page {len(seen)} is "
-                    f"to be at byte {at}, and the file has {size}: copy it again"
+                    f"{path}: is cut off or damaged after {len(seen)} pages: page {len(seen)} "
+                    f"should be at byte {at} of {size}. Copy it again"
                 )
-            return int.from_bytes(held, order)  # type: ignore[arg-type]
+            return int.from_bytes(value, order)  # type: ignore[arg-type]
 
         seen: set[int] = set()
         offset = number(8 if version == 43 else 4, n_offset)
         while offset:
             if offset in seen:
                 raise SourceError(
-                    f"{path}: is damaged: after page {len(seen) - 1} comes one before it: copy it "
-                    "again"
+                    f"{path}: is damaged: page {len(seen) - 1} is followed by an earlier one. Copy "
+                    "it again"
                 )
             n_tags = number(offset, n_count)
             following = number(offset + n_count + n_tag * n_tags, n_offset)
@@ -88,35 +88,36 @@ def count_pages(path: Path) -> int:
 
 
 _DEFLATE, _LZMA, _PACKBITS = (8, 32946), 34925, 32773
-"""Numbers of these compressions in a TIFF."""
+"""Numbers of compressions in a TIFF."""
 _MOST_FOLD = {**dict.fromkeys(_DEFLATE, 1032), _PACKBITS: 64}
-"""Most bytes that one byte stands for: 258 in two bits of deflate; 128 in two bytes of PackBits."""
+"""Largest ratio of decompression: 258 bytes from two bits of deflate, 128 from two bytes of
+PackBits."""
 _SPARE_BYTES = 2**25
-"""What a part may take beyond its pixels unseen: less than a look at every part would cost."""
+"""Excess memory of a part that is not checked, because checking every part takes longer."""
 
 
 def check_stored(name: str, page: tifffile.TiffPage) -> None:
-    """Check that the bytes of a page can be as many pixels as it says.
+    """Check that the bytes of a page can decompress to its number of pixels.
 
     Raises
     ------
     SourceError
-        If not: memory for them would be taken in vain.
+        If not, before memory for the pixels is allocated.
     """
     fold = _MOST_FOLD.get(int(page.compression))
     pixel_bytes = math.prod(page.shape) * np.dtype(page.dtype).itemsize
     if fold is not None and pixel_bytes > fold * (sum(page.databytecounts) + 64):
         raise SourceError(
             f"{name} has {sum(page.databytecounts)} bytes, which cannot be {pixel_bytes} bytes of "
-            "pixels: it is damaged; copy it again"
+            "pixels. It is damaged, so copy it again"
         )
 
 
 def check_inflated(name: str, file: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
     """Check that no part of a page decompresses to more than its pixels.
 
-    The package imagecodecs stops there by itself. What tifffile has in its place does not, so parts
-    that could take much more are decompressed here first, as far as their pixels go.
+    The package imagecodecs has this limit. Its replacement in tifffile does not, so parts that
+    could take much more memory are first decompressed here up to the size of their pixels.
 
     Raises
     ------
@@ -137,8 +138,8 @@ def check_inflated(name: str, file: tifffile.TiffFile, page: tifffile.TiffPage) 
         inflater = lzma.LZMADecompressor() if compression == _LZMA else zlib.decompressobj()
         if len(inflater.decompress(data, most + 1)) > most:
             raise SourceError(
-                f"{name}: the part at byte {offset} has more than {most} bytes of pixels: it is "
-                "damaged; copy it again"
+                f"{name}: the part at byte {offset} has more than {most} bytes of pixels. It is "
+                "damaged, so copy it again"
             )
 
 
@@ -153,9 +154,9 @@ class TiffPage:
     shape: tuple[int, ...]
     """Rows and columns, if it is grey."""
     dtype: np.dtype[Any]
-    """As stored, byte order included."""
+    """Stored dtype, including byte order."""
     offset: int | None
-    """Byte at which its pixels begin if they are uncompressed and contiguous, else None."""
+    """First byte of its pixels if they are uncompressed and contiguous, else None."""
 
 
 def read_pages(path: Path) -> list[TiffPage]:
@@ -164,7 +165,7 @@ def read_pages(path: Path) -> list[TiffPage]:
     Raises
     ------
     SourceError
-        If it is not a TIFF, is damaged or is cut off.
+        If it is not a TIFF, is damaged or is truncated.
     """
     check_readable(path)
     with library_errors(str(path)):
@@ -180,10 +181,10 @@ def read_pages(path: Path) -> list[TiffPage]:
                 raise
             raise SourceError(f"{path}: cannot be read as TIFF ({cause_of(error)})") from None
         if not images:
-            raise SourceError(f"{path}: has no pages: it is damaged; copy it again")
+            raise SourceError(f"{path}: has no pages. It is damaged, so copy it again")
         if n_found != n_pages:
             raise SourceError(
-                f"{path}: has {n_pages} pages, of which {n_found} can be read: it is damaged; copy "
+                f"{path}: has {n_pages} pages, and {n_found} can be read. It is damaged, so copy "
                 "it again"
             )
     return images
@@ -191,7 +192,7 @@ def read_pages(path: Path) -> list[TiffPage]:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Drop what tifffile logs of a damaged file: the error that follows says it."""
+    """Suppress log messages of tifffile about a damaged file, which is reported as an error."""
     logger = logging.getLogger("tifffile")
 
     def drop(record: logging.LogRecord) -> bool:
@@ -207,7 +208,7 @@ def _without_log() -> Iterator[None]:
 def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
     byteorder, size = file.byteorder, file.filehandle.size
     if len(file.pages) == 1:
-        # ImageJ writes stacks of more than 4 GiB as one page with the frames behind it
+        # ImageJ writes stacks of more than 4 GiB as one page followed by the frames.
         stack = file.series[0]
         if stack.ndim == 3 and stack.axes.endswith("YX") and stack.dataoffset is not None:
             dtype = stack.dtype.newbyteorder(byteorder)
@@ -229,7 +230,7 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
         numbers = (*whole.shape, *whole.dataoffsets, *whole.databytecounts, whole.compression)
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise SourceError(
-                f"{path}: page {i} is damaged: its sizes are no numbers; copy it again"
+                f"{path}: page {i} is damaged: its sizes are not numbers. Copy it again"
             )
         check_stored(f"{path}: page {i}", whole)
         is_plain = whole.is_final and len(whole.dataoffsets) > 0
@@ -237,7 +238,7 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
         stored = whole.databytecounts
         if is_plain:
             stored = (math.prod(whole.shape) * whole.dtype.itemsize,)
-        # A file may give fewer sizes than parts; decoding such a page is an error.
+        # A file may have fewer sizes than parts; decoding such a page is an error.
         parts = zip(whole.dataoffsets, stored, strict=False)
         if any(offset + n_bytes > size for offset, n_bytes in parts):
             raise SourceError(f"{path}: is cut off within its page {i}: copy it again")
@@ -245,7 +246,7 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
 
 
 def decode_page(image: TiffPage) -> NDArray[Any]:
-    """Decode a frame, as a whole."""
+    """Decode a whole frame."""
     try:
         with tifffile.TiffFile(image.path) as file:
             page = file.pages[image.page].aspage()
@@ -264,17 +265,17 @@ def decode_page(image: TiffPage) -> NDArray[Any]:
         ) from None
     if frame.shape != image.shape:
         raise SourceError(
-            f"{image.path}: page {image.page} is {frame.shape} pixels and not {image.shape}, as "
-            "the file says: it is damaged; copy it again"
+            f"{image.path}: page {image.page} has {frame.shape} pixels instead of {image.shape}. "
+            "It is damaged, so copy it again"
         )
     return frame
 
 
 _HEAD_BYTES = 2**16
-"""Most bytes before the pixels, and after them, that are compared with those of another file.
+"""Largest number of bytes before and after the pixels that are compared with another file.
 
-Tags take some hundred bytes; 64 KiB leave room for long descriptions, and are less than a page of
-pixels, so that comparing costs less than reading.
+Tags take some hundred bytes. 64 KiB allow long descriptions, and are less than the pixels, so
+comparing is faster than reading.
 """
 
 
@@ -300,8 +301,8 @@ class TiffFrames(Frames):
             if image.shape != first.shape or image.dtype != first.dtype:
                 raise SourceError(
                     f"{image.path}: is {_size(image)}, other than {first.path.name}, "
-                    f"{_size(first)}: the frames of a scan are of one size and type; move what "
-                    "does not belong to it elsewhere"
+                    f"{_size(first)}. All frames of a scan have one size and type, so move other "
+                    "files elsewhere"
                 )
         self.name = name
         self._images = images
@@ -315,13 +316,13 @@ class TiffFrames(Frames):
 
     @property
     def reads_rows(self) -> bool:
-        """True unless a page is compressed or in parts: it is decoded as a whole."""
+        """True unless a page is compressed or in parts, and is decoded as a whole."""
         return all(image.offset is not None for image in self._images)
 
     def read(
         self, frames: FrameIndices, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a part into `out`, in several threads; see `Frames.read`."""
+        """Read a part into `out` with several threads; see `Frames.read`."""
         wanted = [self._images[i] for i in frames]
 
         def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
@@ -331,7 +332,7 @@ class TiffFrames(Frames):
                 target = target[len(together) :]
 
         packed = any(image.offset is None for image in wanted)
-        if packed:  # a frame is decoded as a whole, so its rows are not split over threads
+        if packed:  # rows of a frame that is decoded as a whole are not split over threads
 
             def decode(i: int) -> None:
                 part((i, i + 1), rows, out[i : i + 1])
@@ -347,7 +348,7 @@ def open_tiffs(path: Path) -> TiffFrames:
     Raises
     ------
     SourceError
-        If there are none, they differ in size or dtype, or their names give two orders.
+        If there are no TIFFs, they differ in size or dtype, or the order of names is ambiguous.
     """
     if check_readable(path) == "file":
         return TiffFrames(str(path), read_pages(path))
@@ -379,8 +380,8 @@ def open_tiffs(path: Path) -> TiffFrames:
         pages = read_pages(file)
         if len(pages) != 1:
             raise SourceError(
-                f"{file}: has {len(pages)} pages: a folder has one TIFF a frame; give a file of "
-                "many pages by itself"
+                f"{file}: has {len(pages)} pages: a folder has one TIFF for each frame. Give a "
+                "file of many pages by itself"
             )
         images.append(pages[0])
         if i == 0:
@@ -389,10 +390,9 @@ def open_tiffs(path: Path) -> TiffFrames:
 
 
 def _match_first(image: TiffPage, files: list[Path]) -> list[bool]:
-    """True for each file that equals that of `image` in all but the pixels.
+    """True for each file that differs from that of `image` only in the pixels.
 
-    Such a file need not be parsed. Comparing takes a tenth of the time of parsing, and is done by
-    several threads.
+    Such a file is not parsed. Several threads compare files, in a tenth of the time of parsing.
     """
     matches = [False] * len(files)
     n_bytes = int(np.prod(image.shape)) * image.dtype.itemsize
@@ -417,7 +417,7 @@ def _match_first(image: TiffPage, files: list[Path]) -> list[bool]:
 
 def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
     """Bytes before and after the pixels in a file, and its size."""
-    if not path.is_file():  # a pipe would wait for its other end
+    if not path.is_file():  # opening a pipe would block
         raise FileNotFoundError(path)
     with path.open("rb", buffering=0) as file:
         fd = file.fileno()
@@ -426,7 +426,7 @@ def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
 
 
 _NUMBER = re.compile(r"((?:(?<![^_= (])[+-])?[0-9]+(?:\.[0-9]+)?)")
-"""A number that may be a decimal, and has a sign where something separates that from the name."""
+"""A number, possibly a decimal, with a sign if a separator is before the sign."""
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -435,23 +435,23 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _check_order(folder: Path, files: list[Path]) -> None:
-    """Refuse names that are in another order if their numbers are decimals or have signs."""
+    """Reject names whose order changes if their numbers are decimals or have signs."""
     parts = (_NUMBER.split(file.name) for file in files)
     keys = [[(float(t), "") if i % 2 else (-math.inf, t) for i, t in enumerate(p)] for p in parts]
     by_value = sorted(range(len(files)), key=keys.__getitem__)
     if any(keys[one] == keys[other] for one, other in pairwise(by_value)):
-        return  # as of 1.1, 1.9 and 1.10, which are no decimals
+        return  # such as 1.1, 1.9 and 1.10, which are not decimals
     for one, other in enumerate(by_value):
         if one != other:
             raise SourceError(
                 f"{folder}: {files[one].name} is before {files[other].name} if their numbers are "
-                "whole, and after it if they are decimals or negative: number the files anew, such "
-                "as 0000.tif"
+                "whole, and after it if they are decimals or negative. Renumber the files, such as "
+                "0000.tif"
             )
 
 
 def _warn_of_series(folder: Path, files: list[Path]) -> None:
-    """Warn of names that differ in more than their numbers, as those of flats and darks do."""
+    """Warn of names that differ in more than their numbers, such as those of flats and darks."""
     series = Counter(re.sub(r"[0-9]+", "*", file.name) for file in files)
     if len(series) > 1:
         shown = ", ".join(f"{name} ({count})" for name, count in series.most_common(3))
@@ -464,17 +464,17 @@ def _warn_of_series(folder: Path, files: list[Path]) -> None:
 
 
 def _warn_of_gaps(folder: Path, files: list[Path]) -> None:
-    """Warn of numbers that are missing where one number counts the files."""
+    """Warn of missing numbers if one number in the names counts the files."""
     numbers = [list(map(int, re.findall(r"[0-9]+", file.name))) for file in files]
     if len({len(each) for each in numbers}) > 1:
-        return  # of several kinds of names
+        return  # several kinds of names
     varying = [each for each in zip(*numbers, strict=True) if len(set(each)) > 1]
-    if len(varying) != 1:  # no number, or several, as of decimals
+    if len(varying) != 1:  # no counter, or several numbers as in decimals
         return
     counted = sorted(set(varying[0]))
     step = min(b - a for a, b in pairwise(counted))
     n_lost = sum((b - a - 1) // step for a, b in pairwise(counted))
-    if 0 < n_lost < len(files):  # more are no gaps, as between times of day
+    if 0 < n_lost < len(files):  # larger gaps are not of a counter, such as times of day
         lost = [k for a, b in pairwise(counted) for k in range(a + step, b, step)]
         shown = ", ".join(map(str, lost[:3])) + (", ..." if n_lost > 3 else "")
         warnings.warn(
@@ -488,7 +488,7 @@ def _warn_of_gaps(folder: Path, files: list[Path]) -> None:
 def _read(
     path: Path, images: list[TiffPage], rows: IndexRange, columns: IndexRange, out: NDArray[Any]
 ) -> None:
-    """Read a box of frames that are in one file."""
+    """Read a box of frames in one file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

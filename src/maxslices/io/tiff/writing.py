@@ -1,4 +1,4 @@
-"""TIFFs that are written: their tags, and pictures as the pages of one."""
+"""Writing of TIFFs: tags, and a file with pictures as pages."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ IMAGEJ_DTYPES = ("uint8", "uint16", "float32")
 def tiff_tags(
     dtype: np.dtype[Any], row_um: float | None, column_um: float | None, text: str = ""
 ) -> dict[str, Any]:
-    """Arguments of tifffile for a grey image, or a stack of them, of a pixel size.
+    """Arguments for tifffile, for a grey image or stack with a pixel size.
 
     Parameters
     ----------
     dtype : numpy.dtype
         Dtype of the image.
     row_um, column_um : float or None
-        Distance of rows and of columns in micrometres; None if they are not known.
+        Distance of rows and of columns in micrometres; None if unknown.
     text : str
-        Description in ASCII; where ImageJ reads its own description, its Info.
+        Description in ASCII. In ImageJ's own format it is the Info.
     """
     tags: dict[str, Any] = {"photometric": "minisblack", "metadata": None}
     if text:
         tags["description"] = text
     if row_um is None or column_um is None:
         return tags
-    if dtype.name in IMAGEJ_DTYPES:  # ImageJ reads micrometres from its own description alone
+    if dtype.name in IMAGEJ_DTYPES:  # ImageJ reads micrometres only from its own description
         return {
             "photometric": "minisblack",
             "imagej": True,
@@ -46,13 +46,13 @@ def tiff_tags(
 
 
 PAGE_BYTES = 4096
-"""Disk space of a page beside its pixels: its tags and description."""
+"""Disk space of a page's tags and description."""
 _LARGEST_TIFF = 2**32 - 2**20
-"""Bytes up to which a TIFF has 32-bit offsets, which all programs read."""
+"""Largest TIFF with 32-bit offsets, which all programs read."""
 
 
 class TiffStack:
-    """One TIFF that pages are added to. Leaving the ``with`` statement closes it.
+    """A TIFF to which pages are added; closed on leaving ``with``.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class TiffStack:
     Raises
     ------
     StoreError
-        If the path exists, or the disk has not enough free space.
+        If the path exists, or the disk has too little free space.
     """
 
     def __init__(self, path: Path, n_bytes: int, n_pages: int) -> None:
@@ -86,7 +86,7 @@ class TiffStack:
         Raises
         ------
         StoreError
-            If the disk is full or out of reach.
+            If the disk is full or cannot be reached.
         """
         assert self._file is not None
         with store_errors(self.path, self._needed_bytes):
