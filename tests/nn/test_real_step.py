@@ -15,7 +15,7 @@ from maxslices.nn.fit.real_step import run_copy
 from maxslices.nn.replay import Spec
 from maxslices.nn.replay.meta_copy import materialize, meta_copy
 from maxslices.nn.replay.replay_step import StepLoop
-from maxslices.nn.step.model_step import run_step, until_calm
+from maxslices.nn.step.model_step import run_step, until_no_new_reservation
 
 from .networks import Small, Tied, half
 
@@ -57,7 +57,7 @@ def test_as_many_steps_run_as_are_replayed(options):
 )
 def test_real_steps_end_after_two_that_take_no_memory_from_the_device(taken, steps):
     taken = iter(taken)
-    assert len(list(until_calm(lambda: next(taken)))) == steps
+    assert len(list(until_no_new_reservation(lambda: next(taken)))) == steps
 
 
 def test_the_real_model_and_its_optimizer_are_unchanged():

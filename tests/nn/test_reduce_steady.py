@@ -125,7 +125,7 @@ def test_expandable_segments_need_room_for_a_whole_block(monkeypatch):
     kept = [("b", 3.3), ("a", -1.0), ("c", 27.5), ("d", 0.33), ("e", 13.2), ("c", -1.0)]
     again = [("a", 44.0), ("b", -1.0), ("e", -1.0), ("d", -1.0), *kept]
     trace = trace_of([("a", 44.0), *kept], again)
-    first = ReductionPlan([], trace).first_bytes
+    first = ReductionPlan([], trace).needed_bytes
     assert not steady(trace, allocator(first)).runs
     needed = ReductionPlan([], trace, first).needed_bytes
     # One more than all that is ever held does not do.

@@ -103,7 +103,7 @@ class SearchLog:
         return "\n".join(lines)
 
 
-FEWER = " if there is room; with less memory, convolutions use less workspace"
+FEWER = " if there is room (with less memory, convolutions use less workspace)"
 """Text for a step that fits although its preferred kernels need more memory."""
 
 

@@ -171,7 +171,7 @@ def compressor_named(name: str) -> Compressor | None:
 
 
 SMALL_BYTES = 2**20
-"""Smaller tensors stay on the device: a copy of 1 MiB takes 19 µs at 55 GB/s, as long as the
+"""Size below which tensors stay on the device. A copy of 1 MiB takes 19 µs at 55 GB/s, as long as the
 host needs to issue it."""
 
 

@@ -20,7 +20,7 @@ from ...core.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError, first_line
 from ..replay.replay_step import precision
-from ..step.call_inputs import CallInputs, called
+from ..step.call_inputs import CallInputs, bind_call
 from ..step.layer_state import refuses_time_split
 from ..step.model_step import ModelStep, optimizer_named
 from .binary_inputs import names_of_compressors, probe_binary
@@ -191,7 +191,7 @@ def memory_optimization(
         search.unreduced()
         if compress_x and options.level:
             try:
-                binary = probe_binary(called(net, None, call.names), call.values)
+                binary = probe_binary(bind_call(net, None, call.names), call.values)
             except (RuntimeError, TypeError, ValueError) as error:
                 notes.append(f"inputs of 0 and 1 are not packed: {first_line(error)[:160]}")
     levels = _Levels(net, summary, search, temporal_split_factor, options)

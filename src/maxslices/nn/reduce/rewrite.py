@@ -95,6 +95,7 @@ class Rewritten:
         self.state = BlockState(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the rewritten module, or without gradients the original one."""
         if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
         if not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
@@ -256,14 +257,3 @@ def undo_rewrites(model: nn.Module) -> None:
                 del module.__dict__["forward"]
             else:
                 module.__dict__["forward"] = own
-
-
-__all__ = [
-    "EXPENSIVE_OPS",
-    "RewrittenRanges",
-    "Kind",
-    "Rewrite",
-    "Rewrites",
-    "apply_rewrites",
-    "undo_rewrites",
-]

@@ -97,8 +97,8 @@ def run_for_real(
 
     Returns
     -------
-    Measured or None
-        None if the memory does not suffice.
+    MeasuredStep or None
+        None if memory runs out.
     """
     durations: list[float] = []
     peak = run_within(step, inputs, device, limit_bytes, _timed(durations, device))

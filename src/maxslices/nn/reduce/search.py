@@ -50,22 +50,20 @@ class ReductionPlan:
     """Limit of the allocator, under which all steps must run."""
     added_s: float = 0.0
     """Added time of a step, including memory that is returned to the device and taken again."""
-    first_bytes: int = field(init=False)
-    """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)
-    """Smallest limit under which all further steps run too. Below it, memory for workspaces may be
-    lacking, and cuDNN's kernels without them are several times slower."""
+    """Smallest limit under which all steps run. Below it, memory for workspaces may be lacking, and
+    cuDNN's kernels without them are several times slower."""
     later: Steady = field(init=False)
     """Effect of the limit on further steps."""
 
     def __post_init__(self, limit_bytes: int) -> None:
         trace = self.trace
         if has_expandable_segments():
-            self.first_bytes = least_expandable_limit(trace.requests(), trace.peak_bytes)
+            self.needed_bytes = least_expandable_limit(trace.requests(), trace.peak_bytes)
         else:
-            self.first_bytes = trace.needed_bytes
-        self.needed_bytes, self.later = self.first_bytes, Steady(False)
-        if self.first_bytes <= limit_bytes:
+            self.needed_bytes = trace.needed_bytes
+        self.later = Steady(False)
+        if self.needed_bytes <= limit_bytes:
             self.later = steady(trace, allocator(limit_bytes))
             if not self.later.runs:
                 self.needed_bytes = later_bytes(trace, limit_bytes)

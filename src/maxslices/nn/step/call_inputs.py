@@ -225,7 +225,7 @@ class CalledModule(nn.Module):
         yield from self.model.named_modules(memo, prefix, remove_duplicate)
 
 
-def called(
+def bind_call(
     model: nn.Module, function: Callable[..., Any] | str | None, names: tuple[str, ...]
 ) -> nn.Module:
     """Wrap a model so that it takes all arguments in order.

@@ -23,7 +23,7 @@ from ..replay.step_family import largest_path
 from ..replay.trace import N_STEADY
 from ..replay.trace import N_STEPS as MOST_STEPS
 from . import OPTIMIZERS
-from .call_inputs import called, is_sized
+from .call_inputs import bind_call, is_sized
 from .layer_state import reset_before_calls
 from .losses import Loss, OutputLoss, completed, names_of, picked_by, predictions_in, targets_like
 
@@ -109,7 +109,7 @@ class ModelStep:
             model.train()  # a model in train mode keeps its frozen parts in eval mode
         if self.step is not None:
             return model
-        return called(model, self.prediction_function, self.names)
+        return bind_call(model, self.prediction_function, self.names)
 
     def meta_copy(self) -> nn.Module:
         """Copy of the model without data, in the mode of the step, that resets its states."""
@@ -244,11 +244,11 @@ def run_step(
             turns = range(1 if loop.mode == "forward" else N_STEPS)
         else:
             taken = "reserved_bytes.all.allocated"  # total ever taken from the device
-            turns = until_calm(lambda: int(torch.cuda.memory_stats(device)[taken]))
+            turns = until_no_new_reservation(lambda: int(torch.cuda.memory_stats(device)[taken]))
     loop.run(model, (tuple(inputs), {}), targets, optimizer, turns)
 
 
-def until_calm(taken_bytes: Callable[[], int]) -> Iterator[int]:
+def until_no_new_reservation(taken_bytes: Callable[[], int]) -> Iterator[int]:
     """Count steps until they take no memory from the device, or as many as are simulated.
 
     A step may run out of memory after others ran, as long as it takes memory from the device.
