@@ -58,7 +58,10 @@ class Lengths:
 
 
 def check_geometry(
-    detector_pad: bool | int, recon_size: int | None, recon_mask_radius: float | None, **known: Any
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+    **parameters: Any,
 ) -> None:
     """Check the parameters that fix sizes, and the axis among the others, which may be unknown yet.
 
@@ -67,7 +70,7 @@ def check_geometry(
     ValueError
         If one of them is out of range.
     """
-    check_center(known.get("center"))
+    check_center(parameters.get("center"))
     if recon_size is not None and recon_size < 1:
         raise ValueError(f"recon_size must be at least 1 pixel, not {recon_size}")
     if detector_pad < 0:

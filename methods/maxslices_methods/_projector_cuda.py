@@ -132,15 +132,15 @@ class Projector:
         self,
         kernel: int,
         grid: tuple[int, int],
-        given: tuple[Any, ...],
-        made: tuple[Any, ...],
+        inputs: tuple[Any, ...],
+        outputs: tuple[Any, ...],
         n_angles: int,
         subset: slice,
     ) -> None:
         first, _, step = subset.indices(self.size.n_angles)
         sizes = [np.int32(n) for n in (n_angles, step, self.columns, self.size.size)]
         directions = self._directions[first:]
-        _kernels()[kernel](grid, (32, 8), (*given, directions, *made, *sizes, self._center))
+        _kernels()[kernel](grid, (32, 8), (*inputs, directions, *outputs, *sizes, self._center))
 
 
 def account(m: Ledger, size: Lengths) -> None:

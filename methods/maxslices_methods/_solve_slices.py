@@ -171,8 +171,8 @@ def square(values: Any) -> Any:
 def ratio(numerator: Any, denominator: Any) -> Any:
     """Quotient as float32; 0 where both vanish, for a slice that is solved already."""
     if on_gpu(numerator):
-        known = denominator > 0
-        return (known * numerator / (denominator + ~known)).astype(np.float32)
+        is_nonzero = denominator > 0
+        return (is_nonzero * numerator / (denominator + ~is_nonzero)).astype(np.float32)
     return np.float32(numerator / denominator if denominator else 0)
 
 

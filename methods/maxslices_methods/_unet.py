@@ -24,15 +24,15 @@ def new_weights(size: UNetShape, mean: float, scale: float) -> dict[str, torch.T
 
     The last layer is 0, so that the untrained network leaves images unchanged.
     """
-    found = {}
+    by_name = {}
     for name, shape in size.weights().items():
         weights = torch.zeros(shape)
         if name.endswith(".weight") and not name.startswith("last"):
             torch.nn.init.kaiming_normal_(weights, nonlinearity="relu")
-        found[name] = weights
-    found["mean"].fill_(mean)
-    found["scale"].fill_(scale)
-    return found
+        by_name[name] = weights
+    by_name["mean"].fill_(mean)
+    by_name["scale"].fill_(scale)
+    return by_name
 
 
 def denoise(weights: Weights, size: UNetShape, images: torch.Tensor) -> torch.Tensor:
@@ -105,7 +105,7 @@ def denoise_slice(
         for left in range(0, columns, wide):
             y = at_y[top : top + tall + 2 * halo]
             x = at_x[left : left + wide + 2 * halo]
-            found = denoise(weights, size, plane[y[:, None], x][None, None])[0, 0]
+            denoised = denoise(weights, size, plane[y[:, None], x][None, None])[0, 0]
             core = out[top : top + tall, left : left + wide]
-            core.copy_(found[halo : halo + core.shape[0], halo : halo + core.shape[1]])
-            del found, core
+            core.copy_(denoised[halo : halo + core.shape[0], halo : halo + core.shape[1]])
+            del denoised, core

@@ -45,27 +45,27 @@ class UNetShape:
     def convolutions(self) -> list[tuple[str, int, int, int]]:
         """Name, input channels, output channels and kernel side of each convolution, in order."""
         widths = [self.channels * 2**level for level in range(self.levels)]
-        found = []
+        layers = []
         before = 1
         for level, width in enumerate(widths):
-            found += [(f"down.{level}.0", before, width, 3), (f"down.{level}.1", width, width, 3)]
+            layers += [(f"down.{level}.0", before, width, 3), (f"down.{level}.1", width, width, 3)]
             before = width
         for level in reversed(range(self.levels - 1)):
             width = widths[level]
-            found += [
+            layers += [
                 (f"up.{level}.0", before + width, width, 3),
                 (f"up.{level}.1", width, width, 3),
             ]
             before = width
-        return [*found, ("last", before, 1, 1)]
+        return [*layers, ("last", before, 1, 1)]
 
     def weights(self) -> Shapes:
         """Shapes of all weights by name."""
-        found: Shapes = {"mean": (), "scale": ()}
+        shapes: Shapes = {"mean": (), "scale": ()}
         for name, inputs, outputs, side in self.convolutions():
-            found[f"{name}.weight"] = (outputs, inputs, side, side)
-            found[f"{name}.bias"] = (outputs,)
-        return found
+            shapes[f"{name}.weight"] = (outputs, inputs, side, side)
+            shapes[f"{name}.bias"] = (outputs,)
+        return shapes
 
     def tile_dims(self, dims: tuple[int, int], tile: int) -> tuple[int, int]:
         """Sides of the tiles that a slice is cut into, without their halo."""
@@ -92,27 +92,29 @@ def shape_of_file(path: str) -> UNetShape:
 
 @lru_cache(maxsize=16)
 def _shape_of_file(path: str, changed: int) -> UNetShape:
-    found = read_shapes(path)
-    return shape_of_weights(found, path)
+    shapes = read_shapes(path)
+    return shape_of_weights(shapes, path)
 
 
-def shape_of_weights(found: Shapes, where: str) -> UNetShape:
+def shape_of_weights(shapes: Shapes, where: str) -> UNetShape:
     """Size of the U-Net that has these weights; see `shape_of_file`."""
     levels = 1
-    while f"down.{levels}.0.weight" in found:
+    while f"down.{levels}.0.weight" in shapes:
         levels += 1
-    first = found.get("down.0.0.weight", ())
+    first = shapes.get("down.0.0.weight", ())
     size = UNetShape(int(first[0]) if first else 16, levels)
     wanted = size.weights()
     faults = [
-        f"{name} is {_text(found[name])} in place of {_text(shape)}"
-        if name in found
+        f"{name} is {_text(shapes[name])} in place of {_text(shape)}"
+        if name in shapes
         else f"{name} {_text(shape)} is missing"
         for name, shape in wanted.items()
-        if found.get(name) != shape
+        if shapes.get(name) != shape
     ]
     faults += [
-        f"{name} {_text(shape)} is not known" for name, shape in found.items() if name not in wanted
+        f"{name} {_text(shape)} is not known"
+        for name, shape in shapes.items()
+        if name not in wanted
     ]
     if faults:
         more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""

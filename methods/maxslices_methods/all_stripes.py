@@ -209,10 +209,10 @@ def _stripes(values: NDArray[Any], snr: float) -> NDArray[np.bool_]:
     slope, first = np.polyfit(place[middle], ordered[middle], 1)
     last = first + slope * place[-1]
     noise = max(abs(last - first), LEAST_NOISE)
-    found = np.zeros(len(values), np.bool_)
+    is_stripe = np.zeros(len(values), np.bool_)
     if abs(ordered[0] - first) / noise >= snr:
-        found |= values > first + noise * snr * 0.5
+        is_stripe |= values > first + noise * snr * 0.5
     if abs(ordered[-1] - last) / noise >= snr:
-        found |= values <= last - noise * snr * 0.5
-    spread: NDArray[np.bool_] = scipy.ndimage.binary_dilation(found)
+        is_stripe |= values <= last - noise * snr * 0.5
+    spread: NDArray[np.bool_] = scipy.ndimage.binary_dilation(is_stripe)
     return spread

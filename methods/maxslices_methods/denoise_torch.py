@@ -118,9 +118,9 @@ def nonlocal_means(
         n = min(step, n_slices - start)
         planes = torch.empty((n, rows, columns), dtype=torch.float32, device=data.device)
         planes.copy_(data.narrow(slice_dim, start, n).movedim(slice_dim, 0))
-        found = _nlm.denoise_slices(planes, strength, noise, patch_size, search_size)
-        result.narrow(slice_dim, start, n).copy_(found.movedim(0, slice_dim))
-        del planes, found
+        denoised = _nlm.denoise_slices(planes, strength, noise, patch_size, search_size)
+        result.narrow(slice_dim, start, n).copy_(denoised.movedim(0, slice_dim))
+        del planes, denoised
     return result
 
 

@@ -144,9 +144,9 @@ def dynamic_flat_field_correction(
         if len(parts):
             coarse = _binned(xp, corrected)
             logarithm = xp.log(xp.maximum(coarse / coarse_mean, np.float32(LEAST_TRANSMISSION)))
-            found = _least_variation(xp, changes, _gradient(xp, logarithm))
+            fitted = _least_variation(xp, changes, _gradient(xp, logarithm))
             flat = coarse_mean.copy()
-            for part, weight in zip(parts, found, strict=True):
+            for part, weight in zip(parts, fitted, strict=True):
                 flat += _binned(xp, part) * np.float32(weight)
                 term += part * np.float32(weight)
             before = float(xp.mean(coarse / coarse_mean, dtype=xp.float64))
@@ -191,7 +191,7 @@ def _gradient(xp: Any, frame: Any) -> Any:
 def _least_variation(xp: Any, changes: list[Any], gradient: Any) -> NDArray[np.float64]:
     """Weights of the changes that leave the least sum of absolute differences."""
     n = len(changes)
-    found = np.zeros(n)
+    weights = np.zeros(n)
     residual = gradient.copy()
     for _ in range(ITERATIONS):
         trust = 1 / xp.maximum(xp.abs(residual), np.float32(LEAST_RESIDUAL))
@@ -202,8 +202,8 @@ def _least_variation(xp: Any, changes: list[Any], gradient: Any) -> NDArray[np.f
             for j in range(i, n):
                 matrix[i, j] = float(xp.sum(weighted * changes[j], dtype=xp.float64))
                 matrix[j, i] = matrix[i, j]
-        found[:] = np.linalg.lstsq(matrix, right, rcond=1e-10)[0]
+        weights[:] = np.linalg.lstsq(matrix, right, rcond=1e-10)[0]
         residual[...] = gradient
-        for change, weight in zip(changes, found, strict=True):
+        for change, weight in zip(changes, weights, strict=True):
             residual -= change * np.float32(weight)
-    return found
+    return weights

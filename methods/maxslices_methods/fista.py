@@ -53,9 +53,9 @@ def _check_fista(
     subsets_number: int,
     regularisation_parameter: float,
     regularisation_iterations: int,
-    **known: Any,
+    **parameters: Any,
 ) -> None:
-    check_geometry(detector_pad, recon_size, recon_mask_radius, **known)
+    check_geometry(detector_pad, recon_size, recon_mask_radius, **parameters)
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, not {iterations}")
     if subsets_number < 1:

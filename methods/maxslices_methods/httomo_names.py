@@ -32,7 +32,7 @@ logged_unused: set[tuple[str, str]] = set()
 """(method, parameter) of which it was logged that they are not used."""
 
 
-def log_unused(name: str, **given: tuple[Any, Any]) -> None:
+def log_unused(name: str, **parameters: tuple[Any, Any]) -> None:
     """Log parameters that are not used here and differ from their defaults, once each.
 
     Parameters
@@ -42,7 +42,7 @@ def log_unused(name: str, **given: tuple[Any, Any]) -> None:
     **given : (value, default)
         Parameters.
     """
-    for parameter, (value, default) in given.items():
+    for parameter, (value, default) in parameters.items():
         if value != default and (name, parameter) not in logged_unused:
             logged_unused.add((name, parameter))
             logger.warning(
@@ -58,9 +58,9 @@ def _check(
     filter_freq_cutoff: float,
     recon_size: int | None,
     recon_mask_radius: float | None,
-    **known: Any,
+    **parameters: Any,
 ) -> None:
-    check_geometry(detector_pad, recon_size, recon_mask_radius, **known)
+    check_geometry(detector_pad, recon_size, recon_mask_radius, **parameters)
     _check_cutoff(filter_freq_cutoff)
 
 

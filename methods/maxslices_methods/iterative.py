@@ -38,9 +38,9 @@ def _check(
     recon_size: int | None,
     recon_mask_radius: float | None,
     iterations: int,
-    **known: Any,
+    **parameters: Any,
 ) -> None:
-    check_geometry(detector_pad, recon_size, recon_mask_radius, **known)
+    check_geometry(detector_pad, recon_size, recon_mask_radius, **parameters)
     _check_iterations(iterations)
 
 

@@ -143,7 +143,7 @@ def find_center_360(
         front = scipy.ndimage.gaussian_filter(front, 2, mode="reflect")
         behind = scipy.ndimage.gaussian_filter(behind, 2, mode="reflect")
     n_columns = 2 * (min(max(win_width, LEAST_WINDOW), width // 2 - 1) // 2)
-    found: dict[str, tuple[float, float]] = {}
+    candidates: dict[str, tuple[float, float]] = {}
     at_end: dict[str, bool] = {}
     unlike: dict[str, float] = {}
     for tried in ("right", "left") if side is None else (side,):
@@ -152,9 +152,9 @@ def find_center_360(
         unlike[tried] = float(least) / (3 if use_overlap else 1)
         sharpness, place = _sharpness(metrics / least if least > 0 else metrics)
         at_end[tried] = int(np.argmin(metrics)) in (0, len(metrics) - 1)
-        found[tried] = sharpness, place + n_columns // 2
-    best = max(found, key=lambda tried: found[tried][0])
-    position = found[best][1]
+        candidates[tried] = sharpness, place + n_columns // 2
+    best = max(candidates, key=lambda tried: candidates[tried][0])
+    position = candidates[best][1]
     if at_end[best]:
         logger.warning(
             "find_center_360: the best overlap is at an end of its range, %d to %d columns: the "

@@ -110,17 +110,17 @@ def compared(trial):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint16"])
 def test_a_missing_halo_is_proposed(dtype):
-    found = compared(trial_of(blurred, dtype=dtype))
-    assert found.halo == (4, 4)
-    assert found.difference > 0.05
-    assert not found.depends
-    assert "declare halo=4" in str(found)
+    effect = compared(trial_of(blurred, dtype=dtype))
+    assert effect.halo == (4, 4)
+    assert effect.difference > 0.05
+    assert not effect.depends
+    assert "declare halo=4" in str(effect)
 
 
 def test_a_declared_halo_agrees():
-    found = compared(trial_of(blurred, halo=4))
-    assert found.difference == 0
-    assert "the same result" in str(found)
+    effect = compared(trial_of(blurred, halo=4))
+    assert effect.difference == 0
+    assert "the same result" in str(effect)
 
 
 def test_a_halo_that_is_too_small_is_widened():
@@ -128,31 +128,31 @@ def test_a_halo_that_is_too_small_is_widened():
 
 
 def test_a_limit_of_the_method_is_found():
-    found = compared(trial_of(changes_at_eleven))
-    assert found.agree_from == found.least_block == 11
-    assert found.difference == pytest.approx(0.04, rel=0.2)
-    assert "blocks of 11 slices or more agree" in str(found)
+    effect = compared(trial_of(changes_at_eleven))
+    assert effect.agree_from == effect.least_block == 11
+    assert effect.difference == pytest.approx(0.04, rel=0.2)
+    assert "blocks of 11 slices or more agree" in str(effect)
 
 
 def test_a_result_that_scales_by_its_block_agrees_with_no_other():
-    found = compared(trial_of(per_parity))
-    assert found.depends
-    assert (found.agree_from, found.least_block) == (None, 1)
+    effect = compared(trial_of(per_parity))
+    assert effect.depends
+    assert (effect.agree_from, effect.least_block) == (None, 1)
 
 
 @pytest.mark.parametrize("function, multiple", [(in_pairs, 2), (in_fours, 4)])
 def test_slices_that_are_worked_on_together_are_found(function, multiple):
-    found = compared(trial_of(function))
-    assert (found.agree_from, found.multiple, found.block_multiple) == (multiple,) * 3
-    assert f"blocks of a multiple of {multiple} slices agree" in str(found)
-    assert from_plain(BlockEffect, to_plain(found), "effect") == found
+    effect = compared(trial_of(function))
+    assert (effect.agree_from, effect.multiple, effect.block_multiple) == (multiple,) * 3
+    assert f"blocks of a multiple of {multiple} slices agree" in str(effect)
+    assert from_plain(BlockEffect, to_plain(effect), "effect") == effect
 
 
 def test_what_is_random_is_said_to_be():
-    found = compared(trial_of(random))
-    assert not found.is_repeatable
-    assert not found.depends
-    assert "from call to call" in str(found)
+    effect = compared(trial_of(random))
+    assert not effect.is_repeatable
+    assert not effect.depends
+    assert "from call to call" in str(effect)
 
 
 def test_what_returns_no_block_is_not_compared():
@@ -160,15 +160,15 @@ def test_what_returns_no_block_is_not_compared():
 
 
 def test_a_comparison_survives_json():
-    found = compared(trial_of(blurred))
-    assert from_plain(BlockEffect, to_plain(found), "effect") == found
+    effect = compared(trial_of(blurred))
+    assert from_plain(BlockEffect, to_plain(effect), "effect") == effect
 
 
 def test_the_halo_of_a_method_for_its_author():
     meta = Registry().register(blurred, pattern="all")
-    found = halo_of_method(meta, device="cpu", slice_dim=1, sigma=0.5)
-    assert found.halo == (2, 2)
-    assert str(found) == "2 slices before and 2 after"
+    reach = halo_of_method(meta, device="cpu", slice_dim=1, sigma=0.5)
+    assert reach.halo == (2, 2)
+    assert str(reach) == "2 slices before and 2 after"
     with pytest.raises(UsageError, match="differs from call to call"):
         halo_of_method(Registry().register(random, pattern="all"), device="cpu")
 
@@ -189,7 +189,7 @@ def test_calls_are_timed_as_they_are_in_a_run(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("total_slices", "pace_s", "found"),
+    ("total_slices", "pace_s", "expected"),
     [
         (2048, (60e-3, 6.7e-3), BlockEffect),  # 0.7 of 14 s: LPRec3d_tomobar
         (512, (60e-3, 6.7e-3), str),
@@ -197,13 +197,13 @@ def test_calls_are_timed_as_they_are_in_a_run(monkeypatch):
         (10**6, (1.0, 0.2), str),  # 15 s
     ],
 )
-def test_the_time_of_a_comparison_is_in_proportion_to_the_scans(total_slices, pace_s, found):
+def test_the_time_of_a_comparison_is_in_proportion_to_the_scans(total_slices, pace_s, expected):
     request = ModelRequest(
         registry.get("minus_log"), 0, (8, 9), np.dtype("float32"), {}, total_slices
     )
     backend = select_backend("cpu")
-    made = study_blocks(request, backend, pace_s=pace_s, fitting_slices=10**6, side={})
-    assert isinstance(made, found)
+    effect = study_blocks(request, backend, pace_s=pace_s, fitting_slices=10**6, side={})
+    assert isinstance(effect, expected)
 
 
 def divides_by_zero(data):

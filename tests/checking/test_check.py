@@ -229,7 +229,7 @@ def test_method_by_name_function_or_record():
     with pytest.raises(UsageError, match="is not a registered method: decorate it"):
         check_max_slices(lambda data: data, (60, *OTHER), "uint16", device="cpu")
     meta = Registry().register(lambda data: data, pattern="all", name="same")
-    with pytest.raises(UsageError, match="has no ledger: an estimator of arrays of 4 dims"):
+    with pytest.raises(UsageError, match="has no ledger, which is necessary for arrays of 4 dims"):
         check_max_slices(meta, (4, 5, 6, 7), "uint8", device="cpu")
     with pytest.raises(ParameterError, match="no parameter 'sigma'"):
         check_max_slices(registry_entry, (60, *OTHER), "uint16", device="cpu", sigma=1)
@@ -378,9 +378,9 @@ def test_an_underestimate_names_what_the_ledger_lacks():
     with pytest.raises(EstimateError) as caught:
         check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
     line = with_edges.__code__.co_firstlineno + 2
-    said = f"line {line} (edges = np.abs(result).astype(np.float64))"
-    assert caught.value.result.missing[0] == said
-    assert f"not in your ledger: {said}" in caught.value.result.headline
+    forgotten = f"line {line} (edges = np.abs(result).astype(np.float64))"
+    assert caught.value.result.missing[0] == forgotten
+    assert f"not in your ledger: {forgotten}" in caught.value.result.headline
 
 
 def with_a_second_result(data):

@@ -177,7 +177,7 @@ def test_a_function_without_an_estimator_is_measured_line_by_line(capsys, own_me
 )
 def test_a_function_that_returns_no_block_is_no_method_and_that_is_said(capsys, function, returned):
     assert main(["measure", function, "--shape", "6x8x10", "--device", "cpu"]) == 0
-    said = "no method as it is: it returned"
+    said = "pipelines cannot use it unchanged: it returned"
     text = capsys.readouterr().out
     assert f"{said} {returned}: it must return" in text if returned else said not in text
 

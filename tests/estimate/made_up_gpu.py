@@ -108,10 +108,10 @@ def most_of(needs, available):
     return max(n for n in range(1, 2161) if needs(n) <= available)
 
 
-def check(found, needs, available, least=0.98):
+def check(answer, needs, available, least=0.98):
     right = most_of(needs, available)
-    assert least * right <= found.answer <= right, (found.answer, right, found.notes)
-    model = found.model()
+    assert least * right <= answer.answer <= right, (answer.answer, right, answer.notes)
+    model = answer.model()
     assert [n for n in range(1, right + 1) if model.bytes(n) < needs(n) - GRAIN] == []
 
 

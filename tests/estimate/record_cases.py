@@ -46,8 +46,8 @@ META = describe(blur, pattern="projection", module="lab.filters")
 
 
 def asked(meta=META, slice_dim=0, dims=(10, 20), dtype="float32", supplied=None, **parameters):
-    given = ModelRequest(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
-    return request_key(given, supplied)
+    request = ModelRequest(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
+    return request_key(request, supplied)
 
 
 HERE = environment(CPU, blur)

@@ -94,14 +94,14 @@ def test_what_a_ledger_keeps_is_in_the_model():
 
 
 def test_an_estimator_that_counts_up_is_not_asked_about_far_more_than_it_takes():
-    asked = []
+    amounts = []
 
     def counting(slice_dim, other_dims, dtype, available_memory, **kwargs):
-        asked.append(available_memory)
+        amounts.append(available_memory)
         return available_memory // 10**6, dtype
 
     model_of(counting).max_slices(10**9, limit=2000)
-    assert max(asked) <= 16 * 2000 * 10**6
+    assert max(amounts) <= 16 * 2000 * 10**6
 
 
 def answering(value):

@@ -16,10 +16,10 @@ def rows_in_pairs(n):
 
 @pytest.mark.parametrize("ns", [(3, 5, 8), (5, 8), (3, 8, 45), (5, 8, 84)])
 def test_rows_that_are_computed_in_pairs_are_a_line_above_all(ns):
-    found = first_fit({n: rows_in_pairs(n) for n in ns})
-    assert found.counted == "n"
-    assert all(found.at(n) >= rows_in_pairs(n) for n in ns)
-    assert all(abs(found.at(n) / rows_in_pairs(n) - 1) < 2e-4 for n in range(9, 500))
+    formula = first_fit({n: rows_in_pairs(n) for n in ns})
+    assert formula.counted == "n"
+    assert all(formula.at(n) >= rows_in_pairs(n) for n in ns)
+    assert all(abs(formula.at(n) / rows_in_pairs(n) - 1) < 2e-4 for n in range(9, 500))
 
 
 def test_two_points_tell_no_size_of_chunks():

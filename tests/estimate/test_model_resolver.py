@@ -35,7 +35,7 @@ def corrected(data, flats):
     return data / flats.mean(axis=0)
 
 
-def found(data):
+def factor_of(data):
     CALLS.append(data.shape[0])
     return 2.0
 
@@ -151,10 +151,10 @@ def test_without_the_device_only_a_record_helps():
         absent.resolve(request_for(meta))
     at_home = resolver()
     at_home.resolve(request_for(meta))
-    known = request_key(request_for(meta))
+    key = request_key(request_for(meta))
     elsewhere = Environment("NVIDIA H200", {})
-    found = Records().find(known, environment(select_backend("cpu"), doubled))
-    Records().add(known, elsewhere, found.probe)
+    entry = Records().find(key, environment(select_backend("cpu"), doubled))
+    Records().add(key, elsewhere, entry.probe)
     choice = absent.resolve(request_for(meta))
     assert choice.origin == "recorded"
     assert "NVIDIA H200" in choice.why
@@ -168,14 +168,14 @@ def test_an_unknown_source_is_refused():
 def test_a_run_after_a_plan_measures_nothing():
     registry = Registry()
     registry.register(corrected, pattern="projection", output_dtype="float32")
-    registry.register(found, pattern="projection", side_results=("factor",), combine=max)
+    registry.register(factor_of, pattern="projection", side_results=("factor",), combine=max)
     registry.register(doubled, pattern="sinogram", output_dtype="float32")
-    find = {"method": "found", "id": "f", "side_outputs": {"factor": "factor"}}
+    find = {"method": "factor_of", "id": "f", "side_outputs": {"factor": "factor"}}
     use = {"method": "doubled", "parameters": {"factor": "${{f.side_outputs.factor}}"}}
     pipeline = Pipeline.from_steps(["corrected", find, use], registry)
     scan = ArrayScan(np.ones(SHAPE, np.float32), flats=np.ones((3, *SHAPE[1:]), np.float32))
-    made = plan(scan, pipeline, device="cpu", memory="9MB")
-    assert sum("is probed: it declares no estimator" in note for note in made.notes) == 3
+    planned = plan(scan, pipeline, device="cpu", memory="9MB")
+    assert sum("is probed: it declares no estimator" in note for note in planned.notes) == 3
     CALLS.clear()
     report = run(scan, pipeline, device="cpu", memory="9MB")
     first, second = report.plan.sections
@@ -190,8 +190,8 @@ def test_a_plan_that_measures_reads_nothing_of_the_scan(monkeypatch):
     registry, _ = registered(declares=False)
     pipeline = Pipeline.from_steps(["doubled"], registry)
     monkeypatch.setattr(FrameSource, "read", None)
-    made = plan(np.ones(SHAPE, np.float32), pipeline, device="cpu")
-    assert made.sections[0].steps[0].estimator == "probed"
+    planned = plan(np.ones(SHAPE, np.float32), pipeline, device="cpu")
+    assert planned.sections[0].steps[0].estimator == "probed"
     assert CALLS
 
 
@@ -208,8 +208,8 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     records.add(entry.question, entry.place, spoiled)
 
     def recorded() -> int:
-        found = records.find(entry.question, environment(backend, hungry))
-        return found.probe.model().bytes(SHAPE[0])
+        latest = records.find(entry.question, environment(backend, hungry))
+        return latest.probe.model().bytes(SHAPE[0])
 
     before = recorded()
     report = run(data, pipeline, tmp_path / "out", device="cpu", memory="40MB", block="max")
@@ -279,8 +279,8 @@ def test_a_method_that_works_on_the_host_has_its_input_and_its_result_on_a_gpu()
     )
     scan = ArraySpec((64, 300, 500), "float32")
     for name, slice_bytes in (("to_bytes", 300 * 500 * 5), ("saved", 300 * 500 * 4 + 500 * 8)):
-        made = plan(
+        planned = plan(
             scan, Pipeline.from_steps([name], registry),
             device="cuda", memory="2GB", host_memory="2GB", block=32,
         )  # fmt: skip
-        assert made.sections[0].steps[0].estimated_bytes == 32 * slice_bytes
+        assert planned.sections[0].steps[0].estimated_bytes == 32 * slice_bytes

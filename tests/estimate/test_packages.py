@@ -8,9 +8,9 @@ from maxslices.system.packages import required_versions
 
 
 def test_versions_of_what_a_package_requires_belong_to_the_place():
-    found = required_versions("maxslices_methods")
-    assert found["scipy"] == importlib.metadata.version("scipy")
-    assert "maxslices" not in found
+    versions = required_versions("maxslices_methods")
+    assert versions["scipy"] == importlib.metadata.version("scipy")
+    assert "maxslices" not in versions
     assert required_versions("no_such_package") == {}
 
 

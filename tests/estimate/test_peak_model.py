@@ -150,9 +150,11 @@ def test_a_growth_is_among_those_that_fit_it(count, k, start, step):
     right = Formula(start, step, count, k)
     points = {n: right.at(n) for n in (2, 3, 5, 8, 13)}
     assert all(
-        found.at(n) == points[n] or found.counted == "n" for found in fits(points) for n in points
+        formula.at(n) == points[n] or formula.counted == "n"
+        for formula in fits(points)
+        for n in points
     )
-    assert any(found.at(40) == right.at(40) for found in fits(points))
+    assert any(formula.at(40) == right.at(40) for formula in fits(points))
 
 
 def test_what_no_formula_tells_costs_as_much_as_its_end():

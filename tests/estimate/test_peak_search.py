@@ -26,8 +26,8 @@ def right_answer(needs, available):
 
 def searched(monkeypatch, take, available, seconds=lambda n: 0.005, **kw):
     gpu = install_gpu(monkeypatch, Gpu())
-    found = probed_on(gpu, lambda n: take(n) | {"seconds": seconds(n)}, int(available), **kw)
-    return gpu, found
+    probe = probed_on(gpu, lambda n: take(n) | {"seconds": seconds(n)}, int(available), **kw)
+    return gpu, probe
 
 
 lines = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 16)), min_size=1, max_size=4)
@@ -42,12 +42,12 @@ def test_the_largest_of_several_lines_is_found(monkeypatch, pairs, n):
 
     needs = needs_of(take)
     available = needs(n) + MB
-    gpu, found = searched(monkeypatch, take, available)
+    gpu, probe = searched(monkeypatch, take, available)
     right = right_answer(needs, available)
-    assert min(0.98 * right, right - 1) <= found.answer <= right
-    assert ALONE in found.notes
-    model = found.model()
-    assert [r.n_slices for r in found.rungs if model.bytes(r.n_slices) < needs(r.n_slices)] == []
+    assert min(0.98 * right, right - 1) <= probe.answer <= right
+    assert ALONE in probe.notes
+    model = probe.model()
+    assert [r.n_slices for r in probe.rungs if model.bytes(r.n_slices) < needs(r.n_slices)] == []
     assert gpu.most <= max(available, needs(1))
 
 
@@ -67,9 +67,9 @@ def test_slices_rounded_up_are_safe_and_close(monkeypatch, fixed, a, b, period, 
 
     needs = needs_of(take)
     available = needs(n) + MB
-    _, found = searched(monkeypatch, take, available)
+    _, probe = searched(monkeypatch, take, available)
     right = right_answer(needs, available)
-    assert min(0.95 * right, right - 1) <= found.answer <= right
+    assert min(0.95 * right, right - 1) <= probe.answer <= right
 
 
 @pytest.mark.parametrize("n", [*range(8, 73, 3), 96, 100, 150, 200])
@@ -78,10 +78,10 @@ def test_memory_that_rises_and_falls_never_gives_too_many(monkeypatch, n):
         return {"inside": int(teeth(k) * MIB) - INPUT_BYTES * k}
 
     available = teeth(n) * MIB
-    gpu, found = searched(monkeypatch, take, available)
+    gpu, probe = searched(monkeypatch, take, available)
     assert gpu.most <= available
     right = right_answer(needs_of(take), available)
-    assert 0.75 * right <= found.answer <= right
+    assert 0.75 * right <= probe.answer <= right
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.4, 2.0])
@@ -91,12 +91,12 @@ def test_what_there_was_no_time_for_is_said_and_not_too_much(monkeypatch, n, sec
         return {"inside": 900 * MB + 10 * MB * k + MB * k * k // 4}
 
     needs = needs_of(take)
-    gpu, found = searched(monkeypatch, take, needs(n), lambda k: seconds * (0.5 + k / 20))
-    assert found.answer <= n
+    gpu, probe = searched(monkeypatch, take, needs(n), lambda k: seconds * (0.5 + k / 20))
+    assert probe.answer <= n
     assert gpu.now_s <= 45
-    if found.answer not in gpu.counts:
-        assert not found.sure
-        assert any("slices were not run, which takes" in note for note in found.notes)
+    if probe.answer not in gpu.counts:
+        assert not probe.sure
+        assert any("slices were not run, which takes" in note for note in probe.notes)
 
 
 def test_a_line_is_followed_four_times_as_far_as_it_was_called(monkeypatch):
@@ -104,8 +104,8 @@ def test_a_line_is_followed_four_times_as_far_as_it_was_called(monkeypatch):
         return {"inside": 800 * MB + 22 * MB * k}
 
     def answered(n):
-        gpu, found = searched(monkeypatch, take, needs_of(take)(n), lambda k: 0.05 * k)
-        return max(gpu.counts), found.answer
+        gpu, probe = searched(monkeypatch, take, needs_of(take)(n), lambda k: 0.05 * k)
+        return max(gpu.counts), probe.answer
 
     most, answer = answered(3 * answered(2000)[0])
     assert answer == 3 * most
@@ -119,21 +119,21 @@ def test_what_was_not_called_as_it_might_take_too_much_is_not_proven(monkeypatch
         return {"inside": 20 * MB * k, "outside": 7 * MB * (-(-k // 16) * 16)}
 
     needs = needs_of(take)
-    _, found = searched(monkeypatch, take, needs(n) + MB)
-    if found.answer > right_answer(needs, needs(n) + MB):
-        assert not found.sure
-        assert any("might take too much: not proven" in note for note in found.notes)
+    _, probe = searched(monkeypatch, take, needs(n) + MB)
+    if probe.answer > right_answer(needs, needs(n) + MB):
+        assert not probe.sure
+        assert any("might take too much: not proven" in note for note in probe.notes)
 
 
 def test_calls_of_many_seconds_are_few(monkeypatch):
     def take(k):
         return {"inside": 22 * MB * k}
 
-    gpu, found = searched(monkeypatch, take, needs_of(take)(100), lambda k: 15.0 * k)
+    gpu, probe = searched(monkeypatch, take, needs_of(take)(100), lambda k: 15.0 * k)
     assert gpu.counts == [1, 1, 2]
-    assert "a call takes 15.0 s, so that few were made" in found.notes
-    assert found.answer <= 8
-    assert not found.sure
+    assert "a call takes 15.0 s, so that few were made" in probe.notes
+    assert probe.answer <= 8
+    assert not probe.sure
 
 
 def toothed(n):
@@ -152,22 +152,22 @@ def test_what_flats_and_darks_leave_is_answered_as_if_it_were_all(gpu, flats):
     alone = probed_on(gpu, take, room)
     assert alone.model().bytes(1) == needs_of(take)(1)
     gpu.flats_bytes = flats * MB
-    found = probed_on(gpu, take, available)
+    probe = probed_on(gpu, take, available)
     assert gpu.most <= max(available, flats * MB + needs_of(take)(1))
-    assert found.model().max_slices(room, 2160) == alone.answer
-    assert alone.answer <= found.answer <= 64
-    assert found.model().bytes(1) == needs_of(take)(1)
+    assert probe.model().max_slices(room, 2160) == alone.answer
+    assert alone.answer <= probe.answer <= 64
+    assert probe.model().bytes(1) == needs_of(take)(1)
 
 
 def test_one_slice_that_is_too_large_is_told_with_its_bytes(gpu):
     def take(n):
         return {"inside": 900 * MB * n}
 
-    found = probed_on(gpu, take, 500 * MB)
-    assert found.answer == 0
-    assert found.model().bytes(1) == needs_of(take)(1)
+    probe = probed_on(gpu, take, 500 * MB)
+    assert probe.answer == 0
+    assert probe.model().bytes(1) == needs_of(take)(1)
     assert set(gpu.counts) == {1}
-    assert found.notes == (ALONE,)
+    assert probe.notes == (ALONE,)
 
 
 @pytest.mark.parametrize("n", [64, 70, 74])
@@ -177,9 +177,9 @@ def test_memory_outside_the_pool_which_nothing_limits_is_not_overrun(gpu, n):
         return {"inside": 228.1 * MB * k, "outside": outside, "seconds": 0.02 + 0.01 * k}
 
     available = int(needs_of(take)(n)) + 3 * MB
-    found = probed_on(gpu, take, available)
+    probe = probed_on(gpu, take, available)
     assert gpu.most <= available
-    assert 0.6 * n <= found.answer < right_answer(needs_of(take), available) + 1
+    assert 0.6 * n <= probe.answer < right_answer(needs_of(take), available) + 1
 
 
 @pytest.mark.parametrize("slices", [3, 2, 1, 0])
@@ -190,18 +190,18 @@ def test_data_that_take_more_than_the_budget_are_what_it_is_estimated_with(gpu, 
 
     one = 600 * MB + INPUT_BYTES
     available = slices * one + 50 * MB if slices else one // 2
-    found = probed_on(gpu, take, available)
-    assert found.answer == slices
-    assert found.model().bytes(1) == one
-    assert any("its memory depends on the data" in note for note in found.notes)
+    probe = probed_on(gpu, take, available)
+    assert probe.answer == slices
+    assert probe.model().bytes(1) == one
+    assert any("its memory depends on the data" in note for note in probe.notes)
 
 
 def test_what_was_stopped_says_nothing_of_more_memory(gpu):
     available = int(teeth(61) * MIB)
-    found = probed_on(gpu, toothed, available)
-    assert found.covers(available, 2160)
-    assert found.covers(available // 2, 2160)
-    assert not found.covers(2 * available, 2160)
+    probe = probed_on(gpu, toothed, available)
+    assert probe.covers(available, 2160)
+    assert probe.covers(available // 2, 2160)
+    assert not probe.covers(2 * available, 2160)
 
 
 def test_one_fewer_is_tried_at_once_where_the_pool_loses_less_than_a_slice(gpu):
@@ -209,9 +209,9 @@ def test_one_fewer_is_tried_at_once_where_the_pool_loses_less_than_a_slice(gpu):
         return {"inside": 2000 * MB + 150 * MB * n, "lost": 20 * MB, "seconds": 0.01}
 
     available = needs_of(take)(64)
-    found = probed_on(gpu, take, available)
+    probe = probed_on(gpu, take, available)
     assert gpu.most <= available
-    assert found.answer == 63
+    assert probe.answer == 63
     assert gpu.counts[-2:] == [64, 63]
 
 
@@ -220,9 +220,9 @@ def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds
     def take(n):
         return {"inside": 120 * MB * n, "outside": 26.2 * MB * n, "seconds": seconds * (1 + n / 99)}
 
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, needs_of(take), 24 * 10**9)
-    assert any("were outside the pool: counted" in note for note in found.notes)
+    probe = probed_on(gpu, take, 24 * 10**9)
+    check(probe, needs_of(take), 24 * 10**9)
+    assert any("were outside the pool: counted" in note for note in probe.notes)
     assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
 
 
@@ -232,10 +232,10 @@ def test_what_a_library_loads_once_is_counted_once(gpu, call):
         stays = 514 * MB if len(gpu.counts) + 1 == call else 0
         return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
 
-    found = probed_on(gpu, take, 24 * 10**9)
+    probe = probed_on(gpu, take, 24 * 10**9)
     counted = 514 * MB - MODULES_BYTES
-    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
-    assert any("stay outside the pool" in note for note in found.notes)
+    check(probe, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
+    assert any("stay outside the pool" in note for note in probe.notes)
 
 
 def test_kernels_that_other_slice_counts_load_are_what_the_reserve_is_for(gpu):
@@ -243,9 +243,9 @@ def test_kernels_that_other_slice_counts_load_are_what_the_reserve_is_for(gpu):
         stays = 0 if n in gpu.counts else 12 * MB
         return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
 
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=1.0)
-    assert found.notes == (ALONE,)
+    probe = probed_on(gpu, take, 24 * 10**9)
+    check(probe, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=1.0)
+    assert probe.notes == (ALONE,)
 
 
 def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
@@ -253,13 +253,13 @@ def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
         stays = max(0, 40 * MB * n - gpu.outside)
         return {"inside": 100 * MB * n, "stays": stays, "seconds": 0.01}
 
-    found = probed_on(gpu, take, 24 * 10**9)
+    probe = probed_on(gpu, take, 24 * 10**9)
 
     def needs(n):
         return INPUT_BYTES * n + 100 * MB * n + max(0, 40 * MB * n - MODULES_BYTES)
 
-    check(found, needs, 24 * 10**9, least=0.95)
-    assert any("stay outside the pool" in note for note in found.notes)
+    check(probe, needs, 24 * 10**9, least=0.95)
+    assert any("stay outside the pool" in note for note in probe.notes)
 
 
 def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
@@ -267,9 +267,9 @@ def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
         outside = 500 * MB if len(gpu.counts) == 6 else 0
         return {"inside": 100 * MB * n, "outside": outside, "seconds": 0.01}
 
-    found = probed_on(gpu, take, 24 * 10**9)
-    check(found, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
-    assert found.notes == (ALONE,)
+    probe = probed_on(gpu, take, 24 * 10**9)
+    check(probe, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
+    assert probe.notes == (ALONE,)
 
 
 @pytest.mark.parametrize("n", [23, 61])
@@ -282,8 +282,8 @@ def test_a_workspace_that_is_replaced_by_a_larger_one_counts_once(gpu, n):
         gpu.kept = max(gpu.kept, INPUT_BYTES * k)
         return {"inside": INPUT_BYTES * k + (gpu.kept if larger else 0)}
 
-    found = probed_on(gpu, take, 3 * INPUT_BYTES * n)
-    assert found.answer == n
+    probe = probed_on(gpu, take, 3 * INPUT_BYTES * n)
+    assert probe.answer == n
 
 
 @pytest.mark.parametrize("n", [23, 61])
@@ -296,8 +296,8 @@ def test_the_entry_of_the_first_call_in_a_cache_is_no_constant(gpu, n):
         gpu.kept = sum(INPUT_BYTES // 3 * each for each in entries)
         return {"inside": INPUT_BYTES * k + fresh * INPUT_BYTES // 3 * k}
 
-    found = probed_on(gpu, take, (2 * INPUT_BYTES + INPUT_BYTES // 3) * n)
-    assert found.answer == n
+    probe = probed_on(gpu, take, (2 * INPUT_BYTES + INPUT_BYTES // 3) * n)
+    assert probe.answer == n
 
 
 @pytest.mark.parametrize("n", [23, 61])
@@ -309,9 +309,9 @@ def test_a_leak_is_counted_for_all_blocks_of_a_scan(gpu, n):
         return {"inside": (INPUT_BYTES + lost) * k}
 
     further_blocks = -(-2160 // n) - 1
-    found = probed_on(gpu, take, (2 * INPUT_BYTES + lost) * n + lost * n * further_blocks)
-    assert n - 1 <= found.answer <= n
-    assert any(note.startswith("each call loses memory") for note in found.notes)
+    probe = probed_on(gpu, take, (2 * INPUT_BYTES + lost) * n + lost * n * further_blocks)
+    assert n - 1 <= probe.answer <= n
+    assert any(note.startswith("each call loses memory") for note in probe.notes)
 
 
 @pytest.mark.parametrize("n", [61, 130, 240])
@@ -325,6 +325,6 @@ def test_a_leak_of_each_call_is_counted_for_as_many_blocks_as_the_answer_makes(g
     def needs(k):
         return 2 * INPUT_BYTES * k + lost * -(-2160 // k)
 
-    found = probed_on(gpu, take, needs(n))
-    assert found.model().bytes(found.answer) == needs(found.answer)
-    assert found.answer == n
+    probe = probed_on(gpu, take, needs(n))
+    assert probe.model().bytes(probe.answer) == needs(probe.answer)
+    assert probe.answer == n

@@ -83,16 +83,16 @@ def probed_on(
 @pytest.mark.parametrize("hard", HARD, ids=str)
 def test_hard_methods_are_safe_and_close(hard, n):
     available = hard.bytes(n) + ROOM_BYTES
-    found = probed_on(hard.function, available)
-    model = found.model()
+    answer = probed_on(hard.function, available)
+    model = answer.model()
     # A step can only be found by stepping on it; one slice more than the answer may be tried.
     above = 1.1 if "step" in str(hard) or "padded" in str(hard) else 1.0
-    assert max(rung.n_bytes for rung in found.rungs) <= available * above
+    assert max(rung.n_bytes for rung in answer.rungs) <= available * above
     # Where memory falls between two calls, nothing is known but that all fits.
-    counts = range(1, found.answer + 1) if hard.rising else [r.n_slices for r in found.rungs]
+    counts = range(1, answer.answer + 1) if hard.rising else [r.n_slices for r in answer.rungs]
     assert [k for k in counts if model.bytes(k) < hard.bytes(k)] == []
-    assert max(hard.bytes(k) for k in range(1, found.answer + 1)) <= available
-    assert 0.95 * n <= found.answer <= n
+    assert max(hard.bytes(k) for k in range(1, answer.answer + 1)) <= available
+    assert 0.95 * n <= answer.answer <= n
 
 
 UNFORESEEN = ("step_at_7", "quadratic", "depends_on_data")
@@ -101,11 +101,11 @@ UNFORESEEN = ("step_at_7", "quadratic", "depends_on_data")
 @pytest.mark.parametrize("hard", [h for h in HARD if str(h) not in UNFORESEEN], ids=str)
 def test_time_that_allows_few_rungs_makes_the_answer_small_never_large(hard, monkeypatch):
     monkeypatch.setattr(probe_module, "LIMIT_S", 0.0)
-    found = probed_on(hard.function, hard.bytes(100) + ROOM_BYTES)
-    assert found.answer <= 100
-    largest = max(rung.n_slices for rung in found.rungs)
-    for n in range(1, largest + 1) if hard.rising else [r.n_slices for r in found.rungs]:
-        assert found.model().bytes(n) >= hard.bytes(n)
+    answer = probed_on(hard.function, hard.bytes(100) + ROOM_BYTES)
+    assert answer.answer <= 100
+    largest = max(rung.n_slices for rung in answer.rungs)
+    for n in range(1, largest + 1) if hard.rising else [r.n_slices for r in answer.rungs]:
+        assert answer.model().bytes(n) >= hard.bytes(n)
 
 
 def leaks(data, per_slice=0.0):
@@ -115,9 +115,9 @@ def leaks(data, per_slice=0.0):
 
 def test_a_leak_is_noticed_and_counted_for_all_blocks_of_a_run():
     total, available = 1000, 401 * SLICE_BYTES + ROOM_BYTES
-    found = probed_on(leaks, available, total=total)
-    n = found.answer
-    assert found.notes[0].startswith("each call loses memory (40.0 kB")
+    answer = probed_on(leaks, available, total=total)
+    n = answer.answer
+    assert answer.notes[0].startswith("each call loses memory (40.0 kB")
     n_calls = -(-total // n)
     assert (2 * n + n_calls) * SLICE_BYTES <= available
     best = max(k for k in range(1, 201) if (2 * k + -(-total // k)) * SLICE_BYTES <= available)
@@ -127,13 +127,13 @@ def test_a_leak_is_noticed_and_counted_for_all_blocks_of_a_run():
 def test_made_up_data_suit_a_logarithm_and_a_detector():
     for dtype, top in (("float32", 1.01), ("uint16", 60_000), ("uint8", 255)):
         meta = describe(lambda data: data, pattern="projection", name="f", module="m")
-        made = Trial(meta, 0, (50, 60), np.dtype(dtype), CPU, {})
+        trial_call = Trial(meta, 0, (50, 60), np.dtype(dtype), CPU, {})
         for kind in ("even", "dark", "highest", "lowest"):
-            block = made.data(3, kind)
+            block = trial_call.data(3, kind)
             assert block.shape == (3, 50, 60)
             assert block.dtype == dtype
             assert 0 < block.min() <= block.max() <= top
-        assert made.data(3, "even").std() > 0
+        assert trial_call.data(3, "even").std() > 0
 
 
 def test_side_data_are_supplied_with_the_rows_of_the_block():
@@ -144,9 +144,15 @@ def test_side_data_are_supplied_with_the_rows_of_the_block():
         shapes.append((data.shape, flats.shape, darks.shape, angles.shape, slice_dim))
         return data * 2
 
-    given = {"flats": ArraySpec((4, 90, 30), np.dtype("uint16"))}
+    supplied = {"flats": ArraySpec((4, 90, 30), np.dtype("uint16"))}
     probed_on(
-        method, 10**6, pattern="sinogram", dims=(50, 30), dtype="uint16", supplied=given, total=90
+        method,
+        10**6,
+        pattern="sinogram",
+        dims=(50, 30),
+        dtype="uint16",
+        supplied=supplied,
+        total=90,
     )
     for data, flats, darks, angles, slice_dim in shapes:
         assert flats == (4, data[1], 30)
@@ -181,8 +187,8 @@ def test_dtype_and_dims_of_the_result_are_told():
     def halves(data):
         return data[:, ::2].astype(np.uint8)
 
-    found = probed_on(halves, 10**7)
-    assert (found.output_dtype, found.output_dims) == ("uint8", (ROWS // 2, COLUMNS))
+    answer = probed_on(halves, 10**7)
+    assert (answer.output_dtype, answer.output_dims) == ("uint8", (ROWS // 2, COLUMNS))
 
     def mean(data):
         return float(data.mean())
@@ -208,10 +214,10 @@ def test_a_first_call_that_compiles_is_not_taken_for_a_slow_method(clock):
         STAYS.append(1)
         return data * 2
 
-    found = probed_on(compiles, 100 * SLICE_BYTES + ROOM_BYTES)
-    assert found.answer == 50
-    assert found.sure
-    assert found.notes == ()
+    answer = probed_on(compiles, 100 * SLICE_BYTES + ROOM_BYTES)
+    assert answer.answer == 50
+    assert answer.sure
+    assert answer.notes == ()
 
 
 def test_a_cheap_method_with_much_memory_is_not_run_to_the_end_of_it(clock):
@@ -219,11 +225,11 @@ def test_a_cheap_method_with_much_memory_is_not_run_to_the_end_of_it(clock):
         clock.now_s += 0.001 * len(data)
         return data * 2
 
-    found = probed_on(cheap, 800 * SLICE_BYTES + ROOM_BYTES)
-    *small, largest = [rung.n_slices for rung in found.rungs]
+    answer = probed_on(cheap, 800 * SLICE_BYTES + ROOM_BYTES)
+    *small, largest = [rung.n_slices for rung in answer.rungs]
     assert small == [3, 5, 8, 17]
     assert 290 <= largest <= 300
-    assert found.answer == 400
+    assert answer.answer == 400
     assert clock.now_s < 0.4
 
 
@@ -233,9 +239,9 @@ def test_memory_that_runs_out_all_the_same_bounds_the_answer():
             raise MemoryError
         return data * 2
 
-    found = probed_on(method, 400 * SLICE_BYTES)
-    assert found.answer == 49
-    assert any("memory ran out with" in note for note in found.notes)
+    answer = probed_on(method, 400 * SLICE_BYTES)
+    assert answer.answer == 49
+    assert any("memory ran out with" in note for note in answer.notes)
 
 
 def test_a_method_that_always_raises_is_an_error_that_says_so():
@@ -276,16 +282,16 @@ def test_no_memory_for_one_slice_is_an_error_that_says_so():
     def method(data):
         raise MemoryError("none left")
 
-    with pytest.raises(EstimatorError, match="cpu has not the memory for 1 slice"):
+    with pytest.raises(EstimatorError, match="cpu has too little memory for 1 slice"):
         probed_on(method, 10**7)
 
 
 def test_answers_for_other_amounts_of_memory_are_covered(ticking):
-    found = probed_on(HARD[0].function, 200 * SLICE_BYTES + ROOM_BYTES)
-    assert found.covers(5000 * SLICE_BYTES, 10_000)
-    found = probed_on(leaks, 400 * SLICE_BYTES + ROOM_BYTES)  # its peaks alone tell no more
-    assert found.covers(20 * SLICE_BYTES, 1000)
-    assert not found.covers(10_000 * SLICE_BYTES, 10_000)
+    answer = probed_on(HARD[0].function, 200 * SLICE_BYTES + ROOM_BYTES)
+    assert answer.covers(5000 * SLICE_BYTES, 10_000)
+    answer = probed_on(leaks, 400 * SLICE_BYTES + ROOM_BYTES)  # its peaks alone tell no more
+    assert answer.covers(20 * SLICE_BYTES, 1000)
+    assert not answer.covers(10_000 * SLICE_BYTES, 10_000)
 
 
 NOT_PROBED = (
@@ -321,14 +327,14 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case, one_worker):
         peaks = [call.once() for _ in range(4)][1:]
         peak = max(each.n_bytes - each.outside_bytes for each in peaks)
     n, dims, dtype = call.n_slices, call.other_dims, call.dtype
-    asked = ModelRequest(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
-    found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)
-    declared = declared_model(asked, "cpu")
-    assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
+    request = ModelRequest(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
+    answer = probe(request, CPU, available_bytes=peak + ROOM_BYTES)
+    declared = declared_model(request, "cpu")
+    assert 0.995 * peak <= answer.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
     # Declared are also the buffers that NumPy took before 2.3.
-    unmetered = unmetered_bytes(replace(asked, total_slices=n))
+    unmetered = unmetered_bytes(replace(request, total_slices=n))
     assert 0.995 * peak <= declared.bytes(n) - unmetered <= 1.02 * peak + ROOM_BYTES + 2**16
-    assert 0.98 * n - 1 <= found.answer
+    assert 0.98 * n - 1 <= answer.answer
 
 
 def test_a_method_that_catches_an_exception_of_numpy_is_measured():

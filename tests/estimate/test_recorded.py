@@ -88,9 +88,9 @@ def test_what_a_function_carries_with_it_is_part_of_its_source():
 
         return f
 
-    found = {source_hash(carrying(value)) for value in (1, 2, None, [1], np.ones(3), blur)}
-    found |= {source_hash(functools.partial(blur, size=n)) for n in (3, 5)}
-    assert len(found) == 8
+    hashes = {source_hash(carrying(value)) for value in (1, 2, None, [1], np.ones(3), blur)}
+    hashes |= {source_hash(functools.partial(blur, size=n)) for n in (3, 5)}
+    assert len(hashes) == 8
     assert source_hash(carrying(2)) == source_hash(carrying(2))
 
 
@@ -100,8 +100,8 @@ def test_a_device_that_is_not_here_is_asked_for_by_its_kind(records):
         records.add(asked(), at, answering(day))
     records.add(asked(), HERE, answering(100))
     assert {each.place.device for each in records.entries()} == {"NVIDIA H200", "cpu"}
-    found = records.newest(asked(), lambda place: place.device != "cpu")
-    assert (found.probe.answer, found.place.device) == (1, "NVIDIA H200")
+    newest = records.newest(asked(), lambda place: place.device != "cpu")
+    assert (newest.probe.answer, newest.place.device) == (1, "NVIDIA H200")
     assert records.newest(asked(size=9), lambda place: place.device != "cpu") is None
     assert records.newest(asked(), lambda place: place.device == "NVIDIA A100") is None
 
@@ -140,7 +140,7 @@ def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp
     assert records.find(asked(), HERE) is None
     assert records.entries() == []
     assert file.read_text() == text
-    with pytest.raises(UsageError, match=rf"of version {version}, from another version"):
+    with pytest.raises(UsageError, match=rf"has version {version}, from another version"):
         records.import_file(file)
     records.add(asked(size=8), HERE, PROBE)
     assert [each.question.parameters["size"] for each in records.entries()] == [8]
@@ -178,14 +178,14 @@ def test_a_damaged_entry_is_never_a_traceback(records, damage, command, monkeypa
     text = json.dumps(content)
     for arguments in (["list"], ["show", "blur"], ["export", file.parent / "x"]):
         file.write_text(text)
-        status, _, said = command(*arguments)
+        status, _, errors = command(*arguments)
         assert (status == 0) == (arguments[0] == "list")
-        assert "Traceback" not in said
-        assert "cannot be understood" in said
+        assert "Traceback" not in errors
+        assert "cannot be understood" in errors
         assert file.read_text() == text
-    status, _, said = command("import", file)
+    status, _, errors = command("import", file)
     assert status == 2
-    assert "is not a file of records" in said
+    assert "is not a file of records" in errors
     assert command("clear", "blur") == (0, "1 record deleted\n", "")
     assert not file.exists()
 
@@ -196,9 +196,9 @@ def test_files_of_somebody_else_stay_as_they_are(command, tmp_path, monkeypatch)
     (tmp_path / "package.json").write_text('{"name": "other"}')
     (tmp_path / "some.settings.json").write_text("[1, 2]")
     for action in ("list", "clear"):
-        status, _, said = command(action)
+        status, _, errors = command(action)
         assert status == 0
-        assert said.count("cannot be understood") == 2
+        assert errors.count("cannot be understood") == 2
     assert {path.name for path in tmp_path.iterdir()} >= {"package.json", "some.settings.json"}
 
 
@@ -237,8 +237,8 @@ def test_processes_at_once_lose_nothing(records, pytestconfig):
         for i in range(3)
     ]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
-    found = {entry.question.parameters["size"] for entry in records.entries()}
-    assert found == {1000 * i + n for i in range(3) for n in range(25)}
+    sizes = {entry.question.parameters["size"] for entry in records.entries()}
+    assert sizes == {1000 * i + n for i in range(3) for n in range(25)}
     assert len(list(records.folder.iterdir())) == 75
 
 
@@ -294,8 +294,8 @@ def command(monkeypatch, tmp_path, capsys):
 
     def run(*arguments):
         status = main(["records", *map(str, arguments)])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run
 
@@ -368,20 +368,20 @@ def test_a_record_of_a_script_does_not_serve_when_a_module_that_it_imports_has_c
         "from lab_helpers import double\ndef f(data): return double(data)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = [source_hash(importlib.import_module("lab_script").f)]
+    hashes = [source_hash(importlib.import_module("lab_script").f)]
     for file in (helper, tmp_path / "lab_constants.py", beside):
         with file.open("a") as added:
             added.write("more = 1\n")
-        found.append(source_hash(importlib.import_module("lab_script").f))
-    assert len(set(found)) == 3
-    assert found[2] == found[3]
+        hashes.append(source_hash(importlib.import_module("lab_script").f))
+    assert len(set(hashes)) == 3
+    assert hashes[2] == hashes[3]
 
 
 def test_what_a_function_of_a_notebook_names_is_part_of_its_source():
     space: dict = {"__name__": "typed_in"}
     exec("def f(data): return [inner(part, SIZE) for part in data]", space)
     exec("def inner(data, size): return Kernel().run(data)", space)
-    found = []
+    hashes = []
     for cell in (
         "SIZE = 3",
         "class Kernel:\n    def run(self, data): return data",
@@ -390,10 +390,10 @@ def test_what_a_function_of_a_notebook_names_is_part_of_its_source():
         "def inner(data, size): return data * size",
     ):
         exec(cell, space)
-        found.append(source_hash(space["f"]))
-    assert len(set(found)) == 5
+        hashes.append(source_hash(space["f"]))
+    assert len(set(hashes)) == 5
     exec("unnamed = 1", space)
-    assert source_hash(space["f"]) == found[-1]
+    assert source_hash(space["f"]) == hashes[-1]
 
 
 def test_a_function_that_names_itself_has_a_source():

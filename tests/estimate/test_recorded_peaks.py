@@ -41,8 +41,8 @@ def records(tmp_path):
 def test_a_record_of_another_card_serves(records):
     records.add(asked(size=5), LAPTOP, FOUND)
     assert records.find(asked(size=5), H200) is None
-    found = records.of_other_card(asked(size=5), H200)
-    assert (found.probe, found.place) == (FOUND, LAPTOP)
+    record = records.of_other_card(asked(size=5), H200)
+    assert (record.probe, record.place) == (FOUND, LAPTOP)
 
 
 def test_a_record_of_this_card_with_another_driver_serves(records):

@@ -79,35 +79,35 @@ def fitting(gpu, method, available):
 @pytest.mark.parametrize("method", KEEP_THEIR_WAYS)
 def test_four_small_calls_and_one_that_proves(sequences, method, n):
     available = sequences.most_bytes(method, n)
-    found = probed_program(sequences, method, available)
+    probe = probed_program(sequences, method, available)
     right = fitting(sequences, method, available)
-    assert found.answer == right
-    assert found.sure
-    assert found.extrapolates_exactly
-    assert found.notes == ()
+    assert probe.answer == right
+    assert probe.sure
+    assert probe.extrapolates_exactly
+    assert probe.notes == ()
     assert sorted(sequences.counts) == sorted({1, 3, 5, 8, right} | {right} - {8})
     for k in (2, n, 2 * n, 1000):
-        assert found.model().bytes(k) >= sequences.most_bytes(method, k)
-    assert found.model().bytes(n) == max(sequences.most_bytes(method, k) for k in range(1, n + 1))
+        assert probe.model().bytes(k) >= sequences.most_bytes(method, k)
+    assert probe.model().bytes(n) == max(sequences.most_bytes(method, k) for k in range(1, n + 1))
 
 
 @pytest.mark.parametrize("n", [32, 61, 64, 200])
 @pytest.mark.parametrize("method", CHANGE)
 def test_a_method_that_changes_its_ways_is_called_until_it_is_known(sequences, method, n):
     available = sequences.most_bytes(method, n)
-    found = probed_program(sequences, method, available)
+    probe = probed_program(sequences, method, available)
     right = fitting(sequences, method, available)
-    assert 0.98 * right <= found.answer <= right
+    assert 0.98 * right <= probe.answer <= right
     assert sequences.now_s <= 2.0
 
 
 def test_long_calls_are_three(sequences):
     sequences.seconds = lambda n: 0.4 + 0.3 * n
-    found = probed_program(sequences, line, sequences.most_bytes(line, 50))
+    probe = probed_program(sequences, line, sequences.most_bytes(line, 50))
     assert sequences.counts == [1, 3, 2]
-    assert found.answer == 50
-    assert not found.sure
-    assert "50 slices were not run, which takes" in found.notes[0]
+    assert probe.answer == 50
+    assert not probe.sure
+    assert "50 slices were not run, which takes" in probe.notes[0]
 
 
 @pytest.mark.parametrize("n", [32, 61, 136, 200])
@@ -115,10 +115,10 @@ def test_long_calls_are_three(sequences):
 def test_what_is_not_proven_is_never_too_much(sequences, method, n):
     sequences.seconds = lambda k: 0.1 + 0.005 * k  # as LPRec3d_tomobar on an H200
     available = sequences.most_bytes(method, n)
-    found = probed_program(sequences, method, available)
+    probe = probed_program(sequences, method, available)
     right = fitting(sequences, method, available)
-    assert found.answer <= right
-    assert found.answer >= (0.9 if n <= 64 else 0.6) * right
+    assert probe.answer <= right
+    assert probe.answer >= (0.9 if n <= 64 else 0.6) * right
     assert sequences.now_s <= 4.0
 
 
@@ -159,9 +159,9 @@ def lprec(p):
 def test_a_call_that_runs_out_of_memory_teaches(sequences, n, slow):
     sequences.seconds = lambda k: slow * (0.1 + 0.003 * k)
     available = sequences.most_bytes(lprec, n)
-    found = probed_program(sequences, lprec, available)
+    probe = probed_program(sequences, lprec, available)
     right = fitting(sequences, lprec, available)
-    assert 0.98 * right <= found.answer <= right
+    assert 0.98 * right <= probe.answer <= right
     assert sequences.now_s <= 3.5
 
 
@@ -175,8 +175,8 @@ def queue_of_seven(p):
 
 
 def test_a_method_that_is_understood_is_not_called_again_and_again(sequences):
-    found = probed_program(sequences, queue_of_seven, sequences.most_bytes(queue_of_seven, 40))
-    assert found.answer == 40
+    probe = probed_program(sequences, queue_of_seven, sequences.most_bytes(queue_of_seven, 40))
+    assert probe.answer == 40
     assert len(sequences.counts) <= 10
 
 
@@ -187,8 +187,8 @@ def test_one_slice_more_is_tried_where_only_padding_lacks(sequences):
 
     for n in (20, 37, 90):
         sequences.counts.clear()
-        found = probed_program(sequences, sort, sequences.most_bytes(sort, n))
-        assert found.answer == n
+        probe = probed_program(sequences, sort, sequences.most_bytes(sort, n))
+        assert probe.answer == n
         assert len(sequences.counts) <= 6
 
 
@@ -205,11 +205,11 @@ def test_padded_arrays_outside_the_pool_are_known_from_readings_that_lie_off(seq
     def needs(k):
         return sequences.most_bytes(line, k) + outside(k)
 
-    found = probed_program(sequences, line, needs(n))
+    probe = probed_program(sequences, line, needs(n))
     assert sequences.counts == [1, 3, 2]
-    assert found.answer == max(k for k in range(1, 200) if needs(k) <= needs(n))
-    assert found.model().bytes(n) == needs(n)
-    assert any("were outside the pool: counted" in note for note in found.notes)
+    assert probe.answer == max(k for k in range(1, 200) if needs(k) <= needs(n))
+    assert probe.model().bytes(n) == needs(n)
+    assert any("were outside the pool: counted" in note for note in probe.notes)
 
 
 @pytest.mark.parametrize("n", [24, 32, 33])
@@ -219,27 +219,27 @@ def test_a_reading_of_the_answer_that_lies_off_costs_no_slice(sequences, n):
 
     sequences.outside_of = lambda k: outside(k) + 500_000
     needs = sequences.most_bytes(line, n) + outside(n)
-    found = probed_program(sequences, line, needs)
+    probe = probed_program(sequences, line, needs)
     assert n in sequences.counts
-    assert found.answer == n
-    assert found.model().bytes(n) == needs
+    assert probe.answer == n
+    assert probe.model().bytes(n) == needs
 
 
 def test_memory_outside_the_pool_that_is_no_array_is_measured_as_before(sequences):
     sequences.outside_of = lambda k: 100 * MB + 33 * MB * k
     available = sequences.most_bytes(line, 40) + 100 * MB + 33 * MB * 40
-    found = probed_program(sequences, line, available)
-    assert any("found by its peaks alone" in note for note in found.notes)
-    assert 39 <= found.answer <= 40
+    probe = probed_program(sequences, line, available)
+    assert any("found by its peaks alone" in note for note in probe.notes)
+    assert 39 <= probe.answer <= 40
 
 
 def test_memory_that_depends_on_the_data_is_measured_as_before(sequences):
     def bright(p):
         p.alloc(INPUT_BYTES * p.n * (1 if sequences.kind_of_data == "even" else 2), 1)
 
-    found = probed_program(sequences, bright, 3 * 40 * INPUT_BYTES)
-    assert found.answer == 40
-    assert any("depends on the data" in note for note in found.notes)
+    probe = probed_program(sequences, bright, 3 * 40 * INPUT_BYTES)
+    assert probe.answer == 40
+    assert any("depends on the data" in note for note in probe.notes)
 
 
 def test_memory_that_only_other_data_take_in_the_end_is_seen(sequences):
@@ -249,9 +249,9 @@ def test_memory_that_only_other_data_take_in_the_end_is_seen(sequences):
             p.alloc(INPUT_BYTES * p.n, 2)
         p.free(block)
 
-    found = probed_program(sequences, dark, 3 * 40 * INPUT_BYTES)
-    assert found.answer == 40
-    assert any("depends on the data" in note for note in found.notes)
+    probe = probed_program(sequences, dark, 3 * 40 * INPUT_BYTES)
+    assert probe.answer == 40
+    assert any("depends on the data" in note for note in probe.notes)
 
 
 def test_what_is_measured_otherwise_is_measured_with_the_usual_data(sequences):
@@ -264,22 +264,22 @@ def test_what_is_measured_otherwise_is_measured_with_the_usual_data(sequences):
 
 
 def test_fewer_slices_than_the_small_calls_have(sequences):
-    found = probed_program(sequences, line, 10**12, total=4)
-    assert found.answer == 4
+    probe = probed_program(sequences, line, 10**12, total=4)
+    assert probe.answer == 4
     assert set(sequences.counts) == {1, 3, 4}
     assert probed_program(sequences, line, 10**12, total=1).answer == 1
 
 
 def test_not_even_one_slice_fits(sequences):
-    found = probed_program(sequences, line, INPUT_BYTES)
-    assert found.answer == 0
-    assert found.model().bytes(1) == sequences.most_bytes(line, 1)
+    probe = probed_program(sequences, line, INPUT_BYTES)
+    assert probe.answer == 0
+    assert probe.model().bytes(1) == sequences.most_bytes(line, 1)
 
 
 def test_it_answers_for_any_memory_and_in_json(sequences):
-    found = probed_program(sequences, line, sequences.most_bytes(line, 50))
-    again = from_plain(Probe, to_plain(found), "probe")
-    assert again == found
+    probe = probed_program(sequences, line, sequences.most_bytes(line, 50))
+    again = from_plain(Probe, to_plain(probe), "probe")
+    assert again == probe
     for n in (1, 9, 300, 2000):
         available = sequences.most_bytes(line, n)
         assert again.covers(available, 2160)
@@ -311,11 +311,11 @@ def test_memory_outside_the_pool_counts_at_its_own_moment(sequences, n):
         sizes = list(program.sequence().alive_bytes())
         return max(max(sizes), sizes[beside(program.sequence())] + outside(k))
 
-    found = probed_program(sequences, back_projects, needs(n))
-    assert found.peaks is not None
+    probe = probed_program(sequences, back_projects, needs(n))
+    assert probe.peaks is not None
     assert len(sequences.counts) <= 5
     for k in (1, 2, 3, 5, 8, 17, 20, 33, 47, 64, 100):
-        assert needs(k) <= found.model().bytes(k) <= 1.001 * needs(k)
+        assert needs(k) <= probe.model().bytes(k) <= 1.001 * needs(k)
 
 
 def test_a_large_call_that_takes_more_outside_the_pool_counts_as_it_was_read(sequences):
@@ -326,11 +326,11 @@ def test_a_large_call_that_takes_more_outside_the_pool_counts_as_it_was_read(seq
 
     sequences.outside_of = lambda k: outside(k) + (12 * MB if k > 16 else 0)
     needs = sequences.most_bytes(line, 40) + sequences.outside_of(40)
-    found = probed_program(sequences, line, needs)
-    assert found.peaks is not None
-    assert found.answer == 40
-    assert found.model().bytes(40) == needs
-    assert found.model().bytes(12) == sequences.most_bytes(line, 12) + outside(12)
+    probe = probed_program(sequences, line, needs)
+    assert probe.peaks is not None
+    assert probe.answer == 40
+    assert probe.model().bytes(40) == needs
+    assert probe.model().bytes(12) == sequences.most_bytes(line, 12) + outside(12)
 
 
 @pytest.mark.parametrize("gives_back", [True, False])
@@ -345,5 +345,5 @@ def test_what_the_pool_holds_free_counts_beside_memory_outside_it(sequences, giv
     sequences.outside_at = lambda sequence: len(sequence.events) - 1
     sequences.gives_back = gives_back
     needs = 4 * INPUT_BYTES * 40 + (0 if gives_back else 150 * MB)
-    found = probed_program(sequences, method, needs)
-    assert needs <= found.model().bytes(40) <= 1.001 * needs
+    probe = probed_program(sequences, method, needs)
+    assert needs <= probe.model().bytes(40) <= 1.001 * needs

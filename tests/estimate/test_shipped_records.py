@@ -44,8 +44,8 @@ def in_steps(n, dims):
 
 
 def sizes_of(method, dims):
-    found = peaks(method, dims).pruned()
-    return replace(FOUND, peaks=found, rungs=PROBE.rungs, output_dims=(dims[1], dims[1] // 2))
+    model = peaks(method, dims).pruned()
+    return replace(FOUND, peaks=model, rungs=PROBE.rungs, output_dims=(dims[1], dims[1] // 2))
 
 
 def request_at(meta, dims, dtype="float32", **parameters):
@@ -173,9 +173,9 @@ def test_what_follows_no_formula_answers_for_its_own_dims_within_a_hundredth(tmp
 
 def test_memory_outside_the_pool_is_said(tmp_path):
     def outside(method, dims):
-        found = sizes_of(method, dims)
-        rungs = tuple(replace(rung, outside_bytes=2**24) for rung in found.rungs)
-        return replace(found, peaks=found.peaks.plus(OUTSIDE, Formula(2**24)), rungs=rungs)
+        probe = sizes_of(method, dims)
+        rungs = tuple(replace(rung, outside_bytes=2**24) for rung in probe.rungs)
+        return replace(probe, peaks=probe.peaks.plus(OUTSIDE, Formula(2**24)), rungs=rungs)
 
     choice = chosen(tmp_path, made(tmp_path, at=outside), OTHERS[0])
     assert "memory outside CuPy's pool is that card's" in choice.why

@@ -63,15 +63,15 @@ def test_three_sizes_are_not_enough():
 )
 def test_a_formula_is_found_again(parts):
     right = SizeFormula(tuple(parts))
-    found = find_formula({dims: right.at(dims) for dims in SIZES})
-    assert [found.at(dims) for dims in SIZES] == [right.at(dims) for dims in SIZES]
+    formula = find_formula({dims: right.at(dims) for dims in SIZES})
+    assert [formula.at(dims) for dims in SIZES] == [right.at(dims) for dims in SIZES]
 
 
 def test_two_explanations_that_differ_elsewhere_are_no_answer():
     # Padded to a power of two, or to the next one: only a dim that is one tells.
-    found = find_formula({dims: 1 << (dims[0] - 1).bit_length() for dims in SIZES})
-    assert found.covers((1000, 1000))
-    assert not found.covers((2048, 2048))
+    formula = find_formula({dims: 1 << (dims[0] - 1).bit_length() for dims in SIZES})
+    assert formula.covers((1000, 1000))
+    assert not formula.covers((2048, 2048))
 
 
 def test_values_that_follow_nothing_have_no_formula():
@@ -80,16 +80,16 @@ def test_values_that_follow_nothing_have_no_formula():
 
 
 def test_recorded_sizes_tell_the_one_that_is_left_out():
-    told = set()
+    answered = set()
     for name, recorded in recorded_sizes().items():
         for left_out in recorded:
-            others = {dims: model for dims, model in recorded.items() if dims != left_out}
-            model = SizeModel.fit(others)
+            sizes = {dims: model for dims, model in recorded.items() if dims != left_out}
+            model = SizeModel.fit(sizes)
             if model is not None and model.covers(left_out):
-                told.add(name.split()[0])
+                answered.add(name.split()[0])
                 for n in SLICES:
                     assert model.at(left_out).predicted(n) == recorded[left_out].predicted(n), name
-    assert told >= {
+    assert answered >= {
         "dark_flat_field_correction", "minus_log", "remove_outlier", "median_filter",
         "total_variation_ROF", "total_variation_PD", "paganin_filter", "paganin_filter_savu_legacy",
         "data_resampler", "rescale_to_int",

@@ -85,13 +85,13 @@ class FakeBlock:
     def free(self):
         hooks = list(self.pool._module.get_memory_hooks().values())
         ids = {"mem_ptr": self.ptr, "pmem_id": id(self)}
-        given = {"device_id": 0, "mem_size": self.size, **ids}
+        arguments = {"device_id": 0, "mem_size": self.size, **ids}
         for hook in hooks:
-            hook.free_preprocess(**given)
+            hook.free_preprocess(**arguments)
         with self.pool._lock:
             self.pool._used -= self.size
         for hook in hooks:
-            hook.free_postprocess(**given)
+            hook.free_postprocess(**arguments)
 
 
 class FakeDevice:
@@ -135,9 +135,9 @@ def install(monkeypatch):
     cupy.n_device_reads = 0
 
     def read_device():
-        found = 10**11 - cupy.device_used_bytes, 10**11
+        free_and_total = 10**11 - cupy.device_used_bytes, 10**11
         cupy.n_device_reads += 1
-        return found
+        return free_and_total
 
     cupy.cuda.runtime.memGetInfo = read_device
     cupy.alloc = lambda size: cupy.allocator(size)

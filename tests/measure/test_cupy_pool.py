@@ -248,7 +248,7 @@ def busy(cupy, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_finds_what_hooks_find(monkeypatch, seed):
-    found = []
+    peaks = []
     for hooks in (True, False):
         cupy = fake_cupy_pool.install(monkeypatch)
         before = [cupy.alloc(10 * KIB), cupy.alloc(4 * MIB)]
@@ -256,23 +256,23 @@ def test_it_finds_what_hooks_find(monkeypatch, seed):
             before += busy(cupy, seed)[:20]
             busy(cupy, seed + 100)
         assert peak.unseen == []
-        found.append((peak.peak_bytes, peak.cupy_held_bytes))
-    assert found[0] == found[1]
-    assert found[0][0] > 10 * MIB
+        peaks.append((peak.peak_bytes, peak.cupy_held_bytes))
+    assert peaks[0] == peaks[1]
+    assert peaks[0][0] > 10 * MIB
 
 
 def test_cupy_calls_no_hooks(cupy):
-    original, called = cupy.allocator, []
+    original, hooks = cupy.allocator, []
     with measure_peak("cuda", hooks=False) as peak:
         assert cupy.get_memory_hooks() == {}
         cupy.alloc(3 * KIB)
-        in_thread(lambda: (cupy.alloc(2 * KIB), called.append(cupy.get_memory_hooks())))
+        in_thread(lambda: (cupy.alloc(2 * KIB), hooks.append(cupy.get_memory_hooks())))
         with measure_peak("cuda") as inner:
             cupy.alloc(1 * KIB).free()
             assert len(cupy.get_memory_hooks()) == 1
         assert cupy.get_memory_hooks() == {}
         cupy.alloc(1 * KIB)
-    assert called == [{}]
+    assert hooks == [{}]
     assert (peak.peak_bytes, inner.peak_bytes) == (6 * KIB, 1 * KIB)
     assert cupy.allocator == original
 

@@ -193,9 +193,9 @@ def test_no_more_memory_than_a_mean_takes():
     in_time = np.linspace(0, 1, n)
     weights = np.stack([1 - in_time, in_time], 1), np.repeat(np.eye(2) / 3, 3, axis=1)
     peaks = []
-    for given in (None, weights):
+    for flat_weights in (None, weights):
         tracemalloc.start()
-        dark_flat_field_correction(data, flats, darks, flat_weights=given)
+        dark_flat_field_correction(data, flats, darks, flat_weights=flat_weights)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] <= peaks[0]

@@ -25,27 +25,27 @@ def sinogram(axis, turn=360.0, width=160, n_angles=240, noise=0.01):
 
 @pytest.mark.parametrize("axis, side", [(140.3, "right"), (25.8, "left")])
 @pytest.mark.parametrize(
-    "given, within",
+    "parameters, within",
     # Scaled rows find the same as Algotom: see below.
     [({}, 1), ({"norm": True}, 2), ({"use_overlap": True}, 1), ({"denoise": False}, 1)],
 )
-def test_the_overlap_is_found(axis, side, given, within):
-    cor, overlap, found, _ = find_center_360(sinogram(axis), **given)
+def test_the_overlap_is_found(axis, side, parameters, within):
+    cor, overlap, found_side, _ = find_center_360(sinogram(axis), **parameters)
     distance = 159 - axis if side == "right" else axis
-    assert found == side
+    assert found_side == side
     assert overlap == pytest.approx(2 * distance + 1, abs=within)
     assert cor == 159.5
 
 
-@pytest.mark.parametrize("given", [{}, {"norm": True}, {"use_overlap": True}])
-def test_algotom_finds_the_same(given):
+@pytest.mark.parametrize("parameters", [{}, {"norm": True}, {"use_overlap": True}])
+def test_algotom_finds_the_same(parameters):
     data = sinogram(140.3)
     half = len(data) // 2 + 1
     overlap, side, position = algotom.find_overlap(
-        data[:half, 0], data[-half:, 0, ::-1], 10, side=1, denoise=True, ncore=1, **given
+        data[:half, 0], data[-half:, 0, ::-1], 10, side=1, denoise=True, ncore=1, **parameters
     )
-    found = find_center_360(data, side="right", **given)
-    assert (overlap, side, position) == pytest.approx((found[1], 1, found[3]), abs=1e-2)
+    result = find_center_360(data, side="right", **parameters)
+    assert (overlap, side, position) == pytest.approx((result[1], 1, result[3]), abs=1e-2)
 
 
 def test_the_axis_of_the_stitched_sinogram_is_in_its_middle():
@@ -76,13 +76,13 @@ def frames(axis, shape=(48, 160)):
 @pytest.mark.parametrize("axis", [79.5, 84.25, 71.0])
 @pytest.mark.parametrize("tol", [1.0, 0.5, 0.1])
 def test_two_projections_tell_the_axis(axis, tol):
-    found = find_center_pc.meta.combine([find_center_pc(frames(axis), tol=tol)])
-    assert found == pytest.approx(axis, abs=max(tol, 0.3))
+    center = find_center_pc.meta.combine([find_center_pc(frames(axis), tol=tol)])
+    assert center == pytest.approx(axis, abs=max(tol, 0.3))
 
 
 def test_a_guess_far_from_the_middle_helps():
-    found = find_center_pc.meta.combine([find_center_pc(frames(100.0), rotc_guess=97.0)])
-    assert found == pytest.approx(100.0, abs=0.5)
+    center = find_center_pc.meta.combine([find_center_pc(frames(100.0), rotc_guess=97.0)])
+    assert center == pytest.approx(100.0, abs=0.5)
 
 
 def test_the_first_of_the_first_block_and_the_last_of_the_last_count():

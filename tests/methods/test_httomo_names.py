@@ -65,14 +65,14 @@ def test_what_matters_on_a_gpu_alone_is_said_once(rows, caplog, monkeypatch):
 
 def test_total_variation_has_the_parameters_of_both():
     volume = np.random.default_rng(1).random((5, 12, 13), np.float32)
-    given = {"regularisation_parameter": 0.1, "iterations": 4}
+    parameters = {"regularisation_parameter": 0.1, "iterations": 4}
     np.testing.assert_array_equal(
-        httomo_names.total_variation_PD(volume, **given),
-        denoise.total_variation_pd(volume, lipschitz_const=8.0, **given),
+        httomo_names.total_variation_PD(volume, **parameters),
+        denoise.total_variation_pd(volume, lipschitz_const=8.0, **parameters),
     )
     np.testing.assert_array_equal(
-        httomo_names.total_variation_ROF(volume, **given),
-        denoise.total_variation_rof(volume, time_marching_parameter=1e-3, **given),
+        httomo_names.total_variation_ROF(volume, **parameters),
+        denoise.total_variation_rof(volume, time_marching_parameter=1e-3, **parameters),
     )
 
 

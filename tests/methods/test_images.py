@@ -20,13 +20,13 @@ def data():
 
 @pytest.mark.parametrize("dtype, bits", [("float32", 32), ("uint16", 16), ("uint8", 8)])
 def test_tiffs_have_the_values(data, tmp_path, dtype, bits):
-    given = (data * 200).astype(dtype)
-    folder = save_to_images(given, slice_dim=1, first_slice=7, results_folder=tmp_path)
+    stored = (data * 200).astype(dtype)
+    folder = save_to_images(stored, slice_dim=1, first_slice=7, results_folder=tmp_path)
     assert folder == str(tmp_path)
     files = sorted((tmp_path / f"images{bits}bit_tif").iterdir())
     assert [file.name for file in files] == [f"{i:05d}.tif" for i in range(7, 11)]
     for index, file in enumerate(files):
-        np.testing.assert_array_equal(tifffile.imread(file), given[:, index])
+        np.testing.assert_array_equal(tifffile.imread(file), stored[:, index])
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
@@ -63,11 +63,11 @@ def test_means_and_their_angles(data):
     np.testing.assert_allclose(means[0], data[:2].mean(axis=0), rtol=1e-6)
     np.testing.assert_array_equal(means[2], data[4])
     angles = np.array([0, 1, 2, 3, 4], np.float32)
-    found = average_projection_frames.meta.output_angles(angles, projection_averaging_factor=2)
-    np.testing.assert_array_equal(found, [0.5, 2.5, 4])
+    averaged = average_projection_frames.meta.output_angles(angles, projection_averaging_factor=2)
+    np.testing.assert_array_equal(averaged, [0.5, 2.5, 4])
     over_the_turn = np.deg2rad([359, 1], dtype=np.float32)
-    found = average_projection_frames.meta.output_angles(over_the_turn)
-    np.testing.assert_allclose(found, np.deg2rad([360]), rtol=1e-6)
+    averaged = average_projection_frames.meta.output_angles(over_the_turn)
+    np.testing.assert_allclose(averaged, np.deg2rad([360]), rtol=1e-6)
 
 
 def test_means_of_integers_are_integers():
@@ -76,8 +76,8 @@ def test_means_of_integers_are_integers():
 
 
 def test_a_lens_without_distortion_changes_nothing(data):
-    given = {"xcenter": 2.5, "ycenter": 1.5, "list_fact": [1.0]}
-    np.testing.assert_allclose(undistorted(data, **given), data, atol=1e-6)
+    distortion = {"xcenter": 2.5, "ycenter": 1.5, "list_fact": [1.0]}
+    np.testing.assert_allclose(undistorted(data, **distortion), data, atol=1e-6)
 
 
 def test_a_magnified_frame_is_made_smaller():
@@ -101,6 +101,8 @@ def test_coefficients_are_read_from_discorpys_file(data, tmp_path):
 
 
 def test_a_preview_moves_the_centre(data):
-    given = {"xcenter": 12.5, "ycenter": 11.5, "list_fact": [0.9]}
+    distortion = {"xcenter": 12.5, "ycenter": 11.5, "list_fact": [0.9]}
     expected = undistorted(data, xcenter=2.5, ycenter=1.5, list_fact=[0.9])
-    np.testing.assert_array_equal(undistorted(data, detector_start=(10, 10), **given), expected)
+    np.testing.assert_array_equal(
+        undistorted(data, detector_start=(10, 10), **distortion), expected
+    )

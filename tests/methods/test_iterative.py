@@ -87,9 +87,9 @@ def test_slices_are_as_good_as_fbps(rows, phantom, method, given):
 @pytest.mark.parametrize("method", [SIRT3d_tomobar, CGLS3d_tomobar, FISTA3d_tomobar])
 def test_values_below_zero_are_kept_where_wanted(rows, method):
     # SIRT starts smooth, and takes some steps to ring.
-    given = {"iterations": 30, "recon_mask_radius": None}
-    assert method(rows, RADIANS, CENTER, **given).min() >= 0
-    assert method(rows, RADIANS, CENTER, nonnegativity=False, **given).min() < 0
+    parameters = {"iterations": 30, "recon_mask_radius": None}
+    assert method(rows, RADIANS, CENTER, **parameters).min() >= 0
+    assert method(rows, RADIANS, CENTER, nonnegativity=False, **parameters).min() < 0
 
 
 def test_the_mask_and_the_size_are_fbps(rows):

@@ -54,8 +54,8 @@ def test_a_point_near_the_axis_is_where_it_belongs():
     got = sino_360_to_180(data, overlap=overlap)[:, 0]
     middle = (got.shape[1] - 1) / 2
     assert got.shape[1] == 2 * width
-    found = got.argmax(axis=1)
-    assert np.abs(found - (middle + 70 * np.cos(angles[:100]))).max() <= 1.0
+    columns = got.argmax(axis=1)
+    assert np.abs(columns - (middle + 70 * np.cos(angles[:100]))).max() <= 1.0
 
 
 def test_integers_are_rounded():

@@ -88,8 +88,8 @@ def test_clipping_of_half_of_the_values_is_told_where_it_is_asked_for(caplog, is
     data = np.ones((4, 6, 5), np.float32)
     data[:, :3] = 9
     flats = np.ones((1, 6, 5), np.float32)
-    given = {"upper_bound": 2.0, "lower_bound": 0.5, "clipping_warning": is_asked}
-    dark_flat_field_correction(data, flats, **given)
-    told = [record.getMessage() for record in caplog.records]
+    parameters = {"upper_bound": 2.0, "lower_bound": 0.5, "clipping_warning": is_asked}
+    dark_flat_field_correction(data, flats, **parameters)
+    messages = [record.getMessage() for record in caplog.records]
     expected = "dark_flat_field_correction: 50 % of the values are set to the bound 2"
-    assert told == [expected] * n_told
+    assert messages == [expected] * n_told

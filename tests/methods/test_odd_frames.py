@@ -70,8 +70,8 @@ def dropped(stack):
 def test_an_odd_frame_is_named(tmp_path, side, change):
     stacks = {"flats": frames(1.0, seed=1), "darks": frames(0.0, seed=2, noise=2)}
     change(stacks[side])
-    said = warnings_of(scan(tmp_path / "scan.nxs", **stacks))
-    assert any(side in text and "frame 2" in text for text in said)
+    messages = warnings_of(scan(tmp_path / "scan.nxs", **stacks))
+    assert any(side in text and "frame 2" in text for text in messages)
 
 
 def shutter_closes(data):
@@ -134,8 +134,8 @@ def test_flats_with_the_shutter_closed_after_the_scan_are_named(tmp_path):
     data = counts(line_integrals(DEGREES), np.ones(31))
     parts = [(2, frames(0.0, seed=2, noise=2), 0), (1, frames(1.0), 0), (0, data, DEGREES)]
     path = write_nxtomo(tmp_path / "scan.nxs", [*parts, (1, frames(0.0, n=3, seed=9), 180)])
-    said = warnings_of(path)
-    assert [f"flats: frame {i} of 8" in text for i, text in zip((5, 6, 7), said, strict=True)]
+    messages = warnings_of(path)
+    assert [f"flats: frame {i} of 8" in text for i, text in zip((5, 6, 7), messages, strict=True)]
 
 
 def test_an_odd_flat_does_not_make_groups_differ(tmp_path):

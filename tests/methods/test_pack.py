@@ -33,11 +33,11 @@ class TestPack(MethodConformance):
 @pytest.mark.parametrize("name", ["total_variation_rof", "total_variation_pd", "fbp"])
 def test_other_dtypes_are_computed_as_float32(name, dtype):
     data = (np.random.default_rng(0).random((31, 5, 24)) * 1000).astype(dtype)
-    given = {"angles": np.linspace(0, np.pi, 31)} if name == "fbp" else {"iterations": 3}
+    parameters = {"angles": np.linspace(0, np.pi, 31)} if name == "fbp" else {"iterations": 3}
     function = registry.get(name).function
-    result = function(data, **given)
+    result = function(data, **parameters)
     assert result.dtype == np.float32
-    np.testing.assert_array_equal(result, function(data.astype(np.float32), **given))
+    np.testing.assert_array_equal(result, function(data.astype(np.float32), **parameters))
 
 
 @pytest.mark.parametrize("name", ["median_filter", "paganin_filter"])

@@ -44,8 +44,8 @@ def test_every_method_is_recorded_at_three_sizes_or_more():
             continue
         name, shape = record["method"], tuple(record["shape"])
         sizes.setdefault(name, set()).add(shape)
-        others = [n for axis, n in enumerate(shape) if axis != record["slice_dim"]]
-        if all(n % 2 for n in others):
+        frame_sides = [n for axis, n in enumerate(shape) if axis != record["slice_dim"]]
+        if all(n % 2 for n in frame_sides):
             odd.add(name)
     required = {
         meta.full_name

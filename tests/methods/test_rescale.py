@@ -47,15 +47,15 @@ def test_blocks_combine_to_the_whole(axis):
     whole = calculate_stats(data)
     for sizes in ([1] * 5, [7, 16], [20]):
         blocks = np.split(data, np.cumsum(sizes), axis=axis)
-        found = combine([calculate_stats(block) for block in blocks if block.size])
-        assert repr(found) == repr(combine([whole])) == repr(whole[:4])
+        stats = combine([calculate_stats(block) for block in blocks if block.size])
+        assert repr(stats) == repr(combine([whole])) == repr(whole[:4])
 
 
 def test_zeros_of_either_sign_are_one_number():
     data = np.array([0.0, -0.0], np.float32).reshape(2, 1, 1)
     both = [calculate_stats(block) for block in np.split(data, 2)]
-    found = combine(both), combine(both[::-1])
-    assert repr(found[0]) == repr(found[1]) == "(0.0, 0.0, 0.0, 2)"
+    stats = combine(both), combine(both[::-1])
+    assert repr(stats[0]) == repr(stats[1]) == "(0.0, 0.0, 0.0, 2)"
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])

@@ -35,16 +35,16 @@ def sinogram(offset, n_angles=181, detector=256, noise=0.02, seed=0):
 @pytest.mark.parametrize("offset", [0.0, 7.3, -11.6, 3.49, -41.13])
 @pytest.mark.parametrize("step", [0.5, 0.2])
 def test_axis_is_found_within_a_quarter_of_a_pixel(offset, step):
-    found = find_center_vo(sinogram(offset), step=step)
-    assert isinstance(found, float)
-    assert abs(found - MIDDLE - offset) < 0.25
+    center = find_center_vo(sinogram(offset), step=step)
+    assert isinstance(center, float)
+    assert abs(center - MIDDLE - offset) < 0.25
 
 
 @pytest.mark.parametrize("offset", [78.0, -83.4])
 def test_the_search_is_around_the_value_that_is_given(offset):
     data, about = sinogram(offset), MIDDLE + offset + 7
-    found = find_center_vo(data, cor_initialisation_value=about, smin=-20, smax=10)
-    assert abs(found - MIDDLE - offset) < 0.25
+    center = find_center_vo(data, cor_initialisation_value=about, smin=-20, smax=10)
+    assert abs(center - MIDDLE - offset) < 0.25
 
 
 def test_algotom_finds_the_same():
@@ -58,8 +58,8 @@ def test_algotom_finds_the_same():
 @pytest.mark.parametrize("n_angles, detector", [(2003, 256), (361, 2051), (360, 2052)])
 def test_wide_detectors_and_many_angles_are_searched_on_means(n_angles, detector):
     data = sinogram(-21.3, n_angles=n_angles, detector=detector)
-    found = find_center_vo(data, srad=2.0, step=1.0)
-    assert abs(found - (detector - 1) / 2 + 21.3) < 0.25
+    center = find_center_vo(data, srad=2.0, step=1.0)
+    assert abs(center - (detector - 1) / 2 + 21.3) < 0.25
 
 
 def test_the_sinograms_given_are_averaged():

@@ -233,9 +233,9 @@ def test_a_sinogram_that_is_not_there():
 
 def test_sizes_are_checked_before_the_axis_is_known():
     find = {"method": "find_center_vo", "id": "axis", "side_outputs": {"cor": "cor"}}
-    given = {"center": "${{axis.side_outputs.cor}}", "recon_size": 0}
+    parameters = {"center": "${{axis.side_outputs.cor}}", "recon_size": 0}
     with pytest.raises(ParameterError, match="fbp refuses these values: recon_size must be"):
-        Pipeline.from_steps([find, {"method": "fbp", "parameters": given}])
+        Pipeline.from_steps([find, {"method": "fbp", "parameters": parameters}])
 
 
 @pytest.mark.parametrize("second", ["fbp", "SIRT3d_tomobar"])

@@ -83,9 +83,9 @@ def run_alone(call):
 
 
 def assert_own_suggestion_passes(function):
-    found = suggested(function)
-    assert min(found.ratios) > 0.999
-    assert_passes(function, str(found), {})
+    suggestion = suggested(function)
+    assert min(suggestion.ratios) > 0.999
+    assert_passes(function, str(suggestion), {})
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_functions_of_other_packages(name, parameters):
 
 def assert_suggestion_passes(name, parameters):
     meta = method_named(name)
-    found = suggest_ledger(meta, "float32", parameters, "cpu")
-    assert_passes(meta.function, str(found), parameters)
+    suggestion = suggest_ledger(meta, "float32", parameters, "cpu")
+    assert_passes(meta.function, str(suggestion), parameters)
 
 
 def test_lines_have_their_code_and_what_a_loop_collects_is_one_line():
@@ -122,16 +122,16 @@ def test_what_no_formula_gives_is_one_bound():
         inside = np.hypot(y, x) < min(data.shape[1:])
         return data[:, inside]
 
-    found = suggest_ledger(registered(in_a_disc, output_dtype="float32"), device="cpu")
-    assert "at most: " in found.text
-    assert "return data[:, inside]" in found.text
-    assert all(1 <= ratio < 1.5 for ratio in found.ratios)
+    suggestion = suggest_ledger(registered(in_a_disc, output_dtype="float32"), device="cpu")
+    assert "at most: " in suggestion.text
+    assert "return data[:, inside]" in suggestion.text
+    assert all(1 <= ratio < 1.5 for ratio in suggestion.ratios)
 
 
 def test_along_the_other_axis():
-    found = suggest_ledger(registered(padded), device="cpu", slice_dim=1)
-    assert min(found.ratios) > 0.999
-    assert found.shapes[0] == (109, 7, 139)
+    suggestion = suggest_ledger(registered(padded), device="cpu", slice_dim=1)
+    assert min(suggestion.ratios) > 0.999
+    assert suggestion.shapes[0] == (109, 7, 139)
 
 
 def test_what_refuses_all_blocks_is_an_error():
@@ -171,13 +171,13 @@ def test_functions_in_c_are_called_though_python_cannot_read_their_signature(
 ):
     """In a process of its own: what threads of other tests allocate would count."""
     pytest.importorskip(name.partition(":")[0])
-    given = [part for key, value in parameters.items() for part in ("-p", f"{key}={value}")]
-    command = [sys.executable, "-m", "maxslices", "measure", name, "--suggest", "--json", *given]
+    options = [part for key, value in parameters.items() for part in ("-p", f"{key}={value}")]
+    command = [sys.executable, "-m", "maxslices", "measure", name, "--suggest", "--json", *options]
     options = ["--dtype", "float32", "--device", "cpu"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert all(line in found["ledger"] for line in lines)
-    ratios = [run["ratio"] for run in found["runs"]]
+    output = json.loads(done.stdout)
+    assert all(line in output["ledger"] for line in lines)
+    ratios = [run["ratio"] for run in output["runs"]]
     assert 1.0 <= min(ratios) <= max(ratios) < 1.03
 
 
@@ -189,12 +189,12 @@ def as_float(data):
 def test_a_ledger_refuses_dtypes_that_it_was_not_tried_with():
     """It was pasted for uint16, and said that 2.3 times as many slices fit as do."""
     meta = Registry().register(as_float, pattern="all", name="halved", module="lab")
-    found = suggest_ledger(meta, device="cpu").estimator()
-    assert found(0, (50, 60), "float32", 10**6, device="cpu")[0] > 0
+    estimator = suggest_ledger(meta, device="cpu").estimator()
+    assert estimator(0, (50, 60), "float32", 10**6, device="cpu")[0] > 0
     with pytest.raises(ValueError, match="for float32 data: suggest a ledger with --dtype uint16"):
-        found(0, (50, 60), "uint16", 10**6, device="cpu")
+        estimator(0, (50, 60), "uint16", 10**6, device="cpu")
     declared = Registry().register(
-        as_float, pattern="all", name="halved", module="lab", calc_max_slices=found
+        as_float, pattern="all", name="halved", module="lab", calc_max_slices=estimator
     )
     with pytest.raises(EstimatorError, match="suggest a ledger with --dtype uint16"):
         declared.calc_max_slices(0, (50, 60), "uint16", 10**6)

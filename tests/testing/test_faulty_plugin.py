@@ -93,23 +93,23 @@ def run(faulty_site, tmp_path_factory):
 def outcomes(path):
     from xml.etree import ElementTree
 
-    found = {}
+    texts = {}
     for case in ElementTree.parse(path).iter("testcase"):
         name, _, rest = case.attrib["name"].partition("[")
         failure = case.find("failure")
         if failure is None:
             failure = case.find("error")
         text = None if failure is None else (failure.text or "") + failure.attrib["message"]
-        found[name, rest.rstrip("]")] = text
-    return found
+        texts[name, rest.rstrip("]")] = text
+    return texts
 
 
 @pytest.mark.parametrize("test", CAUGHT, ids="-".join)
 def test_is_caught(run, test):
-    found = run[0][test]
-    assert found is not None, f"{test} passed"
+    text = run[0][test]
+    assert text is not None, f"{test} passed"
     name = re.split(r"-\d+x", test[1])[0]
-    assert re.search(CAUGHT[test].replace("{name}", name), found), found
+    assert re.search(CAUGHT[test].replace("{name}", name), text), text
 
 
 @pytest.mark.parametrize("test", PASSES, ids="-".join)

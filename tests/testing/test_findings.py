@@ -37,7 +37,7 @@ def conformance(pytester, run_pytest):
 
 def test_what_random_shapes_find_is_reported_once_and_is_in_the_summary(conformance):
     pytest.importorskip("hypothesis")
-    said = conformance(
+    output = conformance(
         """
 @method("all", calc_max_slices=too_little)
 def sometimes(data):
@@ -51,15 +51,15 @@ class TestMine(MethodConformance):
         "--maxslices-examples",
         "40",
     )
-    report, _, summary = said.partition("maxslices: estimated slices over")
+    report, _, summary = output.partition("maxslices: estimated slices over")
     assert report.count("UNDERESTIMATE") == 1
     assert "During handling" not in report
-    assert "Falsifying" not in said
+    assert "Falsifying" not in output
     assert "UNDERESTIMATE" in summary
 
 
 @pytest.mark.parametrize(
-    ("body", "declared", "said"),
+    ("body", "declared", "message"),
     [
         (
             "data + np.pad(data, ((2, 0), (0, 0), (0, 0)))[:-2] * 2",
@@ -70,7 +70,7 @@ class TestMine(MethodConformance):
     ],
 )
 def test_a_result_that_depends_on_the_block_proposes_what_to_declare(
-    conformance, body, declared, said
+    conformance, body, declared, message
 ):
     text = conformance(
         f"""
@@ -85,7 +85,7 @@ class TestMine(MethodConformance):
         "block_size",
     )
     assert "in blocks of 1 the result differs at" in text
-    assert said in text
+    assert message in text
 
 
 BINNING = """
@@ -108,11 +108,11 @@ class TestMine(MethodConformance):
 
 def test_frames_too_small_for_a_method_are_reported_with_what_to_do(conformance):
     pytest.importorskip("hypothesis")
-    said = conformance(BINNING, "-k", "random_shapes")
-    assert "must return two positive ints, not (0" in said
-    assert "raise ValueError for them, or set smallest_dim, now 1, in the class of tests" in said
-    assert "Traceback" not in said
-    assert "random_shapes.py" not in said
+    output = conformance(BINNING, "-k", "random_shapes")
+    assert "must return two positive ints, not (0" in output
+    assert "raise ValueError for them, or set smallest_dim, now 1, in the class of tests" in output
+    assert "Traceback" not in output
+    assert "random_shapes.py" not in output
 
 
 def test_random_frames_are_as_large_as_the_class_says(conformance):

@@ -41,7 +41,7 @@ MARKERS = {
     "max_slices(spread, S, 'uint16', slice_dim='0')": "my_methods.spread works on slices along dim "
     "0 or 1, not '0'",
     "max_slices(S, spread, 'uint16')": "(50, 40, 60) is not a registered method: decorate it with "
-    "maxslices.method, or pass what registry.register returned",
+    "maxslices.method, or pass the MethodMeta that registry.register returned",
     "max_slices(spread, S)": "@pytest.mark.max_slices(method, shape, dtype, **parameters): missing "
     "a required argument: 'dtype'",
 }
@@ -66,9 +66,9 @@ def test_a_mistake_in_a_marker_is_one_line(project, run_pytest):
     head = "import pytest\nfrom my_methods import spread\nS = (50, 40, 60)\n"
     project.makepyfile(test_markers=head + "\n".join(tests))
     result = run_pytest("--maxslices-device=cpu")
-    found = {name: text.strip() for name, text in failures(result).items()}
-    found = {name: text.split("\n====")[0].strip() for name, text in found.items()}
-    assert found == {f"test_{i}": message for i, message in enumerate(MARKERS.values())}
+    texts = {name: text.strip() for name, text in failures(result).items()}
+    texts = {name: text.split("\n====")[0].strip() for name, text in texts.items()}
+    assert texts == {f"test_{i}": message for i, message in enumerate(MARKERS.values())}
 
 
 def test_a_mistake_with_the_fixture_shows_the_callers_line_alone(project, run_pytest):
@@ -103,7 +103,7 @@ CASES = {
     "Case('spread', S, parameters={'copies': 'two'})": "TestMine: my_methods.spread: parameter "
     "'copies' must be int, not 'two' (str)",
     "Case('spread', S, slice_dim=2)": "slice_dim of a Case must be 0, 1 or None, not 2 (int)",
-    "'spread'": "TestMine: cases are made with Case(...), not 'spread' (str)",
+    "'spread'": "TestMine: cases must be made with Case(...), not 'spread' (str)",
 }
 
 
@@ -121,9 +121,9 @@ def test_a_mistake_in_a_case_shows_its_line_alone(project, run_pytest):
         )
     result = run_pytest("--maxslices-device=cpu")
     result.assert_outcomes(errors=len(CASES))
-    found = failures(result)
+    texts = failures(result)
     for i, message in enumerate(CASES.values()):
-        of_file = [text for name, text in found.items() if f"test_{i}.py" in name]
+        of_file = [text for name, text in texts.items() if f"test_{i}.py" in name]
         assert len(of_file) == 1
         text = of_file[0].split("\n====")[0].strip()
         assert message in text

@@ -74,8 +74,8 @@ def test_device_and_json_at_each_level(project, run_pytest, how):
     assert {result["device"] for result in results} == {"cpu"}
     assert len(results) == 4
     result = run_pytest(*ESTIMATES, "--maxslices-device=cuda:99")
-    said = "no device cuda:99" if find_spec("cupy") else "a GPU needs CuPy"
-    result.stdout.fnmatch_lines([f"*DeviceError: {said}*"])
+    message = "no device cuda:99" if find_spec("cupy") else "a GPU needs CuPy"
+    result.stdout.fnmatch_lines([f"*DeviceError: {message}*"])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_method_that_takes_no_random_shape_is_skipped(project, run_pytest):
     )
     result = run_pytest("-k", "random_shapes", "-rs", "--maxslices-examples=5")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*spread takes none of the random shapes*100 angles at least"])
+    result.stdout.fnmatch_lines(["*spread refuses all random shapes*100 angles at least"])
 
 
 def test_xdist_gathers_results_of_all_workers(project, run_pytest):
@@ -240,7 +240,7 @@ def test_all_methods_of_a_package_are_checked_without_a_file(pytester, monkeypat
     result.stdout.fnmatch_lines(
         [
             "UNDERESTIMATE (would run out of memory): their_methods.forgetful*",
-            "SKIPPED *scaled: it needs the parameter 'factor': give it a Case in a file of tests",
+            "SKIPPED *scaled: it needs the parameter 'factor': add a Case to a file of tests",
         ]
     )
     result = run_pytest("--maxslices=nowhere_at_all")

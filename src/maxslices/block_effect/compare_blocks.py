@@ -1,9 +1,9 @@
-"""A method's results in blocks of two sizes, compared on the same data.
+"""Comparison of a method's results in blocks of two sizes, on the same data.
 
-The result of a run must not depend on its blocks. It does where a method looks at neighbouring
-slices and declares no halo, and where it scales by something of the whole block, or works otherwise
-above some number of slices, or on pairs of them. The first has a remedy, a halo; of the others,
-blocks that disagree are kept away.
+The result of a run must not depend on its blocks. It does if a method uses neighbouring slices
+without declaring a halo, scales by a statistic of the block, works differently above some number of
+slices, or works on pairs of slices. In the first case a halo is proposed. In the others, plans
+avoid the block sizes that disagree.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from .effect import ROUNDING, BlockEffect
 from .find_halo import find_halo
 
 LARGE, SMALL = 16, 5
-"""Slices of the whole and of its blocks: 5 is odd, which tells methods that work on pairs, and does
-not divide 16, so that one block is smaller."""
+"""Slices of the whole and of its blocks. 5 is odd, which reveals methods that work on pairs, and
+does not divide 16, so one block is smaller."""
 MULTIPLES = (1, 2, 4)
-"""Numbers of slices that methods work on together: LPRec3d_tomobar takes two for the parts of a
-complex number, so that they mix."""
+"""Numbers of slices that methods combine: LPRec3d_tomobar uses two as the parts of a complex
+number, which mixes them."""
 _LEAST_ALIKE = 3
-"""Sizes of blocks that must agree for a multiple to be believed."""
+"""Block sizes that must agree for a multiple to be accepted."""
 LEAST_S = 0.5
-"""Time that the calls for a comparison may take of any scan, as predicted: a quarter of what a run
-takes to begin (2 s, H200, 2026-11-27). Of long ones it is as large a part as a search for a peak
-may take, up to the time of measuring. LPRec3d_tomobar is compared in 0.7 s for 2048 rows of
-1801 x 2048, which take 14 s. Without that it had blocks of 103 rows once, and a result that is
-another than that of even blocks (H100, 2026-11-27)."""
+"""Predicted time that a comparison may take for any scan: a quarter of a run's start (2 s, H200,
+2026-11-27). For long scans it may take the same fraction as a search for a peak, up to the limit of
+measuring. LPRec3d_tomobar is compared in 0.7 s for 2048 rows of 1801 x 2048, which take 14 s.
+Without the comparison, it once had blocks of 103 rows, and another result than in even blocks
+(H100, 2026-11-27)."""
 _FEWER = 8
-"""Slices of the larger block where `LARGE` take too long or do not fit."""
+"""Slices of the larger block if `LARGE` slices take too long or do not fit."""
 _HELD_ARRAYS = 6
-"""Arrays of the larger block, as large as input or output, that a comparison holds beside a call:
-its data, other values, a copy, two results, and what they are compared with."""
+"""Arrays of the larger block that a comparison holds in addition to a call: its data, changed
+data, a copy, two results, and their difference."""
 _HALO_DIM = 64
-"""Dims of slices on which halos are looked for: how far a slice reaches does not depend on them."""
+"""Dims of the slices on which halos are measured; a halo does not depend on them."""
 
 
 def compare_blocks(
@@ -65,9 +65,10 @@ def compare_blocks(
     small : int
         Slices of the smaller blocks.
     halo_trial : callable, optional
-        Makes the method with so many slices, perhaps smaller ones, to find its halo with.
+        Returns a trial of the method with so many slices, perhaps of smaller dims, for finding its
+        halo.
     most_slices : int
-        Most slices to find a halo with.
+        Most slices of that trial.
 
     Returns
     -------
@@ -94,23 +95,23 @@ class _Comparison:
         if not is_block(self.trial, self.whole, n):
             return None
         self.extent = value_range(self.whole, self.trial.slice_dim)
-        found = self.difference(small, self.declared)
-        if found <= ROUNDING:
-            return BlockEffect(n, small, found)
+        difference = self.difference(small, self.declared)
+        if difference <= ROUNDING:
+            return BlockEffect(n, small, difference)
         if not self.agree(self.whole, self.run(0, n)):
-            return BlockEffect(n, small, found, is_repeatable=False)
+            return BlockEffect(n, small, difference, is_repeatable=False)
         if halo_trial is not None:
             reach = find_halo(halo_trial, most_slices)
             if reach is not None and reach.halo is not None and reach.halo != self.declared:
                 before, after = (max(pair) for pair in zip(reach.halo, self.declared, strict=True))
                 if self.difference(small, (before, after)) <= ROUNDING:
-                    return BlockEffect(n, small, found, halo=(before, after))
+                    return BlockEffect(n, small, difference, halo=(before, after))
         agree_from, multiple = self.agreement()
-        return BlockEffect(n, small, found, agree_from=agree_from, multiple=multiple)
+        return BlockEffect(n, small, difference, agree_from=agree_from, multiple=multiple)
 
     def run(self, low: int, high: int) -> Any:
         """Result for the slices from `low` up to `high`."""
-        with quiet():  # warnings about made-up data are of no use
+        with quiet():  # warnings about made-up data are not helpful
             return self.trial.call_part(self.data, low, high, self.side)
 
     def part(self, result: Any, low: int, high: int) -> Any:
@@ -129,12 +130,12 @@ class _Comparison:
         return max(gaps) / self.extent
 
     def agree(self, expected: Any, got: Any) -> bool:
-        """True if two results differ by rounding at most."""
+        """True if two results are equal up to rounding."""
         gap = compare_arrays(expected, got, self.trial.slice_dim).largest
         return gap <= ROUNDING * self.extent
 
     def agreement(self) -> tuple[int | None, int]:
-        """Least size from which blocks agree with the whole, and of what it is a multiple."""
+        """Smallest size from which blocks agree with the whole, and the multiple of the sizes."""
         n, (_, after) = self.n, self.declared
 
         @cache
@@ -176,8 +177,8 @@ def is_block(trial: Trial, result: Any, n_slices: int) -> bool:
 def call_times_s(trial: Trial, few: int, many: int) -> tuple[float, float]:
     """Seconds of a call, and of each slice in it, by a line through two numbers of slices.
 
-    Each is called twice and timed the second time: as in a run, the call before has left memory and
-    FFT plans. Those took nine tenths of the first calls of httomolibgpu's paganin_filter (H200).
+    Each is called twice and timed the second time, because in a run the earlier call leaves memory
+    and FFT plans. They took nine tenths of the first calls of httomolibgpu's paganin_filter (H200).
     """
     comparison = _Comparison(trial)
     few_s, many_s = (_second_call_s(comparison, n_slices) for n_slices in (few, many))
@@ -213,17 +214,17 @@ def study_blocks(
     backend : Backend
         The device on which it is run.
     pace_s : (float, float)
-        Measured seconds of a call, and of each slice beside.
+        Measured seconds of a call, and of each slice in it.
     fitting_slices : int
         Slices of one call that fit in the memory available.
     side : mapping
-        Flats and darks as `ArraySpec`; what is missing is made up.
+        Flats and darks as `ArraySpec`; missing ones are made up.
 
     Returns
     -------
     BlockEffect or str
-        Or why they were not compared: it would take too long or too much memory, or the method
-        fails with such blocks; empty if its result is not a block of slices.
+        The effect, or the reason why blocks were not compared: time, memory, or an exception of the
+        method. "" if its result is not a block of slices.
     """
     if request.meta.side_results:
         return ""
@@ -248,15 +249,15 @@ def study_blocks(
     with random_state_kept():
         try:
             whole, small = trial(n, request.other_dims), SMALL if n == LARGE else max(1, n // 3)
-            found = compare_blocks(
+            effect = compare_blocks(
                 whole,
                 small,
                 lambda n_slices: trial(n_slices, (first, second)),
                 request.total_slices,
             )
-            if found is None:
+            if effect is None:
                 return ""
-            return replace(found, pace_s=call_times_s(whole, small, n))
+            return replace(effect, pace_s=call_times_s(whole, small, n))
         except Exception as error:  # noqa: BLE001 - a method may refuse a number of slices
             return f"it raised {type(error).__name__}"
         finally:
@@ -264,7 +265,7 @@ def study_blocks(
 
 
 def _slices(request: ModelRequest, pace_s: tuple[float, float], fitting_slices: int) -> int | str:
-    """Slices of the larger block; or why blocks are not compared."""
+    """Slices of the larger block, or the reason why blocks are not compared."""
     call_s, slice_s = pace_s
     limit_s = max(LEAST_S, min(OF_SCAN * request.total_slices * slice_s, LIMIT_S))
     why = ""

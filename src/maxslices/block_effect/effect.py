@@ -1,4 +1,4 @@
-"""What blocks of two sizes did to a method's result, and how long they took."""
+"""Effect of the block size on a method's result, and the time of its calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class BlockEffect:
-    """What blocks of two sizes did to a method's result."""
+    """Effect of the block size on a method's result."""
 
     large: int
     """Slices of the larger block."""
@@ -19,19 +19,19 @@ class BlockEffect:
     difference: float
     """Largest difference between the results, relative to the range of the larger block's."""
     halo: tuple[int, int] | None = None
-    """Slices (before, after) with which both agree; None if the declared halo is enough, or none
+    """Slices (before, after) with which both agree; None if the declared halo is enough, or no halo
     helps."""
     agree_from: int | None = None
-    """Least slices of a block from which all that were tried agree with the larger block; None if
-    none does, or all do."""
+    """Smallest block from which all tried blocks agree with the larger one; None if no block
+    agrees, or all do."""
     multiple: int = 1
-    """Blocks of a multiple of this many slices agree, and after them a last one of any size; from
-    `agree_from` slices on."""
+    """Blocks of a multiple of this many slices agree, from `agree_from` slices on; the last block
+    may have any size."""
     is_repeatable: bool = True
     """Whether two calls with the same data agree."""
     pace_s: tuple[float, float] | None = None
-    """Seconds of a call and of each slice beside, right after a call with as many slices, as in a
-    run; None if they were not timed."""
+    """Seconds of a call and of each slice in it, right after a call with as many slices, as in a
+    run; None if not timed."""
 
     @property
     def depends(self) -> bool:
@@ -40,12 +40,12 @@ class BlockEffect:
 
     @property
     def least_block(self) -> int:
-        """Least slices of a block whose result is that of larger ones; 1 if nothing is known."""
+        """Smallest block whose result agrees with larger ones; 1 if unknown."""
         return self.agree_from or 1 if self.depends else 1
 
     @property
     def block_multiple(self) -> int:
-        """Number of which the slices of a block should be a multiple; 1 if nothing is known."""
+        """Number whose multiples agree; 1 if unknown."""
         return self.multiple if self.depends else 1
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The halo that a method needs: one slice is given other values, and how far it reaches is seen."""
+"""Measurement of a method's halo from the reach of one changed slice."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..system.process_state import quiet
 from ..trial.trial import Trial
 
 SIZES = (9, 33, 129)
-"""Slices that are tried in turn, the middle one marked, until the reach ends before the first and
-the last: most filters reach a few slices, and few more than 64."""
+"""Numbers of slices, tried in turn with the middle slice changed, until the first and last slice
+of the result do not change. Most filters reach a few slices, and few of them more than 64."""
 
 
 _ABOVE, _BELOW = 1.05, 0.5
-"""Factors of the values of a marked slice: made-up integers leave 5 % of their range free."""
+"""Factors for the values of the changed slice: made-up integers leave 5 % of their range free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a slice reaches."""
+    """Slices of the input on which a slice of the result depends."""
 
     halo: tuple[int, int] | None
-    """Slices (before, after) that a slice of the result depends on; None if on all there were."""
+    """Slices (before, after) on which a slice of the result depends; None if it depends on all."""
     n_slices: int
-    """Slices of the largest array tried."""
+    """Slices of the largest input that was tried."""
 
     def __str__(self) -> str:
         if self.halo is None:
@@ -42,9 +42,9 @@ def find_halo(trial_of: Callable[[int], Trial], most_slices: int) -> Reach | Non
     Parameters
     ----------
     trial_of : callable
-        Makes the method with so many slices.
+        Returns a trial of the method with so many slices.
     most_slices : int
-        Most that may be tried.
+        Most slices to try.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def find_halo(trial_of: Callable[[int], Trial], most_slices: int) -> Reach | Non
 def _reach(trial: Trial) -> Reach | None:
     n, middle, axis = trial.n_slices, trial.n_slices // 2, trial.slice_dim
     data, side = trial.data(), trial.side()
-    with quiet():  # warnings about made-up data are of no use
+    with quiet():  # warnings about made-up data are not helpful
         usual, again = (trial.call(data.copy(), side) for _ in range(2))
         if getattr(usual, "ndim", 0) != 3 or usual.shape[axis] != n:
             return None
@@ -84,9 +84,9 @@ def _reach(trial: Trial) -> Reach | None:
 
 
 def _marked(trial: Trial, data: Any, index: int) -> Any:
-    """Copy of a block in which one slice has other values, some above and some below all others.
+    """Copy of a block with one slice changed, some values above and some below all others.
 
-    So no statistic of the block stays what it was.
+    This changes all statistics of the block.
     """
     block = data.copy()
     place = cut(block, trial.slice_dim, index, index + 1)

@@ -1,1 +1,1 @@
-"""Estimates held against measured peaks, for the test kit and ``maxslices measure``."""
+"""Comparison of estimates with measured peaks, for the test kit and ``maxslices measure``."""

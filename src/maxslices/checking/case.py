@@ -1,4 +1,4 @@
-"""What a method is tried on."""
+"""Test cases of methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A method with the shape, dtype and parameters to run it at."""
+    """A method, with shape, dtype and parameters to test it with."""
 
     method: str
     """Registered name."""
@@ -27,11 +27,11 @@ class Case:
     slice_dim: int | None = None
     """Axis of the slices; None: every axis that the method's pattern allows."""
     make_data: Callable[..., Any] | None = None
-    """``make_data(rng, shape, dtype)`` returning a NumPy array, where the plausible values made by
-    default (positive, no constant slices) will not do."""
+    """``make_data(rng, shape, dtype)``, which returns the input as a NumPy array. The default
+    values are positive, and no slice is constant."""
     tolerance: float = 0.0
-    """Largest difference that the block size may make, relative to the result's range: 0 means
-    bitwise; more only where the order of an FFT's or a sum's operations forbids it."""
+    """Largest difference between block sizes, relative to the result's range. 0 means bitwise
+    equality; use more only if the order of operations in an FFT or a sum depends on the block."""
 
     def check(self) -> None:
         """Require that all fields are valid.
@@ -39,7 +39,7 @@ class Case:
         Raises
         ------
         UsageError
-            If a field is not what it must be.
+            If a field is invalid.
         """
         for name, valid, what in (
             ("method", isinstance(self.method, str), "the name of a method"),
@@ -53,13 +53,13 @@ class Case:
             ),
         ):
             if not valid:
-                given = with_type(getattr(self, name))
-                raise UsageError(f"{name} of a Case must be {what}, not {given}")
+                typed = with_type(getattr(self, name))
+                raise UsageError(f"{name} of a Case must be {what}, not {typed}")
         _ = self.spec
 
     @property
     def spec(self) -> ArraySpec:
-        """Array that the method is given."""
+        """Shape and dtype of the input."""
         return ArraySpec(self.shape, as_dtype(self.dtype))
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Situation:
     slice_dim: int
     """Axis of the slices."""
     device: str | None
-    """Device; None: that of the options."""
+    """Name of the device; None: the device of the pytest options."""
 
     def __str__(self) -> str:
         """Write a test id."""

@@ -1,4 +1,4 @@
-"""What a check found: figures, verdict, text and JSON, the error that carries them, and a table."""
+"""Result of a check: figures, verdict, text, JSON, the error with them, and the summary table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ..measure.allocation_sequence import INPUT
 from ..trial.trial import THE_CALL, is_call
 
 LOWER, UPPER = 0.80, 1.00
-"""Default bounds of estimated slices over slices that were run: httomo's tests have the same."""
+"""Default bounds of estimated slices over slices that were run, as in httomo's tests."""
 WHOLE_SLICES_DECIDE = 50
-"""From this many slices on whole slices are compared: one is at most 2 %. Below, one slice is much
-(33 % of 3), and fractions are: how far the peak lies between the estimates of n and n + 1."""
+"""From this many slices on, whole slices are compared, because one slice is at most 2 %. Of 3
+slices, one is 33 %, so fractions are compared: the position of the peak between the estimates for n
+and n + 1 slices."""
 
 Verdict = Literal[
     "WRONG OUTPUT",
@@ -28,7 +29,7 @@ Verdict = Literal[
     "OVERESTIMATE",
     "ok",
 ]
-"""The worst first."""
+"""Outcome of a check, the worst first."""
 _MEANING = {
     "WRONG OUTPUT": "a run would stop",
     "CHANGES INPUT": "a run would copy every block",
@@ -45,7 +46,7 @@ MAX_CODE = 60
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """A method's estimate beside what was measured."""
+    """A method's estimate and its measured peak."""
 
     method: str
     """Full name."""
@@ -54,35 +55,35 @@ class CheckResult:
     dtype: str
     """Input dtype."""
     parameters: Mapping[str, Any]
-    """Parameters that were given."""
+    """Parameters of the call."""
     slice_dim: int
     """Axis of the slices."""
     device: Device
-    """Where it ran."""
+    """Kind of the device on which it ran."""
     slices: int
     """Slices that were run."""
     estimated_slices: int
     """Answer of the estimator with the measured peak as the memory available."""
     fraction: float
-    """The same with the part of a slice that rounding down takes away."""
+    """The same before rounding down to whole slices."""
     peak_bytes: int
-    """Measured peak: input, output and what earlier calls left in caches included."""
+    """Measured peak, with input, output and the memory that earlier calls left in caches."""
     estimated_bytes: int
     """Estimate for this many slices."""
     lower: float
-    """Least `ratio` allowed."""
+    """Smallest `ratio` allowed."""
     upper: float
     """Largest `ratio` allowed."""
     resolution_bytes: int = 0
-    """Differences below this are no finding: small objects of Python's own."""
+    """Differences below this are ignored, such as small Python objects."""
     kept_bytes: int = 0
     """Bytes that each further call leaves behind."""
     changes_input: bool = False
     """Whether the method modifies its input."""
     wrong_output: str = ""
-    """How the output differs from what the method declares; empty if it does not."""
+    """Difference of the output from the method's declarations; "" if they agree."""
     missing: tuple[str, ...] = ()
-    """Lines of arrays alive at the peak that a ledger lacks, in order."""
+    """Lines of arrays alive at the peak that are missing from the ledger, in order."""
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute."""
     notes: tuple[str, ...] = ()
@@ -94,10 +95,9 @@ class CheckResult:
 
     @property
     def ratio(self) -> float:
-        """Estimated slices over slices run: above 1, the estimator promises what does not fit.
+        """Estimated slices over slices run; above 1, the estimator promises slices that do not fit.
 
-        Where the cost does not change between the slices run and the answer, they are the
-        same answer, and the ratio is 1.
+        If the estimate is the same for both numbers of slices, the ratio is 1.
         """
         answer = self.fraction if self.slices < WHOLE_SLICES_DECIDE else self.estimated_slices
         if answer > self.slices and self.peak_bytes <= self.estimated_bytes + self.resolution_bytes:
@@ -161,7 +161,7 @@ class CheckResult:
 
     @property
     def _missing(self) -> str:
-        """What the ledger of an estimate that is too low lacks."""
+        """End of the headline that lists the arrays missing from the ledger, if it is too low."""
         if self.verdict != "UNDERESTIMATE" or not self.missing:
             return ""
         return f"; not in your ledger: {', '.join(self.missing)}"
@@ -261,7 +261,7 @@ def alive_rows(rows: Iterable[Alive]) -> list[str]:
 
 
 def _line_of(place: CallSite) -> tuple[str, str]:
-    """File and line of a place, and its code; no line, and what it is, of what has none."""
+    """File and line of a call site, and its code; "" and a name for input and call."""
     if place == INPUT:
         return "", "the input"
     if is_call(place):
@@ -312,7 +312,7 @@ def summary_lines(results: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _badness(result: Mapping[str, Any]) -> tuple[int, float]:
-    """Sort key: what would run out of memory first, then by distance from a true estimate."""
+    """Sort key: the worst verdict first, then the largest distance from a correct estimate."""
     return get_args(Verdict).index(result["verdict"]), -abs(result["ratio"] - 1)
 
 

@@ -31,13 +31,13 @@ from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 
 BUFFERS_BYTES = 3 * 8192 * 8
-"""NumPy's buffers for casting, one for each of three operands. Whether they are used depends on the
-shape, and they are much of the memory of a tiny array. For an input of less than `NOISE_BYTES`,
+"""NumPy's buffers for casting, one for each of three operands. NumPy uses them for some shapes,
+and they are a large part of the memory of a tiny array. For an input of less than `NOISE_BYTES`,
 differences below this are ignored."""
 _HEADER_BYTES = 512
-"""Difference between an allocation as it is measured and as a ledger counts it: alignment."""
+"""Difference between an allocation as measured and as entered in a ledger, due to alignment."""
 _SAME_PEAK = 0.01
-"""Peaks that differ by less are the same: of 64 slices less than one, and no bound is as close."""
+"""Relative difference below which peaks are equal: less than one of 64 slices."""
 
 
 def check_max_slices(
@@ -49,7 +49,7 @@ def check_max_slices(
     device: str | None = None,
     **parameters: Any,
 ) -> CheckResult:
-    """Run a method, and require that its estimator gives about these slices for the peak.
+    """Run a method, and check its estimator against the measured peak.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def check_max_slices(
         A registered function, its ``.meta``, or its name.
     shape : sequence of int
         Input, axes (angles, detector_y, detector_x), slices included. A method with a ledger may
-        have any number of dims: the result then shows those before and after the slices as one.
+        have any number of dims. The result then shows the dims before and after the slices as one.
     dtype : dtype-like
         Input dtype.
     lower, upper : float, optional
@@ -65,9 +65,9 @@ def check_max_slices(
     device : str, optional
         "cpu", "cuda", "cuda:N", or "auto", the default: a GPU if there is one.
     **parameters
-        Of the method. ``slice_dim`` says along which axis the slices are; by default the
-        first that the pattern allows, and axis 0 of other than three dims. Flats, darks and angles
-        are made up if not given.
+        Parameters of the method. ``slice_dim`` is the axis of the slices. By default it is the
+        first that the pattern allows, and axis 0 for other than three dims. Flats, darks and angles
+        are made up if missing.
 
     Returns
     -------
@@ -77,10 +77,10 @@ def check_max_slices(
     Raises
     ------
     EstimateError
-        An `AssertionError`: the estimate is out of bounds, the output has not the dims or dtype
-        declared, or memory was used that no meter attributes, or that the method keeps.
+        An `AssertionError`: the estimate is out of bounds, the output does not have the declared
+        dims or dtype, no meter attributes part of the memory, or the method keeps memory.
     EstimatorError
-        If the estimator raises, or returns what is not a number of slices.
+        If the estimator raises, or does not return a number of slices.
     UsageError
         If shape, dtype or bounds are invalid.
 
@@ -116,18 +116,18 @@ def check_by_options(
     upper: float = UPPER,
     device: str = "auto",
 ) -> CheckResult:
-    """`check_max_slices`, whose own keywords are in `own`: None where the default is meant."""
+    """Do as `check_max_slices`; `own` has its keywords, with None for the defaults."""
     __tracebackhide__ = True
     meta = find_method(method)
-    given = {name: value for name, value in own.items() if value is not None}
-    for name in given:
+    options = {name: value for name, value in own.items() if value is not None}
+    for name in options:
         if name in meta.parameters:
             raise ParameterError(
                 f"{name!r} is a parameter of {meta.full_name}, and of max_slices itself: give it "
                 "in the parameters of a Case, to a MethodConformance"
             )
-    lower, upper = given.get("lower", lower), given.get("upper", upper)
-    device = given.get("device", device)
+    lower, upper = options.get("lower", lower), options.get("upper", upper)
+    device = options.get("device", device)
     for bound in (lower, upper):
         if not matches(float, bound) or math.isnan(bound):  # NaN is never missed
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
@@ -157,8 +157,8 @@ def _of_any_dims(
     """The method of arrays of these dims, seen as three; see `BlockMethod`."""
     if not isinstance(meta.estimator, LedgerEstimator):
         raise UsageError(
-            f"{meta.full_name} has no ledger: an estimator of arrays of {len(shape)} dims is one "
-            "that from_ledger makes"
+            f"{meta.full_name} has no ledger, which is necessary for arrays of {len(shape)} dims: "
+            "make its estimator with from_ledger"
         )
     axis = parameters.pop("slice_dim", 0)
     return BlockMethod(meta, shape, dtype, axis, None, parameters)
@@ -172,7 +172,7 @@ def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
     if not isinstance(meta, MethodMeta):
         raise UsageError(
             f"{method!r} is not a registered method: decorate it with maxslices.method, or pass "
-            "what registry.register returned"
+            "the MethodMeta that registry.register returned"
         )
     return meta
 
@@ -185,7 +185,7 @@ def trial_of(
     parameters: Mapping[str, Any],
     make_data: Callable[..., Any] | None = None,
 ) -> Trial:
-    """Make the trial of a method on a block, whose slices along the axis are those of the scan."""
+    """Make the trial of a method on a block that has all slices of the scan."""
     check_given(meta, parameters)
     require_slice_dim(meta, slice_dim)
     return Trial(
@@ -203,7 +203,7 @@ def trial_of(
 def check_trial(
     trial: Trial, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
 ) -> CheckResult:
-    """Measure calls and compare; nothing is raised for an estimate out of bounds.
+    """Measure calls and compare, without raising an error for an estimate out of bounds.
 
     Parameters
     ----------
@@ -212,9 +212,9 @@ def check_trial(
     lower, upper : float
         As in `check_max_slices`.
     trace : bool or None
-        Find out what was alive at the peak, which takes another run; None: if it fails.
+        Find the allocations alive at the peak, which takes another run; None: only if it fails.
     """
-    gc.collect()  # of what was before, too: it is left out below
+    gc.collect()  # a full collection, because `quick_collections` skips earlier objects
     with quick_collections():
         return _check(trial, lower, upper, trace)
 
@@ -256,9 +256,9 @@ def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> Chec
 
 
 class _MeteredLedger(Ledger):
-    """A ledger of what meters see, which notes what is alive when its peak is reached.
+    """A ledger that stores the allocations alive at its peak.
 
-    On a CPU that is without the memory of C libraries.
+    On a CPU it omits the memory of C libraries, which meters do not see.
     """
 
     __slots__ = ("_alive", "at_peak")
@@ -285,13 +285,13 @@ class _MeteredLedger(Ledger):
 
 
 def _request(trial: Trial) -> ModelRequest:
-    """A trial's call as a question about its memory."""
+    """Request for the memory of a trial's call."""
     axis, parameters = trial.slice_dim, trial.own_parameters
     return ModelRequest(trial.meta, axis, trial.other_dims, trial.dtype, parameters, trial.n_slices)
 
 
 def _enter(ledger: Ledger, request: ModelRequest) -> bool:
-    """Enter the allocations of all slices; false for a method without a ledger."""
+    """Enter the allocations of all slices; returns False for a method without a ledger."""
     estimator = request.meta.estimator
     if not isinstance(estimator, LedgerEstimator):
         return False
@@ -301,7 +301,7 @@ def _enter(ledger: Ledger, request: ModelRequest) -> bool:
 
 
 def unmetered_bytes(request: ModelRequest) -> int:
-    """Part of a ledger's peak on a CPU that it enters with `Ledger.library`: no meter sees it."""
+    """Part of a ledger's peak on a CPU from `Ledger.library`, which meters do not see."""
     whole, metered = Ledger("cpu"), _MeteredLedger("cpu")
     for ledger in (whole, metered):
         _enter(ledger, request)
@@ -311,9 +311,9 @@ def unmetered_bytes(request: ModelRequest) -> int:
 def missing_from_ledger(
     request: ModelRequest, device: Device, alive: Sequence[Alive]
 ) -> tuple[str, ...]:
-    """Arrays alive at a measured peak for which a method's ledger has no allocation of that size.
+    """Arrays alive at a measured peak without an allocation of that size in the method's ledger.
 
-    Empty for estimators that are not ledgers.
+    Empty for other estimators.
     """
     ledger = _MeteredLedger(device)
     missing = []
@@ -330,7 +330,7 @@ def missing_from_ledger(
 
 
 def _in_arrays(call: MeasuredCall) -> int:
-    """Peak of what allocators account for."""
+    """Peak of the memory in the allocators."""
     return call.n_bytes - call.outside_bytes
 
 
@@ -340,16 +340,16 @@ def compare(
     peak_bytes: int,
     bounds: tuple[float, float] = (LOWER, UPPER),
 ) -> CheckResult:
-    """Ask a method's estimator about a measured peak; nothing is run.
+    """Compare a method's estimator with a measured peak, without running the method.
 
-    What a ledger counts for C libraries on a CPU is left out.
+    Entries of a ledger for C libraries on a CPU are omitted.
 
     Parameters
     ----------
     request : ModelRequest
-        The method and the block that was measured: all of its slices.
+        The method and the block that was measured.
     device : {"cuda", "cpu"}
-        Where it was measured.
+        Kind of the device of the measurement.
     peak_bytes : int
         Measured peak.
     bounds : (float, float)
@@ -389,7 +389,7 @@ def _resolution_bytes(input_bytes: int, device: Device) -> int:
 
 
 def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> float:
-    """Slices that fit, with the part of one for which memory is left."""
+    """Slices that fit, with the fraction of a slice for which memory is left."""
     at, following = model.bytes(whole), model.bytes(whole + 1)
     if following <= at:
         return float(whole)
@@ -400,7 +400,7 @@ def _measure(trial: Trial) -> tuple[list[MeasuredCall], int, int, tuple[str, ...
     """Run a method twice or more.
 
     The first call imports, compiles and fills caches. It is measured with other values than
-    the second: where both peaks agree, memory does not depend on the data.
+    the second. If both peaks agree, memory does not depend on the data.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""What one method was measured to take, and what it is estimated to take if it declares that.
+"""Measured peak of one method, with its estimate if it declares one.
 
-Records of a method show its peak in the same way, as a sum of allocations with formulas.
+The peak of a record is printed as a table of allocations, too, with formulas.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OF_ARRAYS = {
     "cpu": ("numpy_bytes",),
     "cuda": ("cupy_in_use_bytes", "cupy_held_bytes"),
 }
-"""Figures of `Peak` that an input of a call is part of."""
+"""Figures of `Peak` that include a call's input."""
 _SMALL = 1 / 1000
-"""Allocations below a thousandth of the peak are added up in one row."""
+"""Allocations below this fraction of the peak are summed in one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Measurement:
     slices: int
     """Slices that were run."""
     peak: Peak
-    """Every meter's figure, the input included, and what was alive."""
+    """Figures of all meters, with the input, and the allocations alive."""
     result: CheckResult | None = None
-    """The estimate and the measured peak; None for a method without an estimator."""
+    """Comparison of estimate and measured peak; None for a method without an estimator."""
     no_method: str = ""
-    """Why no pipeline can use the function unchanged: it returned no array of these slices."""
+    """Why pipelines cannot use the function: it did not return an array of these slices."""
 
     def __str__(self) -> str:
         if self.result is None:
@@ -53,11 +53,11 @@ class Measurement:
             lines = [str(self.result)]
         lines.append(str(self.peak))
         if self.no_method:
-            lines.append(f"no method as it is: it {self.no_method}")
+            lines.append(f"pipelines cannot use it unchanged: it {self.no_method}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as values that JSON knows."""
+        """Figures as plain values for JSON."""
         if self.result is None:
             return {
                 "method": self.method,
@@ -98,7 +98,7 @@ def measure_method(
     dtype : dtype-like
         Input dtype.
     parameters : mapping, optional
-        Of the method.
+        Parameters of the method.
     device : str
         "auto", "cpu", "cuda" or "cuda:N".
     slice_dim : int, optional
@@ -107,7 +107,7 @@ def measure_method(
     Raises
     ------
     DeviceError
-        If no meter gives its memory.
+        If no meter can measure its memory.
     """
     meta = find_method(method)
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
@@ -120,7 +120,7 @@ def measure_method(
     peak = trial.peak
     if peak is None or peak.counted_bytes is None:
         reasons = "" if peak is None else "; ".join(peak.unseen)
-        raise DeviceError(f"{meta.full_name}: no meter gives its memory: {reasons}")
+        raise DeviceError(f"{meta.full_name}: no meter can measure its memory: {reasons}")
     for name in _OF_ARRAYS[trial.backend.kind]:
         if (figure := getattr(peak, name)) is not None:
             setattr(peak, name, figure + trial.nbytes(trial.n_slices))
@@ -130,7 +130,7 @@ def measure_method(
 
 
 def explained_peak(peaks: PeakModel, n: int) -> list[str]:
-    """Lines of text: the sum, then the allocations alive at the peak, the largest first."""
+    """Table of the allocations alive at the peak for n slices, the largest first."""
     label = peaks.highest(n)
     total = peaks.predicted(n)
     rows = sorted(
@@ -168,18 +168,18 @@ def explained_peak(peaks: PeakModel, n: int) -> list[str]:
 
 
 def place_of(peaks: PeakModel, path: str) -> str:
-    """File, line and function of a call site, or what it is."""
+    """File, line and function of a call site, or its name."""
     site = peaks.sites.get(path)
     if site is None or not site.filename:
         return path
     if is_call(site):
         return THE_CALL
-    short = "/".join(site.filename.split("/")[-2:])  # of a record its file may be elsewhere
+    short = "/".join(site.filename.split("/")[-2:])  # a record may be from another machine
     return f"{short}:{site.line} in {site.function}"
 
 
 def _code(peaks: PeakModel, path: str) -> str:
-    """Line of code of a call site, where its file is here."""
+    """Line of code of a call site; "" if its file is missing here."""
     site = peaks.sites.get(path)
     text = "" if site is None or is_call(site) else site.code
     return text if len(text) <= MAX_CODE else f"{text[: MAX_CODE - 3].rstrip()}..."

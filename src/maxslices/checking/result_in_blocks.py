@@ -1,4 +1,4 @@
-"""What blocks do to a method's result, for its author: differences, and the halo to declare."""
+"""Differences between a method's results in blocks of several sizes, and the halo to declare."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .estimate_check import find_method, trial_of
 
 
 def proposed_halo(call: Trial) -> str:
-    """What to declare so that a method's result no longer depends on its blocks, for a message.
+    """End of a message that proposes the halo to declare; "" if no halo helps.
 
-    Empty where no halo is found, as for a method that adds noise.
+    No halo helps a method that adds noise, for example.
     """
     declared = call.meta.halo_slices(**call.parameters)
 
@@ -30,14 +30,14 @@ def proposed_halo(call: Trial) -> str:
         return Trial(call.meta, *data, call.parameters, total_slices=n_slices)
 
     try:
-        found = find_reach(trial, max(SIZES))
-    except Exception:  # noqa: BLE001 - a method may refuse other numbers of slices in any way
+        reach = find_reach(trial, max(SIZES))
+    except Exception:  # noqa: BLE001 - a method may raise anything for other numbers of slices
         return ""
-    if found is None or found.halo == declared:
+    if reach is None or reach.halo == declared:
         return ""
-    if found.halo is None:
-        return f"; a slice depends on {found}, so no halo is enough: another pattern may be right"
-    return f"; a slice depends on {found}: declare halo={found.halo} in place of {declared}"
+    if reach.halo is None:
+        return f"; a slice depends on {reach}, so no halo is enough: another pattern may be right"
+    return f"; a slice depends on {reach}: declare halo={reach.halo} in place of {declared}"
 
 
 def find_halo(
@@ -49,16 +49,16 @@ def find_halo(
     slice_dim: int | None = None,
     **parameters: Any,
 ) -> Reach:
-    """Find how many slices around a slice its result depends on.
+    """Find the number of neighbouring slices on which a slice of the result depends.
 
-    One slice is given other values, and the slices of the result that change are counted.
+    The values of one slice are changed, and the slices of the result that change are counted.
 
     Parameters
     ----------
     method : callable, MethodMeta or str
         A registered function, its ``.meta``, or its name.
     other_dims : (int, int)
-        Dims of a slice to try it on, in array order.
+        Dims of the slices of the test data, in array order.
     dtype : dtype-like
         Input dtype.
     device : str
@@ -66,12 +66,12 @@ def find_halo(
     slice_dim : int, optional
         Axis of the slices; by default the first that the pattern allows.
     **parameters
-        Of the method.
+        Parameters of the method.
 
     Returns
     -------
     Reach
-        Its ``halo`` is what to declare; None if a slice depends on all slices there are.
+        Its ``halo`` is the halo to declare; None if a slice depends on all slices.
 
     Raises
     ------
@@ -85,17 +85,17 @@ def find_halo(
         spec = ArraySpec(block_shape(axis, n_slices, other_dims), as_dtype(dtype))
         return trial_of(meta, spec, axis, device, parameters)
 
-    found = find_reach(trial, max(SIZES))
-    if found is None:
+    reach = find_reach(trial, max(SIZES))
+    if reach is None:
         raise UsageError(
-            f"{meta.full_name} has no halo to be found: its result is not a block of as many "
-            "slices as it is given, or differs from call to call"
+            f"{meta.full_name}: no halo can be found, because its result is not a block of as many "
+            "slices as its input, or differs from call to call"
         )
-    return found
+    return reach
 
 
 def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: float) -> list[str]:
-    """Differences of results in blocks from the result in one block; empty if there are none.
+    """Messages for differences of results in blocks from the result in one block.
 
     Parameters
     ----------
@@ -104,10 +104,10 @@ def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: fl
     sizes : iterable of int
         Slices in a block.
     tolerance : float
-        Largest difference allowed, relative to the range of the result; 0: bitwise.
+        Largest difference allowed, relative to the range of the result; 0 means bitwise equality.
     """
     data = trial.data()
-    whole = _in_blocks(trial, data, trial.n_slices)  # combined, where the method has a `combine`
+    whole = _in_blocks(trial, data, trial.n_slices)  # combined, if the method has a `combine`
     faults = []
     for size in sizes:
         fault = _difference(whole, _in_blocks(trial, data, size), tolerance)
@@ -131,7 +131,7 @@ def _in_blocks(trial: Trial, data: Any, size: int) -> Any:
 
 
 def _difference(whole: Any, joined: Any, tolerance: float) -> str:
-    """Describe the largest difference; empty if there is none."""
+    """Describe the largest difference; "" if it is within the tolerance."""
     pairs = [(whole, joined)]
     if isinstance(whole, tuple):
         pairs = list(zip(whole, joined, strict=True))
@@ -143,10 +143,11 @@ def _difference(whole: Any, joined: Any, tolerance: float) -> str:
             if not np.array_equal(a, b):
                 return f"is {got!r}, not {expected!r}"
             continue
-        found = compare_arrays(a, b)
-        if found.n_different and not (largest := found.largest / value_range(a)) <= tolerance:
+        difference = compare_arrays(a, b)
+        largest = difference.largest / value_range(a) if difference.n_different else 0.0
+        if not largest <= tolerance:
             return (
-                f"differs at {found.n_different} of {a.size} voxels, by {largest:.2g} of its "
-                f"range at most (at {found.where}); allowed: {tolerance:g}"
+                f"differs at {difference.n_different} of {a.size} voxels, by {largest:.2g} of its "
+                f"range at most (at {difference.where}); allowed: {tolerance:g}"
             )
     return ""

@@ -1,8 +1,8 @@
-"""Formulas in the number of slices n: a number of bytes, or of arrays.
+"""Formulas in the number of slices n, for a number of bytes or of arrays.
 
 A `Formula` is ``start + step * count(n)``, where `count` is one of a few functions of n that
-programs compute: n itself, pairs, chunks, a power of two. `fits` finds those that meet all
-observations. Only the rest of a division into chunks decreases with more slices.
+programs compute: n itself, pairs, chunks, a power of two. `fits` finds the formulas that agree with
+all observations. Only the remainder of a division into chunks decreases with more slices.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ COUNTS: dict[str, Callable[[int, int], int]] = {
     "ragged(n/k)": lambda n, k: int(last_chunk(n, -(-n // k)) != -(-n // k)),
     "ragged(pairs/k)": lambda n, k: int(last_chunk(-(-n // 2), -(-n // k)) != -(-n // k)),
 }
-"""Functions of n and a chunk k, by their names, the simplest first."""
+"""Functions of n and a chunk size k, by name, the simplest first."""
 PADDING_BYTES = 2048
-"""Sizes that lie on a line to this accuracy, and to a hundredth of their rise, count as a line:
-CUDA's sorts ask for one allocation in place of up to eight arrays, each padded to 256 bytes
-(CUB's `AliasTemporaries`), and measured peaks have some bytes of Python's own."""
+"""Sizes within this distance of a line, and within a hundredth of their rise, count as a line.
+CUDA's sorts allocate up to eight arrays at once, each padded to 256 bytes (CUB's
+`AliasTemporaries`). Measured peaks on a CPU include some bytes of Python objects."""
 PADDING_PART = 1e-3
-"""The same, as a part of what they rise by: FFTs of real rows are computed in pairs, so that an odd
-number of rows takes one more (20 kB of 37 MB a slice of 1801 x 2557)."""
+"""Distance from a line as a fraction of the rise. FFTs of real rows are computed in pairs, so an
+odd number of rows takes one more (20 kB of 37 MB a slice of 1801 x 2557)."""
 CHUNKS_OF = ("n", "pairs")
-"""What is divided into chunks of ceil(n/k): slices, or pairs of them as complex numbers."""
+"""Items that are divided into chunks of ceil(n/k): slices, or pairs of them as complex numbers."""
 _NOT_FITTED = ("depth(n)", *(f"{name}({of}/k)" for name in ("last", "ragged") for of in CHUNKS_OF))
 """Counts of memory outside the pool, and of the last of several chunks."""
 _FALLING = ("n%k", *_NOT_FITTED[1:])
 _CHUNKED = ("ceil(n/k)", "n//k", "min(n,k)", "n%k")
-"""Counts with a chunk k that is looked for: from 2 to the largest n."""
+"""Counts whose chunk size k is searched, from 2 to the largest n."""
 
 
 def fast_length(n: int) -> int:
-    """Next length from n up whose prime factors are 2, 3, 5 and 7, as FFTs are padded to."""
+    """Smallest length from n up whose prime factors are 2, 3, 5 and 7: FFTs are padded to it."""
     while True:
         rest = n
         for prime in (2, 3, 5, 7):
@@ -56,17 +56,17 @@ def fast_length(n: int) -> int:
 
 
 def last_chunk(n: int, chunk: int) -> int:
-    """Size of the last chunk of n: all of it, or what is left."""
+    """Size of the last chunk of n: a whole chunk or the remainder."""
     return n - chunk * (-(-n // chunk) - 1)
 
 
 def array_depth(n: int) -> int:
-    """Depth that CUDA gives a 3D array: a power of two up to 16, then a multiple of 16."""
+    """Depth of a 3D array in CUDA: a power of two up to 16, then a multiple of 16."""
     return 1 << (n - 1).bit_length() if n <= 16 else -(-n // 16) * 16
 
 
 class Formula(NamedTuple):
-    """``start + step * count(n)``; or observed values, where no formula meets them."""
+    """``start + step * count(n)``, or observed values if no formula agrees with them."""
 
     start: int
     """Part that does not depend on n."""
@@ -77,8 +77,8 @@ class Formula(NamedTuple):
     k: int = 0
     """Slices of a chunk, where the count has chunks."""
     points: tuple[tuple[int, int], ...] = ()
-    """Observed (slices, value), by slices, where no formula meets them; else empty. Between them
-    the value of the next one counts, and beyond the last the value grows in proportion to n."""
+    """Observed (slices, value), in order, if no formula agrees with them; else empty. Between two
+    of them the value of the next one counts. Beyond the last one the value grows with n."""
 
     def at(self, n: int) -> int:
         """Value for n slices."""
@@ -106,9 +106,9 @@ class Formula(NamedTuple):
 
 
 def fits(points: Mapping[int, int]) -> Iterator[Formula]:
-    """All formulas that pass through all points (slices: value), the simplest first.
+    """Formulas that pass through all points (slices: value), the simplest first.
 
-    The last is a line that passes just above them.
+    The last one is a line just above the points, if they are near it.
     """
     ns = sorted(points)
     low = ns[0]
@@ -123,7 +123,7 @@ def fits(points: Mapping[int, int]) -> Iterator[Formula]:
             break  # some size of chunks fits any two points
         for k in range(2, ns[-1] + 1) if name in _CHUNKED else (0,):
             fewest = count(low, k)
-            for other in reversed(ns):  # any that differs: the last does first, if counts rise
+            for other in reversed(ns):  # the largest n at which the count differs
                 if (counted := count(other, k) - fewest) != 0:
                     break
             else:
@@ -139,7 +139,7 @@ def fits(points: Mapping[int, int]) -> Iterator[Formula]:
 
 
 def _padded_line(points: Mapping[int, int]) -> Formula | None:
-    """Line above all points, if they lie near it."""
+    """Line above all points; None if they are not near it."""
     low, high = min(points), max(points)
     rise = points[high] - points[low]
     step = -(-rise // (high - low))
@@ -151,7 +151,7 @@ def _padded_line(points: Mapping[int, int]) -> Formula | None:
 
 
 def first_fit(points: Mapping[int, int]) -> Formula | None:
-    """The simplest formula through all points; None if there is none."""
+    """Simplest formula through all points; None if no formula agrees."""
     return _first_fit(tuple(sorted(points.items())))
 
 

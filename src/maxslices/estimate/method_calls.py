@@ -18,13 +18,13 @@ LIMIT_S = 2.5
 """Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
 measured in 25 s. LPRec3d_tomobar makes ten calls of 32 to 61 slices in it on an H200."""
 REACH = 4
-"""A line is followed up to 4 times the slices that were run; a cost that is hidden behind another
-one shows at a quarter of the answer, or is less than a third of it. At worst a slice that was not
-called takes 4 times its input (input, output, and twice as much for temporaries), or 4 times what
-those before it took."""
+"""Factor by which a model is extrapolated beyond the slices that were run. A cost hidden behind
+another one shows at a quarter of the answer, or is less than a third of it. At worst, a further
+slice takes 4 times its input (input, output, and twice as much for temporaries), or 4 times the
+memory of a slice so far."""
 FIRST = (1, 2, 3, 4, 8, 17, 32)
-"""Slice counts for the first call, tried in turn until the method runs: few for pairs and padding,
-and one more than windows of 3, 7 and 16 slices have. Chosen, not measured."""
+"""Slice counts for the first call, tried in turn until the method runs. The small ones suit pairs
+and padding; the others are one more than windows of 3, 7 and 16 slices. Chosen, not measured."""
 _NOT_SIZES = (
     ImportError,
     NameError,
@@ -38,10 +38,9 @@ _NOT_SIZES = (
 
 
 class MethodCalls:
-    """Calls a method, and knows what further calls may take.
+    """Call a method, and bound the memory and time of further calls.
 
-    An answer is wanted for the available bytes, and calls of up to all slices; `run_bytes` is what
-    the device has for calls.
+    The answer is for `available_bytes` and at most `total_slices`. Calls may use `run_bytes`.
     """
 
     def __init__(
@@ -52,26 +51,28 @@ class MethodCalls:
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
         self.notes: list[str] = []
-        """Why it does not run on fewer slices, if it does not."""
+        """Why the method fails on fewer slices, if it does."""
         self._whole_bytes, self._side_bytes = self.run_bytes, 0
         self._has_pool = self.backend.kind == "cuda"
         self._before_bytes = trial.pool_bytes() if self._has_pool else 0
         self._durations_s: dict[int, float] = {}
 
     def start(self) -> None:
-        """Make the first call, which imports and compiles, with the fewest slices that run.
+        """Make the first call, with the fewest slices on which the method runs.
+
+        It may import modules and compile kernels.
 
         Raises
         ------
         EstimatorError
-            If it runs with no number of slices.
+            If the method fails with every number of slices.
         """
         tried = [n for n in FIRST if n <= self.total_slices]
         errors: list[Exception] = []
         for n in tried:
             try:
                 self.first = self._checked(self.trial.once(n))
-            except DeviceError:  # its text says what to do
+            except DeviceError:  # its message has the next step
                 raise
             except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
                 errors.append(error)
@@ -87,7 +88,7 @@ class MethodCalls:
         raise self._cannot(worst, tried[: len(errors)]) from worst
 
     def measured(self, n: int, run: Callable[[int], MeasuredCall]) -> MeasuredCall | None:
-        """Measure n slices by a function of the trial; None if memory ran out."""
+        """Measure a call with n slices; None if memory ran out."""
         try:
             with self._limit(n):
                 rung = self._checked(run(n))
@@ -100,12 +101,12 @@ class MethodCalls:
         return rung
 
     def _checked(self, call: MeasuredCall) -> MeasuredCall:
-        """Require that the call returned a block.
+        """Return the call if its result is a block.
 
         Raises
         ------
         MethodError
-            If not.
+            If it is not.
         """
         meta = self.trial.meta
         if fault := "" if meta.side_results else self.trial.output.why_not_data:
@@ -113,7 +114,7 @@ class MethodCalls:
         return call
 
     def duration_s(self, n: int) -> float:
-        """Duration of a call by a line through the shortest and the longest, or by the first."""
+        """Predict the duration of a call, by a line through the shortest and the longest."""
         if not self._durations_s:
             return self.first.duration_s * n / self.first.n_slices
         (few, few_s), *_, (many, many_s) = sorted(2 * list(self._durations_s.items()))
@@ -121,21 +122,21 @@ class MethodCalls:
         return max(0.0, many_s + slice_s * (n - many))
 
     def in_time(self, least: int, wanted: int, time_s: float) -> int:
-        """As many of the wanted slices as a call may have that takes no longer; or the least."""
+        """Most slices, from `least` to `wanted`, of a call that takes at most `time_s`."""
         if self.duration_s(wanted) <= time_s:
             return wanted
         return last_true(lambda k: self.duration_s(k) <= time_s, least, wanted)
 
     def may_take(self, n_bytes: float) -> bool:
-        """True if a call may be made that takes as much at worst: the pool refuses too much."""
+        """True if a call that takes at most this may be made: it fits, or the pool limits it."""
         takes_elsewhere = self.trial.uses_outside or self.trial.meta.array_module == "torch"
         return n_bytes <= self.run_bytes or (self._has_pool and not takes_elsewhere)
 
     def reach(self, n: int, points: Sequence[tuple[int, int]]) -> int:
-        """Most slices, up to n, that may be called after those with these peaks (slices, bytes).
+        """Most slices, up to n, of a next call, after calls with these peaks (slices, bytes).
 
-        At worst they take as much per slice as any peak near the last, or far more per slice from
-        there on.
+        The worst case is as much memory per slice as any peak near the last, or `REACH` times the
+        steepest slope from there on.
         """
         last, size = points[-1]
         near = max(b / m for m, b in points if REACH * m >= last)
@@ -146,9 +147,10 @@ class MethodCalls:
         )
 
     def _limit(self, n: int) -> AbstractContextManager[None]:
-        """Limit the pool to the memory that may be used, side data and what calls left included.
+        """Limit the pool to the available memory, with side data and retained memory in it.
 
-        The fewest slices are not limited: a plan must know their peak even if they do not fit.
+        The call with the fewest slices is not limited, because a plan needs its peak even if it
+        does not fit.
         """
         if not self._has_pool or n <= self.first.n_slices:
             return nullcontext()
@@ -157,7 +159,7 @@ class MethodCalls:
         return self.backend.limited(max(1, self._whole_bytes - self.trial.stays_bytes - held_bytes))
 
     def _leave_room(self) -> None:
-        """Leave room for flats and darks, which must stay within the memory, too."""
+        """Subtract the memory of flats and darks from the available memory."""
         more = self.trial.side_bytes - self._side_bytes
         self.available_bytes -= more
         self.run_bytes -= more
@@ -167,14 +169,14 @@ class MethodCalls:
         slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"
         if is_out_of_memory(error):
             why = f" ({error})" if str(error) else ""
-            said = f"{self.backend.name} has not the memory for {slices}{why}"
+            message = f"{self.backend.name} has too little memory for {slices}{why}"
         elif isinstance(error, MethodError):
-            said = str(error)
+            message = str(error)
         else:
             place = raised_at(error, self.trial.meta.function)
-            given = f"(with {slices}, parameters {self.trial.parameters})"
-            said = f"it raised {what_raised(error)}{place} {given}"
-        return EstimatorError(f"{self.trial.meta.full_name} cannot be measured: {said}")
+            arguments = f"(with {slices}, parameters {self.trial.parameters})"
+            message = f"it raised {what_raised(error)}{place} {arguments}"
+        return EstimatorError(f"{self.trial.meta.full_name} cannot be measured: {message}")
 
 
 LEAST_BYTES = CUDA_GRANULE_BYTES
@@ -182,7 +184,7 @@ LEAST_BYTES = CUDA_GRANULE_BYTES
 
 
 class RetainedMemory:
-    """Memory that stays allocated from call to call, the first of which has been made."""
+    """Memory that stays allocated between calls, from the first call on."""
 
     def __init__(self, trial: Trial, first: MeasuredCall) -> None:
         self._trial = trial
@@ -191,32 +193,39 @@ class RetainedMemory:
         self.lost_bytes = 0
         """Bytes that a leak takes in a whole scan."""
         self.accumulates = self.leaks = False
-        """`accumulates`: each new number of slices leaves something; `leaks`: every call does."""
+        """`accumulates`: each new number of slices leaves memory allocated. `leaks`: every call
+        does."""
         self._kept: dict[int, int] = {}
         self._lost: dict[int, int] = {}
         self._entry = 0, 0
 
     def judge(self, again: MeasuredCall, more: MeasuredCall | None, other: MeasuredCall) -> None:
-        """Decide whether what stays is a constant, a cache or a leak.
+        """Decide whether retained memory is a constant, a cache or a leak.
 
-        A cache with an entry for each number of slices grows when a new, smaller number is run; a
-        workspace kept for the most slices does not. What grows when nothing is new is a leak.
+        A cache with an entry for each number of slices grows with a new, smaller number. A
+        workspace kept for the most slices does not. Memory that grows in a repeated call is a leak.
 
-        `again` repeats the slices of the first call, and `other` some that were run before; `more`
-        are slices not run before, fewer than others that were, or None if these were not run.
+        Parameters
+        ----------
+        again : MeasuredCall
+            A call with as many slices as the first.
+        more : MeasuredCall or None
+            A call with a new number of slices, fewer than an earlier call had.
+        other : MeasuredCall
+            A call with a number of slices that was run before.
         """
         self.leaks = min(again.left_bytes, other.left_bytes) >= LEAST_BYTES
         if self.leaks:
             self.left_bytes = max(0, self.left_bytes - again.left_bytes)
         elif more is not None:
             self.accumulates = more.left_bytes >= LEAST_BYTES
-            # Part of what the first call left is the entry of its own slices, and no constant.
+            # Part of the memory that the first call left is the cache entry of its own slices.
             entry = more.left_bytes * again.n_slices // more.n_slices if self.accumulates else 0
             self._entry = again.n_slices, min(entry, self.left_bytes)
             self.left_bytes -= self._entry[1]
 
     def enter(self, rung: MeasuredCall) -> int:
-        """Enter a call; the bytes in the pool that earlier calls of a run would have left."""
+        """Add a call; returns the bytes that earlier calls of a run would have left in the pool."""
         before_bytes = max(self.left_bytes, rung.before_bytes)
         if self.leaks or self.accumulates:
             fewest, entry_bytes = self._entry
@@ -227,14 +236,14 @@ class RetainedMemory:
         return before_bytes
 
     def kept(self) -> tuple[tuple[int, int], ...]:
-        """Points (slices, bytes) of the memory that stays; empty if none does."""
+        """Points (slices, bytes) of the retained memory; empty if calls free everything."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
         stays = self._trial.stays_bytes + self.lost_bytes
         return tuple((n, size + stays) for n, size in sorted(self._kept.items()))
 
     def lose(self, model: MemoryModel, available_bytes: int, total_slices: int) -> str:
-        """Count what a leak takes in a whole scan, in the largest blocks that fit; a note on it."""
+        """Count a leak over a whole scan, in the largest blocks that fit; returns a note on it."""
         if not self._lost:
             return ""
         n, a_call = max(self._lost.items())

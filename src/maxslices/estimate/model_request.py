@@ -1,4 +1,4 @@
-"""The request for a memory model, a method with its data and parameters; and the answer."""
+"""Request for a memory model (a method, its data and its parameters), and the answer."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ModelRequest:
 
     @property
     def slices(self) -> tuple[int, tuple[int, int], np.dtype[Any]]:
-        """What a method's functions are asked about: the axis, the other dims, and the dtype."""
+        """Arguments of a method's callbacks: the axis, the other dims, and the dtype."""
         return self.slice_dim, self.other_dims, self.dtype
 
     @property
     def most_slices(self) -> int:
-        """Most slices that one call is ever given."""
+        """Most slices of one call."""
         if self.meta.sample_slices is None:
             return self.total_slices
         looked_at = self.meta.looked_at(self.total_slices, **self.parameters)
@@ -51,7 +51,7 @@ class ModelRequest:
 
 
 class NoAnswerError(LookupError):
-    """A source has no answer; the text says why, as far as that tells something."""
+    """A source has no answer; the message has the reason, or is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,20 @@ class ResolvedModel:
     origin: str
     """"declared", "declared for CUDA", "recorded", "replayed" or "probed"."""
     why: str = ""
-    """Why not the source before it, and what was noticed; empty for what authors declare.
-    Lines after the first stand for themselves."""
+    """Why this source was used, and notes on it; empty for declared estimators. Lines after the
+    first are details."""
     output_dtype: np.dtype[Any] | None = None
-    """Dtype that its result was seen to have; None where nobody looked, or it is declared."""
+    """Measured dtype of the result; None if declared or not measured."""
     output_dims: tuple[int, int] | None = None
-    """The result's other two dims, likewise."""
+    """Measured other two dims of the result; None if declared or not measured."""
     pace_s: tuple[float, float] | None = None
-    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
+    """Seconds of a call, and of each slice in it; None if not timed."""
     blocks: BlockEffect | str = ""
-    """What the size of a block does to the result; or why blocks were not compared, if there are
-    any."""
+    """Effect of the block's size on the result, or the reason why blocks were not compared."""
 
     @classmethod
     def of_probe(cls, probe: Probe, origin: Origin, why: str) -> ResolvedModel:
-        """What a probe found."""
+        """Answer from a probe."""
         dtype = None if probe.output_dtype is None else np.dtype(probe.output_dtype)
         result = dtype, probe.output_dims, probe.pace_s()
         return cls(probe.model(), origin, why, *result, probe.blocks)

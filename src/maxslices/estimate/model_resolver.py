@@ -1,4 +1,4 @@
-"""The one place that decides where a method's memory model comes from."""
+"""Choice of the source of a method's memory model."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .recorded import Records
 
 ENTRY_POINT_GROUP = "maxslices.estimators"
-"""Entry points of packages that find the models of one array module's methods: the name is that of
-the module (``array_module="torch"``), the object a `MethodTracer`."""
+"""Entry points of packages that find the models of methods for one array module. The entry point
+has the module's name (``array_module="torch"``); its object is a `MethodTracer`."""
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
-"""What is logged before a method is measured, which may take long."""
+"""Message logged before a method is measured, which may take long."""
 _INSTEAD = {
     "declared": "give calc_max_slices where it is registered, or let it be probed",
     "recorded": "measure it there (--estimator probed), or import records from there (maxslices "
@@ -45,21 +45,21 @@ _INSTEAD = {
     "replayed": "let it be probed",
     "probed": "import records from one (maxslices records import)",
 }
-"""What to do where a source has no answer, and none after it."""
+"""Next step if the last source that was tried has no answer."""
 
 
 class ModelResolver:
-    """Finds memory models for one device.
+    """Find memory models for one device.
 
     Parameters
     ----------
     device : {"cuda", "cpu"}
-        Whose memory is spoken of.
+        Kind of the device.
     backend : Backend, optional
-        The device, if it is here: methods without an estimator are probed on it.
+        The device, if present: methods without an estimator are probed on it.
     records : Records, optional
-        What was probed before. Answers from any device of this kind serve for one that is
-        not here.
+        Earlier probes. For a device that is not present, records of any device of its kind are
+        used.
     available_bytes : int, optional
         Memory that a method may take, at most.
     side : mapping, optional
@@ -88,10 +88,10 @@ class ModelResolver:
         self._side = dict(side or {})
         self._forced = forced
         self.resolved: list[tuple[ModelRequest, ResolvedModel]] = []
-        """What was asked and answered, in order."""
+        """Requests and their answers, in order."""
 
     def asks_author(self, meta: MethodMeta) -> bool:
-        """True if a method's own estimator is asked, and nothing is measured or replayed."""
+        """True if a method's own estimator is used, and nothing is measured or replayed."""
         return meta.estimator is not None and self._forced in (None, "declared")
 
     def resolve(self, request: ModelRequest) -> ResolvedModel:
@@ -100,7 +100,7 @@ class ModelResolver:
         Raises
         ------
         EstimatorError
-            If no source has an answer, naming what would give one; or one fails.
+            If no source has an answer, or a source fails. The message has the next step.
         """
         choice = self._resolve(request)
         LOGGER.info("%s: memory as %s", request.meta.name, choice.origin)
@@ -109,7 +109,7 @@ class ModelResolver:
 
     def _resolve(self, request: ModelRequest) -> ResolvedModel:
         meta, reasons = request.meta, []
-        if meta.side_data == "alone":  # the data pass through, and nothing is taken beside them
+        if meta.side_data == "alone":  # the data pass through, and nothing else is allocated
             slice_bytes = math.prod(request.other_dims) * request.dtype.itemsize
             model, dims = MemoryModel.linear(0, slice_bytes), request.other_dims
             return ResolvedModel(model, "declared", output_dtype=request.dtype, output_dims=dims)
@@ -121,43 +121,43 @@ class ModelResolver:
         }
         for origin in get_args(Origin) if self._forced is None else [self._forced]:
             try:
-                found = sources[origin](request)
+                answer = sources[origin](request)
             except NoAnswerError as error:
                 reasons.append(str(error))
             else:
-                is_declared = found.origin.startswith("declared")
-                return found if is_declared else self._completed(request, found)
+                is_declared = answer.origin.startswith("declared")
+                return answer if is_declared else self._completed(request, answer)
         size = "x".join(map(str, request.other_dims))
         unit = "projections" if request.slice_dim == 0 else "sinograms"
         where = device_name(self.backend) if self.backend else f"a {self.device} device"
-        asked = f"{meta.full_name} for {unit} of {size} {request.dtype} on {where}"
-        raise EstimatorError(f"{asked}: {', '.join(filter(None, reasons))}: {_INSTEAD[origin]}")
+        subject = f"{meta.full_name} for {unit} of {size} {request.dtype} on {where}"
+        raise EstimatorError(f"{subject}: {', '.join(filter(None, reasons))}: {_INSTEAD[origin]}")
 
     def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
-        """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
+        """Raise a method's record to a measured peak; returns True if it was too low."""
         if self.backend is None or self.records is None:
             return False
         key = request_key(request, self._side)
         here = environment(self.backend, request.meta.function)
-        known = self.records.find(key, here)
-        if known is None or known.probe.model().bytes(n_slices) >= measured_bytes:
+        entry = self.records.find(key, here)
+        if entry is None or entry.probe.model().bytes(n_slices) >= measured_bytes:
             return False
-        self.records.add(key, here, known.probe.corrected(n_slices, measured_bytes))
+        self.records.add(key, here, entry.probe.corrected(n_slices, measured_bytes))
         return True
 
     def _on_host(self, request: ModelRequest) -> ResolvedModel:
-        """What a method that works on the host has on a GPU: its input, and its result if any.
+        """Memory on a GPU of a method that works on the host: its input and its result.
 
-        Of side results it is a row of each slice in double precision, as for a rotation axis.
+        Side results count as one row of each slice in double precision, as for a rotation axis.
         """
         meta, parameters = request.meta, request.parameters
         sizes = [math.prod(request.other_dims) * request.dtype.itemsize]
         if meta.side_results:
             sizes.append(request.other_dims[1] * np.dtype(np.float64).itemsize)
         else:
-            made = meta.output_dtype(*request.slices, **parameters)
+            output_dtype = meta.output_dtype(*request.slices, **parameters)
             dims = meta.output_other_dims(*request.slices[:2], **parameters)
-            sizes.append(math.prod(dims) * made.itemsize)
+            sizes.append(math.prod(dims) * output_dtype.itemsize)
         model = MemoryModel(lambda n: sum(round_to_granule(n * size) for size in sizes))
         why = "it works on the host; on the device it has its input and its result"
         return ResolvedModel(model, "declared", why)
@@ -165,16 +165,16 @@ class ModelResolver:
     def _declared(self, request: ModelRequest) -> ResolvedModel:
         if request.meta.estimator is None:
             raise NoAnswerError("no memory estimator is declared")
-        # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
+        # An estimator for CUDA alone is used for a CPU as well; the plan reports it.
         origin = "declared" if supports_device(request.meta, self.device) else "declared for CUDA"
         return ResolvedModel(declared_model(request, self.device), origin)
 
     def _recorded(self, request: ModelRequest) -> ResolvedModel:
-        """What was measured before; else what comes with the package."""
+        """Answer from the user's records, else from those that come with the method's package."""
         key = request_key(request, self._side)
-        found = None if self.records is None else self._kept(request, key, self.records)
-        if found is not None:
-            return found
+        answer = None if self.records is None else self._kept(request, key, self.records)
+        if answer is not None:
+            return answer
         if self.device != "cuda" or (self.backend is not None and self._forced is None):
             raise NoAnswerError("nothing is recorded")
         from .shipped_records import find_shipped
@@ -184,7 +184,7 @@ class ModelResolver:
     def _kept(
         self, request: ModelRequest, key: RequestKey, records: Records
     ) -> ResolvedModel | None:
-        """What is in the user's records."""
+        """Answer from the user's records; None if they do not cover the request."""
         is_cpu, how = self.device == "cpu", ""
         if self.backend is None:
 
@@ -229,7 +229,7 @@ class ModelResolver:
             return self._probed(request, f"it cannot be replayed ({error}); ")
 
     def _probed(self, request: ModelRequest, before: str = "") -> ResolvedModel:
-        """Measure a method; `before` says what was tried before."""
+        """Measure a method; `before` is the first part of the answer's explanation."""
         if self.backend is None and self.device == "cuda" and request.meta.host_only:
             return self._on_host(request)
         if self.backend is None:
@@ -237,73 +237,86 @@ class ModelResolver:
         LOGGER.info(MEASURED, request.meta.name)
         from .probe import probe
 
-        made = probe(
+        measured = probe(
             request, self.backend, available_bytes=self._available_bytes, supplied=self._side
         )
-        made = replace(made, blocks=self._compared(request, self.backend, made))
+        measured = replace(measured, blocks=self._compared(request, self.backend, measured))
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
-            self.records.add(request_key(request, self._side), where, made)
-        ran = f"{before}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
-        return ResolvedModel.of_probe(made, "probed", "; ".join([ran, *made.notes]))
+            self.records.add(request_key(request, self._side), where, measured)
+        ran = f"{before}probed in {measured.duration_s:.2g} s, {len(measured.rungs)} runs"
+        return ResolvedModel.of_probe(measured, "probed", "; ".join([ran, *measured.notes]))
 
-    def _compared(self, request: ModelRequest, backend: Backend, made: Probe) -> BlockEffect | str:
-        """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""
+    def _compared(
+        self, request: ModelRequest, backend: Backend, measured: Probe
+    ) -> BlockEffect | str:
+        """Compare blocks of two sizes, or return the reason why not; warn of a missing halo."""
         from ..block_effect.compare_blocks import study_blocks
 
-        fitting = made.model().max_slices(self._available_bytes, request.total_slices)
-        found = study_blocks(
-            request, backend, pace_s=made.pace_s(), fitting_slices=fitting, side=self._side
+        fitting = measured.model().max_slices(self._available_bytes, request.total_slices)
+        effect = study_blocks(
+            request, backend, pace_s=measured.pace_s(), fitting_slices=fitting, side=self._side
         )
-        if isinstance(found, str):
-            return found and f"blocks of two sizes were not compared: {found}"
-        if found.halo is not None:
-            warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
-        return found
+        if isinstance(effect, str):
+            return effect and f"blocks of two sizes were not compared: {effect}"
+        if effect.halo is not None:
+            warnings.warn(f"{request.meta.full_name}: {effect}", stacklevel=2)
+        return effect
 
-    def _completed(self, request: ModelRequest, found: ResolvedModel) -> ResolvedModel:
-        """Say why it was taken; of the result only what the author does not declare counts."""
-        meta, (how, *details) = request.meta, found.why.split("\n")
+    def _completed(self, request: ModelRequest, answer: ResolvedModel) -> ResolvedModel:
+        """Add the reason for this source, and drop dtype and dims that the author declares."""
+        meta, (how, *details) = request.meta, answer.why.split("\n")
         is_open = meta.estimator is None
         missing = "it declares no estimator" if is_open else "as asked for"
-        why = f"{missing}; {how}{f'; {found.blocks}' if found.blocks else ''}"
+        why = f"{missing}; {how}{f'; {answer.blocks}' if answer.blocks else ''}"
         declared = meta.declared_dtype
         is_guess = declared is None or getattr(declared, "is_guess", False)
         return replace(
-            found,
+            answer,
             why="\n".join([why, *details]),
-            output_dtype=found.output_dtype if is_open and is_guess else None,
-            output_dims=None if meta.declares_dims else found.output_dims,
+            output_dtype=answer.output_dtype if is_open and is_guess else None,
+            output_dims=None if meta.declares_dims else answer.output_dims,
         )
 
 
 class MethodTracer(Protocol):
-    """Finds the memory model of a method without running it."""
+    """Find the memory model of a method without running it."""
 
     def __call__(
         self, request: ModelRequest, supplied: Mapping[str, ArraySpec], device: str
     ) -> ResolvedModel:
         """Trace a method.
 
-        Flats and darks are supplied, and not counted by a model. The device is such as "cuda:0" if
-        it is here; else "". The answer is of origin "replayed"; its `why` says how it was traced,
-        and what was not traced exactly.
+        Parameters
+        ----------
+        request : ModelRequest
+            The method with its parameters and data.
+        supplied : mapping
+            Flats and darks as `ArraySpec`; a model does not count them.
+        device : str
+            Name such as "cuda:0"; "" if the device is not present.
+
+        Returns
+        -------
+        ResolvedModel
+            Its origin is "replayed". Its `why` describes how it was traced, and which parts were
+            not traced exactly.
 
         Raises
         ------
         UntraceableError
-            If the method has to be run to know what it allocates.
+            If only running the method shows its allocations.
         """
 
 
 @cache
 def find_tracer(array_module: str) -> MethodTracer | None:
-    """Tracer of an array module's methods; None if no installed package brings one.
+    """Tracer of an array module's methods; None if no installed package has one.
 
     Raises
     ------
     UntraceableError
-        If the package that brings it fails to import.
+        If its package fails to import.
     """
     for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=array_module):
         try:
@@ -335,15 +348,15 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
     on ``available_memory``; it may answer below 0 for amounts smaller than its fixed costs.
 
-    The number of slices does not matter. The device is told to a ledger, and to an estimator that
-    names ``device``.
+    The number of slices in the request does not matter. A ledger, and an estimator with a parameter
+    ``device``, are called for the device.
 
     Raises
     ------
     EstimatorError
-        At once, or later from the model's methods; the text names the method and the call. The
-        estimator raised, did not return a number of slices, returned 0 for any amount of
-        memory, some slices for one byte or fewer for more memory; or the ledger counted nothing.
+        Here, or later from the model's methods. The estimator raised, did not return a number of
+        slices, returned 0 for any amount of memory, some slices for one byte, or fewer slices for
+        more memory; or the ledger counted nothing. The message names the method and the call.
     """
     meta = request.meta
     name = getattr(meta.estimator, "__name__", repr(meta.estimator))
@@ -358,27 +371,28 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
 
     bound = meta.bound_estimator(*request.slices, request.parameters, device)
 
-    def called() -> str:
-        given = "".join(f", {key}={value!r}" for key, value in request.parameters.items())
-        asked = "slice_dim={}, other_dims={}, dtype={}".format(*request.slices)
-        return f"{meta.full_name}: its estimator {name}({asked}{given}){defined_at(meta.estimator)}"
+    def estimator_call() -> str:
+        parameters = "".join(f", {key}={value!r}" for key, value in request.parameters.items())
+        arguments = "slice_dim={}, other_dims={}, dtype={}".format(*request.slices)
+        place = defined_at(meta.estimator)
+        return f"{meta.full_name}: its estimator {name}({arguments}{parameters}){place}"
 
     def contradicted(less: tuple[int, int], more: tuple[int, int]) -> EstimatorError:
         return EstimatorError(
-            f"{called()} says {less[1]} slices for {less[0]} bytes, but {more[1]} for {more[0]}: "
-            "more memory can never fit fewer slices"
+            f"{estimator_call()} says {less[1]} slices for {less[0]} bytes, but {more[1]} for "
+            f"{more[0]}: more memory can never fit fewer slices"
         )
 
     model = MemoryModel.from_max_slices(lambda n_bytes: bound(n_bytes)[0], contradicted)
     needed = model.bytes(1)
     if needed >= UNREACHABLE_BYTES:
         raise EstimatorError(
-            f"{called()} returns {bound(MAX_BYTES)[0]} slices however much memory there is "
+            f"{estimator_call()} returns {bound(MAX_BYTES)[0]} slices however much memory there is "
             f"(asked up to {format_bytes(MAX_BYTES)})"
         )
     if needed <= 1:
         raise EstimatorError(
-            f"{called()} says that {bound(1)[0]} slices fit in 1 byte: it must depend on "
+            f"{estimator_call()} says that {bound(1)[0]} slices fit in 1 byte: it must depend on "
             "available_memory"
         )
     return model

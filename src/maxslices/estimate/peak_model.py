@@ -1,10 +1,10 @@
 """The peak of a method as a sum of allocations, each a formula in the number of slices n.
 
-A *moment* is an allocation of one line of code where, of all times that line is reached, most is
-alive. What is alive there is a list of allocations by call site. The lists of a few calls are laid
-side by side: each size, or number of equal sizes, is a `Formula` that meets all calls exactly. The
-peak for n slices is the largest moment. Loops need no finding: whatever a loop does, its line has
-one moment.
+Each line of code that allocates has one *moment*: of all times that the line is reached, the one at
+which most memory is alive. A moment is a list of the allocations alive then, by call site. The
+lists of a few calls are compared. Each size, or number of equal sizes, is a `Formula` that agrees
+with all calls exactly. The peak for n slices is the largest moment. Loops need no special
+treatment, because the line of a loop has one moment.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from .formula import CHUNKS_OF, Formula, first_fit
 Sizes = tuple[int, ...]
 ONE = Formula(1)
 PERIOD = 16
-"""Numbers of slices among which memory that falls is looked at; chunks of 16 are the largest that
-methods were seen to work in."""
+"""Numbers of slices of which the maximum counts where memory falls. The largest chunks of the
+methods that were measured have 16 slices."""
 _SAMPLES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 97, 1000, 10**6)
 """Slices at which moments are compared: odd, even, powers of two, and far beyond any chunk."""
 _NEAR = 2
-"""Moments that are lower than the highest by more than this factor are left out. Others count: at
-another size of the detector, which a program pads to a power of two, they may be the highest."""
+"""Moments that are lower than the highest by more than this factor are omitted. The others are
+kept, because they may be the highest at a detector size that a program pads to a power of two."""
 _ENOUGH = 3
-"""Calls that tell a formula: two for its start and step, and one that proves it."""
+"""Calls that determine a formula: two for its start and step, and one that proves it."""
 
 
 BESIDE = "beside "
-"""Before the path of the last call site, in the label of a moment at which memory outside the pool
-was read."""
+"""Prefix of the label of a moment at which memory outside the pool was read; the path of the last
+call site follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One call, as moments."""
+    """Moments of one call, from its `AllocationSequence`."""
 
     n_slices: int
     n_bytes: int
     """Peak, in granules."""
     moments: Mapping[str, Mapping[str, Sizes]]
-    """By the path of the call site that allocates at that moment: the requested bytes of what is
-    alive, in order, by the path of its call site."""
+    """Requested bytes of the allocations alive at each moment, in order, by the path of their call
+    site. The label of a moment is the path of the call site that allocates then."""
     sites: Mapping[str, CallSite]
     outside: Mapping[str, int] = field(default_factory=dict)
-    """Most bytes that were read outside the pool at moments of their own, by these labels."""
+    """Largest reading outside the pool at moments of its own, by their labels."""
 
     @classmethod
     def of(
@@ -66,10 +66,10 @@ class Observation:
         sequence : AllocationSequence
             The call.
         granule : int
-            What allocations are rounded up to.
+            Granule to which allocations are rounded up.
         readings : iterable of (int, int, int)
-            Of memory outside the pool: the events of the sequence before it, what the pool held,
-            and the bytes outside.
+            Readings of memory outside the pool: number of events of the sequence before the
+            reading, bytes held by the pool, and bytes outside.
         """
         sizes = list(sequence.alive_bytes(granule))
         paths = [site.path for site in sequence.sites]
@@ -153,17 +153,17 @@ class PeakModel:
         granule_bytes: int = CUDA_GRANULE_BYTES,
         cut: Sequence[Observation] = (),
     ) -> PeakModel:
-        """Find what explains all calls; where nothing does, those with the most slices.
+        """Fit formulas to all calls; if none agree, to the calls with the most slices.
 
         Parameters
         ----------
         observations : sequence of Observation
             The calls.
         granule_bytes : int
-            What allocations are rounded up to.
+            Granule to which allocations are rounded up.
         cut : sequence of Observation
-            Calls that ran out of memory, up to there. Their moments may have been about to rise:
-            allocations of a call site count where they are above what the others tell.
+            Calls up to the request for which memory ran out. Their moments may be too low, so the
+            allocations of a call site count only where they exceed the formulas of the others.
         """
         ordered = sorted(observations, key=lambda each: each.n_slices)
         moments: dict[str, tuple[Term, ...]] = {}
@@ -172,14 +172,14 @@ class PeakModel:
             terms = []
             for path in dict.fromkeys(path for alive in seen.values() for path in alive):
                 points = {n: alive.get(path, ()) for n, alive in seen.items()}
-                found = _terms(path, points)
+                site_terms = _terms(path, points)
                 for each in cut:
                     sizes, n = _in_cut(each, label, path, ordered), each.n_slices
-                    if sum(sizes) > _bytes_of(found, n, 1):
+                    if sum(sizes) > _bytes_of(site_terms, n, 1):
                         points[n] = sizes
-                        found = _terms(path, points)
-                terms += found
-            if (last := max(seen)) < ordered[-1].n_slices:  # a line that more do not reach
+                        site_terms = _terms(path, points)
+                terms += site_terms
+            if (last := max(seen)) < ordered[-1].n_slices:  # calls with more slices skip this line
                 terms = [term._replace(until=min(term.until or last, last)) for term in terms]
             moments[label] = tuple(terms)
         measured = {each.n_slices: each.n_bytes for each in ordered}
@@ -188,7 +188,7 @@ class PeakModel:
 
     @cached_property
     def _numbered(self) -> tuple[list[Term], dict[str, list[int]]]:
-        """Terms, each once, and their numbers at each moment: most are alive at many moments."""
+        """Distinct terms, and their indices at each moment: most are alive at many moments."""
         numbers: dict[Term, int] = {}
         moments = {
             label: [numbers.setdefault(term, len(numbers)) for term in terms]
@@ -212,7 +212,7 @@ class PeakModel:
         return max(self.moments_bytes(n).values(), default=0)
 
     def bytes(self, n: int) -> int:
-        """Peak for n slices: of a call with as many, else by the formulas.
+        """Peak for n slices: of a measured call with n slices, else by the formulas.
 
         It is at least the peak of any call with fewer slices. If memory never falls, it is at most
         that of any call with more.
@@ -224,11 +224,11 @@ class PeakModel:
         return max(at_least, min([self.predicted(n), *above]))
 
     def is_proven(self, label: str) -> bool:
-        """True if more calls agree with a moment's formulas than these have unknowns."""
+        """True if more calls agree with a moment's formulas than the formulas have unknowns."""
         return all(term.is_proven for term in self.moments[label])
 
     def plus(self, path: str, formula: Formula) -> PeakModel:
-        """Model with memory that is there at every moment beside the pool's sequence."""
+        """Model with additional memory at every moment, from outside the sequence."""
         if formula == Formula(0):
             return self
         more = Term(path, formula, is_proven=True)
@@ -237,7 +237,7 @@ class PeakModel:
         return replace(self, moments=moments, measured=measured)
 
     def with_outside(self, path: str, formulas: Mapping[str, Formula]) -> PeakModel:
-        """Model with memory outside the pool; moments outside that have no formula are dropped."""
+        """Model with memory outside the pool; its moments without a formula are dropped."""
         moments = {
             label: (*terms, Term(path, formulas[label], is_proven=True))
             if label in formulas
@@ -248,7 +248,7 @@ class PeakModel:
         return replace(self, moments=moments)
 
     def with_measured(self, measured: Mapping[int, int]) -> PeakModel:
-        """Model with more measured peaks by slices; of two for one number the larger counts."""
+        """Model with more measured peaks by slices; the larger of two peaks counts."""
         higher = {n: max(size, self.measured.get(n, 0)) for n, size in measured.items()}
         return replace(self, measured={**self.measured, **higher})
 
@@ -264,17 +264,17 @@ class PeakModel:
         return any(term.number.may_fall for terms in self.moments.values() for term in terms)
 
     def rising(self, n: int) -> int:
-        """Most that n slices or a few fewer take: a plan's last block is smaller than the others.
+        """Largest peak of n slices or a few fewer, because the last block of a plan is smaller.
 
-        Where memory falls now and then, as with a last chunk that is not full, the most of
-        `PERIOD` numbers of slices counts.
+        Where memory may fall, as with a last chunk that is not full, it is the maximum over
+        `PERIOD` numbers of slices.
         """
         if not self.may_fall:
             return self.bytes(n)
         return max(self.bytes(k) for k in range(max(1, n - PERIOD + 1), n + 1))
 
     def pruned(self) -> PeakModel:
-        """Model without moments that, beside the terms they share, are far lower than another."""
+        """Model without moments that are far lower than another, apart from their common terms."""
         counted = {label: Counter(terms) for label, terms in self.moments.items()}
         granule = self.granule_bytes
         most = {
@@ -282,10 +282,10 @@ class PeakModel:
         }
 
         def is_lower(label: str, other: str) -> bool:
-            own, others = counted[label] - counted[other], counted[other] - counted[label]
+            own_only, other_only = counted[label] - counted[other], counted[other] - counted[label]
             return all(
-                _NEAR * _bytes_of(own.elements(), n, granule)
-                <= _bytes_of(others.elements(), n, granule)
+                _NEAR * _bytes_of(own_only.elements(), n, granule)
+                <= _bytes_of(other_only.elements(), n, granule)
                 for n in _SAMPLES
             )
 
@@ -313,10 +313,10 @@ def _bytes_of(terms: Iterable[Term], n: int, granule: int) -> int:
 
 
 def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation]) -> Sizes:
-    """Sizes of a call site's allocations at one moment of a call that was cut; () if not known.
+    """Sizes of a call site's allocations at one moment of a cut call; () if unknown.
 
-    At a moment that it did not reach they are those of another, at which they were the same in all
-    other calls.
+    For a moment that the call did not reach, they are taken from a moment at which they were equal
+    in all other calls.
     """
 
     def at(each: Observation, moment: str) -> Sizes | None:
@@ -324,11 +324,12 @@ def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation
 
     if label in cut.moments:
         return at(cut, label) or ()
-    known = [(at(each, label), each) for each in calls]
+    sizes_at = [(at(each, label), each) for each in calls]
     same = [
-        found
+        sizes_in_cut
         for moment in cut.moments
-        if (found := at(cut, moment)) and all(at(each, moment) == sizes for sizes, each in known)
+        if (sizes_in_cut := at(cut, moment))
+        and all(at(each, moment) == sizes for sizes, each in sizes_at)
     ]
     return max(same, key=sum, default=())
 
@@ -336,22 +337,22 @@ def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation
 def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
     """Terms of one call site at one moment, from sizes by the number of slices.
 
-    A method may work differently from some number of slices on. If no formula gives all calls,
-    those with the fewest slices are left out one by one, and become guesses (`_guess`).
+    A method may work differently from some number of slices on. If no formula agrees with all
+    calls, calls with the fewest slices are left out one by one, and become guesses (`_guess`).
     """
     seen = sorted(points.items())
     for start in range(len(seen) - 1):
         later = seen[start:]
-        found = _grouped(later) or _first_and_last(later)
-        if found is not None:
+        formulas = _grouped(later) or _first_and_last(later)
+        if formulas is not None:
             since, proven = later[0][0] if start else 1, len(later) >= _ENOUGH
-            terms = [Term(path, *each, is_proven=proven, since=since) for each in found]
+            terms = [Term(path, *each, is_proven=proven, since=since) for each in formulas]
             return terms + (_guess(path, seen[: start + 1], since - 1) if start else [])
     return _guess(path, seen, None)
 
 
 def _guess(path: str, seen: Sequence[tuple[int, Sizes]], until: int | None) -> list[Term]:
-    """All that the site allocated in each call, as one allocation, up to `until` slices."""
+    """Total of a site in each call as one allocation, up to `until` slices."""
     totals = [(n, sum(sizes)) for n, sizes in seen]
     if not any(total for _, total in totals):
         return []
@@ -362,7 +363,7 @@ _Formulas = list[tuple[Formula, Formula]]
 
 
 def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
-    """Size and number, if there are as many different sizes in each call."""
+    """Formulas for size and number, if each call has as many different sizes; else None."""
     groups = []
     for n, sizes in seen:
         counted: dict[int, int] = {}
@@ -371,15 +372,15 @@ def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
         groups.append((n, list(counted.items())))
     if len({len(group) for _, group in groups}) > 1:
         return None
-    found = []
+    formulas = []
     for i in range(len(groups[0][1])):
         of_one = first_fit({n: group[i][0] for n, group in groups})
         number = first_fit({n: group[i][1] for n, group in groups})
         if of_one is None or number is None:
             return None
         is_constant = number == Formula(number.start)
-        found += [(of_one, ONE)] * number.start if is_constant else [(of_one, number)]
-    return found
+        formulas += [(of_one, ONE)] * number.start if is_constant else [(of_one, number)]
+    return formulas
 
 
 def _first_and_last(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:

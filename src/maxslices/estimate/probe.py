@@ -1,8 +1,8 @@
-"""Memory models of methods without an estimator, measured.
+"""Measured memory models of methods without an estimator.
 
-`probe` finds a method's memory from what a few calls allocate (`SequenceProbe`). Where that does
-not tell it, `PeakSearch` finds it from the peaks of calls with more and more slices. A call then
-counts as one array, whose size is the peak.
+`probe` derives a method's memory from the allocations of a few calls (`SequenceProbe`). If they do
+not explain it, `PeakSearch` uses the peaks of calls with more and more slices. A call then counts
+as one array, whose size is the peak.
 """
 
 from __future__ import annotations
@@ -31,14 +31,23 @@ from .probe_result import Probe
 from .sequence_probe import SAME, TRUSTED, NotExplainedError, SequenceProbe
 
 OF_SCAN, LONGEST_S = 0.08, 40.0
-"""Part of the whole scan's time, up to 40 s, that a search may take. Where calls take 0.2 s, 165 of
-177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth (2026-11-24)."""
+"""Fraction of the whole scan's time, up to 40 s, that a search may take. With calls of 0.2 s, 165
+of 177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth
+(2026-11-24)."""
 _WHOLE = CallSite("", 0, "", "whole call")
-"""Site of the array that stands for a call."""
+"""Site of the one array that represents a call."""
 
 
 class PeakSearch(SequenceProbe):
-    """Calls a method with more and more slices; the calls that are known were made before."""
+    """Call a method with more and more slices.
+
+    Parameters
+    ----------
+    calls : MethodCalls
+        The method, after its first call.
+    known : sequence of MeasuredCall
+        Calls that a `SequenceProbe` has made.
+    """
 
     def __init__(self, calls: MethodCalls, known: Sequence[MeasuredCall]) -> None:
         super().__init__(calls)
@@ -63,7 +72,7 @@ class PeakSearch(SequenceProbe):
         return model.with_measured(self._too_much(self._allowed(model) + 1))
 
     def _allowed(self, model: PeakModel) -> int:
-        """Most slices for which the model is believed."""
+        """Most slices for which the model is trusted."""
         points = self._fitted()
         risen = max((n for n, size in points if self._seen[n].n_bytes >= size), default=0)
         if self._is_refused:
@@ -74,26 +83,26 @@ class PeakSearch(SequenceProbe):
                 return risen  # where memory fell, fewer slices may take more
             slice_bytes = max(b / m for m, b in points if REACH * m >= n)
             slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
-            if len(slopes) > 1:  # where slopes grow, they go on to
+            if len(slopes) > 1:  # growing slopes are assumed to keep growing
                 rise = max(1.0, slopes[1] / max(1.0, slopes[0]))
                 slice_bytes = max(slice_bytes, slopes[1] * rise)
             room = self.available_bytes / self._excess - size
-            return min(2 * n, n + max(0, int(room / slice_bytes)))  # a square's slopes rise on
+            return min(2 * n, n + max(0, int(room / slice_bytes)))  # slopes of a square keep rising
         return REACH * risen if self._not_proven else self.total_slices
 
     def _few_kinds(self, again: MeasuredCall) -> None:
-        """Find what stays, and whether data matter, with one to three slices."""
+        """Find retained memory, and dependence on the data, with one to three slices."""
         n, usual = again.n_slices, self.trial.kind
-        found: dict[int, MeasuredCall | None] = {n: again}
+        by_slices: dict[int, MeasuredCall | None] = {n: again}
         for more in (n + 2, n + 1):
             fits = again.n_bytes <= self.calls.run_bytes and more <= self.total_slices
             if fits and self.calls.reach(more, [(n, again.n_bytes)]) == more:
-                found[more] = self._measured(more)
-        other = self._with_other_data(found.get(n + 2) or found.get(n + 1) or again)
-        self.retained.judge(again, found.get(n + 1), other or again)
+                by_slices[more] = self._measured(more)
+        other = self._with_other_data(by_slices.get(n + 2) or by_slices.get(n + 1) or again)
+        self.retained.judge(again, by_slices.get(n + 1), other or again)
         if other is None or self.trial.kind != usual:
-            found = {k: self._measured(k) for k, rung in found.items() if rung}
-        for k, rung in sorted(found.items()):
+            by_slices = {k: self._measured(k) for k, rung in by_slices.items() if rung}
+        for k, rung in sorted(by_slices.items()):
             if rung is not None and k < self._too_many:
                 self._enter(rung)
 
@@ -105,11 +114,11 @@ class PeakSearch(SequenceProbe):
         return rung
 
     def _with_other_data(self, rung: MeasuredCall) -> MeasuredCall | None:
-        """Repeat a call with other values; if its memory changes, go on with those that take most.
+        """Repeat a call with other values; use those that take most if its memory changes.
 
-        None if memory runs out with them. Data whose values are all equal may be refused.
+        Returns None if memory runs out with them. A method may refuse data of equal values.
         """
-        usual, n, found = self.trial.kind, rung.n_slices, {self.trial.kind: rung}
+        usual, n, by_kind = self.trial.kind, rung.n_slices, {self.trial.kind: rung}
         for kind in ("dark", "highest", "lowest"):
             self.trial.kind = kind
             try:
@@ -129,15 +138,15 @@ class PeakSearch(SequenceProbe):
             if kind == "dark" and difference_bytes <= max(self._noise_bytes, SAME * other.n_bytes):
                 self.trial.kind = usual
                 return other
-            found[kind] = other
-        self.trial.kind = max(found, key=lambda kind: found[kind].n_bytes)
-        sizes = sorted(each.n_bytes for each in found.values())
+            by_kind[kind] = other
+        self.trial.kind = max(by_kind, key=lambda kind: by_kind[kind].n_bytes)
+        sizes = sorted(each.n_bytes for each in by_kind.values())
         self.notes.append(
             f"its memory depends on the data: {format_bytes(sizes[0])} to "
             f"{format_bytes(sizes[-1])} for {n} slices; estimated with data of the kind that took "
             f"most ({self.trial.kind})"
         )
-        return found[self.trial.kind]
+        return by_kind[self.trial.kind]
 
     def _enter(self, rung: MeasuredCall) -> int:
         """Enter a call, with the memory that earlier calls of a run would have left."""
@@ -165,7 +174,7 @@ class PeakSearch(SequenceProbe):
         return list(zip(slices, sizes, strict=True))
 
     def _fitted(self) -> list[tuple[int, int]]:
-        """Those of calls that fitted."""
+        """Peaks of the calls that fitted."""
         return [(n, size) for n, size in self._points() if n < self._too_many]
 
     def _fit(self) -> PeakModel:
@@ -184,7 +193,7 @@ class PeakSearch(SequenceProbe):
         if n is None or n <= most:
             return None if is_line else n
         if self._too_many > self.total_slices:
-            # Odd and even in turn: of even ones alone LPRec3d_tomobar's 36 slices were told as 40.
+            # Odd and even in turn: with even ones alone, 36 slices of LPRec3d_tomobar became 40.
             n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
         may_run = self.calls.reach(n, points)
         self._is_refused = may_run == most
@@ -200,7 +209,7 @@ class PeakSearch(SequenceProbe):
 
     def _ran_out(self, n: int, model: PeakModel | None) -> None:
         if self.retained.leaks or self.retained.accumulates:
-            self._is_stopped = True  # what other calls left may be why
+            self._is_stopped = True  # memory left by other calls may be the reason
         else:
             super()._ran_out(n, model)
 
@@ -213,14 +222,14 @@ class PeakSearch(SequenceProbe):
         return max(LIMIT_S, min(OF_SCAN * scan_s, LONGEST_S))
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
-        """Result of the probe, with what a leak takes in a whole scan."""
+        """Result of the probe, with the memory that a leak takes in a whole scan."""
         rising = MemoryModel(model.rising)
         note = self.retained.lose(rising, self.available_bytes, self.total_slices)
         self.notes += [note] if note else []
         model = model.plus("lost by each call", Formula(self.retained.lost_bytes))
-        found = super().result(model, available_bytes, duration_s)
-        sure = found.sure and self._too_many > self.total_slices
-        return replace(found, sure=sure, extrapolates_exactly=False)
+        result = super().result(model, available_bytes, duration_s)
+        sure = result.sure and self._too_many > self.total_slices
+        return replace(result, sure=sure, extrapolates_exactly=False)
 
 
 def one_array(n: int, n_bytes: int) -> Observation:
@@ -238,12 +247,20 @@ def probe(
 ) -> Probe:
     """Measure a method's memory model with a few slices.
 
-    The memory is that for which the number of slices that fit is wanted. Flats and darks that are
-    supplied are not counted in the peak.
-
     Measuring itself stays within `available_bytes`, flats and darks included. On a GPU the pool is
-    limited. Where nothing limits memory (outside the pool, on the CPU) a call is not made if it is
-    predicted to take more. The fewest slices that the method runs on are exempt.
+    limited. Outside the pool and on the CPU nothing limits memory, and a call that is predicted to
+    take more is not made. The fewest slices on which the method runs are exempt.
+
+    Parameters
+    ----------
+    request : ModelRequest
+        The method with its parameters and data.
+    backend : Backend
+        The device on which it is run.
+    available_bytes : int
+        Memory for which the number of slices that fit is wanted.
+    supplied : mapping, optional
+        Flats and darks as `ArraySpec`; they are not counted in the peak.
 
     Raises
     ------
@@ -268,13 +285,13 @@ def probe(
             explained = PeakSearch(calls, explained.usual_rungs)
             peaks = explained.run()
         trial.close()
-        found = explained.result(peaks, available_bytes, time.perf_counter() - began)
-    notes = (*calls.notes, *found.notes, *_noticed(found.rungs, trial), *how)
-    return replace(found, notes=notes)
+        result = explained.result(peaks, available_bytes, time.perf_counter() - began)
+    notes = (*calls.notes, *result.notes, *_noticed(result.rungs, trial), *how)
+    return replace(result, notes=notes)
 
 
 def _noticed(rungs: Sequence[MeasuredCall], trial: Trial) -> list[str]:
-    """What the calls showed beside their peaks, in words."""
+    """Notes on the calls, such as memory outside the pool."""
     notes = []
     outside = [(rung.outside_bytes, rung.n_slices) for rung in rungs if rung.outside_bytes]
     if outside:

@@ -1,4 +1,4 @@
-"""Result of a probe: the measured rungs and the memory model."""
+"""Result of a probe: the measured calls and the memory model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .formula import Formula
 from .peak_model import PeakModel
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
-"""Terms of a peak that are read from the device."""
+"""Names of the terms of a peak that are read from the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,19 @@ class Probe:
     """A memory model measured with a few slices, and the measurements."""
 
     peaks: PeakModel
-    """The peak as a sum of allocations, or of one that stands for a call; memory that stays from
-    call to call included."""
+    """The peak as a sum of allocations, or as one allocation for a whole call. It includes memory
+    that stays allocated between calls."""
     kept: tuple[tuple[int, int], ...]
-    """(slices, bytes) that stay after a call when its result is freed; empty if none do."""
+    """(slices, bytes) that stay allocated after a call when its result is freed."""
     rungs: tuple[MeasuredCall, ...]
     """All measured calls in order, without the first."""
     available_bytes: int
     """Memory for which it was measured."""
     total_slices: int
-    """Most slices that one call is ever given."""
+    """Most slices of one call."""
     sure: bool
-    """True if all calls were made that prove `answer`; False if it is a safe bound only. Decided by
-    `SequenceProbe.result`, and by `PeakSearch.result` where allocations do not explain the peak."""
+    """True if calls proved `answer`; False if it is only a safe bound. `SequenceProbe.result`
+    decides it, or `PeakSearch.result` if allocations do not explain the peak."""
     duration_s: float
     """Duration of the probe."""
     notes: tuple[str, ...] = ()
@@ -45,8 +45,7 @@ class Probe:
     extrapolates_exactly: bool = False
     """True if each call followed from those with fewer slices, to the byte."""
     blocks: BlockEffect | str = ""
-    """What the size of a block does to the result; or why blocks were not compared, if there are
-    any."""
+    """Effect of the block's size on the result, or the reason why blocks were not compared."""
 
     def model(self) -> MemoryModel:
         """Memory model."""
@@ -55,13 +54,13 @@ class Probe:
 
     @property
     def measured(self) -> dict[int, int]:
-        """Peaks of the calls by their slices, with the memory that the first call left for good.
+        """Peaks of the calls by their slices, with the memory that the first call retained.
 
-        A reading of the device is off by some MiB, so the size of the arrays that explain it counts
-        in its place.
+        Readings of the device have an error of some MiB. The size of the arrays that explain a
+        reading replaces it.
         """
-        called = {rung.n_slices for rung in self.rungs}
-        return {n: size for n, size in self.peaks.measured.items() if n in called}
+        counts = {rung.n_slices for rung in self.rungs}
+        return {n: size for n, size in self.peaks.measured.items() if n in counts}
 
     @property
     def answer(self) -> int:

@@ -1,7 +1,7 @@
-"""Probes kept on disk: one JSON file for each, so that writers need no lock.
+"""Probes stored on disk, one JSON file each, so that writers need no lock.
 
-An `Entry` answers where the key of the request and the place are equal. For a device that is not
-present, the newest entry from a device of its kind answers, whatever its libraries were.
+An `Entry` answers a request with an equal key on the same device with the same libraries. For a
+device that is not present, the newest entry from a device of its kind answers, with any libraries.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PARSE_ERRORS = (
     *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
     UsageError,
 )
-"""Exceptions that reading a file that is not one of records may raise."""
+"""Exceptions that reading any other file may raise."""
 _LATEST_S = 2**36
-"""Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
+"""Times (in seconds since 1970; this is the year 4147) and durations above this are damage."""
 _DIGITS = 12
-"""Of each of two hashes in a file's name, in hexadecimal: 48 bits, which no two of some thousand
-share."""
+"""Hexadecimal digits of each of the two hashes in a file's name: 48 bits, so that some thousand
+records have different names."""
 _NAME = re.compile(rf"(.+)\.[0-9a-f]{{{_DIGITS}}}_[0-9a-f]{{{_DIGITS}}}\.json")
 
 
@@ -47,16 +47,19 @@ class AnotherVersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A probe, with what it answers."""
+    """A probe with its request."""
 
     question: RequestKey
+    """The request."""
     place: Environment
+    """Device and libraries of the measurement."""
     time_s: float
     """When it was measured, in seconds since 1970."""
     probe: Probe
+    """The measurement."""
 
     def check(self) -> None:
-        """Raise an exception if the record is damaged: its types are right, its values are not."""
+        """Raise a `ValueError` if values are damaged; `from_plain` has checked their types."""
         if not all(part.isidentifier() for part in self.question.method.split(".")):
             raise ValueError(f"{self.question.method!r} is not the name of a method")
         if not 0 <= self.time_s < _LATEST_S:
@@ -77,17 +80,17 @@ def read_entries(text: str) -> list[Entry]:
     Raises
     ------
     AnotherVersionError
-        If it is of another version.
+        If it has another version.
     ValueError, KeyError, TypeError, UsageError
-        If it is not one of records: see `PARSE_ERRORS`.
+        If it is not a file of records: see `PARSE_ERRORS`.
     """
     content = json.loads(text)
-    found = content["format"]
-    if type(found) is not int or found < 1:
-        raise ValueError(f"version {found!r}")
-    if found != FORMAT:
+    version = content["format"]
+    if type(version) is not int or version < 1:
+        raise ValueError(f"version {version!r}")
+    if version != FORMAT:
         raise AnotherVersionError(
-            f"it is of version {found}, from another version of maxslices; here is {FORMAT}"
+            f"it has version {version}, from another version of maxslices; this one reads {FORMAT}"
         )
     entries = from_plain(list[Entry], content["entries"], "entries")
     for entry in entries:
@@ -101,82 +104,87 @@ def file_text(entries: Sequence[Entry]) -> str:
 
 
 def not_understood(path: Path, error: Exception) -> str:
-    """Message for a file that is not one of records."""
+    """Message for a file that is not a file of records."""
     return f"{path} cannot be understood ({type(error).__name__}: {error})"
 
 
 class Records:
-    """Probes on disk, found by the key of a request.
+    """Probes on disk, looked up by the key of a request.
 
-    A file that cannot be understood is left out, with a warning; if it is that of the request, the
-    method is measured again and the file replaced. A folder that cannot be written to causes a
-    warning only when a probe is kept; else files that cannot be read, written or deleted raise a
-    `StoreError`. By default the folder is `records_folder`.
+    Damaged files are ignored, with a warning. If the request's own file is damaged, the method is
+    measured again and the file is replaced. A folder without write access causes a warning when a
+    probe is added. Other files that cannot be read, written or deleted raise a `StoreError`.
+
+    Parameters
+    ----------
+    folder : path-like, optional
+        Folder of the files; by default `records_folder`.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = records_folder() if folder is None else Path(folder)
 
     def find(self, key: RequestKey, place: Environment) -> Entry | None:
-        """Entry of a request, from this device with these versions; None if there is none."""
-        found = self._read(self._path(key, place))
-        return found[0] if found else None
+        """Entry of a request for this device with these versions; None if missing."""
+        entries = self._read(self._path(key, place))
+        return entries[0] if entries else None
 
     def newest(self, key: RequestKey, suits: Callable[[Environment], bool]) -> Entry | None:
-        """Newest entry of a request from a place that suits; None if there is none."""
-        found = self._listed(f"{_start(key)}*.json")
-        return next((entry for entry in reversed(found) if suits(entry.place)), None)
+        """Newest entry of a request from a place that `suits` accepts; None if missing."""
+        matches = self._listed(f"{_start(key)}*.json")
+        return next((entry for entry in reversed(matches) if suits(entry.place)), None)
 
     def of_other_card(self, key: RequestKey, here: Environment) -> Entry | None:
-        """Newest entry from any GPU that holds for this one; None if there is none.
+        """Newest entry from any GPU that is valid for this one, too; None if missing.
 
-        What a method asks CuPy's pool for is the same on every card, if its libraries are: the
-        driver and the card's name may differ.
+        Requests to CuPy's pool are the same on every card with the same libraries. The driver and
+        the card's name may differ.
         """
         libraries = here.libraries | {"cuda driver": ""}
 
         def suits(place: Environment) -> bool:
             return place.device != "cpu" and place.libraries | {"cuda driver": ""} == libraries
 
-        found = self.newest(key, suits)
-        return found if found is not None and found.probe.is_of_any_card else None
+        entry = self.newest(key, suits)
+        return entry if entry is not None and entry.probe.is_of_any_card else None
 
     def entries(self, method: str | None = None) -> list[Entry]:
         """List all entries, or a method's (by full or plain name); oldest first."""
-        found = self._listed("*.json" if method is None else f"*{method}.*.json")
-        return [e for e in found if method in (None, e.question.method, e.question.name)]
+        matches = self._listed("*.json" if method is None else f"*{method}.*.json")
+        return [e for e in matches if method in (None, e.question.method, e.question.name)]
 
     def add(self, key: RequestKey, place: Environment, probe: Probe) -> None:
-        """Keep a probe, replacing an earlier one with the same key and place.
+        """Store a probe, replacing an earlier one with the same key and place.
 
-        Entries measured on this device with another source of the method are dropped: no lookup
+        Entries of this device for other source code of the method are deleted, because no lookup
         can match them any more.
         """
         code = key.source, key.package
         try:
             self._write(Entry(key, place, round(time.time(), 6), probe))
             for each in self.entries(key.method):
-                asked = each.question
-                if each.place.device == place.device and (asked.source, asked.package) != code:
-                    self._remove(self._path(asked, each.place))
+                question = each.question
+                is_old = (question.source, question.package) != code
+                if is_old and each.place.device == place.device:
+                    self._remove(self._path(question, each.place))
         except StoreError as error:
-            said = f"measurements cannot be kept there: {error} with {FOLDER_VARIABLE}"
-            warnings.warn(said, stacklevel=2)
+            message = f"measurements cannot be kept there: {error} with {FOLDER_VARIABLE}"
+            warnings.warn(message, stacklevel=2)
 
     def export(self, path: str | os.PathLike[str], method: str | None = None) -> int:
-        """Write all entries, or a method's, to one file; returns their number."""
-        found = self.entries(method)
+        """Write all entries, or those of a method, to one file; returns their number."""
+        entries = self.entries(method)
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
-        text = file_text(found)
+        text = file_text(entries)
         with store_errors(Path(path), len(text)):
             replace_text(Path(path), text)
-        return len(found)
+        return len(entries)
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
         """Add the entries of an exported file; returns their number.
 
-        Of two entries with the same key and place the newer one is kept.
+        The newer of two entries with the same key and place is kept.
 
         Raises
         ------
@@ -192,17 +200,17 @@ class Records:
                 f"{path} is not a file of records ({error}): maxslices records export makes one"
             ) from None
         for entry in entries:
-            known = self.find(entry.question, entry.place)
-            if known is None or known.time_s <= entry.time_s:
+            existing = self.find(entry.question, entry.place)
+            if existing is None or existing.time_s <= entry.time_s:
                 self._write(entry)
         return len(entries)
 
     def clear(self, method: str | None = None) -> int:
-        """Delete all records, or a method's, also damaged ones; returns their number."""
+        """Delete all records, or those of a method, damaged ones included; returns their number."""
         count = 0
         for name in self._names("*.json"):
-            told = _NAME.fullmatch(name)
-            if told and method in (None, told[1], told[1].rpartition(".")[2]):
+            match = _NAME.fullmatch(name)
+            if match and method in (None, match[1], match[1].rpartition(".")[2]):
                 self._remove(self.folder / name)
                 count += 1
         return count
@@ -234,11 +242,12 @@ class Records:
 
     def _listed(self, pattern: str) -> list[Entry]:
         """Entries of the files with such names; oldest first."""
-        found = [entry for name in self._names(pattern) for entry in self._read(self.folder / name)]
-        return sorted(found, key=lambda entry: entry.time_s)
+        paths = [self.folder / name for name in self._names(pattern)]
+        entries = [entry for path in paths for entry in self._read(path)]
+        return sorted(entries, key=lambda entry: entry.time_s)
 
     def _read(self, path: Path) -> list[Entry]:
-        """Entry of a file; none if it is missing, of another version or cannot be understood."""
+        """Entries of a file; empty if it is missing, damaged or has another version."""
         try:
             return read_entries(path.read_text(encoding="utf-8"))
         except (OSError, AnotherVersionError):

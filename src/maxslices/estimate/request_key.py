@@ -34,7 +34,7 @@ class RequestKey:
     package: str
     """Its package, with the version."""
     parameters: dict[str, Any]
-    """All of them, with the values that are not given."""
+    """All parameters, defaults included."""
     slice_dim: Literal[0, 1]
     other_dims: tuple[int, int]
     dtype: str
@@ -58,7 +58,7 @@ class Environment:
 
 
 def request_key(request: ModelRequest, supplied: Mapping[str, Any] | None = None) -> RequestKey:
-    """Key of a request: of flats, darks and angles, or their `ArraySpec`, shape and dtype count."""
+    """Key of a request, with the number and dtype of flats, darks and angles."""
     meta = request.meta
     rows, columns = map(int, request.other_dims)
     return RequestKey(
@@ -127,16 +127,16 @@ def source_hash(function: Callable[..., Any]) -> str:
 
 
 def _typed_texts(function: types.FunctionType) -> list[str]:
-    """Code of a function without a file, and all that it names: functions, classes and values."""
+    """Code of a function without a file, and of the functions, classes and values that it uses."""
     texts: list[str] = []
     waiting: list[Any] = [function]
     seen: set[int] = set()
     while waiting:
-        found = waiting.pop()
-        if id(found) in seen:
+        value = waiting.pop()
+        if id(value) in seen:
             continue
-        seen.add(id(found))
-        inner = _innermost(found) if callable(found) else found
+        seen.add(id(value))
+        inner = _innermost(value) if callable(value) else value
         code = getattr(inner, "__code__", None)
         if inspect.isclass(inner) and _file_of(sys.modules.get(inner.__module__)) is None:
             waiting += [each for _, each in sorted(vars(inner).items()) if callable(each)]
@@ -157,7 +157,7 @@ def _typed_texts(function: types.FunctionType) -> list[str]:
 
 
 def _is_typed(function: types.FunctionType) -> bool:
-    """True for a function that was typed into a notebook or at a prompt, perhaps after a script."""
+    """True for a function that was typed into a notebook or at a prompt."""
     return not os.path.isfile(function.__code__.co_filename)
 
 
@@ -172,34 +172,34 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _imported_source(module: types.ModuleType) -> str:
-    """Hash of a module in the current folder and of those that it imports there; else its name."""
+    """Hash of a module in the current folder and its imports from there; else the module's name."""
     folder = os.getcwd()
     files = _imported_files(module, folder)
     return _hash_files(folder, _state(files))[0] if files else module.__name__
 
 
 def _imported_files(module: types.ModuleType | None, folder: str) -> set[str]:
-    """Files of a module and of those that it imports, as far as they lie in a folder.
+    """Files in a folder of a module and of the modules that it imports.
 
-    None of packages that are installed: their versions are known.
+    Installed packages are omitted, because their versions are part of the key.
     """
     files: set[str] = set()
     seen: set[int] = set()
     waiting = [module]
     while waiting:
-        found = waiting.pop()
-        name = _file_of(found)
-        if found is None or name is None or id(found) in seen:
+        imported = waiting.pop()
+        name = _file_of(imported)
+        if imported is None or name is None or id(imported) in seen:
             continue
-        seen.add(id(found))
+        seen.add(id(imported))
         name = os.path.abspath(name)
         inside = os.path.relpath(name, folder).split(os.sep)
-        is_own = found.__name__.partition(".")[0] == __name__.partition(".")[0]
+        is_own = imported.__name__.partition(".")[0] == __name__.partition(".")[0]
         if os.pardir in inside or _INSTALLED.intersection(name.split(os.sep)) or is_own:
             continue
         if name.endswith(".py") and os.path.isfile(name):
             files.add(name)
-        for value in list(vars(found).values()):
+        for value in list(vars(imported).values()):
             of = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
             if isinstance(of, str) and of in sys.modules:
                 waiting.append(sys.modules[of])
@@ -224,11 +224,11 @@ def _cells(function: Any) -> list[types.CellType]:
 
 
 def _bound_by_partial(function: Any) -> list[Any]:
-    found: list[Any] = []
+    arguments: list[Any] = []
     while isinstance(function, functools.partial):
-        found += [*function.args, dict(function.keywords)]
+        arguments += [*function.args, dict(function.keywords)]
         function = function.func
-    return found
+    return arguments
 
 
 def _bound_text(value: Any) -> Any:
@@ -252,13 +252,13 @@ def package_version(function: Callable[..., Any]) -> str:
     top = package_of(function)
     installed = installed_version(top)
     if installed == "unknown":
-        found = getattr(sys.modules.get(top), "__version__", None)
-        installed = found if isinstance(found, str) else installed
+        version = getattr(sys.modules.get(top), "__version__", None)
+        installed = version if isinstance(version, str) else installed
     return f"{top} {installed}"
 
 
 def package_of(function: Callable[..., Any]) -> str:
-    """Top package that a function is from; "" where it says none."""
+    """Top-level package of a function; "" if it has no module."""
     return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
 
 
@@ -281,13 +281,13 @@ def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
     inner = _innermost(function)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     code = getattr(inner, "__code__", None)
-    # The file of code whose module is not imported, but only looked at.
+    # Code that was compiled from a package's source without importing it has a file, too.
     name = getattr(code, "co_filename", None) if module is None else _file_of(module)
     if not name or not os.path.isfile(name):
         return "", False
     folder, own = os.path.split(os.path.abspath(name))
     files = {name}
-    # A script outside a package lies among files that have nothing to do with it.
+    # Files next to a script outside a package may be unrelated, so only its imports count.
     in_package = "." in (getattr(inner, "__module__", None) or "") or own == "__init__.py"
     if in_package or getattr(module, "__package__", None):
         with os.scandir(folder) as entries:
@@ -337,9 +337,7 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         data = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
         return f"array {value.shape} {value.dtype} {data}"
-    if hasattr(value, "shape") and hasattr(
-        value, "dtype"
-    ):  # on a device: its data are not copied for this
+    if hasattr(value, "shape") and hasattr(value, "dtype"):  # a device array is not copied
         return f"array {tuple(value.shape)} {value.dtype}"
     if hasattr(value, "__qualname__"):  # a function or class: its repr may hold an address
         return f"{value.__module__}.{value.__qualname__}"

@@ -175,12 +175,12 @@ class SequenceProbe:
         repeated with the usual data, and another peak raises an error.
         """
         fewest, usual = self._first.n_slices, self.trial.kind
-        others = [fewest + more for more in MORE]
+        counts = [fewest + more for more in MORE]
         if self.calls.backend.kind == "cpu":
-            others.append(fewest + PERIOD)
+            counts.append(fewest + PERIOD)
         other_data = 0
-        while others:
-            n = others.pop(0)
+        while counts:
+            n = counts.pop(0)
             last = self.rungs[-1] if self.rungs else self._first
             if last.n_slices < n:
                 most = min(n, self._too_many - 1)
@@ -197,7 +197,7 @@ class SequenceProbe:
             finally:
                 self.trial.kind = usual
             if n == fewest + MORE[0] and self.rungs and self.rungs[-1].duration_s > LONG_S:
-                others = [fewest + 1]
+                counts = [fewest + 1]
         if len(self._seen) >= len(MORE):
             n = other_data if other_data in self._seen else max(self._seen)
             if self._is_proven_at(self._fit(), n):
@@ -339,7 +339,7 @@ class SequenceProbe:
         seen = self._seen.values() or [self._first_seen]
         dims = [self.trial.other_dims]
         dims += [self.trial.output_dims] if self.trial.output_dims else []
-        found = {}
+        formulas = {}
         for label in {label for each in seen for label in each.outside}:
             readings = {o.n_slices: o.outside[label] for o in seen if label in o.outside}
             few = {n: size for n, size in readings.items() if self._is_small(n)}
@@ -347,8 +347,8 @@ class SequenceProbe:
             if formula is None and few:
                 formula = outside_formula(few, dims)
             if formula is not None:
-                found[label] = formula
-        return found
+                formulas[label] = formula
+        return formulas
 
 
 def outside_formula(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]) -> Formula | None:
@@ -369,14 +369,14 @@ def outside_formula(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]
     products = sorted(a * b for a, b in combinations_with_replacement(lengths, 2))
     several = [n * area for n in (2, 3, 4) for area in products]
     for areas in (products, several, [p + q for p in products for q in products]):
-        found = []
+        candidates = []
         for area in areas:
             formula = Formula(0, area * _ITEM_BYTES, "depth(n)")
             off = [n_bytes - formula.at(n) for n, n_bytes in readings.items()]
             if min(off) >= -GRAIN_BYTES and max(off) <= ABOVE_BYTES:
-                found.append((sum(map(abs, off)), formula))
-        if found:
-            return min(found, key=lambda each: each[0])[1]
+                candidates.append((sum(map(abs, off)), formula))
+        if candidates:
+            return min(candidates, key=lambda each: each[0])[1]
     most = max(readings.values())
     is_constant = len(readings) > 1 and most - min(readings.values()) <= ABOVE_BYTES
     return Formula(most) if is_constant else None

@@ -1,8 +1,8 @@
-"""Records that answer for other sizes of the detector, for planning where there is no GPU.
+"""Records for other sizes of the detector, for planning without a GPU.
 
-Those that come with a package of methods, which gives their file where it registers a method
-(``records=``), answer for every card and any memory, for the detectors that they tell
-(`SizeRecord`), and for parameters that differ where these were measured not to matter.
+A package of methods names its file of records where it registers a method (``records=``). They are
+valid for every card and any amount of memory, for the detectors that a `SizeRecord` covers, and for
+other values of parameters that were measured not to matter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_shipped(path: Path) -> tuple[SizeRecord, ...]:
     Raises
     ------
     StoreError
-        If it cannot be read, or is not one.
+        If it cannot be read, or is not a file of records.
     """
     try:
         return _read(path, path.stat().st_mtime_ns)
@@ -61,15 +61,15 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
 
 
 def find_shipped(meta: MethodMeta, key: RequestKey) -> ResolvedModel:
-    """Look up what the records that come with a method say of a request.
+    """Look up a request in the records that come with a method.
 
-    The answer says which parameters differ; and, in a line of its own, where it was measured, and
-    with which versions.
+    The answer names the parameters that differ. A line of its own names the device and the versions
+    of the measurement.
 
     Raises
     ------
     NoAnswerError
-        If there is none; the text says what there is.
+        If no record matches; the message lists the records.
     StoreError
         If the file cannot be read.
     """
@@ -88,24 +88,24 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> ResolvedModel:
             why = f"a record comes with it: {'; '.join(how)}\n{_origin(record, meta, key)}"
             return replace(answer, why=why)
         reasons[f"other dims: {_listed(record.dims)}"] = None
-    known = f"the records that come with it are for {' or '.join(reasons)}"
-    raise NoAnswerError(f"nothing is recorded ({known})")
+    available = f"the records that come with it are for {' or '.join(reasons)}"
+    raise NoAnswerError(f"nothing is recorded ({available})")
 
 
 def find_by_sizes(
     records: Records, key: RequestKey, suits: Callable[[Environment], bool]
 ) -> ResolvedModel | None:
-    """Answer for dims that were not measured, from own records at four other sizes or more.
+    """Answer for other dims, from the user's records at four sizes or more; None if not covered.
 
-    Records of one device answer together. Floating-point parameters may differ, such as a center of
-    rotation: they are not sizes. None if they do not tell it.
+    The records of one device answer together. Floating-point parameters may differ, such as a
+    center of rotation, because they do not change sizes.
     """
     devices = dict[str, dict[Dims, Entry]]()
     for entry in records.entries(key.method):  # the newest is the last
-        asked, device = entry.question, entry.place.device
-        is_of_code = (asked.source, asked.package) == (key.source, key.package)
-        if is_of_code and suits(entry.place) and not differences(asked, key, {}):
-            devices.setdefault(device, {})[asked.other_dims] = entry
+        question, device = entry.question, entry.place.device
+        is_of_code = (question.source, question.package) == (key.source, key.package)
+        if is_of_code and suits(entry.place) and not differences(question, key, {}):
+            devices.setdefault(device, {})[question.other_dims] = entry
     for device, newest in sorted(devices.items()):
         if fit_formulas({dims: entry.probe for dims, entry in newest.items()}) is None:
             continue
@@ -124,10 +124,15 @@ def _listed(sizes: Iterable[Dims]) -> str:
 def differences(
     question: RequestKey, key: RequestKey, same: Mapping[str, Sequence[Any]]
 ) -> list[str] | str:
-    """Compare what was measured and what is asked, apart from dims and code.
+    """Compare a record with a request, apart from dims and code.
 
-    Floating-point parameters may differ, and those between whose values the memory was the `same`.
-    Returned are the parameters that differ and do not matter, as phrases; or what does not agree.
+    Floating-point parameters may differ, and parameters for whose values the memory was the `same`.
+
+    Returns
+    -------
+    list of str or str
+        Phrases for the parameters that differ without effect; or the difference that excludes the
+        record.
     """
     if question.slice_dim != key.slice_dim:
         return f"slice dim {question.slice_dim}"
@@ -135,14 +140,15 @@ def differences(
         return f"dtype {question.dtype}"
     if question.side != key.side and not ("flats" in same and _dtypes(question) == _dtypes(key)):
         return ", ".join(f"{text} {name}" for name, text in question.side.items()) or "no flats"
-    recorded, asked = question.parameters, key.parameters
+    recorded, requested = question.parameters, key.parameters
     phrases = []
-    for name in sorted({*recorded, *asked}):
-        known, value = recorded.get(name), asked.get(name)
-        if canonical(known) == canonical(value) or (_is_no_size(known) and _is_no_size(value)):
+    for name in sorted({*recorded, *requested}):
+        measured, value = recorded.get(name), requested.get(name)
+        is_same = canonical(measured) == canonical(value)
+        if is_same or (_is_no_size(measured) and _is_no_size(value)):
             continue
         if name not in same or not _lies_in(value, same[name]):
-            return f"{name}={known}"
+            return f"{name}={measured}"
         tried = " and ".join(map(str, same[name]))
         phrases.append(f"{name}={value} as it was the same with {tried}")
     return phrases
@@ -161,9 +167,10 @@ def _is_no_size(value: Any) -> bool:
 
 
 def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
-    """True for a number between those that were tried, and for anything of their types else.
+    """True for an integer within the range that was tried, and for other values of a tried type.
 
-    A whole number is one of floating point where these were tried, as for a center of rotation.
+    An integer counts as a floating-point value if only such values were tried, as for a center of
+    rotation.
     """
     whole = [each for each in tried if type(each) is int]
     if type(value) is int and whole:
@@ -173,13 +180,14 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
 
 
 def _origin(record: SizeRecord, meta: MethodMeta, key: RequestKey) -> str:
-    """Where and with which versions a record was measured, and what differs here."""
+    """Device and versions of a record, and the versions that differ here."""
     place, question = record.place, record.question
     cupy = [f"cupy {place.libraries['cupy']}"] if "cupy" in place.libraries else []
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
     text = f"measured on {place.device}, {date}, {', '.join([question.package, *cupy])}"
-    now, known = libraries(meta.function), place.libraries.items()
-    here = [f"{name} {now[name]}" for name, version in known if now.get(name, version) != version]
+    now, versions = libraries(meta.function), place.libraries.items()
+    changed = [name for name, version in versions if now.get(name, version) != version]
+    here = [f"{name} {now[name]}" for name in changed]
     if key.source != question.source:
         here.insert(0, f"{key.package} with other code")
     return f"{text}; here are {', '.join(here)}" if here else text

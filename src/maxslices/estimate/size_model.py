@@ -1,4 +1,4 @@
-"""How records made for some detectors answer for another one.
+"""Extrapolation of records to other sizes of the detector.
 
 The size of an allocation is a sum of products of the two other dims, or of lengths that programs
 derive from them: half a dim plus one for a real FFT, the next fast length, a power of two. A
@@ -48,7 +48,7 @@ LENGTHS: dict[str, Callable[[int], int]] = {
     "n*n": lambda n: n * n,
     "even(n)*even(n)": lambda n: (n + n % 2) ** 2,
 }
-"""Lengths that programs make of a dim, by their names."""
+"""Lengths that programs derive from a dim, by name."""
 _PRODUCTS = tuple((a, b) for a in LENGTHS for b in LENGTHS)
 _MOST_OTHERS = 12
 """Most formulas that are compared. A power of two has the most: three lengths for each dim."""
@@ -74,14 +74,14 @@ class SizeFormula(NamedTuple):
     parts: tuple[Part, ...]
     """(factor, length of the first dim, length of the second)."""
     others: tuple[Part, ...] = ()
-    """Single products that give what was recorded as well."""
+    """Single products that give the recorded values, too."""
 
     def at(self, dims: Dims) -> int:
         """Value for two dims."""
         return _value(self.parts, dims)
 
     def covers(self, dims: Dims) -> bool:
-        """True if all that explains the recorded values gives the same for these dims."""
+        """True if all formulas of the recorded values agree for these dims."""
         return all(_value((other,), dims) == self.at(dims) for other in self.others)
 
     def __str__(self) -> str:
@@ -93,17 +93,17 @@ class SizeFormula(NamedTuple):
 
 
 def find_formula(values: Mapping[Dims, int]) -> SizeFormula | None:
-    """The simplest formula that gives all values; None if there is none."""
+    """Simplest formula that gives all values; None if no formula does."""
     return _find_formula(tuple(sorted(values.items())))
 
 
 @lru_cache(maxsize=4096)
 def _find_formula(values: tuple[tuple[Dims, int], ...]) -> SizeFormula | None:
-    found = list(islice(_formulas(values), _MOST_OTHERS))
-    if not found:
+    formulas = list(islice(_formulas(values), _MOST_OTHERS))
+    if not formulas:
         return None
-    others = tuple(each.parts[0] for each in found[1:] if len(each.parts) == 1)
-    return found[0]._replace(others=others)
+    alternatives = tuple(each.parts[0] for each in formulas[1:] if len(each.parts) == 1)
+    return formulas[0]._replace(others=alternatives)
 
 
 def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
@@ -151,19 +151,19 @@ class SizeModel:
     moments: Mapping[str, tuple[int, ...]]
     """Indices of the terms alive at each moment."""
     terms: tuple[SizedTerm, ...]
-    """Terms of all moments, each once."""
+    """Distinct terms of all moments."""
     sites: Mapping[str, CallSite]
     """Call sites by their paths."""
     granule_bytes: int
-    """What allocations are rounded up to."""
+    """Granule to which allocations are rounded up."""
     recorded: tuple[Dims, ...]
     """Dims at which peaks were recorded."""
 
     def covers(self, dims: Dims) -> bool:
-        """True if all formulas that give the recorded sizes agree for these dims.
+        """True if all formulas for the recorded sizes agree for these dims.
 
-        Dims with a smaller area than any recorded are not covered. There the peak may be at another
-        moment, at which memory of a fixed size is alive, such as a table.
+        Dims with a smaller area than any recorded size are not covered. Their peak may be at
+        another moment, at which memory of a fixed size is alive, such as a table.
         """
         if dims[0] * dims[1] < self.least_area:
             return False
@@ -195,22 +195,22 @@ class SizeModel:
         Returns
         -------
         SizeModel or None
-            None if no formulas give all peaks, or there are fewer than `LEAST_SIZES`.
+            None if no formulas give all peaks, or there are fewer than `LEAST_SIZES` sizes.
         """
         models = list(peaks.values())
         sized: dict[str, tuple[SizedTerm, ...]] = {}
         for label in dict.fromkeys(label for model in models for label in model.moments):
-            known = {d: m.moments[label] for d, m in peaks.items() if label in m.moments}
-            terms = _sized(known) if len(known) >= LEAST_SIZES else None
+            terms_at = {d: m.moments[label] for d, m in peaks.items() if label in m.moments}
+            terms = _sized(terms_at) if len(terms_at) >= LEAST_SIZES else None
             if terms is not None:
                 sized[label] = terms
         if not sized:
             return None
         sites = {path: site for model in models for path, site in model.sites.items()}
-        found = _numbered(sized, sites, models[0].granule_bytes, tuple(peaks))
+        size_model = _numbered(sized, sites, models[0].granule_bytes, tuple(peaks))
         near: dict[str, None] = {}
         for dims, model in peaks.items():
-            at = found.at(dims)
+            at = size_model.at(dims)
             if any(at.predicted(n) != model.predicted(n) for n in _COMPARED_SLICES):
                 return None
             near |= dict.fromkeys(at.pruned().moments)
@@ -224,7 +224,7 @@ def _numbered(
     granule_bytes: int,
     recorded: tuple[Dims, ...],
 ) -> SizeModel:
-    """Model of some moments, each of their terms once, with the call sites that they name."""
+    """Model of some moments with their distinct terms and call sites."""
     numbers: dict[SizedTerm, int] = {}
     moments = {
         label: tuple(numbers.setdefault(term, len(numbers)) for term in terms)
@@ -244,7 +244,7 @@ def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None
     """Terms of one moment for any dims; None if they differ in more than start and step."""
     if len({len(each) for each in terms.values()}) > 1:
         return None
-    found = []
+    sized_terms = []
     for at_all_dims in zip(*terms.values(), strict=True):
         sizes = dict(zip(terms, (term.size for term in at_all_dims), strict=True))
         kinds = {(term.path, term.number, term.since, term.until) for term in at_all_dims}
@@ -255,8 +255,8 @@ def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None
         is_partial = since > 1 or until is not None or any(size.points for size in sizes.values())
         if kinds or counts or is_partial or start is None or step is None:
             return None
-        found.append((Term(path, Formula(0, 0, counted, k), number, True), start, step))
-    return tuple(found)
+        sized_terms.append((Term(path, Formula(0, 0, counted, k), number, True), start, step))
+    return tuple(sized_terms)
 
 
 class RecordedSize(NamedTuple):
@@ -266,36 +266,37 @@ class RecordedSize(NamedTuple):
     measured: Points
     """Measured calls, as (slices, bytes)."""
     peaks: Points
-    """Peak bytes by slices, from which lines lead to the next; empty where formulas cover it."""
+    """Peak bytes by slices, linear between points; empty if formulas cover these dims."""
 
 
 @dataclass(frozen=True)
 class SizeRecord:
-    """Records of one method at several sizes of the detector, and what follows for others."""
+    """Records of one method at several sizes of the detector, and formulas for other sizes."""
 
     question: RequestKey
-    """Key of one of the requests: they differ in their dims alone."""
+    """Key of one of the requests; the others differ only in their dims."""
     place: Environment
+    """Device and libraries of the measurements."""
     time_s: float
-    """When the last of them was measured."""
+    """When the last of them was measured, in seconds since 1970."""
     formulas: SizeModel | None
-    """Formulas in the dims; None if none give all recorded peaks."""
+    """Formulas in the dims; None if no formulas give all recorded peaks."""
     sizes: tuple[RecordedSize, ...]
-    """What was recorded at each size."""
+    """The recorded sizes."""
     output_dtype: str | None
     """Dtype of the result."""
     output_dims: tuple[SizeFormula, SizeFormula] | None
     """Dims of the result by those of the input; None if it is not a block of slices."""
     kept: tuple[SizeFormula, SizeFormula] | float
-    """Bytes that stay after a call, as a line in n; or a part of the peak."""
+    """Bytes that stay allocated after a call, as a line in n, or as a fraction of the peak."""
     pace: tuple[float, float]
     """Seconds of a call, and seconds that each pixel of a slice adds."""
     blocks: BlockEffect | str
-    """What the size of a block does to the result; or why blocks were not compared."""
+    """Effect of the block's size on the result, or the reason why blocks were not compared."""
     is_of_any_card: bool
-    """True if nothing in it depends on the card."""
+    """True if the record is valid for any card."""
     same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values of parameters between which the memory was the same, by name."""
+    """Values of parameters for which the memory was the same, by name."""
 
     @classmethod
     def of(
@@ -303,9 +304,9 @@ class SizeRecord:
         entries: Sequence[Entry],
         same: Mapping[str, tuple[Any, ...]] | None = None,
     ) -> SizeRecord | None:
-        """Make a record of entries that differ in their dims; `same` as in the field.
+        """Make a record of entries that differ only in their dims; `same` as in the field.
 
-        None if the result's dims do not follow from the input's.
+        None if the result's dims are not functions of the input's.
         """
         probes = {entry.question.other_dims: entry.probe for entry in entries}
         models = {dims: probe.model() for dims, probe in probes.items()}
@@ -350,21 +351,21 @@ class SizeRecord:
     def at(self, dims: Dims) -> ResolvedModel | None:
         """Answer for two dims; None if they were not measured and no formula covers them.
 
-        Fewer rows than are covered, as in a sweep, get the answer for the fewest rows of the same
-        columns that are. It is an upper bound.
+        For fewer rows than are covered, as in a sweep, the answer is that for the fewest covered
+        rows with the same columns. It is an upper bound.
         """
-        found = self._at(dims)
-        if found is None and self.formulas is not None:
+        answer = self._at(dims)
+        if answer is None and self.formulas is not None:
             rows = -(-self.formulas.least_area // dims[1])
             rows += (rows - dims[0]) % 2  # FFTs of even and odd lengths differ
             at_least = self._at((rows, dims[1])) if rows > dims[0] else None
             if at_least is not None:
                 how = f"a bound: as much as for {rows}x{dims[1]}, the fewest rows that are covered"
-                found = replace(at_least, why=f"{how} ({at_least.why})")
-        if found is None or self.output_dims is None:
-            return found
+                answer = replace(at_least, why=f"{how} ({at_least.why})")
+        if answer is None or self.output_dims is None:
+            return answer
         first, second = self.output_dims
-        return replace(found, output_dims=(first.at(dims), second.at(dims)))
+        return replace(answer, output_dims=(first.at(dims), second.at(dims)))
 
     def _at(self, dims: Dims) -> ResolvedModel | None:
         """Answer for dims that formulas cover or that were measured."""
@@ -387,7 +388,7 @@ class SizeRecord:
         )
 
     def _kept_at(self, dims: Dims, bytes_at: Callable[[int], int]) -> Callable[[int], int] | None:
-        """Bytes that stay after a call with n slices; None if none do."""
+        """Bytes that stay allocated after a call with n slices; None if calls free everything."""
         if isinstance(self.kept, float):
             part = self.kept
             return (lambda n: int(part * bytes_at(n))) if part else None
@@ -396,15 +397,15 @@ class SizeRecord:
 
 
 def fit_formulas(probes: Mapping[Dims, Probe]) -> SizeModel | None:
-    """Formulas of the probes whose calls followed from one another; not below any other call."""
+    """Formulas of the probes that extrapolate exactly; None if below any measured call."""
     exact = {dims: probe.peaks for dims, probe in probes.items() if probe.extrapolates_exactly}
-    found = SizeModel.fit(exact)
-    if found is not None:
+    size_model = SizeModel.fit(exact)
+    if size_model is not None:
         for dims, probe in probes.items():
-            model = found.at(dims)
+            model = size_model.at(dims)
             if any(model.rising(n) < size for n, size in probe.measured.items()):
                 return None
-    return found
+    return size_model
 
 
 def upper_line(model: MemoryModel) -> Points:
@@ -444,9 +445,9 @@ def _kept(models: Mapping[Dims, MemoryModel]) -> tuple[SizeFormula, SizeFormula]
             break
         lines[dims] = start, step
     else:
-        found = _pair(lines)
-        if found is not None:
-            return found
+        line = _pair(lines)
+        if line is not None:
+            return line
     return max(m.kept_bytes(n) / m.bytes(n) for m in models.values() for n in _KEPT_SLICES)
 
 

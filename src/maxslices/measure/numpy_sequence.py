@@ -143,8 +143,8 @@ def _recording(
         call["free"](context, pointer, n_bytes)
 
     functions = {"malloc": malloc, "calloc": calloc, "realloc": realloc, "free": free}
-    made = {}
+    callbacks = {}
     for name, function in functions.items():
         kind: Any = ctypes.CFUNCTYPE(*_SIGNATURES[name])
-        made[name] = kind(function)
-    return made
+        callbacks[name] = kind(function)
+    return callbacks

@@ -85,8 +85,8 @@ class Peak:
         if self.device == "cpu":
             return self.numpy_bytes
         figures = [self.cupy_in_use_bytes, self.torch_allocated_bytes]
-        known = [n_bytes for n_bytes in figures if n_bytes is not None]
-        return sum(known) if known else None
+        available = [n_bytes for n_bytes in figures if n_bytes is not None]
+        return sum(available) if available else None
 
     @property
     def peak_bytes(self) -> int | None:

@@ -116,8 +116,8 @@ class SequenceRecorder(PoolListener):
     def _site(self, frame: FrameType) -> int:
         """Index of the call site of an allocation."""
         key = 0
-        for found in self._frames(frame):
-            key = hash((key, found.f_code, found.f_lineno))
+        for inner in self._frames(frame):
+            key = hash((key, inner.f_code, inner.f_lineno))
         if key not in self._site_of:
             site = call_site(
                 [
@@ -130,7 +130,7 @@ class SequenceRecorder(PoolListener):
 
     def _frames(self, frame: FrameType) -> Iterator[FrameType]:
         """Frames from an allocation out to where recording began."""
-        found: FrameType | None = frame
-        while found is not None:
-            yield found
-            found = None if found is self._base else found.f_back
+        inner: FrameType | None = frame
+        while inner is not None:
+            yield inner
+            inner = None if inner is self._base else inner.f_back

@@ -76,8 +76,8 @@ def _stats(torch: Any) -> dict[str, tuple[int, int]]:
     """Bytes now and at most, by kind."""
     # torch's flat dictionary takes ten times as long to make as the nested one.
     stats = torch.cuda.memory_stats_as_nested_dict()
-    found = {}
+    figures = {}
     for kind in _KINDS:
         of_all = stats[kind]["all"]
-        found[kind] = of_all["current"], of_all["peak"]
-    return found
+        figures[kind] = of_all["current"], of_all["peak"]
+    return figures

@@ -198,27 +198,27 @@ class _Suggestion:
         self.meta, self.dtype, self.parameters = meta, dtype, dict(parameters)
         self.device, self.slice_dim = device, slice_dim
         self.kind: Device = select_backend(device).kind
-        others = [name for axis, name in enumerate(_NAMES) if axis != slice_dim]
-        self.names = (_NAMES[slice_dim], *others)
+        other_names = [name for axis, name in enumerate(_NAMES) if axis != slice_dim]
+        self.names = (_NAMES[slice_dim], *other_names)
         """Names of the slices and of the two other dims."""
 
     def ledger(self) -> SuggestedLedger:
         runs = self._runs()
         lines: list[str] = []
-        others: list[CallSite] = []
+        other_sites: list[CallSite] = []
         for site in dict.fromkeys(site for run in runs for site in run.alive):
             for sizes in _terms_of(site, runs):
                 if max(sizes) < _LEAST_BYTES:
                     continue
                 call = self._formula(site, sizes, runs)
                 if call is None:
-                    others.append(site)
+                    other_sites.append(site)
                 else:
                     lines.append(_commented(call, _comment(site)))
         text = self._text(lines)
         lacking = [run.peak_bytes - self._peak(text, run) for run in runs]
         if max(lacking) > 0:
-            places = filter(None, dict.fromkeys(_comment(site) for site in others))
+            places = filter(None, dict.fromkeys(_comment(site) for site in other_sites))
             about = list(places) or ["what has no line of code"]
             lines += [f"    # at most: {place}"[:100] for place in about]
             lines.append(f"    m.alloc_bytes({self._bound(lacking, runs)})")
@@ -381,7 +381,7 @@ class _Suggestion:
             imports.insert(0, "import math\n")
         if "fast_length(" in code:
             imports.append("from maxslices.estimate.formula import fast_length")
-        given = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
+        arguments = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
         dims = [name if name in code else "_" for name in _NAMES]
         head = [
             *imports,
@@ -389,7 +389,7 @@ class _Suggestion:
             "",
             "@from_ledger",
             "def needs(m, shape, dtype):",
-            f'    """Allocations of {self.meta.name} of {self.dtype} data{given}, as seen on '
+            f'    """Allocations of {self.meta.name} of {self.dtype} data{arguments}, as seen on '
             f'{self.kind}."""',
             f'    if dtype.name != "{self.dtype}":',
             f'        raise ValueError(f"for {self.dtype} data: suggest a ledger with --dtype '

@@ -1,6 +1,6 @@
 """The test kit for authors of methods.
 
-Nothing is imported before it is used: pytest loads this package in every run.
+Names are imported when they are used, because pytest loads this package in every run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests of all registered methods, without a file of cases: ``pytest --maxslices [PACKAGE]``.
 
 Each method runs with its defaults on a small block of float32. A method that needs a parameter, or
-refuses its own defaults, is skipped: it needs a `Case` in a file.
+refuses its own defaults, is skipped and needs a `Case` in a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .conformance import MethodConformance
 
 SHAPE = (64, 60, 72)
 TOLERANCE = 1e-6
-"""Difference between blocks, relative to the range: FFTs round otherwise in other blocks."""
+"""Allowed difference between blocks, relative to the range: rounding in FFTs depends on the
+block."""
 
 
 def _why_not(meta: MethodMeta) -> str:
@@ -28,7 +29,7 @@ def _why_not(meta: MethodMeta) -> str:
 
 
 class TestRegisteredMethods(MethodConformance):
-    """The tests of a package's methods, for all that are registered."""
+    """The tests of a package's methods, for all registered methods."""
 
     def _parametrize(self, metafunc: pytest.Metafunc) -> None:
         cls, package = type(self), metafunc.config.getoption("maxslices_of")
@@ -47,10 +48,10 @@ class TestRegisteredMethods(MethodConformance):
 
     @classmethod
     def required_methods(cls) -> list[MethodMeta]:
-        """List the methods of the package, or all that are registered."""
+        """List the methods of the package, or all registered methods."""
         return super().required_methods() if cls.package else list(cls.methods)
 
     def test_has_a_case(self, required_method: MethodMeta) -> None:
         """Skip a method that cannot run with its defaults."""
         if reason := _why_not(required_method):
-            pytest.skip(f"{required_method.name}: {reason}: give it a Case in a file of tests")
+            pytest.skip(f"{required_method.name}: {reason}: add a Case to a file of tests")

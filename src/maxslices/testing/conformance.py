@@ -1,4 +1,4 @@
-"""Tests that every method of a package has to pass; a class to subclass.
+"""Tests for all methods of a package, as a class to subclass.
 
 A package of methods writes::
 
@@ -31,32 +31,32 @@ from ..trial.trial import Trial, check_given, require_slice_dim
 from .plugin import MaxSlices, skip_without
 
 _MAX_WIDTH = 2561
-"""Detector width up to which estimators are asked: a usual one of 2560, made odd."""
+"""Largest detector width for which estimators are called: the common 2560, made odd."""
 _AVAILABLE_BYTES = (0, 1, 513, *(10**power for power in range(3, 16)))
-"""Memory that estimators are asked about: none, odd amounts, up to a petabyte."""
+"""Amounts of memory for which estimators are called: zero, odd amounts, up to a petabyte."""
 _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 
 
 class MethodConformance:
     """Subclass it in a test file, name the package, and list the cases.
 
-    Tests of the estimates: within bounds of the measured peak for each case, axis and
-    random shapes; never decreasing; always a whole number of slices. Tests of the methods:
-    the result does not depend on the block size, has the dtype and dims declared, and the
-    input is left as it was. A method of the package without a case fails.
+    Estimates must be within bounds of the measured peak for each case, axis and random shape, must
+    never decrease, and must be whole numbers of slices. Results must not depend on the block size
+    and must have the declared dtype and dims. Methods must not modify their input. A method of the
+    package without a case fails.
     """
 
     package: ClassVar[str] = ""
-    """Methods whose module is this or below it are required to have a case."""
+    """Package whose methods must all have a case."""
     methods: ClassVar[Registry] = registry
-    """Where methods are looked up."""
+    """Registry of the methods."""
     cases: ClassVar[Sequence[Case]] = ()
-    """Small ones, quick on a CPU."""
+    """Small cases, quick on a CPU."""
     smallest_dim: ClassVar[int] = 1
-    """Smallest detector dim that random shapes have; larger for methods that take no frames of one
+    """Smallest detector dim of random shapes; increase it for methods that refuse frames of one
     pixel, such as binning."""
     gpu_cases: ClassVar[Sequence[Case]] = ()
-    """Real sizes; their tests are marked ``gpu`` and skipped where there is none."""
+    """Cases of real size. Their tests have the mark ``gpu``, and are skipped without a GPU."""
 
     @classmethod
     def required_methods(cls) -> list[MethodMeta]:
@@ -65,25 +65,25 @@ class MethodConformance:
         Raises
         ------
         UsageError
-            If it has none.
+            If no method is registered by the package.
         """
         if not cls.package:
             return []
         below = f"{cls.package}."
-        found = [meta for meta in cls.methods if f"{meta.module}.".startswith(below)]
-        if not found:
+        metas = [meta for meta in cls.methods if f"{meta.module}.".startswith(below)]
+        if not metas:
             raise UsageError(
                 f"no method is registered by {cls.package!r} or a module below it: "
-                "give the package as it is imported, and import it in the test file"
+                "use the name under which the package is imported, and import it in the test file"
             )
-        return found
+        return metas
 
     @classmethod
     def situations(cls, cases: Sequence[Case], device: str | None = None) -> Iterator[Situation]:
-        """Yield each case along each axis that is tried."""
+        """Yield each case along each of its axes."""
         for case in cases:
             if not isinstance(case, Case):
-                raise UsageError(f"cases are made with Case(...), not {with_type(case)}")
+                raise UsageError(f"cases must be made with Case(...), not {with_type(case)}")
             case.check()
             meta = cls.methods.get(case.method)
             dims = meta.slice_dims()
@@ -104,11 +104,11 @@ class MethodConformance:
     def _parametrize(self, metafunc: pytest.Metafunc) -> None:
         names = metafunc.fixturenames
         if "situation" in names:
-            found: list[Any] = list(self.situations(self.cases))
+            situations: list[Any] = list(self.situations(self.cases))
             if "on_real_sizes" in names:
                 gpu = self.situations(self.gpu_cases, "cuda")
-                found += [pytest.param(s, id=f"{s}-gpu", marks=pytest.mark.gpu) for s in gpu]
-            metafunc.parametrize("situation", found, ids=str, scope="class")
+                situations += [pytest.param(s, id=f"{s}-gpu", marks=pytest.mark.gpu) for s in gpu]
+            metafunc.parametrize("situation", situations, ids=str, scope="class")
         if "required_method" in names:
             metafunc.parametrize("required_method", self.required_methods(), ids=lambda m: m.name)
         if "tried_method" in names:
@@ -120,7 +120,7 @@ class MethodConformance:
         """Mark a test that is also run at real sizes on a GPU."""
 
     def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
-        """Set a situation up; skips where its device or library is missing."""
+        """Set up a situation; skips the test if its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
             skip_without(situation.device)
@@ -134,7 +134,7 @@ class MethodConformance:
         )
 
     def test_has_a_case(self, required_method: MethodMeta) -> None:
-        """Every method of the package is tried."""
+        """Every method of the package has a case."""
         tried = {self.methods.get(case.method).full_name for case in self.cases}
         if required_method.full_name not in tried:
             _require(
@@ -147,7 +147,7 @@ class MethodConformance:
     def test_estimate_is_within_bounds(
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
-        """The estimator gives about as many slices for the peak as were run."""
+        """For the measured peak, the estimate is about the number of slices that were run."""
         settings = max_slices.settings
         trial = self.trial(situation, max_slices)
         result = check_trial(trial, settings.lower, settings.upper, trace=None)
@@ -157,23 +157,23 @@ class MethodConformance:
     def test_output_is_as_declared(
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
-        """Dims and dtype of the result are those that a plan counts on."""
+        """The result has the declared dims and dtype."""
         trial = self.trial(situation, max_slices)
-        meta, found = trial.meta, trial.call(trial.data())
+        meta, output = trial.meta, trial.call(trial.data())
         if meta.side_results:
-            values = found if len(meta.side_results) > 1 else (found,)
+            values = output if len(meta.side_results) > 1 else (output,)
             _require(
                 len(values) == len(meta.side_results),
                 f"{meta.full_name} declares the side results {', '.join(meta.side_results)}, "
                 f"but returned {len(values)} values",
             )
             return
-        trial.output = ReturnedOutput.of(found)
+        trial.output = ReturnedOutput.of(output)
         fault = trial.wrong_output()
         _require(not fault, f"{meta.full_name} {fault}")
 
     def test_input_is_not_modified(self, situation: Situation, max_slices: MaxSlices) -> None:
-        """Data, flats, darks and angles are afterwards what they were."""
+        """A call does not change data, flats, darks and angles."""
         trial = self.trial(situation, max_slices)
         side, data = trial.side(), trial.data()
         before = {name: np.array(trial.on_host(value)) for name, value in side.items()}
@@ -187,7 +187,7 @@ class MethodConformance:
         _require(not changed, f"{trial.meta.full_name} modified its input: {', '.join(changed)}")
 
     def test_block_size_does_not_matter(self, situation: Situation, max_slices: MaxSlices) -> None:
-        """Blocks of 1 and 7 slices, with their halo, give what one block gives."""
+        """Blocks of 1 and 7 slices, with their halo, give the same result as one block."""
         trial = self.trial(situation, max_slices)
         if trial.sampled:
             return  # it is called once, with its sample slices
@@ -215,7 +215,7 @@ class MethodConformance:
                 )
 
     def test_more_memory_fits_no_fewer_slices(self, situation: Situation) -> None:
-        """For this shape and larger ones, any memory and either device, in whole slices."""
+        """Estimates never decrease with memory, for several shapes and both devices."""
         meta, case = self.methods.get(situation.case.method), situation.case
         slice_dim, dtype = situation.slice_dim, case.spec.dtype
         first, second = case.spec.other_dims(slice_dim)
@@ -249,6 +249,6 @@ class MethodConformance:
 
 
 def _require(holds: bool, message: str) -> None:
-    """Fail with a message that says it all, and no traceback."""
+    """Fail with a message and without a traceback."""
     if not holds:
         pytest.fail(message, pytrace=False)

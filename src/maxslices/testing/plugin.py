@@ -1,6 +1,6 @@
 """The pytest plugin: options, marker, fixture, recorded peaks and the summary.
 
-pytest loads it in every run, so it imports nothing but pytest before something is asked of it.
+pytest loads it in every run, so it imports only pytest until it is used.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OPTIONS: dict[str, tuple[str, type, str]] = {
     "examples": ("300", int, "random situations that a conformance class tries in all"),
     "json": ("", str, "write all results to this file"),
     "record": ("", str, "add the measured peaks to this file"),
-    "replay": ("", str, "hold estimators against the peaks recorded in this file"),
+    "replay": ("", str, "compare estimators with the peaks recorded in this file"),
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add each option as a flag and as an ini key; the flag goes first."""
-    group = parser.getgroup("maxslices", "estimates of memory held against measured peaks")
+    """Add each option as a flag and as an ini key; the flag takes precedence."""
+    group = parser.getgroup("maxslices", "estimates of memory compared with measured peaks")
     group.addoption(
         "--maxslices",
         dest="maxslices_of",
@@ -47,14 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     for name, (default, kind, text) in _OPTIONS.items():
         ini = f"maxslices_{name}"
-        given = f"default: {default}" if default else "default: none"
+        default_text = f"default: {default}" if default else "default: none"
         group.addoption(
             f"--maxslices-{name}",
             default=None,  # so that an ini key is not shadowed
             metavar={float: "RATIO", int: "N"}.get(kind, "FILE" if not default else "DEVICE"),
-            help=f"{text} (ini: {ini}; {given})",
+            help=f"{text} (ini: {ini}; {default_text})",
         )
-        parser.addini(ini, f"{text} ({given})", default=None)
+        parser.addini(ini, f"{text} ({default_text})", default=None)
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,25 @@ def _read_option(config: pytest.Config, name: str) -> Any:
     default, kind, _ = _OPTIONS[name]
     flag, ini = config.getoption(f"maxslices_{name}"), config.getini(f"maxslices_{name}")
     text = flag if flag is not None else ini if ini not in (None, "") else default
-    given = f"--maxslices-{name}" if flag is not None else f"the ini key maxslices_{name}"
+    source = f"--maxslices-{name}" if flag is not None else f"the ini key maxslices_{name}"
     if name in ("json", "record", "replay"):
         if not text:
             return None
         folder = config.invocation_params.dir if flag is not None else config.rootpath
-        return Path(os.path.abspath(folder / text))  # pytest collects files by these
+        return Path(os.path.abspath(folder / text))  # pytest collects files by absolute paths
     try:
         value = kind(text)
     except ValueError:
-        raise pytest.UsageError(f"{given}: {text!r} is not a number") from None
+        raise pytest.UsageError(f"{source}: {text!r} is not a number") from None
     if kind is not str and not 0 < value < 10**9:
-        raise pytest.UsageError(f"{given} must be positive, not {text}")
+        raise pytest.UsageError(f"{source} must be positive, not {text}")
     if name == "device" and not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
-        raise pytest.UsageError(f"{given}: unknown device {text!r}: use auto, cpu, cuda or cuda:N")
+        raise pytest.UsageError(f"{source}: unknown device {text!r}: use auto, cpu, cuda or cuda:N")
     return value
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options; have the recorded peaks collected as a file of tests."""
+    """Read the options, and add the file of recorded peaks to the files of tests."""
     settings = Settings(**{name: _read_option(config, name) for name in _OPTIONS})
     if settings.lower > settings.upper:
         raise pytest.UsageError(
@@ -112,9 +112,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "about as many slices for the measured peak; several markers are checked one by one.",
     )
     config.addinivalue_line(
-        "markers", "gpu: needs a CUDA device and CuPy; skipped with a reason where there is none"
+        "markers", "gpu: needs a CUDA device and CuPy; skipped with a reason if missing"
     )
-    if not hasattr(config, "workerinput"):  # reports arrive here, not in a worker of xdist
+    if not hasattr(config, "workerinput"):  # workers of xdist send their reports here
         config.pluginmanager.register(_Collector(config), "maxslices-collector")
     for path in (settings.json, settings.record):
         if path is not None and not path.parent.is_dir():
@@ -137,8 +137,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class MaxSlices:
     """The check, with the options of this run: value of the fixture `max_slices`.
 
-    Calling it is calling `maxslices.testing.check_max_slices`; the result goes into the
-    summary, and into the files that were asked for.
+    A call does the same as `maxslices.testing.check_max_slices`. The result is added to the summary
+    and to the files of ``--maxslices-json`` and ``--maxslices-record``.
     """
 
     def __init__(self, item: pytest.Item) -> None:
@@ -157,7 +157,7 @@ class MaxSlices:
     ) -> CheckResult:
         """Check, and raise an `EstimateError` if the estimate is out of bounds.
 
-        Where `device` is named and not there, the test is skipped.
+        The test is skipped if `device` is given and missing.
         """
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
@@ -189,7 +189,7 @@ class MaxSlices:
         return result
 
     def note(self, result: CheckResult, *, measured: bool = True) -> None:
-        """Hand a result to the summary; with `measured`, its peak to the record as well."""
+        """Add a result to the summary; with `measured`, also its peak to the record."""
         from .recorded_peaks import make_record
 
         self._item.user_properties.append((PROPERTY, result.to_dict()))
@@ -204,7 +204,7 @@ def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
 
 
 def skip_without(device: str) -> None:
-    """Skip a test that names a GPU where there is none that can be used."""
+    """Skip a test for a GPU if no usable GPU is present."""
     from ..devices import select_backend
     from ..errors import DeviceError, MaxslicesError
 
@@ -219,7 +219,7 @@ def skip_without(device: str) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """Carry out the markers of a test before its body runs."""
+    """Run the checks of a test's markers before its body."""
     for marker in pyfuncitem.iter_markers(MARKER):
         _check_marker(pyfuncitem, marker)
 
@@ -244,7 +244,7 @@ def _check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
 
 
 class RecordFile(pytest.File):
-    """The file that ``--maxslices-replay`` names: a test for each recorded peak."""
+    """The file of ``--maxslices-replay``: a test for each recorded peak."""
 
     def collect(self) -> Iterable[pytest.Item]:
         """Read the records."""
@@ -259,14 +259,14 @@ class RecordFile(pytest.File):
 
 
 class RecordItem(pytest.Item):
-    """One recorded peak, held against the estimator of today."""
+    """Comparison of one recorded peak with the current estimator."""
 
     def __init__(self, *, record: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.record = record
 
     def runtest(self) -> None:
-        """Ask the estimator."""
+        """Compare the estimate with the recorded peak."""
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
         from .recorded_peaks import replay
@@ -278,7 +278,7 @@ class RecordItem(pytest.Item):
             raise EstimateError(result)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show the message alone where it says everything."""
+        """Show only the message of a failed check."""
         from ..checking.check_result import EstimateError
         from ..errors import MaxslicesError
 
@@ -300,13 +300,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecordFile
 
 
 class _Collector:
-    """Gathers results from the reports, which also come from xdist's workers."""
+    """Collect results from the reports, xdist's workers included."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the results out of the report of a test's body."""
+        """Store the results from the report of a test's body."""
         if report.when == "call":
             for name, value in report.user_properties:
                 if name == PROPERTY:
@@ -316,7 +316,7 @@ class _Collector:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Write the files that were asked for, and the table, worst method first."""
+    """Write the files of results, and the table, worst method first."""
     settings, results = config.stash[_settings], config.stash[_results]
     if not (results or settings.json or settings.record):
         return
@@ -342,10 +342,10 @@ def _write_json(path: Path, config: pytest.Config) -> str:
 def _write_records(path: Path, config: pytest.Config) -> str:
     from .recorded_peaks import write_records
 
-    made = config.stash[_records]
-    added = [record for record in made if record is not None]
+    records = config.stash[_records]
+    added = [record for record in records if record is not None]
     total = write_records(path, added)
     text = f"recorded {len(added)} peaks in {path}, which holds {total}"
-    if n_left := len(made) - len(added):
-        text += f"; left {n_left} out, whose parameters are more than numbers, text and lists"
+    if n_left := len(records) - len(added):
+        text += f"; left {n_left} out, whose parameters are not only numbers, text and lists"
     return text

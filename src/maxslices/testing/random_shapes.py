@@ -1,4 +1,4 @@
-"""Estimators held against measured peaks at random shapes, drawn by Hypothesis."""
+"""Comparison of estimators with measured peaks at random shapes from Hypothesis."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 MAX_SLICES = 60
 MAX_DIM = 96
-"""Largest shapes drawn: hundreds of calls at 2 MB take seconds, and odd sizes show at any size."""
+"""Largest shapes: hundreds of calls with 2 MB take seconds, and small odd sizes reveal errors as
+well as large ones."""
 _MAX_QUICK_EXAMPLES = 1000
-"""Examples up to which every run tries the same ones, and looks for no smaller failure: the default
-of 300 is for every run of a suite, and more are asked for to find what these do not."""
+"""Up to this number of examples, every run tries the same ones and does not shrink failures. The
+default of 300 is for every run of a suite; more are for a search for rare errors."""
 
 
 def try_random_shapes(
@@ -37,11 +38,10 @@ def try_random_shapes(
     n_examples: int,
     smallest_dim: int = 1,
 ) -> None:
-    """Hold an estimator against the measured peak for random shapes.
+    """Compare an estimator with the measured peak for random shapes.
 
-    dtype, parameters and axis are those of a situation; a shape for which the method
-    itself raises `ValueError` is no legal input, and passed over. If there are no others, the test
-    is skipped.
+    Dtype, parameters and axis are taken from a situation. Shapes for which the method raises
+    `ValueError` are invalid inputs and are skipped. If all shapes are invalid, the test is skipped.
     """
     refused: ValueError | None = None
     options = max_slices.settings
@@ -68,7 +68,7 @@ def try_random_shapes(
         try:
             trial = trial_of(replace(situation, case=case), max_slices)
             result = check_trial(trial, options.lower, options.upper, trace=None)
-        except ValueError as error:  # not the estimator's: that would be an EstimatorError
+        except ValueError as error:  # from the method; estimators raise an EstimatorError
             refused = error
             assume(False)
         if result.device == "cpu":
@@ -82,12 +82,12 @@ def try_random_shapes(
             check()
     except Unsatisfiable:
         pytest.skip(
-            f"{situations[0].case.method} takes none of the random shapes, of up to {MAX_SLICES} "
-            f"slices of {MAX_DIM}x{MAX_DIM}: {refused}"
+            f"{situations[0].case.method} refuses all random shapes, of up to {MAX_SLICES} slices "
+            f"of {MAX_DIM}x{MAX_DIM}: {refused}"
         )
     except EstimatorError as error:
         raise pytest.fail.Exception(
-            f"{error}; if it takes no frames as small, raise ValueError for them, or set "
+            f"{error}; if it needs larger frames, raise ValueError for smaller ones, or increase "
             f"smallest_dim, now {smallest_dim}, in the class of tests",
             pytrace=False,
         ) from None

@@ -1,4 +1,4 @@
-"""Peaks measured on a device, kept in a file, so that estimators are held against them anywhere."""
+"""Files of peaks that were measured on a device, for comparisons with estimators anywhere."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _FIELDS = ("method", "package_version", "shape", "dtype", "slice_dim", "paramete
 
 
 def make_record(result: CheckResult) -> Record | None:
-    """Make the record of a measurement, with the machine it was made on.
+    """Make the record of a measurement, with its machine.
 
-    None if a file cannot hold one of the parameters, such as an array.
+    None if JSON cannot represent one of the parameters, such as an array.
     """
     parameters = {
         name: value.item() if isinstance(value, np.generic) else value
@@ -56,7 +56,7 @@ def make_record(result: CheckResult) -> Record | None:
 
 
 def record_id(record: Mapping[str, Any]) -> str:
-    """Write a test id, as that of a `Case`."""
+    """Test id of a record, in the form of a `Case`."""
     name = str(record["method"]).rsplit(".", 1)[-1]
     case = Case(
         name, tuple(record["shape"]), record["dtype"], record["parameters"], record["slice_dim"]
@@ -65,7 +65,7 @@ def record_id(record: Mapping[str, Any]) -> str:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Add records to a file, in place of older ones of the same call on the same kind of device.
+    """Add records to a file, replacing older ones of the same call on the same kind of device.
 
     Returns
     -------
@@ -97,26 +97,26 @@ def read_records(path: Path) -> list[Record]:
     Raises
     ------
     UsageError
-        If there is no such file, or it holds something else.
+        If the file is missing or invalid.
     """
     try:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
-            raise ValueError(f"it is of format {content['format']!r}")
+            raise ValueError(f"it has format {content['format']!r}")
         machines = content["environments"]
-        found = [row | {"environment": machines[row["environment"]]} for row in content["records"]]
+        rows = [row | {"environment": machines[row["environment"]]} for row in content["records"]]
     except OSError as error:
-        raise UsageError(f"no recorded peaks can be read from {path}: {error.strerror}") from None
+        raise UsageError(f"{path}: recorded peaks cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError) as error:
         raise UsageError(
             f"{path} is not a file of recorded peaks of format {FORMAT} "
             f"({type(error).__name__}: {error})"
         ) from None
-    for number, row in enumerate(found, 1):
+    for number, row in enumerate(rows, 1):
         missing = [name for name in _FIELDS if name not in row]
         if missing:
             raise UsageError(f"{path}: record {number} lacks {', '.join(missing)}")
-    return found
+    return rows
 
 
 def replay(
@@ -124,7 +124,7 @@ def replay(
     bounds: tuple[float, float] = (LOWER, UPPER),
     methods: Registry = registry,
 ) -> CheckResult:
-    """Hold a method's estimator against a recorded peak; nothing is run."""
+    """Compare a method's estimator with a recorded peak, without running the method."""
     spec, slice_dim = ArraySpec(record["shape"], record["dtype"]), record["slice_dim"]
     request = ModelRequest(
         methods.get(record["method"]),
@@ -144,28 +144,28 @@ def package_version(full_name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _versions_by_module() -> dict[str, str]:
-    found = {}
+    package_versions = {}
     for module, distributions in importlib.metadata.packages_distributions().items():
-        found[module] = importlib.metadata.version(distributions[0])
-    return found
+        package_versions[module] = importlib.metadata.version(distributions[0])
+    return package_versions
 
 
 @lru_cache(maxsize=2)
 def environment(device: str) -> dict[str, Any]:
     """Device and versions that a measurement depends on."""
     versions = {name: installed_version(name) for name in ("maxslices", "numpy", "scipy", "torch")}
-    found: dict[str, Any] = {"device_name": "CPU", "python": sys.version.split()[0]}
+    environment: dict[str, Any] = {"device_name": "CPU", "python": sys.version.split()[0]}
     if device == "cuda":
         import cupy
 
         runtime = cupy.cuda.runtime
         versions["cupy"] = cupy.__version__
-        found["device_name"] = device_name(select_backend(device))
-        found["driver"] = int(runtime.driverGetVersion())
-        found["cuda_runtime"] = int(runtime.runtimeGetVersion())
-        found["cufft"] = int(cupy.cuda.cufft.getVersion())
-    known = {name: version for name, version in versions.items() if version != "unknown"}
-    return found | {"libraries": known}
+        environment["device_name"] = device_name(select_backend(device))
+        environment["driver"] = int(runtime.driverGetVersion())
+        environment["cuda_runtime"] = int(runtime.runtimeGetVersion())
+        environment["cufft"] = int(cupy.cuda.cufft.getVersion())
+    known_versions = {name: version for name, version in versions.items() if version != "unknown"}
+    return environment | {"libraries": known_versions}
 
 
 def _key(record: Mapping[str, Any]) -> str:

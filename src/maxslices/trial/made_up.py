@@ -1,4 +1,4 @@
-"""Made-up values for methods under trial: plausible, cheap to make, and always the same."""
+"""Made-up values for methods under trial: plausible, quick to make and reproducible."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..devices.out_of_memory import is_out_of_memory
 from ..errors import OutOfMemoryError
 
 DataKind = Literal["even", "dark", "highest", "lowest"]
-"""Histogram of made-up values: spread evenly over a detector's range, the same squared, or all at
-one end of it. Where the memory of a call is the same with several, it does not depend on the data.
-"""
+"""Histogram of made-up values: uniform over a detector's range, the same values squared, or all
+values at one end of the range. If several kinds give the same peak, the memory of a call does not
+depend on the data."""
 N_FRAMES = 5
 """Frames of flats, and of darks, that are made up if the user gave none."""
 _PERIOD = 1_000_003
-"""Made-up data repeat after this many values: a prime, so that rows do not begin alike."""
+"""Made-up data repeat after this many values. It is a prime, so that rows begin differently."""
 
 
 @lru_cache(maxsize=8)
@@ -71,8 +71,8 @@ def repeated(shape: tuple[int, ...], values: np.ndarray, backend: Backend) -> An
         if is_out_of_memory(error) and backend.kind != "cpu":
             raise
         raise OutOfMemoryError(
-            f"{'x'.join(map(str, shape))} {values.dtype}, the input to measure with, is more than "
-            "can be allocated here: measure fewer slices"
+            f"the input to measure with, {'x'.join(map(str, shape))} {values.dtype}, cannot be "
+            "allocated here: measure fewer slices"
         ) from error
     target = data.reshape(-1)
     first = backend.to_device(values[: len(target)])
@@ -83,7 +83,7 @@ def repeated(shape: tuple[int, ...], values: np.ndarray, backend: Backend) -> An
 
 def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
     """Arguments that the runner supplies besides frames and angles, for a scan's first block."""
-    known = {
+    side_data = {
         "slice_dim": slice_dim,
         "first_slice": 0,
         "detector_start": (0, 0),
@@ -91,7 +91,7 @@ def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
         "pixel_size_um": 1.0,
         "flat_weights": None,
     }
-    return {name: value for name, value in known.items() if name in meta.supplied}
+    return {name: value for name, value in side_data.items() if name in meta.supplied}
 
 
 def made_up_frames(
@@ -101,20 +101,20 @@ def made_up_frames(
     backend: Backend,
     supplied: Mapping[str, ArraySpec],
 ) -> dict[str, Any]:
-    """Flats and darks that a method takes, close to the ends of the data's range.
+    """Flats and darks for a method, close to the ends of the data's range.
 
     Parameters
     ----------
     meta : MethodMeta
         The method.
     shape : (int, int, int)
-        Of the block that they belong to.
+        Shape of the block.
     dtype : numpy.dtype
-        Of the block.
+        Dtype of the block.
     backend : Backend
-        Where they are made.
+        The device on which they are made.
     supplied : mapping
-        Number and dtype of frames, where these are known.
+        Flats and darks of the scan as `ArraySpec`, if known.
     """
     frames: dict[str, Any] = {}
     for name, level in (("flats", 0.95), ("darks", 0.02)):

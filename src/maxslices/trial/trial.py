@@ -1,6 +1,6 @@
-"""A method with its parameters, on made-up or given data: called, and its memory measured.
+"""Call a method on made-up or given data, and measure its memory.
 
-Estimates, checks and studies of blocks all call methods in this one way.
+Estimates, checks and studies of blocks all call methods this way.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ..system.process_state import quiet
 from .made_up import DataKind, array_module, facts, finish, made_up, made_up_frames, repeated
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
-"""Memory outside the allocators counts only above this: below, it cannot be told from what drivers
-and C libraries load and keep. On a GPU four of the 2 MiB steps in which the driver hands out
-memory."""
+"""Memory outside the allocators counts only above this. Less cannot be distinguished from the code
+and buffers of drivers and C libraries. On a GPU it is four of the 2 MiB steps in which the driver
+hands out memory."""
 _OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
-"""The same, as a part of the bytes in arrays; the larger of the two counts."""
+"""The same threshold as a fraction of the bytes in arrays; the larger of the two counts."""
 NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
-"""Differences between peaks that are ignored: on a CPU Python's own small objects, of which a call
-that only adds two arrays shows up to 8 KiB; on a GPU the rounding of 16 allocations."""
+"""Differences between peaks that are ignored. On a CPU these are small Python objects: a call that
+only adds two arrays shows up to 8 KiB. On a GPU it is the rounding of 16 allocations."""
 CUSHION_BYTES = {"cpu": NOISE_BYTES["cpu"], "cuda": 0}
-"""Added to each measured peak: on the CPU small Python objects count, and differ from call to
+"""Added to each measured peak. On the CPU small Python objects are counted, and vary from call to
 call."""
 THE_CALL = "the call itself"
-"""How a message names memory that no line of the method allocated: compiled code has none."""
+"""Name in messages of memory that no line of the method allocated, as in compiled code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,26 @@ class MeasuredCall:
     """One measured call of a method."""
 
     n_slices: int
-    """Slices that it was given."""
+    """Slices of the input."""
     n_bytes: int
     """Peak: most bytes alive at once during the call, input and output included."""
     kept_bytes: int
-    """Bytes left after the call when its result is freed; cached FFT plans and their workspaces
-    included."""
+    """Bytes left after the call when its result is freed, with cached FFT plans and their
+    workspaces."""
     left_bytes: int
-    """Bytes left after the call when cached FFT plans are dropped, too."""
+    """Bytes left after the call when cached FFT plans are freed, too."""
     before_bytes: int
     """Bytes that earlier calls had left."""
     outside_bytes: int
-    """Part of `n_bytes` that was allocated outside the pool; 0 where meters cannot tell."""
+    """Part of `n_bytes` that was allocated outside the pool; 0 if unknown."""
     duration_s: float
-    """Duration of the call with making its input and measuring."""
+    """Duration of the call, of making its input and of measuring."""
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute, in words."""
     call_s: float = 0.0
     """Duration of the call alone."""
     freed_bytes: int = 0
-    """Bytes of `before_bytes` that were gone at the peak: see `Peak.earlier_freed_bytes`."""
+    """Part of `before_bytes` that was freed before the peak: see `Peak.earlier_freed_bytes`."""
 
 
 class Trial:
@@ -84,18 +84,18 @@ class Trial:
     other_dims : (int, int)
         The two dims that remain, in array order.
     dtype : numpy.dtype
-        Of its input.
+        Input dtype.
     backend : Backend
-        Where it runs.
+        The device on which it runs.
     parameters : mapping
-        Of the method. Side data among them take the place of those that are made up.
+        Parameters of the method. Side data among them replace made-up ones.
     frames : mapping, optional
-        Flats and darks of the scan as `ArraySpec`: as many are made up, of the same dtype.
+        Flats and darks of the scan as `ArraySpec`. As many frames of that dtype are made up.
     make_data : callable, optional
-        ``make_data(rng, shape, dtype)`` returning the input as a NumPy array. By default it is
-        made up.
+        ``make_data(rng, shape, dtype)``, which returns the input as a NumPy array. By default the
+        input is made up.
     total_slices : int, optional
-        Slices of the scan. A method with `sample_slices` is called with those of so many.
+        Slices of the scan. A method with `sample_slices` is called with its sample of them.
 
     Raises
     ------
@@ -126,22 +126,22 @@ class Trial:
         self.backend, self.parameters, self.make_data = backend, dict(parameters), make_data
         self.total_slices = total_slices
         self.sampled = meta.looked_at(total_slices, **parameters) if total_slices else range(0)
-        """Slices that the method is called with where its side results depend on few of them."""
+        """Sample slices of the scan, if the method's side results depend on few slices."""
         self.n_slices = len(self.sampled) or total_slices or 1
-        """Slices of a call, unless another number is asked for."""
+        """Default number of slices of a call."""
         self.kind: DataKind = "even"
         """Kind of the made-up values."""
         self.uses_outside = False
-        """True once a call has taken memory outside the pool, and again when it was repeated."""
+        """True once a call and its repetition took memory outside the pool."""
         self.output: ReturnedOutput = ReturnedOutput.of(None)
-        """What the last call returned."""
+        """Description of the last call's result."""
         self.peak: Peak | None = None
         """Figures of all meters for the last call; None if memory ran out."""
         self.is_recorded = False
-        """Whether calls record what is asked of the allocators, in `sequence`. False again once it
-        has disturbed the method."""
+        """Whether calls record their allocations, in `sequence`. Reset to False once recording has
+        disturbed the method."""
         self.detects_changes = False
-        """Whether calls find out if the method changes its input, which reads it once more."""
+        """Whether calls check if the method changes its input, which reads the input once more."""
         self.changed_input = False
         """True if a call has changed its input, where `detects_changes`."""
         self.side_bytes = 0
@@ -154,14 +154,14 @@ class Trial:
 
     @property
     def own_parameters(self) -> dict[str, Any]:
-        """Parameters that estimators are given: all but those that the runner supplies."""
+        """Parameters for estimators: all but those that the runner supplies."""
         return {name: value for name, value in self.parameters.items() if name not in SUPPLIED}
 
     @property
     def sequence(self) -> AllocationSequence | None:
-        """What the last call asked NumPy or CuPy's pool for, up to where memory ran out.
+        """Allocations of the last call from NumPy or CuPy's pool, up to where memory ran out.
 
-        None where that was not recorded.
+        None if they were not recorded.
         """
         return None if self.peak is None else self.peak.sequence
 
@@ -180,7 +180,7 @@ class Trial:
 
     @property
     def stays_bytes(self) -> int:
-        """Bytes that the calls left outside the pool, beyond those reserved for modules.
+        """Bytes that the calls left outside the pool, beyond the reserve for modules.
 
         The first call loads modules, and calls with other numbers of slices may load more.
         """
@@ -206,12 +206,12 @@ class Trial:
         n, kind = n_slices or self.n_slices, kind or self.kind
         if self.make_data is None:
             return repeated(self.shape(n), made_up(self.dtype, kind), self.backend)
-        given = self._given(n, kind)
+        block = self._given(n, kind)
         on_host = self.backend.kind == "cpu"
-        return np.array(given, order="C") if on_host else self.backend.to_device(given)
+        return np.array(block, order="C") if on_host else self.backend.to_device(block)
 
     def has_changed(self, data: Any) -> bool:
-        """True if an input that `data` made has other values now."""
+        """True if the values of an input from `data` have changed."""
         if self.make_data is not None:
             return compare_arrays(self.data(), data, self.slice_dim).n_different > 0
         values = made_up(self.dtype, self.kind)
@@ -226,18 +226,18 @@ class Trial:
         assert self.make_data is not None
         shape = self.shape(self.total_slices if self.sampled else n_slices)
         seed = 0 if kind == "even" else 1
-        made = self.make_data(np.random.default_rng(seed), shape, self.dtype)
-        if not isinstance(made, np.ndarray) or made.shape != shape or made.dtype != self.dtype:
+        data = self.make_data(np.random.default_rng(seed), shape, self.dtype)
+        if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != self.dtype:
             raise ValueError(
                 f"make_data must return a NumPy array of shape {shape} and {self.dtype}, not "
-                f"{getattr(made, 'shape', type(made).__name__)} {getattr(made, 'dtype', '')}"
+                f"{getattr(data, 'shape', type(data).__name__)} {getattr(data, 'dtype', '')}"
             )
         if self.sampled:
-            made = np.take(made, self.sampled, self.slice_dim)
-        return np.ascontiguousarray(made)
+            data = np.take(data, self.sampled, self.slice_dim)
+        return np.ascontiguousarray(data)
 
     def side(self, n_slices: int | None = None) -> dict[str, Any]:
-        """Make the side data of a block: what the runner supplies for a scan's first one."""
+        """Make the side data of a block, as the runner supplies them for a scan's first block."""
         shape = self.shape(n_slices or self.n_slices)
         if shape[1:] != self._frames_of:
             self._frames = self.make_frames(shape)
@@ -248,7 +248,7 @@ class Trial:
         return side
 
     def prepare(self, n_slices: int | None = None) -> dict[str, Any]:
-        """Make the side data and fill the caches of made-up values, none of which is the method's.
+        """Make the side data and fill the caches of made-up values, before memory is measured.
 
         Returns
         -------
@@ -265,8 +265,8 @@ class Trial:
 
     def call(self, data: Any, side: Mapping[str, Any] | None = None) -> Any:
         """Call the method as the runner does; the side data of the default block by default."""
-        known = self.side() if side is None else dict(side)
-        return call_method(self.meta, data, known | self.parameters, self.backend)
+        side_data = self.side() if side is None else dict(side)
+        return call_method(self.meta, data, side_data | self.parameters, self.backend)
 
     def call_part(self, data: Any, low: int, high: int, side: Mapping[str, Any]) -> Any:
         """Call the method on the slices from `low` up to `high` of a block with side data."""
@@ -299,7 +299,7 @@ class Trial:
         return result
 
     def wrong_output(self) -> str:
-        """Difference of the last output from the method's declarations; empty if there is none.
+        """Difference of the last output from the method's declarations; "" if they agree.
 
         Side results have no declared dims or dtype.
         """
@@ -314,9 +314,9 @@ class Trial:
     def measure(self, n_slices: int | None = None) -> MeasuredCall:
         """Call the method once and measure it.
 
-        Memory outside the pool is read from the device, where other programs allocate as well. It
-        counts if two calls with the same slices show it, and the smaller reading is used. In later
-        calls each reading counts: another program can make the answer smaller, never larger.
+        Memory outside the pool is read from the device, on which other programs allocate as well.
+        It counts if two calls with the same slices show it, and the smaller reading is used. In
+        later calls each reading counts. Another program can only make the answer smaller.
         """
         call = self.once(n_slices)
         if call.outside_bytes and not self.uses_outside:
@@ -325,14 +325,14 @@ class Trial:
         return call
 
     def once(self, n_slices: int | None = None) -> MeasuredCall:
-        """Call the method and measure it; readings outside the pool are as they come.
+        """Call the method and measure it, without repeating readings outside the pool.
 
         The first call of a method loads libraries, compiles and fills caches.
         """
         began, kind, n = time.perf_counter(), self.backend.kind, n_slices or self.n_slices
         side = self.prepare(n)
         self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
-        self.backend.release()  # from here on, memory that is held is this call's
+        self.backend.release()  # memory that is held from here on belongs to this call
         start, before = alive_bytes(kind), self._left_bytes
         data = self.data(n)
         finish(self.backend)
@@ -386,7 +386,7 @@ class Trial:
         )
 
     def _call_once(self, data: Any, side: Mapping[str, Any]) -> None:
-        """Call the method, and keep nothing of its result but the shape and dtype."""
+        """Call the method, and keep only the shape and dtype of its result."""
         self.output = ReturnedOutput.of(self.call(data, side))
         finish(self.backend)
 
@@ -413,7 +413,7 @@ def require_slice_dim(meta: MethodMeta, slice_dim: int) -> None:
     Raises
     ------
     UsageError
-        Naming the axes that it allows.
+        If it does not; the message lists the allowed axes.
     """
     if slice_dim not in meta.slice_dims():
         raise UsageError(
@@ -428,7 +428,7 @@ def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
     Raises
     ------
     ParameterError
-        Naming all that do not.
+        If they do not; the message names each of them.
     """
     faults = [text for _, text in check_parameters(meta.function, parameters)]
     if faults:
@@ -436,7 +436,7 @@ def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
 
 
 def is_call(place: CallSite) -> bool:
-    """True if the call itself allocated memory: no line of the method is known, only that."""
+    """True if a call site is the call of the method itself, as for compiled code."""
     return place.filename == __file__ and place.line in _CALL_LINES
 
 

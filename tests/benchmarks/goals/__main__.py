@@ -49,17 +49,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes; figures say nothing")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--folder", type=Path, help="where files go; by default a temporary one")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows: list[Row] = []
     failures: dict[str, str] = {}
-    for name in asked.part or PARTS:
+    for name in options.part or PARTS:
         began = time.perf_counter()
         print(f"-- {name}: {PARTS[name]}", flush=True)
         try:
             part = importlib.import_module(f"{__package__}.part_{name}")
-            for row in part.rows(asked.quick, asked.folder):
+            for row in part.rows(options.quick, options.folder):
                 rows.append(row)
-                write(asked.json, rows, failures)
+                write(options.json, rows, failures)
                 print(f"   {row.what}: {row.figure:.5g} {row.unit} {row.note}", flush=True)
         except Exception:  # noqa: BLE001  what one part does must not cost the others
             failures[name] = traceback.format_exc()
@@ -70,7 +70,7 @@ def main() -> None:
     print(table(rows))
     for name, text in failures.items():
         print(f"{name} failed: {short(text)}")
-    write(asked.json, rows, failures)
+    write(options.json, rows, failures)
 
 
 if __name__ == "__main__":

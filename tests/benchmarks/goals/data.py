@@ -28,10 +28,10 @@ def plates(rows: int, columns: int, seed: int = 0) -> np.ndarray:
 
 def fill(out: np.ndarray) -> None:
     """Fill projections by threads: noise around 30000, never twice the same within 64."""
-    made = plates(*out.shape[1:]) + np.uint16(30000)
+    stack = plates(*out.shape[1:]) + np.uint16(30000)
 
     def one(k: int) -> None:
-        np.copyto(out[k], made[k % N_PLATES])
+        np.copyto(out[k], stack[k % N_PLATES])
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(one, range(len(out))))
@@ -39,8 +39,8 @@ def fill(out: np.ndarray) -> None:
 
 def frames(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return 20 flats and 20 darks."""
-    made = plates(rows, columns, seed=1)[:20]
-    return made + np.uint16(60000), made // np.uint16(20)
+    stack = plates(rows, columns, seed=1)[:20]
+    return stack + np.uint16(60000), stack // np.uint16(20)
 
 
 def _pinned(array: np.ndarray) -> np.ndarray:
@@ -112,13 +112,13 @@ def write_nexus(path: Path, n_angles: int, rows: int, columns: int) -> tuple[int
         created.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         group = file.create_group("entry1/tomo_entry/data")
         space = h5py.h5s.create_simple(shape)
-        made = h5py.h5d.create(group.id, b"data", h5py.h5t.STD_U16LE, space, created)
+        dataset = h5py.h5d.create(group.id, b"data", h5py.h5t.STD_U16LE, space, created)
         offsets: dict[int, int] = {}
 
         def note(info: Any) -> None:
             offsets[info.chunk_offset[0]] = info.byte_offset
 
-        made.chunk_iter(note)
+        dataset.chunk_iter(note)
         key = np.r_[np.full(20, 2), np.full(20, 1), np.zeros(n_angles)].astype("i4")
         file["entry1/tomo_entry/instrument/detector/image_key"] = key
         file["entry1/tomo_entry/data/rotation_angle"] = np.r_[np.zeros(40), degrees]

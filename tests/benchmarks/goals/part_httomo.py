@@ -190,28 +190,28 @@ def methods_alone(scan: Path, pipeline: Path) -> tuple[float, int, np.ndarray]:
         darks, flats = (xp.asarray(frames[np.flatnonzero(key == k)]) for k in (2, 1))
         first = int(np.flatnonzero(key == 0)[0])
         data = xp.asarray(frames[first:])
-    known = {"flats": flats, "darks": darks, "angles": angles.astype(np.float32)}
+    side_data = {"flats": flats, "darks": darks, "angles": angles.astype(np.float32)}
 
     def through(steps: Any, part: Any, timer: Callable[..., Any], slice_dim: int) -> Any:
         for step in steps:
-            given = {**known, "slice_dim": slice_dim, "first_slice": 0}
-            given = {k: given[k] for k in step.meta.supplied if k in given}
+            supplied = {**side_data, "slice_dim": slice_dim, "first_slice": 0}
+            supplied = {k: supplied[k] for k in step.meta.supplied if k in supplied}
             function, parameters = step.meta.function, step.parameters
             held = part
-            part = timer(lambda held=held, f=function, p=parameters, g=given: f(held, **p, **g))
+            part = timer(lambda held=held, f=function, p=parameters, g=supplied: f(held, **p, **g))
             del held
         return part
 
     def projections(data: Any, timer: DeviceTime) -> Any:
-        made = xp.empty(data.shape, xp.float32)
+        corrected = xp.empty(data.shape, xp.float32)
         for at in range(0, len(data), 32):
-            made[at : at + 32] = through(loaded.steps[:2], data[at : at + 32], timer, 0)
-        return made
+            corrected[at : at + 32] = through(loaded.steps[:2], data[at : at + 32], timer, 0)
+        return corrected
 
-    def sinograms(made: Any, block: int, timer: DeviceTime, n: int) -> Any:
+    def sinograms(corrected: Any, block: int, timer: DeviceTime, n: int) -> Any:
         kept = None
         for at in range(0, n, block):
-            part = xp.ascontiguousarray(made[:, at : at + block])
+            part = xp.ascontiguousarray(corrected[:, at : at + block])
             result = through(loaded.steps[2:], part, timer, 1)
             if kept is None:
                 kept = as_host(result[:, :4]).copy()
@@ -222,26 +222,26 @@ def methods_alone(scan: Path, pipeline: Path) -> tuple[float, int, np.ndarray]:
     firsts = []
     for _ in range(3):
         timer = DeviceTime()
-        made = projections(data, timer)
+        corrected = projections(data, timer)
         firsts.append(timer.seconds)
     del data
-    n_rows = made.shape[1]
+    n_rows = corrected.shape[1]
     speeds = {}
     for block in BLOCKS:
         if block > n_rows and speeds:
             continue
-        sinograms(made, block, DeviceTime(), min(n_rows, block))  # plans, kernels
+        sinograms(corrected, block, DeviceTime(), min(n_rows, block))  # plans, kernels
         timer, n = DeviceTime(), min(n_rows, 128)
-        sinograms(made, block, timer, n)
+        sinograms(corrected, block, timer, n)
         speeds[block] = timer.seconds / n
     block = min(speeds, key=lambda b: speeds[b])
     seconds = []
     for _ in range(3):
         timer = DeviceTime()
-        kept = sinograms(made, block, timer, n_rows)
+        kept = sinograms(corrected, block, timer, n_rows)
         seconds.append(timer.seconds)
-    del made
-    known.clear()
+    del corrected
+    side_data.clear()
     empty_device()
     return statistics.median(firsts) + statistics.median(seconds), block, kept
 
@@ -258,8 +258,8 @@ def httomo_s(scan: Path, folder: Path) -> float | None:
     began = time.perf_counter()
     done = subprocess.run([*command, str(out)], capture_output=True, text=True, timeout=120)
     wall_s = time.perf_counter() - began
-    found = re.search(r"Pipeline finished\. Took ([0-9.]+)s", done.stdout + done.stderr)
-    if found is None:
+    took = re.search(r"Pipeline finished\. Took ([0-9.]+)s", done.stdout + done.stderr)
+    if took is None:
         print((done.stdout + done.stderr)[-3000:], flush=True)
         raise RuntimeError(f"httomo ended with {done.returncode} after {wall_s:.1f} s")
-    return float(found[1])
+    return float(took[1])

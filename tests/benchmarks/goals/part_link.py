@@ -38,9 +38,9 @@ def chain(steps: list[Any], flats: Any, darks: Any) -> Callable[[Any], Any]:
 
     def call(block: Any) -> Any:
         for step in pipeline.steps:
-            known = {"flats": flats, "darks": darks, "slice_dim": 0, "first_slice": 0}
-            given = {k: known[k] for k in step.meta.supplied if k in known}
-            block = step.meta.function(block, **step.parameters, **given)
+            side_data = {"flats": flats, "darks": darks, "slice_dim": 0, "first_slice": 0}
+            supplied = {k: side_data[k] for k in step.meta.supplied if k in side_data}
+            block = step.meta.function(block, **step.parameters, **supplied)
         return block
 
     return call
@@ -52,16 +52,16 @@ def compute_alone_s(call: Callable[[Any], Any], data: np.ndarray) -> tuple[float
     for block in BLOCKS:
         if block > len(data):
             continue
-        given = xp.asarray(data[:block])
-        call(given)
+        supplied = xp.asarray(data[:block])
+        call(supplied)
         taken = []
         for _ in range(5):
             timer = DeviceTime()
             for _ in range(0, len(data), block):
-                timer(lambda given=given: call(given))
+                timer(lambda supplied=supplied: call(supplied))
             taken.append(timer.seconds * len(data) / (block * -(-len(data) // block)))
         best = min(best, (statistics.median(taken), block))
-        del given
+        del supplied
         empty_device()
     return best
 
