@@ -1,4 +1,4 @@
-"""Remove all kinds of stripes from sinograms: dead, fluctuating, large and small ones."""
+"""Removal of all kinds of stripes from sinograms: dead, fluctuating, large and small ones."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from .namespaces import to_device_of, to_host
 Sinogram = NDArray[np.float32]
 
 DROPPED = 0.1
-"""Share of the smallest and largest values of a column that its mean leaves out, as in the paper's
-code."""
+"""Fraction of the smallest and of the largest values of a column that its mean omits, as in the
+paper's code."""
 SMOOTHED_ANGLES = 10
-"""Angles whose mean shows what fluctuates, as in the paper's code."""
+"""Angles in the moving mean for the detection of fluctuating stripes, as in the paper's code."""
 LEAST_COLUMNS = 8
-"""Fewest columns among which stripes are looked for: the middle half of fewer is no line."""
+"""Fewest columns in which stripes are detected: a line is fitted to their middle half."""
 LEAST_NOISE = 1e-6
-"""Least noise that stripes are compared with: without noise every column would be one."""
+"""Least noise with which stripes are compared: without noise every column would be a stripe."""
 SMALL_BYTES = 2**17
-"""Bytes of NumPy's buffers, of rows of values and of Python objects, which count where the data are
-small."""
+"""Bytes of NumPy's buffers, rows of values and Python objects; they matter for small data."""
 
 
 @from_ledger
@@ -72,27 +71,28 @@ def remove_all_stripe(
 ) -> Any:
     """Remove dead, fluctuating, large and small stripes, one kind after the other.
 
-    Algorithms 6, 5 and 3 of Vo et al. 2018. It works on the CPU. It takes up to 19 dB from a slice
-    without stripes: put it where there are large ones.
+    Uses algorithms 6, 5 and 3 of Vo et al. 2018, on the CPU. A slice without stripes loses up to
+    19 dB, so use it for scans with large stripes.
 
     Parameters
     ----------
     data : array, shape (angles, detector_y, detector_x)
         Sinograms of any real dtype.
     snr : float
-        A column is a stripe where it lies out of the others by this many times half the noise;
-        higher finds fewer.
+        A column is a stripe if it differs from the others by this many times half the noise. Higher
+        values detect fewer stripes.
     la_size : int
-        Width in pixels of the median filter that takes out large stripes.
+        Width in pixels of the median filter for large stripes.
     sm_size : int
-        Width in pixels of the median filter that takes out small ones.
+        Width in pixels of the median filter for small stripes.
     dim : {1, 2}
-        1: the second filter is a line across the columns. 2: a square, along the sorted values too.
+        Shape of the second filter. 1: a line across the columns. 2: a square, also along the sorted
+        values.
     normalize : bool
         Whether each column is divided by its factor before large stripes are replaced.
-    angles : array, optional
-        Angles in radians, (angles,): projections are taken in the order of their angles; without,
-        as stored.
+    angles : array, shape (angles,), optional
+        Angles in radians. Projections are filtered in the order of their angles; by default as
+        stored.
 
     Returns
     -------
@@ -102,11 +102,11 @@ def remove_all_stripe(
     Raises
     ------
     ValueError
-        If a parameter is out of its range.
+        If a parameter is out of range.
 
     Notes
     -----
-    As the method of this name in httomolibgpu, of which it has the parameters and defaults.
+    Has the parameters and defaults of the method of this name in httomolibgpu.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Correction of single voxels: median filter and removal of outliers (zingers)."""
+"""Correction of single voxels: median filter, and removal of outliers (zingers)."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
     Returns
     -------
     array
-        Of the same shape and dtype. Beyond the edges of the data the nearest voxel
-        counts. NaN counts as larger than every number, so that a single one disappears.
+        Same shape and dtype. The data are padded with their edge values. NaN counts as larger than
+        every number, so a single NaN is replaced.
 
     Raises
     ------
     ValueError
-        If the size is not one of these, or the dtype is another.
+        If the size or the dtype is not supported.
     """
     return _filtered(data, kernel_size, None)
 
@@ -83,9 +83,9 @@ def _check_dif(dif: float) -> None:
     check_values=_check_dif,
 )
 def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) -> Any:
-    """Replace the voxels that differ from the median of the cube around them.
+    """Replace outliers by the median of the cube around them.
 
-    Takes out zingers: single voxels struck by a stray photon, or dead.
+    Removes zingers (single voxels hit by a stray photon) and dead voxels.
 
     Parameters
     ----------
@@ -94,19 +94,18 @@ def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) 
     kernel_size : {3, 5, 7, 9, 11, 13}
         Edge of the cube in voxels.
     dif : float
-        A voxel is replaced by the median if it differs from it by this much or more, in
-        the unit of the data.
+        Least difference from the median at which a voxel is replaced, in the unit of the data.
 
     Returns
     -------
     array
-        Of the same shape and dtype. Edges and NaN are treated as in `median_filter`;
-        NaN is always replaced.
+        Same shape and dtype. Edges and NaN are treated as in `median_filter`; NaN is always
+        replaced.
 
     Raises
     ------
     ValueError
-        If the size or the dtype is not one of these, or `dif` is not above 0.
+        If the size or the dtype is not supported, or `dif` is not above 0.
     """
     _check_dif(dif)
     return _filtered(data, kernel_size, float(dif))

@@ -1,4 +1,4 @@
-"""Noise removal on torch tensors: non-local means, and a trained network."""
+"""Denoising of torch tensors: non-local means, and a trained network."""
 
 from __future__ import annotations
 
@@ -58,22 +58,21 @@ def nonlocal_means(
     *,
     slice_dim: int = 0,
 ) -> Any:
-    """Average pixels whose surroundings look alike, slice by slice (non-local means).
+    """Denoise each slice by non-local means: average pixels with similar surroundings.
 
     Parameters
     ----------
     data : torch.Tensor
-        A volume (angles, detector_y, detector_x) of any real dtype.
+        Volume, shape (angles, detector_y, detector_x), of any real dtype.
     strength : float
-        Difference between surroundings at which a pixel's weight falls to 1/e, over 0, in units
-        of the data: about 0.8 times the noise's standard deviation if `noise` is given.
+        Difference between surroundings at which a pixel's weight falls to 1/e, above 0, in the
+        unit of the data. With `noise`, about 0.8 times the standard deviation of the noise.
     noise : float
-        Standard deviation of the noise; as much difference is expected, and not held against a
-        pixel.
+        Standard deviation of the noise, which is subtracted from the differences.
     patch_size : int
-        Side of the surroundings that are compared, odd.
+        Side of the surroundings in pixels, odd.
     search_size : int
-        Side of the window in which pixels are looked for, odd.
+        Side of the search window in pixels, odd.
     slice_dim : int
         Axis of the slices; supplied by the runner.
 
@@ -89,14 +88,14 @@ def nonlocal_means(
 
     Notes
     -----
-    Buades, Coll and Morel (CVPR 2005), with plain means over square surroundings, and the pixel
-    itself among those that are averaged. Slices are mirrored beyond their edges.
+    Follows Buades, Coll and Morel (CVPR 2005), with unweighted means over square surroundings. The
+    pixel itself is part of the average. Slices are mirrored at their edges.
 
-    scikit-image's ``denoise_nl_means`` (0.26) computes the same means from other surroundings:
-    with ``fast_mode=True`` it sums squares over ``patch_size - 1`` pixels along each axis, one
-    more after the pixel than before it, and divides by ``patch_size ** 2``; otherwise it weights
-    them by a Gaussian whose standard deviation is ``(patch_size - 1) / 4``. Both leave out
-    pixels whose weight is below exp(-5), and approximate exponentials to a few percent.
+    scikit-image's ``denoise_nl_means`` (0.26) uses other surroundings. With ``fast_mode=True`` it
+    sums squares over ``patch_size - 1`` pixels along each axis, one more after the pixel than
+    before it, and divides by ``patch_size ** 2``. Otherwise it weights them by a Gaussian with the
+    standard deviation ``(patch_size - 1) / 4``. Both omit pixels whose weight is below exp(-5), and
+    approximate exponentials to a few percent.
     """
     import torch
 
@@ -158,18 +157,18 @@ def _unet_bytes(
     gives="same",
 )
 def denoise_unet(data: Any, weights: str, tile: int = 512, *, slice_dim: int = 0) -> Any:
-    """Remove noise with a small U-Net that was trained for it, slice by slice.
+    """Denoise each slice by a small U-Net.
 
     Parameters
     ----------
     data : torch.Tensor
-        A volume (angles, detector_y, detector_x) of any real dtype.
+        Volume, shape (angles, detector_y, detector_x), of any real dtype.
     weights : str
-        A safetensors file with the network's weights; ``docs/examples/train_denoiser.py`` of the
-        repository makes one.
+        Safetensors file with the network's weights, as from ``docs/examples/train_denoiser.py`` in
+        the repository.
     tile : int
-        Side of the tiles that slices are cut into; each is computed with what the network sees
-        around it. Larger tiles are quicker and need more memory.
+        Side of the tiles in pixels; each tile is computed with the network's receptive field around
+        it. Larger tiles are quicker and need more memory.
     slice_dim : int
         Axis of the slices; supplied by the runner.
 
@@ -181,7 +180,7 @@ def denoise_unet(data: Any, weights: str, tile: int = 512, *, slice_dim: int = 0
     Raises
     ------
     ValueError
-        If the file holds no weights, or those of another model, or `tile` is below 32.
+        If the file does not have weights of this network, or `tile` is below 32.
     """
     import torch
 

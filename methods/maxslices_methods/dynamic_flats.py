@@ -1,4 +1,4 @@
-"""Flat field of a beam that changes from one projection to the next, by components of the flats."""
+"""Dynamic flat-field correction, for a beam that changes from one projection to the next."""
 
 from __future__ import annotations
 
@@ -77,40 +77,40 @@ def _check(components: int) -> None:
 def dynamic_flat_field_correction(
     data: Any, flats: Any, darks: Any = None, components: int = 3
 ) -> Any:
-    """Divide out a beam that changes from one projection to the next.
+    """Correct projections for a beam that changes from one projection to the next.
 
-    The flat of each projection is the mean flat and a sum of principal components of the flats,
-    with the weights that leave the least total variation in the corrected projection (Van
-    Nieuwenhove et al. 2015).
+    The flat field of each projection is the mean flat plus a weighted sum of the principal
+    components of the flats. The weights minimize the total variation of the corrected projection
+    (Van Nieuwenhove et al. 2015).
 
     Parameters
     ----------
     data : array
         Raw projections, shape (angles, detector_y, detector_x), any real dtype.
     flats : array
-        Frames with beam and without sample, (frames, detector_y, detector_x): three at least, and
-        better 20 or more, taken while the beam changes as during the scan.
+        Frames with beam and without sample, shape (frames, detector_y, detector_x). Use at least
+        three, better 20 or more, taken while the beam changes as during the scan.
     darks : array, optional
         Frames without beam, or their mean. None means zero.
     components : int
-        Most components. Those that are not above noise do not count.
+        Largest number of components; components below the noise are omitted.
 
     Returns
     -------
     array
-        Transmission, float32, of the shape of the data. Its mean in each projection is that of
-        `dark_flat_field_correction`: total variation tells nothing of brightness as a whole.
+        Transmission, float32, of the shape of the data. The mean of each projection is that of
+        `dark_flat_field_correction`, because total variation does not determine it.
 
     Raises
     ------
     ValueError
-        If there are fewer than three flats, or they are not of the shape of the frames.
+        If there are fewer than three flats, or they do not have the shape of the frames.
 
     Notes
     -----
-    Unlike in the paper, the total variation is that of the logarithm, in which weights are linear.
-    It is taken on a grid of at most 64 bins a side, and minimised by reweighted least squares.
-    Components are not filtered.
+    Unlike in the paper, the total variation is that of the logarithm, which is linear in the
+    weights. It is computed on a grid of at most 64 bins a side, and minimized by reweighted least
+    squares. Components are not filtered.
 
     References
     ----------

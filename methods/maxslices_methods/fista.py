@@ -16,8 +16,8 @@ from .namespaces import array_namespace, on_gpu
 from .recon import slice_dims
 
 POWER_ITERATIONS = 15
-"""Steps of the power method for the largest singular value: it is within 1 % then for parallel
-beams, whose spectrum falls off steeply, and `LIPSCHITZ_MARGIN` covers that."""
+"""Steps of the power method for the largest singular value. For parallel beams, whose spectrum
+decreases steeply, it is then within 1 %, which `LIPSCHITZ_MARGIN` covers."""
 LIPSCHITZ_MARGIN = 1.05
 TV_LIPSCHITZ = 8.0
 """Bound of the squared norm of the gradient in two dimensions."""
@@ -103,30 +103,30 @@ def FISTA3d_tomobar(
     iterations : int
         Passes over all subsets.
     subsets_number : int
-        Subsets of the angles, every so many; a step is made for each.
+        Number of ordered subsets of the angles, with one step for each.
     data_fidelity : "LS"
-        Least squares; httomolibgpu has weighted ones too.
+        Least squares; httomolibgpu also has weighted least squares.
     regularisation_type : {"PD_TV", "ROF_TV"}
-        Both are the total variation of each slice alone, by the primal-dual method: a slice then
-        does not depend on its block. httomolibgpu's is that of a block.
+        Both use the total variation of each slice alone, by the primal-dual method, so a slice does
+        not depend on its block. httomolibgpu uses the total variation of the block.
     regularisation_parameter : float
-        Strength of the smoothing after each step; 0: none. It is the weight of the total variation
-        in denoising the image, not multiplied by the size of the step as in FISTA, so that beside
-        the squared difference from the data the weight is this times the Lipschitz constant of a
-        subset, which grows with the number of its angles and the size of the slice.
+        Weight of the total variation when the image is denoised after each step; 0: no denoising.
+        Unlike in FISTA, it is not multiplied by the step size. Relative to the squared residual the
+        weight is therefore this times the Lipschitz constant of a subset, which grows with the
+        number of angles and the size of the slice.
     regularisation_iterations : int
-        Steps of the regulariser after each step.
+        Iterations of the regulariser after each step.
     regularisation_half_precision : bool
-        Not used.
+        Ignored.
     nonnegativity : bool
-        Whether values below 0 are set to 0 after each step.
+        Whether negative values are set to 0 after each step.
     gpu_id : int
-        Not used.
+        Ignored.
 
     Returns
     -------
     array
-        Attenuation per pixel, (side, slices, side) float32, as of `fbp`.
+        Attenuation per pixel, shape (side, slices, side), float32, as from `fbp`.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def FISTA3d_tomobar(
 
 
 def _lipschitz(projector: Any, rows: Rows, subset: slice) -> float:
-    """Largest eigenvalue of the transpose after the projection, for a subset of the angles."""
+    """Largest eigenvalue of projection and transpose together, for a subset of the angles."""
     image = array_namespace(rows).ones(projector.image_shape, dtype=np.float32)
     rows = rows[: len(range(*subset.indices(len(rows))))]
     largest = 1.0

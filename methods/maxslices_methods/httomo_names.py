@@ -1,8 +1,8 @@
 """Methods of this package under httomolibgpu's names, with its parameters and defaults.
 
-A pipeline of httomolibgpu runs with them where its ``module_path`` is left out, on a CPU too.
-Parameters that matter to httomolibgpu's code on a GPU alone are accepted, and a line in the log
-says that they are not used.
+A pipeline of httomolibgpu runs with them if its ``module_path`` is omitted, also on a CPU.
+Parameters that apply only to httomolibgpu's code on a GPU are accepted, and a log message says that
+they are ignored.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ._fbp_geometry import SINC, RowWindow, check_geometry, lengths
 logger = logging.getLogger(__name__)
 
 TV_HALO = 20
-"""Slices on either side of a block that total variation is given, at most; httomolibgpu has 5. With
-the defaults of `total_variation_PD`, on a volume of noise and bodies, a slice next to the end of a
-block then differs by 2e-6 of the volume's range, and with 5 slices by 2e-5 (2026-11-23)."""
+"""Largest halo of total variation, in slices on either side; httomolibgpu has 5. With the defaults
+of `total_variation_PD`, on a volume of noise and bodies, a slice next to the end of a block differs
+by 2e-6 of the volume's range, and with 5 slices by 2e-5 (2026-11-23)."""
 
 LogPolarFilter = Literal["none", "ramp", "shepp", "cosine", "cosine2", "hamming", "hann", "parzen"]
 _LOG_POLAR = {"ramp": "ram-lak", "shepp": "shepp-logan"}
 AstraFilter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann", "parzen"]
 
 logged_unused: set[tuple[str, str]] = set()
-"""(method, parameter) of which it was logged that they are not used."""
+"""(method, parameter) that were logged as ignored."""
 
 
 def log_unused(name: str, **parameters: tuple[Any, Any]) -> None:
-    """Log parameters that are not used here and differ from their defaults, once each.
+    """Log ignored parameters that differ from their defaults, once each.
 
     Parameters
     ----------
     name : str
-        The method.
-    **given : (value, default)
-        Parameters.
+        Name of the method.
+    **parameters : (value, default)
+        Ignored parameters.
     """
     for parameter, (value, default) in parameters.items():
         if value != default and (name, parameter) not in logged_unused:
@@ -98,13 +98,13 @@ def FBP3d_tomobar(
     filter_freq_cutoff : float
         Width of the window ``sinc(cutoff * f)``, f in cycles a pixel; lower is sharper.
     gpu_id : int
-        Not used.
+        Ignored.
 
     Returns
     -------
     array
-        As of `fbp`. ToMoBAR's values are lower by a factor that its window's fit to a line
-        has: 0.94 for 0.35.
+        As from `fbp`. ToMoBAR's values are lower by a factor from its window's fit to a line: 0.94
+        for a cutoff of 0.35.
 
     Raises
     ------
@@ -148,16 +148,16 @@ def FBP2d_astra(
     filter_type : str
         Window of the ramp filter.
     filter_parameter : float, optional
-        Must be left out: no window here has one.
+        Must be omitted, because the windows have no parameter.
     filter_d : float, optional
-        Fraction of the highest frequency above which nothing is left.
+        Cutoff as a fraction of the highest frequency.
     gpu_id : int
-        Not used.
+        Ignored.
 
     Returns
     -------
     array
-        As of `fbp`.
+        As from `fbp`.
 
     Raises
     ------
@@ -200,27 +200,25 @@ def LPRec3d_tomobar(
     min_mem_usage_filter: bool = True,
     min_mem_usage_ifft2: bool = True,
 ) -> Any:
-    """Reconstruct slices in the frequency plane, as `fbp` does on a CPU.
+    """Reconstruct slices in the frequency domain, as `fbp` does on a CPU.
 
-    httomolibgpu's sums the same waves on a grid of its own.
+    The method of this name in httomolibgpu sums the same waves on a log-polar grid.
 
     Parameters
     ----------
     data, angles, center, detector_pad, recon_size, recon_mask_radius
         As in `fbp`.
     filter_type : str
-        Window of the ramp filter; "none" leaves the filter out in httomolibgpu, and is refused
-        here.
+        Window of the ramp filter. "none" disables the filter in httomolibgpu, and is refused here.
     filter_freq_cutoff : float
-        Fraction of the highest frequency above which nothing is left. In httomolibgpu it is a
-        factor of the values.
+        Cutoff as a fraction of the highest frequency. In httomolibgpu it scales the values.
     power_of_2_oversampling, power_of_2_cropping, min_mem_usage_filter, min_mem_usage_ifft2 : bool
-        Not used.
+        Ignored.
 
     Returns
     -------
     array
-        As of `fbp`.
+        As from `fbp`.
 
     Raises
     ------
@@ -265,17 +263,17 @@ def total_variation_PD(
     gpu_id: int = 0,
     half_precision: bool = False,
 ) -> Any:
-    """Minimise total variation and squared change, as `total_variation_pd`.
+    """Denoise a volume by the primal-dual method of total variation, as `total_variation_pd`.
 
     Parameters
     ----------
     data, regularisation_parameter, iterations, isotropic, nonnegativity, lipschitz_const
-        As in `total_variation_pd`. A block has a halo of 20 slices at most, so that with more
-        iterations its slices next to the ends depend on it, by millionths of the range.
+        As in `total_variation_pd`. The halo has at most 20 slices. With more iterations, slices
+        next to the ends of a block differ by millionths of the range.
     gpu_id : int
-        Not used.
+        Ignored.
     half_precision : bool
-        Not used.
+        Ignored.
 
     Returns
     -------
@@ -309,16 +307,16 @@ def total_variation_ROF(
     gpu_id: int = 0,
     half_precision: bool = False,
 ) -> Any:
-    """Smooth a volume by descent on its total variation, as `total_variation_rof`.
+    """Denoise a volume by gradient descent of its total variation, as `total_variation_rof`.
 
     Parameters
     ----------
     data, regularisation_parameter, iterations, time_marching_parameter
         As in `total_variation_rof`; for the halo see `total_variation_PD`.
     gpu_id : int
-        Not used.
+        Ignored.
     half_precision : bool
-        Not used.
+        Ignored.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from maxslices import Ledger, from_ledger, method
 from .namespaces import to_host
 
 _SAVED = ("uint8", "uint16", "uint32", "float32", "float64")
-"""Dtypes that images of any program have."""
+"""Dtypes that common image programs can read."""
 
 
 @from_ledger
@@ -54,40 +54,40 @@ def save_to_images(
     first_slice: int = 0,
     results_folder: Path | None = None,
 ) -> str | None:
-    """Write each slice as an image; the data go on unchanged.
+    """Write each slice to an image file; the data pass unchanged to the next step.
 
     Parameters
     ----------
     data : array
-        Shape (angles, detector_y, detector_x); TIFFs have its dtype, JPEG and PNG are of uint8
-        alone: see `rescale_to_int`.
+        Shape (angles, detector_y, detector_x). TIFFs have its dtype. JPEG and PNG need uint8; see
+        `rescale_to_int`.
     subfolder_name : str
-        Beginning of the subfolder's name, in the folder of the run: ``images8bit_tif`` for
-        "images" and TIFFs of uint8.
+        Start of the name of the subfolder in the folder of the run: ``images8bit_tif`` for "images"
+        and TIFFs of uint8.
     axis : int or "auto"
-        Axis of the slices; "auto", or that along which the data are cut.
+        Axis along which the data are cut, or "auto".
     file_format : {"tif", "jpeg", "png"}
-        Kind of the files, which are named by number: ``00000.tif``.
+        File format; files are numbered: ``00000.tif``.
     jpeg_quality : int
-        From 1 to 100, for JPEGs.
+        Quality of JPEGs, 1 to 100.
     asynchronous : bool
-        For httomolib's pipelines, and ignored: the next block is read and computed meanwhile
-        anyway.
+        Ignored; it exists for httomolib's pipelines. The next block is always read and computed
+        meanwhile.
     bit_depth : int
-        8 or 16: float data are scaled from their minimum and maximum in a block to so many bits,
-        as in httomolib. 32: they are left as they are.
+        8 or 16: data are scaled from the minimum and maximum of their block to so many bits, as in
+        httomolib. 32: they are unchanged.
     slice_dim, first_slice, results_folder
-        Filled in where the method runs in a pipeline.
+        Supplied by the runner.
 
     Returns
     -------
     str or None
-        Folder of the run; None, and no image, where the results are kept in memory.
+        Folder of the run; None, without images, if results are kept in memory.
 
     Raises
     ------
     ValueError
-        If the axis is another than the slices', or the dtype does not fit the kind of the files.
+        If the axis is not that of the slices, or the dtype does not fit the file format.
     """
     _check(jpeg_quality, bit_depth)
     if axis not in ("auto", slice_dim):

@@ -15,8 +15,8 @@ from .namespaces import array_namespace
 from .recon import slice_dims
 
 LEAST_RAY = 0.5
-"""Pixels of the slice that a ray crosses at least, to count in SIRT: the projection of a slice of
-ones rings where no pixel lies."""
+"""Least length of a ray in the slice, in pixels, to count in SIRT: the projection of a slice of
+ones oscillates outside the slice."""
 
 
 @from_ledger
@@ -70,23 +70,23 @@ def SIRT3d_tomobar(
     nonnegativity: bool = True,
     gpu_id: int = 0,
 ) -> Any:
-    """Reconstruct slices by simultaneous iterations (SIRT).
+    """Reconstruct slices by the simultaneous iterative reconstruction technique (SIRT).
 
     Parameters
     ----------
     data, angles, center, detector_pad, recon_size, recon_mask_radius
         As in `fbp`.
     iterations : int
-        Steps.
+        Number of iterations.
     nonnegativity : bool
-        Whether values below 0 are set to 0 after each step.
+        Whether negative values are set to 0 after each iteration.
     gpu_id : int
-        Not used.
+        Ignored.
 
     Returns
     -------
     array
-        Attenuation per pixel, (side, slices, side) float32, as of `fbp`.
+        Attenuation per pixel, shape (side, slices, side), float32, as from `fbp`.
 
     Raises
     ------
@@ -96,8 +96,8 @@ def SIRT3d_tomobar(
     Notes
     -----
     Each residual is divided by the length of its ray in the slice, and each correction by the
-    number of rays through its pixel. Projections are by non-uniform FFTs on a CPU and along rays
-    on a GPU: see `_projector_cpu` and `_projector_cuda`.
+    number of rays through its pixel. Projections are computed by non-uniform FFTs on a CPU and
+    along rays on a GPU: see `_projector_cpu` and `_projector_cuda`.
     """
     _check_iterations(iterations)
     log_unused("SIRT3d_tomobar", gpu_id=(gpu_id, 0))
@@ -153,16 +153,16 @@ def CGLS3d_tomobar(
     data, angles, center, detector_pad, recon_size, recon_mask_radius
         As in `fbp`.
     iterations : int
-        Steps; the noise grows with them.
+        Number of iterations; more of them increase the noise.
     nonnegativity : bool
-        Whether values below 0 are set to 0 at the end.
+        Whether negative values are set to 0 at the end.
     gpu_id : int
-        Not used.
+        Ignored.
 
     Returns
     -------
     array
-        Attenuation per pixel, (side, slices, side) float32, as of `fbp`.
+        Attenuation per pixel, shape (side, slices, side), float32, as from `fbp`.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def CGLS3d_tomobar(
 
 
 def _inverse(xp: Any, lengths: Any) -> Any:
-    """1 over lengths, and 0 where they are too short to count."""
+    """Reciprocal of lengths; 0 for lengths that are too short to count."""
     inverse = xp.maximum(lengths, np.float32(LEAST_RAY))
     xp.divide(1, inverse, out=inverse)
     xp.copyto(inverse, np.float32(0), where=lengths <= LEAST_RAY)

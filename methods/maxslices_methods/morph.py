@@ -1,4 +1,4 @@
-"""Changes of shape: half-turn sinograms from full turns, and resampling."""
+"""Changes of shape: stitching of full turns into half turns, and resampling."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
 """Voxels of scratch: 256 KiB of float32 on a CPU, for a core's cache, and 32 MiB on a GPU."""
 
 VIEWS_BYTES = 4096
-"""Bytes of NumPy's views of a piece, or of CuPy's rounding of its arrays, which count where the
-data are small."""
+"""Bytes of NumPy's views of a piece, or of CuPy's rounding of its arrays; they matter for small
+data."""
 
 BROADCAST_BYTES = 2**15
 """NumPy broadcasts a short row or column through a buffer of 8192 items (``np.getbufsize()``)."""
@@ -85,41 +85,39 @@ def sino_360_to_180(
 ) -> Any:
     """Stitch the two halves of a full turn into sinograms of half a turn, twice as wide.
 
-    The view from behind, mirrored, continues the view from the front on the side of the
-    rotation axis. Projections half a turn apart are stitched. If the number of angles is odd one
-    is left out.
+    Projections half a turn apart are stitched: the opposite projection, mirrored, continues the
+    first one on the side of the rotation axis. For an odd number of angles, one is omitted.
 
     Parameters
     ----------
     data : array
         Shape (angles, detector_y, detector_x) over 360 degrees; uint16 or float32.
     overlap : float
-        Pixels that both views see, rounded to an even number; across them one view fades
-        into the other, and at both ends the outermost pixel is repeated half as often.
-        Negative: pixels that neither sees; they get the value at the edge of the left one.
+        Common pixels of both projections, rounded to an even number. The projections are blended
+        linearly across them, and at both ends the outermost pixel is repeated half as often.
+        Negative: pixels between the projections, filled with the last value of the left one.
     side : {"left", "right"}
-        Side of the field of view that the rotation axis is on.
-    angles : array, optional
-        Angles in radians, (angles,): where projections are not stored in order over a full turn,
-        or some are missing, views are paired by angle, and some pairs may be repeated. A warning is
-        logged if few have a partner. Without angles the first half is stitched to the second.
+        Side of the field of view with the rotation axis.
+    angles : array, shape (angles,), optional
+        Angles in radians. Projections that are out of order or incomplete are paired by angle, and
+        some may be used twice. A warning is logged if few have a partner. By default, the first
+        half is stitched to the second.
 
     Returns
     -------
     array
-        Shape (angles // 2, detector_y, 2 * detector_x), by angle, wider by what neither view sees,
-        of the same dtype; the rotation axis is in the middle of a row.
+        Shape (angles // 2, detector_y, 2 * detector_x), by angle, wider for a negative overlap, of
+        the same dtype. The rotation axis is in the middle of a row.
 
     Raises
     ------
     ValueError
-        If there are less than two angles, the overlap is not smaller than a row less one
-        pixel, or the side is another word.
+        If there are fewer than two angles, or the overlap or the side is invalid.
 
     Notes
     -----
-    Follows the method of this name in httomolibgpu and Algotom [1]_. The columns repeated at both
-    ends, as in the former, make the width one that is known before the overlap is.
+    Follows the method of this name in httomolibgpu and Algotom [1]_. As in httomolibgpu, columns
+    are repeated at both ends, so the width does not depend on a positive overlap.
 
     References
     ----------
@@ -258,26 +256,26 @@ def data_resampler(
     newshape : list of int
         The two dims of a slice of the result, in array order.
     axis : int or "auto", optional
-        Axis of the slices, which is left as it is: 0 for projections, 1 for sinograms.
-        By default, and for "auto", that along which the data are cut.
+        Axis of the slices, which keeps its length: 0 for projections, 1 for sinograms. By default,
+        and for "auto", the axis along which the data are cut.
     interpolation : {"linear", "nearest"}
-        Between the four pixels around a place, or the value of the nearest one (halfway,
-        the earlier).
+        Bilinear interpolation, or the value of the nearest pixel (the earlier one halfway between
+        two).
     slice_dim : int, optional
-        Axis along which the data are cut; filled in where the method runs in a pipeline.
+        Axis along which the data are cut; supplied by the runner.
 
     Returns
     -------
     array
-        float32. The first and the last pixel of a row or column keep their places, and
-        the others lie evenly between them: ``linspace(0, n - 1, new)``. There is no
-        averaging where the result has fewer pixels.
+        float32. The first and the last pixel of a row or column keep their positions, and the
+        others are evenly spaced between them: ``linspace(0, n - 1, new)``. Pixels are not averaged
+        if the result has fewer.
 
     Raises
     ------
     ValueError
-        If the new shape is not two positive numbers, the interpolation is another word,
-        or `axis` is not the axis along which the data are cut.
+        If the new shape is not two positive numbers, the interpolation is unknown, or `axis` is not
+        the axis along which the data are cut.
 
     Notes
     -----

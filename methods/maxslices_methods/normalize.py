@@ -15,13 +15,14 @@ from .namespaces import array_namespace, on_gpu
 
 logger = logging.getLogger(__name__)
 LEAST_SIGNAL = 1e-6
-"""A pixel whose flat is not above its dark by this much counts as dead: it sees no light."""
+"""A pixel is dead if its flat field does not exceed its dark field by this much."""
 
 LEAST_TRANSMISSION = 1e-6
-"""Values without a logarithm count as this transmission, one photon in a million."""
+"""Transmission that replaces values without a logarithm: one photon in a million."""
 
 COLUMN_PARTS = 4
-"""Parts of the columns that flats are interpolated in, so that it takes no more than their mean."""
+"""Parts of the columns in which flats are interpolated, so that this takes no more memory than
+their mean."""
 
 BROADCAST_BYTES = 2**15
 """NumPy broadcasts a frame through a buffer of 8192 float32 if the frame has less than half as many
@@ -63,47 +64,47 @@ def dark_flat_field_correction(
     clipping_warning: bool = False,
     flat_weights: Any = None,
 ) -> Any:
-    """Divide out the beam: (data - dark) / (flat - dark).
+    """Correct projections by flat and dark fields: (data - dark) / (flat - dark).
 
-    Where the flats of a scan were taken before, after or between the projections, and the beam
-    changed by more than noise, the flat of a projection is interpolated in time between the means
-    of the two groups of flats around it. See `maxslices.io.scans.frame_means` for the rule.
+    If groups of flats were taken at several times and the beam changed by more than noise, the flat
+    field of a projection is interpolated in time between the means of the two groups around it. See
+    `maxslices.io.scans.frame_means` for the rule.
 
     Parameters
     ----------
     data : array
         Raw projections, shape (angles, detector_y, detector_x), any real dtype.
     flats : array
-        Frames with beam and without sample, (frames, detector_y, detector_x), or their
-        mean, (detector_y, detector_x).
+        Frames with beam and without sample, shape (frames, detector_y, detector_x), or their mean,
+        shape (detector_y, detector_x).
     darks : array, optional
-        Frames without beam, likewise. None, or a stack of no frames, means zero.
+        Frames without beam, of the same shapes. None, or a stack of zero frames, means zero.
     flats_multiplier, darks_multiplier : float
-        Factors on the mean flat and dark, for instance where the exposures differ.
+        Factors for the mean flat and dark, for instance for other exposure times.
     upper_bound, lower_bound : float, optional
-        Values beyond these are set to them.
+        Limits to which the result is clipped.
     clipping_warning : bool
-        Whether to log a warning where half of a block's values or more are set to a bound.
+        Whether to log a warning if half of a block's values or more are clipped.
     flat_weights : (array, array), optional
         Weights of the flats as the product of two matrices, (projections, groups) and (groups,
-        flats). The runner gives them where the beam changed. By default, and where there is not a
-        row for each projection or a column for each flat, all flats weigh the same.
+        flats). The runner supplies them if the beam changed. By default, or if their shapes do not
+        match projections and flats, all flats have equal weights.
 
     Returns
     -------
     array
-        Transmission, float32, of the shape of the data. Finite for finite data, whatever
-        the flats and darks: a dark that is not finite counts as 0, and where a pixel is
-        dead (the flat is not above the dark by 1e-6, or not finite) the denominator is 1.
+        Transmission, float32, of the shape of the data. It is finite for finite data: a dark value
+        that is not finite counts as 0, and the denominator of a dead pixel is 1 (its flat is not
+        finite, or does not exceed its dark by 1e-6).
 
     Raises
     ------
     ValueError
-        If there is no flat, or flats or darks are not of the shape of the frames.
+        If flats are missing, or flats or darks do not have the shape of the frames.
 
     Notes
     -----
-    Follows the method of this name in httomolibgpu, but for dead pixels.
+    Follows the method of this name in httomolibgpu, except for dead pixels.
     """
     xp = array_namespace(data)
     shape = len(data), 0 if flats is None or flats.ndim == 2 else len(flats)
@@ -145,10 +146,10 @@ def _corrected_in_time(
     flats_multiplier: float,
     darks_multiplier: float,
 ) -> Any:
-    """Correct projections by flats with weights, some of the columns after the others.
+    """Correct projections by weighted flats, in parts of the columns.
 
-    The dark, two groups, the flat of a projection and its mask then take less memory than the dark
-    and the mean flat of whole frames.
+    The dark, two groups, the flat of a projection and its mask of a part take less memory than the
+    dark and the mean flat of whole frames.
     """
     xp = array_namespace(data)
     in_time, members = (np.asarray(each) for each in flat_weights)
@@ -203,7 +204,7 @@ def _group_mean(xp: Any, flats: Any, weights: Any, dark: Any, term: Any) -> Any:
 
 
 def dark_frame(xp: Any, darks: Any, frame_shape: tuple[int, ...], multiplier: float) -> Any:
-    """Mean dark, float32, 0 where it is not finite; None without darks."""
+    """Mean dark field, float32, with 0 for values that are not finite; None without darks."""
     dark = mean_frame(xp, "darks", darks, frame_shape)
     if dark is not None:
         if multiplier != 1:
@@ -218,7 +219,7 @@ def set_dead(xp: Any, signal: Any) -> None:
 
 
 def _warn_of_clipping(xp: Any, out: Any, *bounds: float | None) -> None:
-    """Log a warning for each bound that half of the values or more have, frame by frame."""
+    """Log a warning for each bound to which half of the values or more are clipped."""
     for bound in bounds:
         if bound is None:
             continue
@@ -255,7 +256,7 @@ def float32_result_max_slices(
     available_memory: int,
     device: str = "cuda",
 ) -> tuple[int, np.dtype[np.float32]]:
-    """How many slices fit of a method that takes its input and a float32 result of its shape."""
+    """Number of slices that fit, for a method with an input and a float32 result of its shape."""
     # CuPy's pool hands out multiples of 512 bytes: either array may take up to 511 more.
     rounding = 0 if device == "cpu" else 2 * 511
     per_slice = other_dims[0] * other_dims[1] * (dtype.itemsize + 4)
@@ -266,7 +267,7 @@ def float32_result_max_slices(
     "all", calc_max_slices=float32_result_max_slices, takes="transmission", gives="line integrals"
 )
 def minus_log(data: Any) -> Any:
-    """Return the negative logarithm of the transmission: the projected attenuation.
+    """Compute line integrals of the attenuation: the negative logarithm of the transmission.
 
     Parameters
     ----------
@@ -276,9 +277,9 @@ def minus_log(data: Any) -> Any:
     Returns
     -------
     array
-        -log(data), float32, of the same shape, and finite: transmissions below 1e-6,
-        zeros, negative values and NaN among them, count as 1e-6 (13.8), and infinity as
-        the largest float32 (-88.7).
+        -log(data), float32, of the same shape, and finite. Transmissions below 1e-6, zero,
+        negative values and NaN count as 1e-6 (result 13.8), and infinity as the largest float32
+        (result -88.7).
     """
     if on_gpu(data):
         return _normalize_cuda.minus_log(data, LEAST_TRANSMISSION, float(np.finfo(np.float32).max))

@@ -199,14 +199,15 @@ def paganin_filter(
     distance : float
         Propagation from object to detector in metre.
     energy : float
-        Of the beam, in keV.
+        Photon energy of the beam in keV.
     ratio_delta_beta : float
-        Decrement of the refractive index over absorption index. More is smoother.
+        Refractive index decrement delta divided by absorption index beta. Larger values smooth
+        more.
     calculate_padding_value_method : {"next_power_of_2", "next_fast_length", "use_pad_x_y"}
-        Frames are continued by their edge values: to the next power of two above their size;
-        to the next even size that transforms fast; or by `pad_x_y`.
+        Size to which frames are padded with their edge values: the next power of two above their
+        size, the next even size with a fast FFT, or by the margins `pad_x_y`.
     pad_x_y : list of two int, optional
-        Pixels added on each side, horizontally and vertically; an odd width gains one more.
+        Pixels added on each side, horizontally and vertically. An odd width is padded by one more.
 
     Returns
     -------
@@ -215,13 +216,13 @@ def paganin_filter(
     Raises
     ------
     ValueError
-        If a parameter is not positive, or the padding is not one of those above.
+        If a parameter is not positive, or the padding is unknown.
 
     Notes
     -----
-    The wave numbers are those of the formula, up to pi over the pixel size. The function of
-    this name in httomolibgpu goes up to twice that, so that it smooths as this one does with
-    four times the `ratio_delta_beta`.
+    Wave numbers follow the formula, up to pi over the pixel size. The function of this name in
+    httomolibgpu uses twice these, and so smooths like this one with four times the
+    `ratio_delta_beta`.
 
     References
     ----------
@@ -237,7 +238,7 @@ def paganin_filter(
     n, step = data.shape[0], _chunk_frames(height, width, "cuda" if on_gpu(data) else "cpu")
     for start in range(0, n, step):
         stop = min(start + step, n)
-        # cuFFT may choose another kernel, and round otherwise, for another number of frames.
+        # cuFFT's kernel, and so its rounding, may depend on the number of frames.
         frames = step if on_gpu(data) else stop - start
         _filter_chunk(data[start:stop], result[start:stop], frames, margins, width, response)
     return result

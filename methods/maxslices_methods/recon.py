@@ -96,46 +96,46 @@ def fbp(
     Parameters
     ----------
     data : array
-        Line integrals (angles, slices, detector_x), of any real dtype: minus the logarithm of
-        the transmission.
-    angles : array
-        Angles in radians, (angles,), in any order, over 180 or 360 degrees. Each projection is
-        weighted by half of the gap between its neighbours modulo 180 degrees; see
+        Line integrals, shape (angles, slices, detector_x), of any real dtype: the negative
+        logarithm of the transmission.
+    angles : array, shape (angles,)
+        Angles in radians, in any order, over 180 or 360 degrees. Each projection is weighted by
+        half of the gap between its neighbours modulo 180 degrees; see
         `_fbp_geometry.angle_weights`.
     center : float, optional
-        Where the axis projects, in detector pixels counted from the centre of the first that is
-        read: ``(detector_x - 1) / 2``, the middle, if None. `find_center_vo` gives it.
+        Position of the rotation axis on the detector, in pixels from the centre of the first pixel
+        that is read; by default the middle, ``(detector_x - 1) / 2``. `find_center_vo` finds it.
     detector_pad : bool or int
-        Pixels by which rows are continued with their edge values, on either side, for an
-        object larger than the field of view; True: half of the detector. Without it the rows
-        are as if zero beyond the detector.
+        Pixels by which rows are padded with their edge values on either side, for an object larger
+        than the field of view. True: half of the detector. Without padding, values beyond the
+        detector are zero.
     filter_type : {"ram-lak", "shepp-logan", "cosine", "hamming", "hann"}
-        Window of the ramp filter, as scikit-image defines them.
+        Window of the ramp filter, as in scikit-image.
     recon_size : int, optional
-        Pixels along a side of a slice; as many as the detector has, if None.
+        Pixels along a side of a slice; by default the columns of the detector.
     recon_mask_radius : float, optional
-        Pixels further from the axis than this fraction of half the side are set to 0; None: no
-        mask.
+        Radius of the reconstructed disc, as a fraction of half the side. Pixels outside are set to
+        0. None: no mask.
     interpolation : {"linear", "sinc"}, optional
-        Between the pixels of the detector. "sinc" keeps the sharpness of the data, and "linear" has
-        0.7 times the noise. By default "sinc" on a CPU and "linear" on CUDA; one that is given has
-        the same noise on both, to 2 %.
+        Interpolation between detector pixels. "sinc" keeps the sharpness of the data, and "linear"
+        has 0.7 times the noise. By default "sinc" on a CPU and "linear" on CUDA. With the same
+        interpolation the noise on both is equal to 2 %.
 
     Returns
     -------
     array
-        Attenuation per pixel, (side, slices, side) float32. Rows go downwards, and the angle
-        turns as in `skimage.transform.iradon`.
+        Attenuation per pixel, shape (side, slices, side), float32. Rows go downwards, and the sense
+        of rotation is that of `skimage.transform.iradon`.
 
     Raises
     ------
     ValueError
-        If sizes are out of range, or there is not one angle for each projection.
+        If sizes are out of range, or the number of angles is not that of projections.
 
     Notes
     -----
-    On a CPU slices are summed from their spectra by a non-uniform FFT (`_fbp_cpu`), on CUDA
-    by a kernel (`_fbp_cuda`). Figures are in ``docs/benchmarks/back-projection.md``.
+    On a CPU slices are summed from their spectra by a non-uniform FFT (`_fbp_cpu`), on CUDA by a
+    kernel (`_fbp_cuda`). ``docs/benchmarks/back-projection.md`` compares both.
     """
     if filter_type not in get_args(Filter):
         valid = ", ".join(get_args(Filter))

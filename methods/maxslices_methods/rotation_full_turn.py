@@ -79,51 +79,51 @@ def find_center_360(
     use_overlap: bool = False,
     angles: Any = None,
 ) -> tuple[float, float, str, float]:
-    """Find the overlap of a full turn's two halves, which `sino_360_to_180` stitches.
+    """Find the rotation axis and overlap of a full turn for `sino_360_to_180`.
 
     Parameters
     ----------
     data : array
-        Sinograms (angles, slices, detector_x) over 360 degrees, of any real dtype. All that are
-        given are averaged.
+        Sinograms over 360 degrees, shape (angles, slices, detector_x), of any real dtype. Their
+        mean is used.
     ind : int or "mid", optional
-        The sinogram to look at, of the whole scan; the middle one by default. It says which one
-        the runner gives.
+        Index of the sinogram in the whole scan, by which the runner chooses `data`; by default the
+        middle one.
     win_width : int
-        Columns at the edge of one half that are looked for in the other; 6 at least.
+        Columns at the edge of one half that are searched in the other; at least 6.
     side : {"left", "right"}, optional
-        Side of the detector that the axis is on; both are tried by default.
+        Side of the detector with the axis; by default both are tried.
     denoise : bool
         Whether both halves are smoothed first.
     norm : bool
         Whether each row of both windows is scaled to the same mean.
     use_overlap : bool
-        Whether the mean of both windows, one fading into the other, is compared with both too.
-    angles : array, optional
-        Angles in radians, (angles,): projections half a turn apart are compared, and a warning is
-        logged if there are too few. Without angles, the first half is compared with the second.
+        Whether both windows are also compared with their linear blend.
+    angles : array, shape (angles,), optional
+        Angles in radians. Projections half a turn apart are compared, and a warning is logged if
+        there are too few. By default, the first half is compared with the second.
 
     Returns
     -------
     cor : float
-        Axis in the stitched sinogram, which is twice as wide as the detector: its middle, counted
-        from the centre of the first pixel.
+        Rotation axis in the stitched sinogram, which is twice as wide as the detector: its middle,
+        in pixels from the centre of the first pixel.
     overlap : float
-        Columns that both halves see.
+        Common columns of both halves.
     side : str
         "left" or "right".
     overlap_position : float
-        Where the window is found, by its middle column.
+        Middle column of the best window.
 
     Raises
     ------
     ValueError
-        If there are less than two angles, or fewer columns than two windows have.
+        If there are fewer than two angles, or fewer columns than in two windows.
 
     Notes
     -----
-    The method of Algotom and httomolibgpu (Vo et al., Opt. Express 29, 17849, 2021). The axis of
-    the detector itself is at ``overlap / 2`` less half a pixel from its side.
+    Follows Algotom and httomolibgpu (Vo et al., Opt. Express 29, 17849, 2021). On the detector, the
+    axis is ``overlap / 2`` minus half a pixel from its side.
     """
     _check(win_width)
     xp = array_namespace(data)
@@ -175,7 +175,7 @@ def find_center_360(
 def _metrics(
     front: Image, behind: Image, n_columns: int, side: str, *, norm: bool, use_overlap: bool
 ) -> NDArray[np.float64]:
-    """How unlike the edge of `behind` is to each place of `front`; least where they overlap."""
+    """Dissimilarity of the edge of `behind` and each window of `front`; smallest at the overlap."""
     down = np.linspace(1, 0, n_columns)
     if side == "right":
         edge, own, other = behind[:, :n_columns], down, 1 - down
@@ -197,7 +197,7 @@ def _metrics(
 
 
 def _unlikeness(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
-    """One less the correlation coefficient; 1 where either is constant."""
+    """One minus the correlation coefficient; 1 if either is constant."""
     a, b = a - a.mean(), b - b.mean()
     scale = np.sqrt(np.vdot(a, a) * np.vdot(b, b))
     return float(abs(1 - np.vdot(a, b) / scale)) if scale > 0 else 1.0

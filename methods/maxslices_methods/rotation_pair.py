@@ -1,4 +1,4 @@
-"""Find the axis of rotation from two opposite projections."""
+"""Rotation axis from two opposite projections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Frame = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OppositeFrames:
-    """The two projections that are compared, in host memory, as far as a block has them."""
+    """The two compared projections in host memory, as far as a block contains them."""
 
     first: Frame | None
     """Shape (detector_y, detector_x)."""
@@ -32,7 +32,7 @@ class OppositeFrames:
     tol: float
     """Accuracy in pixels."""
     guess: float | None
-    """Where the axis is about; None: in the middle."""
+    """Approximate axis in pixels; None: the middle."""
 
 
 @from_ledger
@@ -70,32 +70,31 @@ def find_center_pc(
     scan_angles: Any = None,
     first_slice: int = 0,
 ) -> OppositeFrames:
-    """Find the axis from two projections half a turn apart.
+    """Find the rotation axis from two projections half a turn apart, by phase correlation.
 
-    The second one is mirrored, and found in the first by phase correlation.
+    The second projection is mirrored and registered to the first.
 
     Parameters
     ----------
     data : array
-        Projections (angles, detector_y, detector_x) of any real dtype.
+        Projections, shape (angles, detector_y, detector_x), of any real dtype.
     proj1, proj2 : "auto"
         The two projections of the scan that are closest to half a turn apart.
     tol : float
-        Accuracy of the result, in pixels.
+        Accuracy of the result in pixels.
     rotc_guess : float, optional
-        Where the axis is about, in pixels counted as in the result.
-    scan_angles : array, optional
-        Angles in radians of all projections of the scan, (n,): a warning is logged if none are half
-        a turn apart. Without angles the first and the last projection are compared.
+        Approximate axis, in pixels as in the result.
+    scan_angles : array, shape (n,), optional
+        Angles in radians of all projections of the scan. A warning is logged if no projections are
+        half a turn apart. By default, the first and the last projection are compared.
     first_slice : int
-        Index in the scan of the first projection of `data`; filled in where the method runs in a
-        pipeline.
+        Index in the scan of the first projection of `data`; supplied by the runner.
 
     Returns
     -------
     float
-        Where the axis projects, in pixels counted from the centre of the first: a middle axis is
-        at ``(detector_x - 1) / 2``.
+        Position of the rotation axis on the detector, in pixels from the centre of the first pixel:
+        the middle is ``(detector_x - 1) / 2``.
 
     Raises
     ------
@@ -104,9 +103,8 @@ def find_center_pc(
 
     Notes
     -----
-    As the method of this name in httomolibgpu. The correlation is followed between pixels by a
-    matrix of Fourier sums around its peak (Guizar-Sicairos, Thurman and Fienup, Optics Letters
-    33, 156, 2008).
+    Follows the method of this name in httomolibgpu. The correlation is upsampled around its peak by
+    a matrix multiplication (Guizar-Sicairos, Thurman and Fienup, Optics Letters 33, 156, 2008).
     """
     _check(tol)
     front, behind = first_slice, first_slice + len(data) - 1

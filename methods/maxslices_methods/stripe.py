@@ -1,4 +1,4 @@
-"""Remove stripes from sinograms, which would be rings in the reconstruction."""
+"""Removal of stripes from sinograms, which cause rings in the reconstruction."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from ._stripe_wavelet import (
 from .namespaces import array_namespace, on_gpu, scipy_module
 
 FOURIER_ROWS = 32
-"""Profiles transformed at one time. Fewer are padded to this number, because cuFFT may round
-otherwise for another number of rows."""
+"""Profiles transformed at one time. Fewer are padded to this number, because cuFFT's rounding may
+depend on the number of rows."""
 
 OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
-"""Bytes of array objects and others, which are part of the budget on a CPU."""
+"""Bytes of array objects and other Python objects, which count on a CPU."""
 
 
 def _require_dtype(data: Any, name: str) -> None:
     if data.dtype not in (np.float32, np.uint16):
         raise ValueError(
             f"{name} takes data of float32 or uint16, not {data.dtype}: put it after a method that "
-            "makes float32, such as minus_log, or save the scan as float32"
+            "returns float32, such as minus_log, or save the scan as float32"
         )
 
 
@@ -66,10 +66,10 @@ def _check_size(size: int) -> None:
 def remove_stripe_based_sorting(
     data: Any, size: int = 11, dim: Literal[1, 2] = 1, angles: Any = None
 ) -> Any:
-    """Remove stripes by sorting every column, a median across the columns, and sorting back.
+    """Remove partial stripes by a median filter of sorted columns.
 
-    Algorithm 3 of Vo et al. 2018, good for partial stripes. It takes 5 dB from a slice without
-    stripes.
+    The values of each column are sorted, filtered by a median across the columns, and sorted back
+    (algorithm 3 of Vo et al. 2018). A slice without stripes loses 5 dB.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def remove_stripe_based_sorting(
     size : int
         Width of the median filter in pixels; 1 changes nothing.
     dim : {1, 2}
-        1: the filter is a line across the columns. 2: a square, along the sorted values too.
-    angles : array, optional
-        Angles in radians, (angles,): equal values are sorted by angle; without, as stored.
+        1: a line filter across the columns. 2: a square filter, also along the sorted values.
+    angles : array, shape (angles,), optional
+        Angles in radians, by which equal values are ordered; by default they stay as stored.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def remove_stripe_based_sorting(
     Raises
     ------
     ValueError
-        If `size` is below 1, `dim` neither 1 nor 2, or the dtype another.
+        If `size`, `dim` or the dtype is invalid.
 
     References
     ----------
@@ -128,7 +128,7 @@ def _ti_max_slices(
     available_memory: int,
     device: Literal["cuda", "cpu"] = "cuda",
 ) -> tuple[int, np.dtype[np.float32]]:
-    """How many sinograms fit, whichever of two moments takes more."""
+    """Number of sinograms that fit, by the larger of two moments."""
     n_angles, width = other_dims
     even = width + width % 2
     n_frequencies = even // 2 + 1
@@ -175,20 +175,19 @@ def _check_beta(beta: float) -> None:
     gives="same",
 )
 def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
-    """Remove stripes by a smooth mean over the angles (Titarenko et al. 2010).
+    """Remove stripes by smoothing the mean over the angles (Titarenko et al. 2010).
 
-    To every row of a sinogram is added what makes the mean of all rows smooth, in the
-    variant of TomoCuPy: the mean less its first value is convolved, around the ends, with a
-    two-sided exponential. It takes 3 to 6 dB from a slice without stripes, and 20 dB at a `beta` of
-    0.01.
+    The same correction is added to every row of a sinogram. It replaces the mean of all rows by a
+    smooth one, as in TomoCuPy: the mean minus its first value, circularly convolved with a
+    two-sided exponential. A slice without stripes loses 3 to 6 dB, and 20 dB at a `beta` of 0.01.
 
     Parameters
     ----------
     data : array, float32 or uint16, shape (angles, detector_y, detector_x)
         Sinograms.
     beta : float
-        Over 0 up to 1. Lower is stronger: the kernel reaches about ``1 / (2 beta)`` pixels, and all
-        that is narrower is taken from the mean, of stripes and of the object. 1 changes nothing.
+        Above 0, at most 1. Lower is stronger: the kernel reaches about ``1 / (2 beta)`` pixels, and
+        narrower details of the mean are removed, stripes and object alike. 1 changes nothing.
 
     Returns
     -------
@@ -197,12 +196,12 @@ def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
     Raises
     ------
     ValueError
-        If `beta` is out of its range, or the dtype another.
+        If `beta` or the dtype is invalid.
 
     Notes
     -----
-    An odd number of columns is continued by one more, as in httomolibgpu. Means and
-    convolution are computed in double precision.
+    An odd number of columns is padded by one, as in httomolibgpu. Means and convolution are
+    computed in double precision.
 
     References
     ----------
@@ -313,9 +312,9 @@ def remove_stripe_fw(
 ) -> Any:
     """Remove stripes by wavelets along the detector and Fourier filters along the angles.
 
-    Of the wavelet coefficients with details along the detector alone, at each level, the
-    frequencies f along the angles are multiplied by ``1 - exp(-f^2 / (2 sigma^2))`` (Münch
-    et al. 2009). By default it takes 1 to 2 dB from a slice without stripes.
+    At each level, the wavelet coefficients with details along the detector alone are filtered:
+    their frequencies f along the angles are multiplied by ``1 - exp(-f^2 / (2 sigma^2))`` (Münch
+    et al. 2009). By default, a slice without stripes loses 1 to 2 dB.
 
     Parameters
     ----------
@@ -326,15 +325,15 @@ def remove_stripe_fw(
     wname : str
         Discrete wavelet of PyWavelets, such as "db5", "haar", "sym5", "sym16", "bior4.4".
     level : int, optional
-        Number of levels, at most the logarithm to base 2, rounded up, of the longer side of the
-        sinogram. By default as many as have coefficients of at most a 64th of the detector: 5 for
-        2048 columns. Each level more removes stripes of twice the width, and more of the object.
+        Number of levels, at most the base-2 logarithm, rounded up, of the longer side of the
+        sinogram. By default, all levels with coefficients of at most a 64th of the detector: 5 for
+        2048 columns. Each further level removes stripes of twice the width, and more of the object.
     pad : bool, optional
-        Whether the sinogram is continued by half of its angles, mirrored, at either end. By default
-        it is if `level` is None.
-    angles : array, optional
-        Angles in radians, (angles,): projections are filtered in the order of their angles;
-        without, as stored.
+        Whether the sinogram is padded at both ends by half of its angles, mirrored. By default it
+        is padded if `level` is None.
+    angles : array, shape (angles,), optional
+        Angles in radians. Projections are filtered in the order of their angles; by default as
+        stored.
 
     Returns
     -------
@@ -343,13 +342,13 @@ def remove_stripe_fw(
     Raises
     ------
     ValueError
-        If a parameter is out of its range, or the dtype another.
+        If a parameter or the dtype is invalid.
 
     Notes
     -----
-    As in the paper, signals of the wavelets are mirrored at their ends, and frequency 0 is taken
-    out altogether. httomolibgpu pads the angles with zeros, and for coefficients of an
-    even number takes frequencies half a step off.
+    As in the paper, signals of the wavelets are mirrored at their ends, and frequency 0 is removed.
+    httomolibgpu pads the angles with zeros, and shifts frequencies by half a step for an even
+    number of coefficients.
 
     References
     ----------
@@ -365,7 +364,7 @@ def remove_stripe_fw(
     tables = cached_tables(*arguments).on(xp) if on_gpu(data) else make_tables(*arguments)
     result = xp.empty(data.shape, dtype=xp.float32)
     step = chunk_slices("cuda" if on_gpu(data) else "cpu", *arguments)
-    # Always the same number of sinograms: for another, a library may sum in another order.
+    # The number of sinograms is fixed, because a library's order of summation may depend on it.
     block = xp.zeros((n_angles, step, width), dtype=xp.float32)
     for start in range(0, n, step):
         stop = min(start + step, n)
