@@ -142,10 +142,10 @@ class ForceField(nn.Module):
             positions = positions.detach().requires_grad_(True)
             gaps = positions[:, :, None] - positions[:, None]
             n_atoms = positions.shape[1]
-            others = ~torch.eye(n_atoms, dtype=torch.bool, device=positions.device)
+            is_other = ~torch.eye(n_atoms, dtype=torch.bool, device=positions.device)
             distances = (gaps.square().sum(-1) + 1e-6).sqrt()
             basis = torch.exp(-(distances[..., None] - self.centers).square())
-            energy = (self.pair(basis).squeeze(-1) * others).sum((1, 2))
+            energy = (self.pair(basis).squeeze(-1) * is_other).sum((1, 2))
             (gradient,) = torch.autograd.grad(
                 energy, positions, torch.ones_like(energy), create_graph=self.training
             )
@@ -202,7 +202,7 @@ class Ensemble(nn.Module):
         parameters, _ = torch.func.stack_module_state(models)
         self.names = list(parameters)
         self.stacked = nn.ParameterList(parameters[k].detach().clone() for k in self.names)
-        self.base = [copy.deepcopy(models[0]).to("meta")]  # in a list: it is no submodule
+        self.base = [copy.deepcopy(models[0]).to("meta")]  # in a list, so not a submodule
 
     def forward(self, x):
         parameters = dict(zip(self.names, self.stacked, strict=True))
@@ -397,7 +397,7 @@ def adversarial_pair(width=64, n_latent=128):
     )  # fmt: skip
 
     class Pair(nn.Module):
-        """Both models; its output is what the generator makes of noise."""
+        """Generator and discriminator. The output is the generator's image of noise."""
 
         def __init__(self):
             super().__init__()
@@ -503,7 +503,7 @@ def logging_by_item(width=64, side=192):
 
 
 class KeepsState(nn.Module):
-    """An LSTM that goes on with its state, from one part of a text to the next."""
+    """LSTM that keeps its state from one part of a text to the next."""
 
     def __init__(self, n_tokens, width):
         super().__init__()
@@ -558,7 +558,7 @@ class WithQueue(nn.Module):
 
 @case(IDIOMS, 16)
 def queue_of_keys(width=64, side=192, n_queue=65536):
-    """A buffer that is replaced from the third step on; the model returns its loss."""
+    """Buffer that is replaced from the third step on, in a model that returns its loss."""
     return Parts(
         WithQueue(width, n_queue),
         two_images(side),
@@ -803,7 +803,7 @@ class HookedFeatures(nn.Module):
 
 @case(IDIOMS, 8)
 def hooks(width=64, side=192):
-    """Forward hooks that keep features, and hooks on gradients; both are in the loss."""
+    """Forward hooks that keep features, and hooks on gradients, both in the loss."""
 
     def loss(output, target):
         image, features = output
@@ -1067,8 +1067,8 @@ def scheduled_groups(width=128, side=160):
 
     def optimizer_and_schedule(model):
         decayed = [p for p in model.parameters() if p.ndim > 1]
-        others = [p for p in model.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        is_other = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed}, {"params": is_other, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 

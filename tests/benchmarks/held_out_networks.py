@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
     name: str
     make: Callable[..., Parts]
-    """Builds the model on torch's default device; sizes are its keyword arguments."""
+    """Builds the model on torch's default device. Its keyword arguments are sizes."""
     batch: int
 
 
@@ -121,7 +121,7 @@ def repeated(n, make):
 
 
 def convs(*widths, norm=None, act=nn.ReLU, ends=False, bias=True, dim=2):
-    """Convolutions of 3 with norms and activations; after the last only if it ends with them."""
+    """3x3 convolutions with norms and activations, which follow the last only with `ends`."""
     conv = (nn.Conv2d, nn.Conv3d)[dim - 2]
     layers = []
     for i, (a, b) in enumerate(itertools.pairwise(widths)):
@@ -253,13 +253,13 @@ def unet_3d(width=16, side=80):
 
 @case(NETWORKS, 1)
 def dilated_3d(n_layers=12, growth=2, side=96):
-    """Denoising of volumes by dilated convolutions, each of which sees all before it."""
+    """Denoising of volumes by dilated convolutions on the results of all earlier ones."""
 
     def forward(m, x):
-        known = x
+        earlier = x
         for layer in m.layers:
-            known = torch.cat([known, layer(known).relu()], dim=1)
-        return x + m.last(known)
+            earlier = torch.cat([earlier, layer(earlier).relu()], dim=1)
+        return x + m.last(earlier)
 
     layers = [
         nn.Conv3d(1 + i * growth, growth, 3, padding=1 + i % 4, dilation=1 + i % 4)
@@ -500,9 +500,9 @@ def transformer_encoder(n_tokens=30000, width=512, n_heads=8, n_layers=6, length
     model = Net(forward, embed=embed, position=position, encoder=encoder, head=head)
 
     def padded(n):
-        made = torch.randint(1, n_tokens, (n, length))
-        made[0, length // 2 :] = 0
-        return (made,)
+        sequences = torch.randint(1, n_tokens, (n, length))
+        sequences[0, length // 2 :] = 0
+        return (sequences,)
 
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
     return Parts(model, padded, loss, labels(4), torch.optim.AdamW)
@@ -535,7 +535,7 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A language model: all logits in training, and in inference what it goes on with."""
+    """Language model that returns logits in training, and new tokens in inference."""
 
     def __init__(self, n_tokens, width, n_heads, n_layers, max_length, n_new):
         super().__init__()
@@ -681,7 +681,7 @@ def lstm_with_projection(n_tokens=10000, width=256, n_hidden=1024, n_layers=2, l
 
 @case(NETWORKS, 32)
 def gru_translator(n_tokens=8000, width=512, length=48):
-    """Translation by a GRU and a loop of GRU cells with attention; inputs by name."""
+    """Translation by a GRU and a loop of GRU cells with attention, with named inputs."""
 
     def forward(m, source, target):
         read, state = m.reader(m.embed(source))
@@ -937,7 +937,7 @@ def squeeze_excite(width=64, n_blocks=6, side=128):
 
 @case(NETWORKS, 8)
 def super_resolution(width=64, n_blocks=12, scale=4, side=128):
-    """Super-resolution: residual blocks and pixel shuffling, beside a bicubic enlargement."""
+    """Super-resolution: residual blocks and pixel shuffling, added to bicubic interpolation."""
 
     def forward(m, x):
         y = first = m.head(x)
@@ -1131,7 +1131,7 @@ class PixelAttention(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """Predicts the noise that was added to images; gives its loss itself."""
+    """Predicts the noise that was added to images, and returns the loss."""
 
     def __init__(self, width, n_times=1000):
         super().__init__()
@@ -1171,7 +1171,7 @@ class DiffusionUNet(nn.Module):
 
 @case(NETWORKS, 8)
 def diffusion_unet(width=64, side=128):
-    """Noise prediction with time embedding and attention; the model returns its loss."""
+    """Noise prediction with time embedding and attention, by a model that returns its loss."""
     return Parts(DiffusionUNet(width), images(3, side, side), optimizer=torch.optim.AdamW)
 
 
@@ -1364,7 +1364,7 @@ def conv_lstm(width=32, n_frames=12, side=96):
 
 
 class Spike(torch.autograd.Function):
-    """A step, whose gradient is that of a fast sigmoid."""
+    """Step function with the gradient of a fast sigmoid."""
 
     @staticmethod
     def forward(ctx, x):

@@ -80,7 +80,7 @@ class Holder:
 
 
 class Slots:
-    """Object with slots alone, one of which is not filled."""
+    """Object with slots only, and one empty slot."""
 
     __slots__ = ("empty", "scale", "x")
 
@@ -103,7 +103,7 @@ class SelfDict(dict[str, Any]):
 
 
 class Uncopied(Holder):
-    """Object that says itself how it is copied."""
+    """Object that defines its own copying."""
 
     def __copy__(self) -> Uncopied:
         return self
@@ -139,7 +139,7 @@ class _Remembers(nn.Module):
 
 
 def remembers(kind: Callable[[dict[str, Any]], Any]) -> nn.Module:
-    """Blocks that keep an object of some class, and change what it holds."""
+    """Blocks that keep an object of a class, and change its contents."""
     return nn.Sequential(*(_Remembers(kind) for _ in range(3)))
 
 
@@ -224,7 +224,7 @@ class _Counter(nn.Module):
 
 
 def counts() -> nn.Module:
-    """Blocks that count their calls and keep what they saw, and read both."""
+    """Blocks that count their calls and keep earlier means, and read both."""
     return nn.Sequential(*(_Counter() for _ in range(4)))
 
 
@@ -302,8 +302,8 @@ class _Codebook(nn.Module):
             with torch.no_grad():
                 self.counts = self.counts * 0.9 + near.sum(0) * 0.1
                 self.codes.lerp_(near.T @ flat / near.sum(0)[:, None], 0.1)
-        found = (near @ codes).view(*x.movedim(1, -1).shape).movedim(-1, 1)
-        return x + found
+        quantized = (near @ codes).view(*x.movedim(1, -1).shape).movedim(-1, 1)
+        return x + quantized
 
 
 def quantizes() -> nn.Module:
@@ -366,7 +366,7 @@ class Hooks(nn.Module):
 
 
 class Forces(nn.Module):
-    """The gradient of one network is what another is given, as forces are of energies."""
+    """Network whose input is the gradient of another, as for forces and energies."""
 
     def __init__(self) -> None:
         super().__init__()

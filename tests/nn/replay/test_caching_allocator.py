@@ -1,4 +1,4 @@
-"""The caching allocator's rules, one by one; sizes are chosen so that each decides alone."""
+"""Rules of the caching allocator. The sizes of each test make one rule decide."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_accounts_never_lose_memory(requests):
 
 @pytest.mark.parametrize("case", RECORDED)
 def test_recorded_requests_are_served_and_refused_as_they_were(case):
-    """Steps next to their limit: what was asked for, in units of 512 bytes; "x" was refused."""
+    """Steps near their limit: requests in units of 512 bytes, where "x" was refused."""
     recorded = RECORDED[case]
     allocator = CachingAllocator(int(recorded["part_of_card"] * TOTAL_BYTES))
     for key, size in recorded["steps"]:

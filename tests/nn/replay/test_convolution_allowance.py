@@ -1,4 +1,4 @@
-"""Workspaces that are allowed for without a device, beside those that an H200 took."""
+"""Allowances for workspaces without a device, compared with measurements on an H200."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def call(kind, x, weight, y, stride=1, padding=0, dilation=1, more=""):
     return OperatorCall(kind, "aten.convolution", (x, weight, y), "float32", options)
 
 
-def allowed(*given, **named):
+def allowed_bytes(*given, **named):
     return Workspaces.allowance().for_op(call(*given, **named))
 
 
@@ -77,9 +77,9 @@ def allowed(*given, **named):
          {"padding": 1, "more": " groups 768"}, 0.0),
     ],
 )  # fmt: skip
-def test_kernels_take_what_was_measured_or_somewhat_more(given, named, mib):
-    found = allowed(*given, **named) / MIB
-    assert mib - 1 <= found <= 1.1 * mib + 1
+def test_allowances_are_at_least_the_measured_workspaces(given, named, mib):
+    predicted = allowed_bytes(*given, **named) / MIB
+    assert mib - 1 <= predicted <= 1.1 * mib + 1
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_kernels_take_what_was_measured_or_somewhat_more(given, named, mib):
 )
 @pytest.mark.parametrize("last", [False, True])
 def test_groups_are_copied_with_channels_last_too(kind, kernel, dtype, mib, last):
-    """Groups of 48 channels, 64 with padding; weights take less than 1 MiB."""
+    """Groups of 48 channels, padded to 64. Weights take less than 1 MiB."""
     x, weight = (32, 384, 32, 32), (384, 48, kernel, kernel)
     one = call(kind, x, weight, x, padding=kernel // 2, more=" groups 8")
-    found = Workspaces.allowance().for_op(one._replace(dtype=dtype, channels_last=last))
-    assert mib <= found / MIB <= mib + 1.2
+    predicted = Workspaces.allowance().for_op(one._replace(dtype=dtype, channels_last=last))
+    assert mib <= predicted / MIB <= mib + 1.2
     alone = call(kind, x, (384, 384, kernel, kernel), x, padding=kernel // 2)
     assert Workspaces.allowance().for_op(alone._replace(channels_last=True)) == 0
 
@@ -117,14 +117,14 @@ def test_gradients_of_depthwise_weights_take_some_with_channels_last_alone(x, ke
     weight, more = (x[1], 1, kernel, kernel), f" groups {x[1]}"
     one = call("weight gradient", x, weight, x, padding=kernel // 2, more=more)
     assert Workspaces.allowance().for_op(one) == 0
-    found = Workspaces.allowance().for_op(one._replace(channels_last=True)) / MIB
-    assert mib <= found <= 1.5 * mib + 1
+    predicted = Workspaces.allowance().for_op(one._replace(channels_last=True)) / MIB
+    assert mib <= predicted <= 1.5 * mib + 1
 
 
 def test_a_transposed_convolution_is_the_input_gradient_of_one():
     small, weight, large = (4, 512, 20, 20), (512, 256, 2, 2), (4, 256, 40, 40)
-    one = allowed("convolution", small, weight, large, stride=2, more=" transposed 0x0")
-    assert one == allowed("input gradient", large, weight, small, stride=2)
+    one = allowed_bytes("convolution", small, weight, large, stride=2, more=" transposed 0x0")
+    assert one == allowed_bytes("input gradient", large, weight, small, stride=2)
     assert one > 0
 
 
@@ -132,7 +132,7 @@ def test_groups_of_a_convolution_keep_their_numbers():
     # Distinct primes: a swapped factor shows.
     x, weight, y = (7, 2 * 11, 13, 17), (2 * 5, 11, 3, 3), (7, 2 * 5, 19, 23)
     expected = 4 * (7 * 32 * 13 * 17 + 32 * 16 * 9 + 7 * 32 * 19 * 23)
-    assert allowed("convolution", x, weight, y, more=" groups 2") == expected
+    assert allowed_bytes("convolution", x, weight, y, more=" groups 2") == expected
 
 
 def calls_of_networks():
@@ -147,14 +147,14 @@ def test_few_calls_of_networks_took_more_than_the_rules_allow_for():
     assert len(rows) > 1900
     low, least, most = 0, 0, 0
     for like, n_bytes in rows:
-        found = Workspaces.allowance().for_op(like)
-        low += found < 0.98 * n_bytes - MIB
-        assert found >= n_bytes - 34 * MIB
-        least, most = least + n_bytes, most + found
+        predicted = Workspaces.allowance().for_op(like)
+        low += predicted < 0.98 * n_bytes - MIB
+        assert predicted >= n_bytes - 34 * MIB
+        least, most = least + n_bytes, most + predicted
     assert low <= 0.05 * len(rows)
     assert most <= 1.4 * least
 
 
 def test_an_unknown_kernel_never_counts_below_zero():
-    assert allowed("convolution", (1, 1, 1), (1, 1, 1), (1, 1, 1)) == 0
-    assert math.isfinite(allowed("weight gradient", (0, 8, 4, 4), (8, 8, 3, 3), (0, 8, 4, 4)))
+    assert allowed_bytes("convolution", (1, 1, 1), (1, 1, 1), (1, 1, 1)) == 0
+    assert math.isfinite(allowed_bytes("weight gradient", (0, 8, 4, 4), (8, 8, 3, 3), (0, 8, 4, 4)))

@@ -1,4 +1,4 @@
-"""Operators take the way that they take on a GPU, and the real ones are not touched."""
+"""Operators run as on a GPU during a replay, and real tensors are not affected."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Attention(nn.Module):
 
 def kernel(dtype=torch.float32, width=64, mask=None, capability=None, **options):
     spec = Spec((2, 4, 100, width), dtype)
-    given = [spec] * 3 + ([mask] if mask else [])
-    made = ops(Attention(**options), *given, capability=capability or Capability())
-    names = {name for name, *_ in made}
+    operands = [spec] * 3 + ([mask] if mask else [])
+    result = ops(Attention(**options), *operands, capability=capability or Capability())
+    names = {name for name, *_ in result}
     if any("softmax" in name for name in names):
         return "math"
     (name,) = (name for name in names if "attention" in name)
@@ -83,8 +83,8 @@ class Biased(nn.Module):
 
 @pytest.mark.parametrize(("turned", "wanted"), [(True, "softmax"), (False, "efficient")])
 def test_a_mask_whose_last_axis_is_not_contiguous_is_added_to_the_scores(turned, wanted):
-    made = ops(Biased(), Spec((2, 4, 96, 64)), turned)
-    assert any(wanted in name for name, *_ in made)
+    result = ops(Biased(), Spec((2, 4, 96, 64)), turned)
+    assert any(wanted in name for name, *_ in result)
 
 
 def test_the_gradient_of_a_softmax_takes_a_product_beside_its_result():
@@ -93,8 +93,8 @@ def test_the_gradient_of_a_softmax_takes_a_product_beside_its_result():
 
     trace = replay(step, Spec((8, 1024, 1024), requires_grad=True), mode="forward", workspaces=NONE)
     n_bytes = 4 * 8 * 1024 * 1024
-    made = [s.n_bytes for s in trace.storages if "_softmax_backward_data" in s.op]
-    assert made == [n_bytes, n_bytes]
+    result = [s.n_bytes for s in trace.storages if "_softmax_backward_data" in s.op]
+    assert result == [n_bytes, n_bytes]
 
 
 def test_autocast_of_a_tensors_own_device_is_that_of_the_replayed_device():
@@ -107,8 +107,8 @@ def test_autocast_of_a_tensors_own_device_is_that_of_the_replayed_device():
             with torch.autocast(x.device.type, enabled=False):
                 return self.body(x.float())
 
-    made = ops(Single(), Spec((8, 64)), amp=torch.float16)
-    assert [dtype for _, _, dtype in made] == ["float32"]
+    result = ops(Single(), Spec((8, 64)), amp=torch.float16)
+    assert [dtype for _, _, dtype in result] == ["float32"]
 
 
 def test_attention_that_is_switched_off_is_not_taken():
@@ -117,7 +117,7 @@ def test_attention_that_is_switched_off_is_not_taken():
 
 
 def test_attention_of_rank_5_looks_for_rows_that_are_masked_from_end_to_end():
-    """Measured on an H200: NesT's inference takes a byte for each score beside the softmax."""
+    """Measured on an H200: NesT's inference takes one byte per score in addition to the softmax."""
     spec = Spec((2, 3, 4, 256, 32))
     trace = replay(functional.scaled_dot_product_attention, spec, spec, spec, workspaces=NONE)
     scores = 2 * 3 * 4 * 256 * 256
@@ -126,8 +126,8 @@ def test_attention_of_rank_5_looks_for_rows_that_are_masked_from_end_to_end():
 
 def test_dropout_keeps_a_mask_of_a_byte_an_item():
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5))
-    made = ops(model, Spec((128, 64)), mode="forward")
-    assert ("native_dropout", (128, 64), "bool") in made
+    result = ops(model, Spec((128, 64)), mode="forward")
+    assert ("native_dropout", (128, 64), "bool") in result
     model.eval()
     assert not [m for m in ops(model, Spec((128, 64)), mode="forward") if "dropout" in m[0]]
 
@@ -170,9 +170,9 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize("amp", [True, torch.float16, torch.bfloat16])
 def test_autocast_casts_by_its_lists(amp):
     low = "bfloat16" if amp is torch.bfloat16 else "float16"
-    made = {name: dtype for name, _, dtype in ops(Mixed(), Spec((2, 1, 8, 8)), amp=amp)}
-    assert made["convolution"] == made["addmm"] == low
-    assert made["_softmax"] == "float32"
+    result = {name: dtype for name, _, dtype in ops(Mixed(), Spec((2, 1, 8, 8)), amp=amp)}
+    assert result["convolution"] == result["addmm"] == low
+    assert result["_softmax"] == "float32"
 
 
 def test_casts_of_weights_are_kept_for_the_whole_context():
@@ -184,8 +184,8 @@ def test_casts_of_weights_are_kept_for_the_whole_context():
         def forward(self, x):
             return self.layer(self.layer(x))
 
-    made = ops(Twice(), Spec((2, 64)), amp=True)
-    assert [m[1] for m in made if m[0] == "_to_copy"].count((64, 64)) == 1
+    result = ops(Twice(), Spec((2, 64)), amp=True)
+    assert [m[1] for m in result if m[0] == "_to_copy"].count((64, 64)) == 1
 
 
 def test_autocast_in_the_users_code_is_followed_and_put_back():
@@ -196,8 +196,8 @@ def test_autocast_in_the_users_code_is_followed_and_put_back():
                 z = x @ x
         return y, z
 
-    made = [dtype for name, _, dtype in ops(function, Spec((8, 8))) if name == "mm"]
-    assert made == ["float16", "float32"]
+    result = [dtype for name, _, dtype in ops(function, Spec((8, 8))) if name == "mm"]
+    assert result == ["float16", "float32"]
     assert not torch.is_autocast_enabled("cuda")
 
 
@@ -253,7 +253,7 @@ def during(events, op):
 
 
 class Turned(nn.Module):
-    """A layer on what is not stored in its order, and its result turned back."""
+    """Layer on a transposed operand, with its result transposed back."""
 
     def __init__(self, layer, turned_back=False):
         super().__init__()
@@ -261,8 +261,8 @@ class Turned(nn.Module):
 
     def forward(self, x):
         x = (x * 2.0).transpose(0, 1)
-        made = self.layer(x)
-        return (made.transpose(0, 1) if self.turned_back else made) * 2.0
+        result = self.layer(x)
+        return (result.transpose(0, 1) if self.turned_back else result) * 2.0
 
 
 def test_a_norm_copies_its_input_and_the_gradient():
@@ -282,7 +282,7 @@ def test_a_convolution_copies_what_is_not_in_its_order():
     assert during(events, "convolution")[0] == (copied, True, "alloc")
     backward = during(events, "convolution_backward")
     assert backward[0] == (copied, True, "alloc")
-    # It is gone when the gradient of the bias, a sum, is made.
+    # The copy is freed before the gradient of the bias is computed.
     assert backward[-1] == (copied, True, "free")
     after = events.index(("convolution_backward", copied, True, "free")) + 1
     assert events[after] == ("convolution_backward", 16, False, "alloc")
@@ -298,8 +298,8 @@ def test_channels_last_are_not_copied():
     def last(x):
         return after(conv((x * 2.0).contiguous(memory_format=torch.channels_last)))
 
-    made = replay(last, Spec((2, 3, 9, 9)), workspaces=NONE)
-    assert not any(storage.category == "workspace" for storage in made.storages)
+    result = replay(last, Spec((2, 3, 9, 9)), workspaces=NONE)
+    assert not any(storage.category == "workspace" for storage in result.storages)
 
 
 @pytest.mark.parametrize("x_is_last", [False, True])
@@ -313,12 +313,12 @@ def test_a_convolution_is_channels_last_where_input_or_weight_is(x_is_last, weig
     x, weight = empty((2, 3, 9, 9), x_is_last), empty((4, 3, 3, 3), weight_is_last)
     options = [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
     with Replay(workspaces=NONE):
-        made = [torch.conv2d(x, weight)]
-        for is_last in orders:  # of the gradient that is given: it has no say
-            given = empty((2, 4, 7, 7), is_last)
-            made += torch.ops.aten.convolution_backward(given, x, weight, None, *options)[:2]
+        result = [torch.conv2d(x, weight)]
+        for is_last in orders:  # memory format of the incoming gradient, which has no effect
+            operands = empty((2, 4, 7, 7), is_last)
+            result += torch.ops.aten.convolution_backward(operands, x, weight, None, *options)[:2]
     order = orders[x_is_last or weight_is_last]
-    assert all(each.is_contiguous(memory_format=order) for each in made)
+    assert all(each.is_contiguous(memory_format=order) for each in result)
 
 
 def sliced(x):
@@ -340,8 +340,8 @@ POOLS = {
 def copies_of(target, *inputs, **options):
     """Operators that copied an operand, with the bytes of the copy."""
     trace = replay(target, *inputs, workspaces=NONE, **options)
-    made = [s for s in trace.storages if s.category == "workspace"]
-    return [(s.op.removeprefix("aten::"), s.n_bytes) for s in made]
+    result = [s for s in trace.storages if s.category == "workspace"]
+    return [(s.op.removeprefix("aten::"), s.n_bytes) for s in result]
 
 
 @pytest.mark.parametrize(
@@ -355,8 +355,8 @@ def copies_of(target, *inputs, **options):
     ],
 )
 def test_pooling_copies_an_operand_that_is_in_no_memory_format(name, operand, is_copied):
-    made = copies_of(lambda x: POOLS[name](operand(x)), Spec((3, 6, 10, 24)))
-    assert [n_bytes for _, n_bytes in made] == [3 * 8 * 6 * 10 * 4] * is_copied
+    result = copies_of(lambda x: POOLS[name](operand(x)), Spec((3, 6, 10, 24)))
+    assert [n_bytes for _, n_bytes in result] == [3 * 8 * 6 * 10 * 4] * is_copied
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -367,12 +367,12 @@ def test_the_gradient_of_pooling_copies_in_the_order_of_the_input(name):
             self.scale = nn.Parameter(torch.ones(()))
 
         def forward(self, x):
-            made = POOLS[name](x * self.scale)
-            return made.movedim(1, -1).contiguous()  # so the gradient is channels last
+            result = POOLS[name](x * self.scale)
+            return result.movedim(1, -1).contiguous()  # so the gradient is channels last
 
-    made = copies_of(Net(), Spec((3, 8, 6, 10)), mode="training")
+    result = copies_of(Net(), Spec((3, 8, 6, 10)), mode="training")
     size = 3 * 3 if name == "to a size" else 3 * 5
-    copies = [(op, n_bytes) for op, n_bytes in made if "pool" in op]
+    copies = [(op, n_bytes) for op, n_bytes in result if "pool" in op]
     assert {n_bytes for _, n_bytes in copies} == {3 * 8 * size * 4}
     assert all("backward" in op for op, _ in copies)
 
@@ -388,8 +388,8 @@ def test_the_gradient_of_attention_takes_what_was_recorded():
 
         def forward(self, q):
             q = q * self.scale
-            made = functional.scaled_dot_product_attention(q, q, q)
-            return (made.transpose(1, 2) if self.turned else made) * 2.0
+            result = functional.scaled_dot_product_attention(q, q, q)
+            return (result.transpose(1, 2) if self.turned else result) * 2.0
 
         turned = True
 

@@ -18,14 +18,14 @@ MIB = 2**20
 
 def ran(steps: list[tuple[int, float]], limit: float | None = None) -> ExpandableAllocator | None:
     """Run steps in MiB; return the allocator, or None if memory does not suffice."""
-    made = ExpandableAllocator(None if limit is None else int(limit * MIB))
-    fine = made.run([(key, int(size * MIB) if size > 0 else -1) for key, size in steps])
-    return made if fine else None
+    allocator = ExpandableAllocator(None if limit is None else int(limit * MIB))
+    has_fit = allocator.run([(key, int(size * MIB) if size > 0 else -1) for key, size in steps])
+    return allocator if has_fit else None
 
 
 def reserved(steps: list[tuple[int, float]], limit: float | None = None) -> float | None:
-    made = ran(steps, limit)
-    return None if made is None else made.peak_reserved_bytes / MIB
+    allocator = ran(steps, limit)
+    return None if allocator is None else allocator.peak_reserved_bytes / MIB
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_pages_are_taken_as_worked_out_by_hand(steps, mib):
 def test_pages_that_hold_nothing_are_given_back_where_room_is_needed():
     steps = [(0, 40), (1, 40), (0, -1), (2, 60)]
     assert reserved(steps) == 140
-    made = ran(steps, 100)
-    assert made is not None
-    assert (made.retries, made.reserved_bytes / MIB) == (1, 100)
+    allocator = ran(steps, 100)
+    assert allocator is not None
+    assert (allocator.retries, allocator.reserved_bytes / MIB) == (1, 100)
     assert ran(steps, 99) is None
     # Of the first three pages, one is begun by the second block and stays.
     assert ran([(0, 50), (1, 30), (0, -1), (2, 60)], 100) is not None
@@ -60,12 +60,12 @@ def test_pages_that_hold_nothing_are_given_back_where_room_is_needed():
 def test_room_for_all_of_a_block_is_asked_for_even_where_some_is_there():
     # 40 of the 60 are there, free and next to the end; torch asks whether 60 more would do.
     steps = [(0, 40), (0, -1), (1, 60)]
-    made = ran(steps, 60)
-    assert made is not None
-    assert made.retries == 1
-    made = ran(steps, 100)
-    assert made is not None
-    assert made.retries == 0
+    allocator = ran(steps, 60)
+    assert allocator is not None
+    assert allocator.retries == 1
+    allocator = ran(steps, 100)
+    assert allocator is not None
+    assert allocator.retries == 0
     # And for 20 where 5 are wanted: that is how much comes.
     assert ran([(0, 16), (1, 5)], 39) is None
     assert ran([(0, 16), (1, 5)], 40) is not None

@@ -1,4 +1,4 @@
-"""Copies of containers and objects that recomputed blocks are given."""
+"""Copies of containers and objects that are arguments of recomputed blocks."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def test_a_copy_holds_the_same_and_shares_nothing_that_changes(holder):
     before = [*iter_contents(value)]
     copies = ObjectCopies([value])
     assert any(leaf is tensor for leaf in copies.leaves)
-    (made,) = copies.rebuild(copies.leaves)
-    assert type(made) is type(value)
-    assert same_items(before, [*iter_contents(made)])
-    others = [torch.zeros(2) if leaf is tensor else leaf for leaf in copies.leaves]
-    (other,) = copies.rebuild(others)
+    (rebuilt,) = copies.rebuild(copies.leaves)
+    assert type(rebuilt) is type(value)
+    assert same_items(before, [*iter_contents(rebuilt)])
+    new_leaves = [torch.zeros(2) if leaf is tensor else leaf for leaf in copies.leaves]
+    (other,) = copies.rebuild(new_leaves)
     assert not any(item is tensor for item in iter_contents(other))
     assert same_items(before, [*iter_contents(value)])
 
@@ -117,18 +117,18 @@ def test_order_bounds_and_defaults_are_those_of_the_original():
     order.move_to_end("a")
     values = [order, deque([1, 2], maxlen=2), defaultdict(list)]
     copies = ObjectCopies(values)
-    made = copies.rebuild(copies.leaves)
-    assert [*made[0]] == ["b", "a"]
-    assert made[1].maxlen == 2
-    assert made[2]["new"] == []
+    rebuilt = copies.rebuild(copies.leaves)
+    assert [*rebuilt[0]] == ["b", "a"]
+    assert rebuilt[1].maxlen == 2
+    assert rebuilt[2]["new"] == []
     assert values[2] == {}
 
 
 def test_what_is_known_by_its_identity_is_given_itself():
-    given = [Mode.FAST, object(), Plain, len, logging.getLogger("a"), torch.float32, None]
-    given += [torch.nn.Linear(1, 1), torch.Size([1]), torch.optim.SGD([torch.ones(1)]), Marker()]
-    copies = ObjectCopies(given)
-    assert all(a is b for a, b in zip(given, copies.rebuild(copies.leaves), strict=True))
+    uncopied = [Mode.FAST, object(), Plain, len, logging.getLogger("a"), torch.float32, None]
+    uncopied += [torch.nn.Linear(1, 1), torch.Size([1]), torch.optim.SGD([torch.ones(1)]), Marker()]
+    copies = ObjectCopies(uncopied)
+    assert all(a is b for a, b in zip(uncopied, copies.rebuild(copies.leaves), strict=True))
     assert copies.changed() == ""
 
 
@@ -165,8 +165,8 @@ def test_an_object_that_says_itself_how_it_is_copied_is_watched(change):
 
 def test_results_of_torch_are_rebuilt():
     copies = ObjectCopies([torch.ones(2, 2).max(0)])
-    (made,) = copies.rebuild([torch.zeros(1), torch.ones(1)])
-    assert made.indices.tolist() == [1.0]
+    (rebuilt,) = copies.rebuild([torch.zeros(1), torch.ones(1)])
+    assert rebuilt.indices.tolist() == [1.0]
 
 
 def test_mappings_are_read_without_their_methods():
@@ -184,8 +184,8 @@ def test_mappings_are_read_without_their_methods():
             raise AssertionError
 
     copies = ObjectCopies([Strict([1])])
-    (made,) = copies.rebuild(copies.leaves)
-    assert made.held == [1]
+    (rebuilt,) = copies.rebuild(copies.leaves)
+    assert rebuilt.held == [1]
 
 
 def test_mapping_a_function_leaves_the_original_as_it_was():
@@ -226,11 +226,11 @@ def test_tensors_are_held_by_what_was_made_alone():
     copies.leaves = []
     gc.disable()
     try:
-        made = copies.rebuild([tensor])
+        rebuilt = copies.rebuild([tensor])
         is_alive = weakref.ref(tensor)
         del tensor
-        assert is_alive() is made[0][0]
-        del made
+        assert is_alive() is rebuilt[0][0]
+        del rebuilt
         assert is_alive() is None
     finally:
         gc.enable()

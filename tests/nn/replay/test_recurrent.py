@@ -1,4 +1,4 @@
-"""Recurrent layers as cuDNN's one operator: results, what is kept, gradients, time."""
+"""Recurrent layers as one operator of cuDNN: results, reserve, gradients, time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_kept_is_what_was_published(name, kept):
 
 
 def answers_of_cudnn():
-    """Sizes, and what cuDNN asked for in inference, training, backward, and to keep."""
+    """Yield sizes with cuDNN's workspaces in inference, training and backward, and its reserve."""
     file = Path(__file__).parent / "h100_recurrent.json"
     for row in json.loads(file.read_text())["rows"]:
         *sizes, dtype, is_packed, has_dropout, weight_bytes = row[:11]
@@ -86,8 +86,8 @@ def answers_of_cudnn():
         gates = {"gru": 3, "lstm": 4}.get(kind, 1)
         # Those of cuDNN have two biases for each gate.
         weights = weight_bytes // dtype.itemsize - 2 * layers * directions * gates * hidden
-        made = sizes_of(*sizes, dtype, weights, is_packed=is_packed, has_dropout=has_dropout)
-        yield made, row[11:]
+        layer_sizes = sizes_of(*sizes, dtype, weights, is_packed=is_packed, has_dropout=has_dropout)
+        yield layer_sizes, row[11:]
 
 
 def test_workspaces_are_those_that_cudnn_asks_for():
@@ -95,9 +95,9 @@ def test_workspaces_are_those_that_cudnn_asks_for():
     assert len(rows) == 400
     near = 0
     for sizes, (inference, training, backward, kept) in rows:
-        found = (sizes.forward_bytes(False), sizes.forward_bytes(True), sizes.backward_bytes())
-        asked = (inference, training, backward)
-        for ours, theirs in zip(found, asked, strict=True):
+        predicted = (sizes.forward_bytes(False), sizes.forward_bytes(True), sizes.backward_bytes())
+        expected = (inference, training, backward)
+        for ours, theirs in zip(predicted, expected, strict=True):
             assert 0.9999 * theirs <= ours <= 1.3 * theirs
             near += ours <= 1.03 * theirs
         assert kept - 512 <= sizes.reserve_bytes() <= kept
@@ -106,7 +106,7 @@ def test_workspaces_are_those_that_cudnn_asks_for():
 
 @pytest.mark.parametrize("train", [False, True])
 def test_a_step_takes_what_was_measured(train):
-    """Peak beside the model and its input, in MB: on an H100, by torch's allocator."""
+    """Measured peak on an H100 without the model and its input, in MB."""
     layers = nn.LSTM(128, 256, 2, batch_first=True).train(train)
     mode = "training" if train else "inference"
     trace = replay(layers, Spec((32, 200, 128)), mode=mode, workspaces=NONE, steps=1)
@@ -159,9 +159,9 @@ def test_the_length_costs_no_time_and_the_batch_is_found():
     def labels(model, x):
         return model(x[:, 0])
 
-    found = max_batch_size(Labels(), (512, 20), 1, memory="1GB", mode="training",
+    predicted = max_batch_size(Labels(), (512, 20), 1, memory="1GB", mode="training",
                            optimizer="adam", prediction_function=labels)  # fmt: skip
-    assert found > 64
+    assert predicted > 64
 
 
 def test_sequences_of_several_lengths_are_replayed():

@@ -265,8 +265,8 @@ class Joined(nn.Module):
         self.larger = nn.Upsample(scale_factor=2, mode=mode)
 
     def forward(self, x):
-        made = self.larger(self.first(x))
-        return torch.cat([made, made.detach()], 1)
+        enlarged = self.larger(self.first(x))
+        return torch.cat([enlarged, enlarged.detach()], 1)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_part_of_a_gradient_is_copied_where_it_is_made_smaller(ndim, mode):
     assert copies(joined) == 2 * [4 * 2 * 4 * 32**ndim]
     # One that is all of it is not.
     alone = nn.Sequential(joined.first, nn.Upsample(scale_factor=2, mode=mode))
-    assert not copies(alone, loss=lambda made: (made * made).sum())
+    assert not copies(alone, loss=lambda enlarged: (enlarged * enlarged).sum())
 
 
 class Tenfold(nn.Module):

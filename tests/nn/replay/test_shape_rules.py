@@ -1,4 +1,4 @@
-"""Results made from memory are those of the operator itself."""
+"""Results from the cache equal the results of the operators."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ CALLS = [
 ]  # fmt: skip
 
 
-def described(made):
-    if isinstance(made, torch.Tensor):
-        return tuple(made.shape), made.stride(), made.dtype, made.untyped_storage().nbytes()
-    return [None if each is None else described(each) for each in made]
+def described(result):
+    if isinstance(result, torch.Tensor):
+        return tuple(result.shape), result.stride(), result.dtype, result.untyped_storage().nbytes()
+    return [None if each is None else described(each) for each in result]
 
 
 def test_what_is_remembered_is_what_the_operator_makes():
@@ -72,8 +72,8 @@ def test_what_is_remembered_is_what_the_operator_makes():
 def test_views_stay_views_and_real_tensors_are_computed():
     x = meta(3, 4)
     for _ in range(2):
-        made = shape_rules.run_operator(aten.t.default, (x,), {})
-        assert made.untyped_storage()._cdata == x.untyped_storage()._cdata
+        result = shape_rules.run_operator(aten.t.default, (x,), {})
+        assert result.untyped_storage()._cdata == x.untyped_storage()._cdata
         real = shape_rules.run_operator(aten.add.Tensor, (torch.ones(2), torch.ones(2)), {})
         assert real.tolist() == [2.0, 2.0]
 

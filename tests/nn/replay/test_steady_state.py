@@ -1,4 +1,4 @@
-"""What an allocator does in steps that go on, worked out by hand."""
+"""Repeated steps in a simulated allocator, compared with results by hand."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ IN_TURNS = [*SMALL, *((name, -1.0) for name, _ in SMALL), ("large", 60.0), ("lar
 @ALLOCATORS
 def test_memory_that_is_given_back_in_each_step_is_counted(kind):
     trace = trace_of(IN_TURNS, IN_TURNS)
-    found = steady(trace, kind(70 * MIB))
-    assert found.runs
-    # The first small block of each step finds no room, and neither does the large one.
-    assert found.taken_bytes == 80 * MIB
+    outcome = steady(trace, kind(70 * MIB))
+    assert outcome.runs
+    # Neither the first small block of each step nor the large block fits.
+    assert outcome.taken_bytes == 80 * MIB
     assert list(islice(each_step(trace, kind(70 * MIB)), 9))[3:] == 6 * [Counts(2, 80 * MIB)]
 
 
 @ALLOCATORS
 def test_where_there_is_room_for_both_nothing_is_given_back(kind):
-    found = steady(trace_of(IN_TURNS, IN_TURNS), kind(80 * MIB))
-    assert (found.runs, found.taken_bytes) == (True, 0)
+    outcome = steady(trace_of(IN_TURNS, IN_TURNS), kind(80 * MIB))
+    assert (outcome.runs, outcome.taken_bytes) == (True, 0)
 
 
 @ALLOCATORS
