@@ -327,10 +327,10 @@ def test_wrong_output_dims_are_named(dims):
 def test_sample_slices_must_name_slices(named):
     meta = declare(plain, side_results=["centre"], sample_slices=lambda n_slices: named).meta
     if named == 5:
-        assert meta.looked_at(9) == range(5, 6)
+        assert meta.sampled_range(9) == range(5, 6)
     else:
         with pytest.raises(EstimatorError, match="must return slice indices"):
-            meta.looked_at(9)
+            meta.sampled_range(9)
 
 
 # Registration

@@ -399,7 +399,7 @@ class MethodMeta:
             raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {with_type(halo)}{place}")
         return pair
 
-    def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
+    def sampled_range(self, n_slices: int, /, **kwargs: Any) -> range:
         """Range of the slices that the side results depend on.
 
         Empty if the method runs on every block.

@@ -46,8 +46,8 @@ class ModelRequest:
         """Most slices of one call."""
         if self.meta.sample_slices is None:
             return self.total_slices
-        looked_at = self.meta.looked_at(self.total_slices, **self.parameters)
-        return min(self.total_slices, len(looked_at))
+        sampled = self.meta.sampled_range(self.total_slices, **self.parameters)
+        return min(self.total_slices, len(sampled))
 
 
 class NoAnswerError(LookupError):

@@ -282,7 +282,7 @@ class _StepCheck:
             self._present_name(meta, str(name), written): self._reference_or_value(str(name), value)
             for name, value in written.items()
         }
-        known: dict[str, Any] = {}
+        plain: dict[str, Any] = {}
         n_before = len(self._faults)
         not_missing = set(meta.supplied)
         for name, value in values.items():
@@ -293,7 +293,7 @@ class _StepCheck:
             elif isinstance(value, Sweep):
                 not_missing.add(name)
             elif name not in meta.parameters and not meta.accepts_any:
-                known[name] = value  # an unknown name is a fault, whatever its value
+                plain[name] = value  # an unknown name is a fault, whatever its value
             elif not isinstance(value, Reference):
                 if _is_to_fill_in(value):
                     self._fill_in(meta, name)
@@ -306,11 +306,11 @@ class _StepCheck:
                     self._fault(text, key)
                     not_missing.add(name)
                 else:
-                    known[name] = value
+                    plain[name] = value
             else:
                 self._check_reference(meta, name, value)
                 not_missing.add(name)
-        for faulty, text in check_parameters(meta.function, known, not_missing):
+        for faulty, text in check_parameters(meta.function, plain, not_missing):
             key = f"parameters.{faulty}" if faulty else "method"
             text = f"{meta.name} {text}"
             self._faults.append(self._entry.fault(text, key, ParameterError))
@@ -319,7 +319,7 @@ class _StepCheck:
                 key = f"parameters.{name}"
                 self._faults.append(self._entry.fault(fault, key, ParameterError))
         if len(self._faults) == n_before:
-            self._check_values(meta, known, values.keys() - known.keys())
+            self._check_values(meta, plain, values.keys() - plain.keys())
         return values
 
     @staticmethod
@@ -328,13 +328,13 @@ class _StepCheck:
         present = meta.former_names.get(name, name)
         return name if name in meta.parameters or present in written else present
 
-    def _check_values(self, meta: MethodMeta, known: Mapping[str, Any], unknown: Set[str]) -> None:
+    def _check_values(self, meta: MethodMeta, plain: Mapping[str, Any], unknown: Set[str]) -> None:
         """Check the values that the method can check without data."""
-        refusal = meta.refusal(known, unknown)
+        refusal = meta.refusal(plain, unknown)
         if refusal is None:
             return
         named = re.findall(r"\w+", refusal)
-        faulty = next((f"parameters.{name}" for name in named if name in known), "method")
+        faulty = next((f"parameters.{name}" for name in named if name in plain), "method")
         text = f"{meta.name} refuses these values: {refusal}"
         self._faults.append(self._entry.fault(text, faulty, ParameterError))
 

@@ -122,14 +122,14 @@ class Step:
         A sweep is replaced by its first value. A reference is replaced by its planned value, or by
         an `UnknownValue`, which raises `UnknownReferenceError` when a declaration uses it.
         """
-        known: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for name, value in self.parameters.items():
-            known[name] = value.values[0] if isinstance(value, Sweep) else value
+            parameters[name] = value.values[0] if isinstance(value, Sweep) else value
             if name in self.planned_values:
-                known[name] = self.planned_values[name]
+                parameters[name] = self.planned_values[name]
             elif isinstance(value, Reference):
-                known[name] = UnknownValue(str(value), self._needed_error(name, value))
-        return known
+                parameters[name] = UnknownValue(str(value), self._needed_error(name, value))
+        return parameters
 
     def measured_parameters(self) -> dict[str, Any]:
         """Parameters with which the method is measured before any step has run.

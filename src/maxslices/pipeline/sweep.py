@@ -228,7 +228,7 @@ def rows_of_sweep(cut: SweptPipeline, n_rows: int) -> SweepRows:
     for index, step in enumerate(before):
         if step.meta.sample_slices is None:
             continue
-        wanted = step.meta.looked_at(n_rows, **step.known_parameters())
+        wanted = step.meta.sampled_range(n_rows, **step.known_parameters())
         need = max(n_rows // 2 - wanted.start, wanted.stop - n_rows // 2)
         if need > half and need - half <= USUAL_ROWS:  # a mean of some more rows
             half, rows = need, _around_middle(need, n_rows)
@@ -270,5 +270,5 @@ def _is_seen(step: Step, wanted: range, rows: tuple[int, int]) -> bool:
     start, stop = rows
     if not start <= wanted.start <= wanted.stop <= stop:
         return False
-    seen = step.meta.looked_at(stop - start, **step.known_parameters())
+    seen = step.meta.sampled_range(stop - start, **step.known_parameters())
     return range(seen.start + start, seen.stop + start) == wanted

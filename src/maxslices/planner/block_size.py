@@ -224,7 +224,7 @@ def does_not_fit(placement: Placement, budgets: Budgets, available: Available) -
         )
     dims = "x".join(map(str, worst.input.other_dims(section.slice_dim)))
     n_slices = (
-        f"one {unit}" if worst.looked_at < 2 else f"the {worst.looked_at} {unit}s that it samples"
+        f"one {unit}" if worst.n_sampled < 2 else f"the {worst.n_sampled} {unit}s that it samples"
     )
     parts = []
     if any(section.halo):

@@ -213,7 +213,7 @@ class Placement:
         own = _times(block, min(n_buffers, 1))
         models = [
             step.memory if number == 0 else step.memory + own
-            for number, step in enumerate(s for s in section.steps if not s.looked_at)
+            for number, step in enumerate(s for s in section.steps if not s.n_sampled)
         ]
         models.append(block)
         models += [section.block_of(output) + own for output in section.saved]
@@ -244,9 +244,9 @@ class Placement:
             total = total + _result_staging(
                 slice_bytes, overlaps=not is_alone, is_shared=self.n_workers > 1
             )
-        looked = section.most_looked_at
-        if looked and self.origin != "device":  # before the first block, without staging
-            ahead = own.bytes(looked)
+        n_sampled = section.most_sampled
+        if n_sampled and self.origin != "device":  # before the first block, without staging
+            ahead = own.bytes(n_sampled)
             ahead += block_memory.upload_staging(ahead).total_bytes
             total = MemoryModel.maximum([total, side.plus(ahead)])
         return total.plus(block_memory.PYTHON_BYTES)

@@ -326,60 +326,60 @@ class PlacementSearch:
         return 0 < min(best, wanted) <= placement.with_best_overlap(available).max_block(available)
 
 
-_N_ASKED = 64
-"""Amounts of memory that an estimator is asked about below what a planned block takes, and as many
-from there to what is available: a dip of a 64th of these is found. Of 72 made-up estimators that
-rise and fall, 55 contradicted themselves while a model was made of them; of 4,011 more, 106 were
-found by this alone."""
+_N_AMOUNTS = 64
+"""Number of amounts of memory for which an estimator is called again, both below the memory of a
+block and from there to the available memory. It detects dips of a 64th of these ranges. Of 72
+invented estimators that rise and fall, 55 were already inconsistent while making a model. Of 4,011
+further ones, only these calls detected 106."""
 
 
 def check_planned(models: Sequence[SectionModel], planned: Sequence[SectionPlan]) -> None:
-    """Ask the authors' estimators again about the blocks that a plan has.
+    """Call the authors' estimators again for the blocks of a plan.
 
-    A model is made of few answers, and an estimator that now rises and now falls may have given
-    none that contradict each other. A plan rests on two of them: a block fits in what the model
-    says, and in that with all that the plan leaves free. Both are asked for, so that it keeps to
-    the budget if they are true, whatever the estimator says of other amounts. Of these some are
-    asked for too, as who contradicts himself is not to be believed.
+    A model is made from few calls, which may not reveal that an estimator is inconsistent: more
+    memory must never hold fewer slices. A plan depends on two amounts of memory: the model's bytes
+    for a block, and these bytes plus all memory that the plan leaves free. If the estimator is
+    right for both, the plan stays within its budget. Further amounts are tested as well, and
+    inconsistent estimators are rejected.
 
     Parameters
     ----------
     models : sequence of SectionModel
-        Models that the plan was made of.
+        Models of the plan.
     planned : sequence of SectionPlan
         The plan's sections, in the same order.
 
     Raises
     ------
     EstimatorError
-        Naming the method and two answers that contradict each other.
+        Naming the method and two inconsistent results.
     """
     for model, section in zip(models, planned, strict=True):
         extra = sum(section.halo)
         blocks = {section.block}
         blocks |= {section.n_slices % block for block in blocks} - {0}
-        given = sorted({min(block + extra, section.n_slices) for block in blocks})
+        widened = sorted({min(block + extra, section.n_slices) for block in blocks})
         for step in model.steps:
-            if step.estimator.startswith("recorded") and not step.looked_at:
-                _check_record(step, section.slice_dim, given[-1], section.block)
+            if step.estimator.startswith("recorded") and not step.n_sampled:
+                _check_record(step, section.slice_dim, widened[-1], section.block)
             if step.declared is None or not step.estimator.startswith("declared"):
                 continue
             free = section.available_bytes - section.estimated_bytes
-            asked = [step.looked_at] if step.looked_at else given
-            _check_blocks(step.method, step.declared(), asked, free, section.available_bytes)
+            sizes = [step.n_sampled] if step.n_sampled else widened
+            _check_blocks(step.method, step.declared(), sizes, free, section.available_bytes)
 
 
-def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:
+def _check_record(step: StepModel, slice_dim: int, n_slices: int, block: int) -> None:
     """Check that a record has at least the bytes of the method's input, which a peak includes.
 
     Other users may write to the folder of the records, and with a wrong record a plan could exceed
     its budget by any factor.
     """
-    input_bytes = step.input.with_slices(slice_dim, n_given).nbytes
+    input_bytes = step.input.with_slices(slice_dim, n_slices).nbytes
     recorded_bytes = step.memory.bytes(block)
     if recorded_bytes < input_bytes:
         raise EstimatorError(
-            f"{step.method}: its record has {format_bytes(recorded_bytes)} for {n_given} slices, "
+            f"{step.method}: its record has {format_bytes(recorded_bytes)} for {n_slices} slices, "
             f"but the slices alone take {format_bytes(input_bytes)}: measure it again with "
             "--estimator probed, or remove the record (maxslices records)"
         )
@@ -390,19 +390,19 @@ def _check_blocks(
 ) -> None:
     """Check the bytes of a model for blocks in increasing order."""
     needed = [model.bytes(block) for block in blocks]
-    if model.inverse is not None:  # which compares its answers with each other
+    if model.inverse is not None:  # it raises for inconsistent results
         for n_bytes in needed:
             model.inverse(n_bytes + free_bytes)
         least, last = min(needed), max(*needed, available_bytes)
         for begin, end in ((0, least), (least, last)):
-            for i in range(_N_ASKED + 1):
-                model.inverse(max(1, begin + (end - begin) * i // _N_ASKED))
+            for i in range(_N_AMOUNTS + 1):
+                model.inverse(max(1, begin + (end - begin) * i // _N_AMOUNTS))
     most = max(needed)
     if most > needed[-1] and most > available_bytes:
         raise EstimatorError(
-            f"{method}: its estimator says {format_bytes(most)} for {blocks[needed.index(most)]} "
-            f"slices, but {format_bytes(needed[-1])} for {blocks[-1]}, and "
-            f"{format_bytes(available_bytes)} may be used: more slices can never take less memory"
+            f"{method}: its estimator gives {format_bytes(most)} for {blocks[needed.index(most)]} "
+            f"slices, but {format_bytes(needed[-1])} for {blocks[-1]}: more slices can never take "
+            f"less memory, and {format_bytes(available_bytes)} are available"
         )
 
 
@@ -411,14 +411,14 @@ def notes_on_time(sections: Sequence[SectionModel], planned: Sequence[SectionPla
     notes: list[str] = []
     for section, plan in zip(sections, planned, strict=True):
         for step in section.steps:
-            n_blocks = 1 if step.looked_at else -(-plan.n_slices // plan.block)
-            n_slices = step.looked_at or plan.n_slices + n_blocks * sum(plan.halo)
+            n_blocks = 1 if step.n_sampled else -(-plan.n_slices // plan.block)
+            n_slices = step.n_sampled or plan.n_slices + n_blocks * sum(plan.halo)
             call_s, slice_s = step.pace_s or (0.0, 0.0)
             whole_s = n_blocks * call_s + n_slices * slice_s
             if whole_s >= LONG_S:
                 notes.append(
                     f"{step.name} takes about {format_duration(whole_s)}: "
                     f"{format_duration(call_s)} for each of {n_blocks} blocks and "
-                    f"{format_duration(slice_s)} for each of {n_slices} slices, as a few were timed"
+                    f"{format_duration(slice_s)} for each of {n_slices} slices, by timing a few"
                 )
     return notes

@@ -34,7 +34,7 @@ class StepModel:
     """Values of references that its memory, shape, halo or sampled slices depend on."""
     why: str = ""
     """Reason for this origin, or an empty string if the author declares the model."""
-    looked_at: int = 0
+    n_sampled: int = 0
     """Number of slices that its side results depend on, or 0 if it runs on every block."""
     pace_s: tuple[float, float] | None = None
     """Measured seconds of a call and, in addition, of each slice; None if not timed."""
@@ -58,7 +58,7 @@ class StepModel:
 
     def peak_bytes(self, block: int) -> int:
         """Peak with a block, or with the slices that its side results depend on."""
-        return self.memory.bytes(self.looked_at or block)
+        return self.memory.bytes(self.n_sampled or block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class SectionModel:
     def runs_on_blocks(self) -> bool:
         """True if its blocks must be processed, and not only a few slices for side results."""
         return any(
-            (step.gives_side_results and not step.looked_at) or step.saves_result
+            (step.gives_side_results and not step.n_sampled) or step.saves_result
             for step in self.steps
         )
 
@@ -155,20 +155,20 @@ class SectionModel:
         return 1 if self.halo[0] % multiple else multiple
 
     @property
-    def most_looked_at(self) -> int:
+    def most_sampled(self) -> int:
         """Most slices that one of its side results depends on, or 0 if all run on blocks."""
-        return max(step.looked_at for step in self.steps)
+        return max(step.n_sampled for step in self.steps)
 
     @property
     def look_ahead_bytes(self) -> int:
         """Peak while side results of a few slices are computed, before the first block."""
         peaks = [0]
         for index, step in enumerate(self.steps):
-            looked = step.looked_at
-            if looked:
+            n_sampled = step.n_sampled
+            if n_sampled:
                 before = [s for s in self.steps[:index] if not s.gives_side_results]
                 models = [step.memory, *(s.memory for s in before)]
-                peaks.append(max(m.bytes(looked) for m in models) + self.side.bytes(looked))
+                peaks.append(max(m.bytes(n_sampled) for m in models) + self.side.bytes(n_sampled))
         return max(peaks)
 
     def highest(self, block: int) -> StepModel:

@@ -65,7 +65,7 @@ def _step_model(
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
     meta, parameters = step.meta, step.known_parameters()
     # First, because it raises for unknown references, which must be known before measuring.
-    n_looked_at = len(meta.looked_at(total, **parameters))
+    n_sampled = len(meta.sampled_range(total, **parameters))
     of_model = parameters if resolver.asks_author(meta) else step.measured_parameters()
     request = ModelRequest(meta, slice_dim, other_dims, current.dtype, of_model, total)
     chosen = resolver.resolve(request)
@@ -93,7 +93,7 @@ def _step_model(
         memory=model.widened(extra, total),
         estimator=chosen.origin,
         why=chosen.why,
-        looked_at=n_looked_at,
+        n_sampled=n_sampled,
         pace_s=chosen.pace_s,
         least_block=1 if isinstance(chosen.blocks, str) else chosen.blocks.least_block,
         block_multiple=1 if isinstance(chosen.blocks, str) else chosen.blocks.block_multiple,

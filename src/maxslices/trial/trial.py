@@ -125,7 +125,7 @@ class Trial:
         self.meta, self.slice_dim, self.other_dims, self.dtype = meta, slice_dim, other_dims, dtype
         self.backend, self.parameters, self.make_data = backend, dict(parameters), make_data
         self.total_slices = total_slices
-        self.sampled = meta.looked_at(total_slices, **parameters) if total_slices else range(0)
+        self.sampled = meta.sampled_range(total_slices, **parameters) if total_slices else range(0)
         """Sample slices of the scan, if the method's side results depend on few slices."""
         self.n_slices = len(self.sampled) or total_slices or 1
         """Default number of slices of a call."""

@@ -173,7 +173,7 @@ class BlockRunner:
         for position, step in enumerate(self.steps):
             if step.meta.sample_slices is None or position in self.known:
                 continue
-            wanted = step.meta.looked_at(plan.n_slices, **self._parameters(position))
+            wanted = step.meta.sampled_range(plan.n_slices, **self._parameters(position))
             (block,) = blocks_of([wanted], len(wanted), plan.halo, plan.n_slices)
             self.backend.release()
             feed = make_block_feed(
