@@ -107,7 +107,7 @@ FAULTY_STEPS = {
     ),
     "file of the loader to fill in": (
         LOADER + "    darks: {file: REQUIRED, data_path: a}\n- method: smooth\n",
-        (7, 13, "not 'REQUIRED', which stands for a value of yours"),
+        (7, 13, "not 'REQUIRED', which is a placeholder"),
     ),
     "swept value that the method refuses": (
         "- method: smooth\n  parameters:\n    name: a\n    level: !Sweep [2, 0]\n",
